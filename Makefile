@@ -1,0 +1,41 @@
+# Rolltrace. `make demo` plays and records; `make test` checks everything. Both set themselves up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test test-slow test-core lint types format clean
+.DEFAULT_GOAL := test
+
+demo: $(READY)
+	$(BIN)/python -m rolltrace demo
+
+test: lint types test-core $(READY)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+# Soak sizes: the same laws, larger.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+lint: $(READY)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+clean:
+	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# One environment with everything; made again when the package's requirements change.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Rolltrace needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@

@@ -1,0 +1,117 @@
+"""What an environment is: single use, asked by the runner, never writing a trace itself."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.errors import EnvError
+from rolltrace.graders.base import Grader
+from rolltrace.policies.base import Completion
+from rolltrace.trace.message import Message, ToolSpec
+from rolltrace.trace.rollout import Grade, Rollout
+
+__all__ = ["Env", "EnvGroupBuilder", "Grade", "Observation", "StepResult"]
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What the policy is shown next."""
+
+    messages: Sequence[Message | Mapping[str, Any]]
+    """New messages, put after the policy's own; chat dicts are fine, the runner freezes them."""
+    tools: Sequence[ToolSpec | Mapping[str, Any]] = ()
+    """The tools it may call in its next turn."""
+    stop: Sequence[str] = ()
+    """Stop sequences for its next turn."""
+    replaces_history: bool = False
+    """Whether `messages` are the whole new prompt instead."""
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What came of one turn."""
+
+    reward: float
+    done: bool
+    observation: Observation | None = None
+    """What the policy sees next; where the episode is done, what it would have seen."""
+    reward_data: Mapping[str, Any] = {}
+    """The numbers behind the reward, raw."""
+    env_state: Mapping[str, Any] = {}
+    """Where the environment stands after the turn."""
+    extra: Mapping[str, Any] = {}
+    """What is not a number: reference answers, extracted answers."""
+    metrics: Mapping[str, Any] = {}
+    """Other numbers, for averages over many rollouts."""
+    logs: Mapping[str, Any] = {}
+    """What a person debugging may want to read."""
+    stop_reason: str | None = None
+    """Why the episode is done, where `completed` does not say it."""
+
+
+class Env(ABC):
+    """One task being played by one policy. An instance plays one rollout, once."""
+
+    takes_any_completion = False
+    """True for one-prompt envs: they also get cut and malformed completions, and charge for them themselves."""
+
+    @abstractmethod
+    async def initial_observation(self) -> Observation:
+        """The first prompt."""
+
+    @abstractmethod
+    async def step(self, completion: Completion) -> StepResult:
+        """Take the policy's turn."""
+
+    async def observe(self, messages: Sequence[Message]) -> Observation | None:
+        """Take messages that the runner or a hook puts in; the observation's are then what is added to the prompt.
+
+        None says that this environment does not support it, now or ever.
+        """
+        return None
+
+    async def close(self) -> None:
+        """Give back what the environment holds. Called once or more, on every way out."""
+        return
+
+
+class EnvGroupBuilder(ABC):
+    """A picklable recipe for the episodes that play one task; heavy objects are made in `make_episode`."""
+
+    env: str
+    """The environment's name."""
+    task: str
+    """Which task it plays."""
+    tags: tuple[str, ...] = ()
+    episodes: int = 1
+    """How often the task is played."""
+    seats: int = 1
+    """How many players an episode has; rollouts in the group = episodes × seats."""
+    grader: Grader | None = None
+    """Scores each rollout when it ends."""
+    env_args: Mapping[str, Any] = {}
+    """What the environment was made with, for the record."""
+    task_data: Mapping[str, Any] = {}
+    """What the task is made of, for the record; no policy sees it."""
+    seed: int | None = None
+    """What the task's chance was drawn from."""
+
+    @abstractmethod
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """Fresh environments for one episode: one, or one per seat."""
+
+    async def grade_group(self, rollouts: Sequence[Rollout]) -> Mapping[str, Grade]:
+        """Grades by rollout id, added to each rollout's reward; overriding this makes the builder grade groups.
+
+        It sees failed members, and need not grade them.
+        """
+        raise EnvError(f"{type(self).__name__} does not grade groups.")
+
+    @property
+    def grades_groups(self) -> bool:
+        """Whether `grade_group` is to be asked."""
+        return type(self).grade_group is not EnvGroupBuilder.grade_group
+
+    async def cleanup(self) -> None:
+        """Give back what the group holds. Called once or more, after every rollout has ended."""
+        return

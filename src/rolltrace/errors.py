@@ -1,0 +1,87 @@
+"""Every exception that Rolltrace raises on purpose.
+
+    RolltraceError
+    ├── InputError            (ValueError)        what a person or a file gave is wrong
+    │   ├── UnknownNameError  (LookupError)       no env, policy or argument of that name
+    │   ├── DataError                             a line of a data file is wrong
+    │   └── RunExistsError    (FileExistsError)   a run is never overwritten
+    ├── RunNotFoundError      (FileNotFoundError) there is no run at that place
+    ├── RecordError           (ValueError)        bytes that are not a record
+    │   ├── ChecksumError                         the bytes are not those that were written
+    │   └── NewerVersionError                     written by a newer version of the format
+    ├── EnvError              (RuntimeError)      an environment was misused or broke its contract
+    ├── PolicyError           (RuntimeError)      a policy could not answer
+    │   └── ContextOverflowError                  the prompt does not fit the policy's context
+    ├── GraderError           (RuntimeError)      a grader gave no usable grade
+    └── ToolError             (RuntimeError)      a tool call failed; its text goes to the model
+
+Each carries its message as the only argument, so that each pickles.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RolltraceError(Exception):
+    """The base of every error here."""
+
+
+class InputError(RolltraceError, ValueError):
+    """What a person or a file gave is wrong."""
+
+
+class UnknownNameError(InputError, LookupError):
+    """No env, policy or argument has that name."""
+
+    @classmethod
+    def among(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+        """Name what was asked for, the nearest known name, and all known names."""
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listing = f" Known: {', '.join(names)}." if names else ""
+        return cls(f"There is no {kind} {name!r}.{hint}{listing}")
+
+
+class DataError(InputError):
+    """A line of a data file is wrong."""
+
+
+class RunExistsError(InputError, FileExistsError):
+    """A run is never overwritten."""
+
+
+class RunNotFoundError(RolltraceError, FileNotFoundError):
+    """There is no run at that place."""
+
+
+class RecordError(RolltraceError, ValueError):
+    """Bytes that are not a record."""
+
+
+class ChecksumError(RecordError):
+    """The bytes are not those that were written."""
+
+
+class NewerVersionError(RecordError):
+    """The record was written by a newer version of the format."""
+
+
+class EnvError(RolltraceError, RuntimeError):
+    """An environment was misused, or broke its contract."""
+
+
+class PolicyError(RolltraceError, RuntimeError):
+    """A policy could not answer."""
+
+
+class ContextOverflowError(PolicyError):
+    """The prompt does not fit the policy's context."""
+
+
+class GraderError(RolltraceError, RuntimeError):
+    """A grader gave no usable grade."""
+
+
+class ToolError(RolltraceError, RuntimeError):
+    """A tool call failed; the text goes to the model as the tool's answer."""

@@ -1,0 +1,1 @@
+"""Ways to score a finished rollout, independent of how it was played."""

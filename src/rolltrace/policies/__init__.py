@@ -1,0 +1,1 @@
+"""Who answers: given messages and tools, a policy returns a completion."""

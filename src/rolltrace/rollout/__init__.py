@@ -1,0 +1,1 @@
+"""Plays envs with policies: one rollout, one group, many groups."""

@@ -1,0 +1,61 @@
+"""Where finished rollouts go: what the runner asks of whoever keeps them."""
+
+from typing import Protocol
+
+from rolltrace.trace.codec import decode_rollout
+from rolltrace.trace.draft import Draft, Line, new_id
+from rolltrace.trace.rollout import Header, Rollout
+from rolltrace.trace.score import Score
+
+
+class Sink(Protocol):
+    """Keeps rollouts and scores. No method waits on a disk or raises into a rollout."""
+
+    @property
+    def run(self) -> str:
+        """The id of the run."""
+        ...
+
+    @property
+    def session(self) -> str:
+        """The id of this opening of the run."""
+        ...
+
+    def begin(self, header: Header) -> Draft:
+        """A draft for a rollout that starts now; it is in flight until its line is written."""
+        ...
+
+    def write(self, line: Line) -> None:
+        """Keep a finished rollout."""
+        ...
+
+    def score(self, score: Score) -> None:
+        """Keep a late fact."""
+        ...
+
+
+class MemorySink:
+    """Keeps everything in memory: for tests, notebooks and loops that write nothing."""
+
+    def __init__(self, run: str = "memory", session: str | None = None) -> None:
+        self.run = run
+        self.session = new_id() if session is None else session
+        self.lines: list[Line] = []
+        self.scores: list[Score] = []
+
+    def begin(self, header: Header) -> Draft:
+        """A draft that keeps everything."""
+        return Draft(header)
+
+    def write(self, line: Line) -> None:
+        """Keep a finished rollout."""
+        self.lines.append(line)
+
+    def score(self, score: Score) -> None:
+        """Keep a late fact."""
+        self.scores.append(score)
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """All rollouts so far, in the order in which they ended."""
+        return [decode_rollout(line.data) for line in self.lines]

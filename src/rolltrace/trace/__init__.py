@@ -1,0 +1,1 @@
+"""What happened, as plain immutable records; bytes to records and back."""

@@ -1,0 +1,271 @@
+"""One rollout as it is recorded: identity, outcome, conversation and steps."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from rolltrace.trace.freeform import Note
+from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.numbers import Float, Number
+from rolltrace.trace.outcome import Layer, Status, StoppedBy, Termination
+
+FORMAT_VERSION = 1
+
+Range = tuple[int, int]
+"""Half-open: the messages from the first index up to, not including, the second."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Which rollout this is; nothing in it tells a policy the answer."""
+
+    id: str
+    """Unique everywhere."""
+    run: str
+    session: str
+    """One opening of the run for writing."""
+    split: str
+    """`train`, or the name of an evaluation."""
+    iteration: int
+    env: str
+    task: str
+    group: str
+    """Unique within an iteration."""
+    index: int
+    """Its place in the group: episode × seats + seat, through all retries."""
+    attempt: int
+    episode: int | None = None
+    """In a game, which play of the group."""
+    seat: int | None = None
+    """In a game, which player."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a rollout when it starts; each field is a field of `Rollout`."""
+
+    v: int = FORMAT_VERSION
+    """The version of the format."""
+    id: str
+    """Unique everywhere."""
+    run: str
+    split: str = "train"
+    """`train`, or the name of an evaluation."""
+    iteration: int = 0
+    env: str
+    env_args: dict[str, Any] = {}
+    """What the environment was made with."""
+    seed: int | None = None
+    """What the episode's chance was drawn from."""
+    task: str
+    task_data: dict[str, Any] = {}
+    """What the task is made of, the reference answer included; no policy sees it."""
+    group: str
+    """The rollouts of one env group builder; unique within an iteration."""
+    index: int
+    """Its place in the group: episode × seats + seat, through all retries."""
+    attempt: int = 0
+    """0, or how many plays of the same episode failed before."""
+    episode: int | None = None
+    """In a game, which play of the group."""
+    seat: int | None = None
+    """In a game, which player."""
+    policy: str = ""
+    policy_version: int | str | None = None
+    """The version that the first prompt was for; each step has the one that answered."""
+    tags: tuple[str, ...] = ()
+    session: str = ""
+    """One opening of the run for writing."""
+    started_at: datetime
+
+    @property
+    def identity(self) -> Identity:
+        """The fields that say which rollout this is, and no others."""
+        return Identity(**{name: getattr(self, name) for name in Identity.__struct_fields__})
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What went wrong, and in which layer."""
+
+    layer: Layer
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens that one completion took."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """The tokens of one step, where they were asked for."""
+
+    prompt: tuple[int, ...]
+    """Ids of the prompt that are new since the step before."""
+    response: tuple[int, ...]
+    logprobs: tuple[Float, ...] | None = None
+    """Log-probability of each response token under the policy that sampled it."""
+
+
+class Grade(msgspec.Struct, frozen=True):
+    """What a grader says of a rollout."""
+
+    reward: Float
+    reward_data: dict[str, Number] = {}
+    """The numbers behind the reward."""
+    extra: dict[str, Any] = {}
+    """What is not a number: reference answers, matchups, criteria."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A model call that is not a turn of the policy: of a grader, an answerer or an opponent."""
+
+    role: str
+    policy: str
+    prompt: tuple[Message, ...]
+    reply: Message | None = None
+    step: int | None = None
+    """The step during which it was made; None where the rollout was already over."""
+    policy_version: int | str | None = None
+    raw: str | None = None
+    error: Failure | None = None
+    usage: Usage | None = None
+    seconds: float | None = None
+
+
+class RolloutTrace(msgspec.Struct, frozen=True):
+    """The structured view of one step."""
+
+    prompt: tuple[Message, ...]
+    """Exactly what the policy was sent."""
+    policy_response: Message
+    """Exactly what it said."""
+    reward_data: dict[str, Number]
+    env_state: dict[str, Any]
+    extra: dict[str, Any]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One policy turn."""
+
+    step: int
+    prompt: tuple[Range, ...]
+    """Ranges of the rollout's `messages`."""
+    response: int | Message
+    """Index of the message where the following prompt or `final` holds it, else the message itself."""
+    tools: int | None = None
+    """Index into the rollout's `tools`."""
+    sampling: int | None = None
+    """Index into the rollout's `sampling`."""
+    reward: Float
+    env_reward: Float | None = None
+    """What the env gave; None where it was not asked. Differs from `reward` where a limit replaced it."""
+    reward_data: dict[str, Number] = {}
+    """The numbers behind the reward."""
+    env_state: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    metrics: dict[str, Number] = {}
+    logs: dict[str, Any] = {}
+    termination: Termination | None = None
+    parse_error: str | None = None
+    raw: str | None = None
+    """The policy's answer before it was parsed, where that differs from the response's content."""
+    policy_version: int | str | None = None
+    usage: Usage | None = None
+    seconds: Float | None = None
+    """How long the policy took to answer."""
+    tokens: Tokens | None = None
+
+    @property
+    def trace(self) -> RolloutTrace:
+        """The step with its text, for reading."""
+        messages: Sequence[Message] | None = self.__dict__.get("_messages")
+        if messages is None:
+            raise ValueError("Expected a step of a rollout, got one that belongs to none: put it into `Rollout.steps`.")
+        return RolloutTrace(
+            prompt=select(messages, self.prompt),
+            policy_response=messages[self.response] if isinstance(self.response, int) else self.response,
+            reward_data=self.reward_data,
+            env_state=self.env_state,
+            extra=self.extra,
+        )
+
+
+class Outcome(TypedDict):
+    """How a rollout ended: the fields of `Rollout` of the same names."""
+
+    ended_at: datetime
+    status: Status
+    stop_reason: str
+    stopped_by: StoppedBy
+    error: Failure | None
+    reward: float | None
+    reward_so_far: float
+    unclamped_reward: float | None
+
+
+class Rollout(Header, frozen=True, kw_only=True):
+    """One line of a run: all steps of one env by one policy."""
+
+    ended_at: datetime
+    status: Status
+    stop_reason: str
+    """A `StopReason`, or what the environment named."""
+    stopped_by: StoppedBy
+    error: Failure | None = None
+    reward: Float | None
+    """The total known when the rollout ended; None while a group grade is pending, or when status is not ok."""
+    reward_so_far: Float
+    """The sum of the step rewards and the grade, whatever the status."""
+    unclamped_reward: Float | None = None
+    """The total before a limit clamped it."""
+    grade: Grade | None = None
+    """What the rollout's own grader said."""
+    messages: tuple[Message, ...] = ()
+    """Each message occurrence, in the order in which the conversation held it."""
+    tools: tuple[tuple[ToolSpec, ...], ...] = ()
+    """The distinct sets of tools that were offered."""
+    sampling: tuple[Sampling, ...] = ()
+    """The distinct settings that were sampled with."""
+    steps: tuple[Step, ...] = ()
+    final: tuple[Range, ...] = ()
+    """The conversation as it stood at the end."""
+    pending_prompt: tuple[Range, ...] | None = None
+    """What the policy was sent where no step resulted."""
+    pending_raw: str | None = None
+    """What came back where no step resulted."""
+    calls: tuple[Call, ...] = ()
+    metrics: dict[str, Number] = {}
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        # A step knows only ranges; its view needs the messages they are ranges of.
+        for step in self.steps:
+            force_setattr(step, "_messages", self.messages)
+
+    @property
+    def conversation(self) -> tuple[Message, ...]:
+        """The conversation as it stood at the end."""
+        return select(self.messages, self.final)
+
+    @property
+    def pending_messages(self) -> tuple[Message, ...] | None:
+        """What the policy was sent where no step resulted."""
+        return None if self.pending_prompt is None else select(self.messages, self.pending_prompt)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.ended_at - self.started_at).total_seconds()
+
+
+def select(messages: Sequence[Message], ranges: Sequence[Range]) -> tuple[Message, ...]:
+    """The messages that the ranges name."""
+    if len(ranges) == 1:
+        first, last = ranges[0]
+        return tuple(messages[first:last])
+    return tuple(message for first, last in ranges for message in messages[first:last])
