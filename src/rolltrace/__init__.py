@@ -1,3 +1,49 @@
-"""Reinforcement-learning environments for language models in which every rollout leaves a structured trace."""
+"""Reinforcement-learning environments for language models in which every rollout leaves a structured trace.
 
-__version__ = "0.1.0"
+The names below are the public surface. Each is imported when it is first used, so that importing the package, and
+starting the command line, costs next to nothing. Type checkers read `__init__.pyi` instead.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from rolltrace.version import __version__
+
+_HOMES = {
+    "rolltrace.envs.base": ("Env", "EnvGroupBuilder", "Observation", "StepResult"),
+    "rolltrace.envs.check": ("check_env",),
+    "rolltrace.envs.message_env": ("MessageEnv", "MessageEnvAdapter", "MessageStepResult"),
+    "rolltrace.envs.problem": ("ProblemEnv",),
+    "rolltrace.envs.tasks": ("Tasks",),
+    "rolltrace.envs.tool_env": ("ToolEnv",),
+    "rolltrace.envs.tools": ("Tool", "ToolResult"),
+    "rolltrace.errors": ("RolltraceError",),
+    "rolltrace.graders.base": ("Grader",),
+    "rolltrace.jobs.play": ("play",),
+    "rolltrace.policies.base": ("Completion", "Policy", "Request"),
+    "rolltrace.rollout.hooks": ("Hooks", "Turn"),
+    "rolltrace.rollout.limits": ("Limits",),
+    "rolltrace.rollout.runner": ("Runner",),
+    "rolltrace.rollout.sink": ("MemorySink", "Sink"),
+    "rolltrace.rollout.strategies": ("FailFast", "KeepViable", "Retry"),
+    "rolltrace.store.create": ("create_run",),
+    "rolltrace.store.reader": ("RunReader",),
+    "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
+    "rolltrace.trace.outcome": ("Layer", "Status", "StopReason", "StoppedBy", "Termination"),
+    "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),
+    "rolltrace.trace.score": ("Score",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME_OF, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'rolltrace' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.errors import InputError
 from rolltrace.seeds import derive_seed
 
 
@@ -23,14 +24,21 @@ class Tasks(ABC):
 
 def walk(tasks: Tasks, *, iteration: int, groups: int, episodes: int, seed: int) -> Iterator[EnvGroupBuilder]:
     """The groups of one iteration: every task comes once before any comes again, in an order drawn from the seed."""
-    for place in range(iteration * groups, (iteration + 1) * groups):
-        yield tasks.builder(_number(tasks.count, place, seed), episodes=episodes, seed=seed)
+    for number in _numbers(tasks, iteration * groups, (iteration + 1) * groups, seed):
+        yield tasks.builder(number, episodes=episodes, seed=seed)
 
 
-def _number(count: int | None, place: int, seed: int) -> int:
-    if count is None:
-        return place
-    lap, offset = divmod(place, count)
-    order = list(range(count))
-    random.Random(derive_seed("task order", seed, lap)).shuffle(order)  # noqa: S311 - not for secrets
-    return order[offset]
+def _numbers(tasks: Tasks, first: int, last: int, seed: int) -> Iterator[int]:
+    if tasks.count is None:
+        yield from range(first, last)
+        return
+    if tasks.count < 1:
+        raise InputError(f"Expected {tasks.env} to have at least one task, it has {tasks.count}.")
+    order_of: int | None = None
+    order: list[int] = []
+    for place in range(first, last):
+        lap, offset = divmod(place, tasks.count)
+        if lap != order_of:
+            order_of, order = lap, list(range(tasks.count))
+            random.Random(derive_seed("task order", seed, lap)).shuffle(order)  # noqa: S311 - not for secrets
+        yield order[offset]

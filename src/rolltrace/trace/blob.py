@@ -1,7 +1,12 @@
 """Bytes that a message carries, named by their content."""
 
 import hashlib
+import re
 from typing import Any
+
+from rolltrace.errors import RecordError
+
+_NAME = re.compile(r"sha256-[0-9a-f]{64}")
 
 
 class Blob:
@@ -13,6 +18,8 @@ class Blob:
     __slots__ = ("data", "name")
 
     def __init__(self, name: str, data: bytes | None = None) -> None:
+        if not _NAME.fullmatch(name):  # it becomes a file's name, and a record may hold anything
+            raise RecordError(f"Expected a blob's name, `sha256-` and 64 hexadecimal digits, got {name!r}")
         self.name = name
         """`sha256-` and the hexadecimal digest of the bytes; also the file's name in `blobs/`."""
         self.data = data

@@ -1,28 +1,35 @@
 """Records to lines of bytes and back: strict JSON, with a checksum at the end."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from rolltrace.errors import ChecksumError, NewerVersionError, RecordError
-from rolltrace.trace.freeform import Note, plain_mapping, restore_value
-from rolltrace.trace.message import decode_hook, encode_hook
-from rolltrace.trace.numbers import restore_number, restore_numbers, wire_number
-from rolltrace.trace.rollout import FORMAT_VERSION, Grade, Rollout, Step, Tokens
+from rolltrace.trace.careful import encode_carefully, json_encoder
+from rolltrace.trace.freeform import Note, plain_mapping, restore_mapping
+from rolltrace.trace.message import Sampling, decode_hook
+from rolltrace.trace.numbers import as_float, restore_number, restore_numbers, wire_floats, wire_number, wire_numbers
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, Range, Rollout, Step, Tokens
 from rolltrace.trace.score import Score
+
+__all__ = [
+    "decode_rollout", "decode_score", "encode_rollout", "encode_score", "json_encoder", "seal", "utc_now", "verify",
+    "wire_free_form", "wire_numbers",
+]  # fmt: skip
 
 _CRC = b',"crc":"'
 _TAIL = len(_CRC) + len('01234567"}')
 
-json_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 _rollout_decoder = msgspec.json.Decoder(Rollout, dec_hook=decode_hook)
 _score_decoder = msgspec.json.Decoder(Score, dec_hook=decode_hook)
 
-_NUMBERS = {"reward", "env_reward", "reward_so_far", "unclamped_reward", "seconds", "value"}
+_NUMBERS = {
+    "reward", "env_reward", "reward_so_far", "unclamped_reward", "seconds", "value", "temperature", "top_p", "min_p",
+}  # fmt: skip
 _NUMBER_MAPS = {"reward_data", "metrics"}
 _FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data"}
 
@@ -46,35 +53,27 @@ def seal(body: bytes) -> bytes:
 
 def encode_rollout(rollout: Rollout) -> bytes:
     """A rollout as one line."""
-    return seal(json_encoder.encode(_wire(rollout)))
+    return seal(_encode(_wire(rollout)))
 
 
 def encode_score(score: Score) -> bytes:
-    """A score as one line."""
-    return seal(json_encoder.encode(_wire(score)))
+    """A score as one line; a value that is no number is moved to its `data`."""
+    value: Any = score.value
+    if value is not None and type(value) is not float:
+        number = as_float(value)
+        data = score.data if number is not None else {**score.data, "value": value}
+        score = replace(score, value=number, data=data)
+    return seal(_encode(_wire(score)))
 
 
 def decode_rollout(line: bytes) -> Rollout:
     """The rollout of one line; the error says what is wrong and where."""
-    rollout = _decode(line, _rollout_decoder, "rollout")
-    if _holds_markers(line):
-        _restore(rollout)
-        for step in rollout.steps:
-            _restore(step)
-            if step.tokens is not None and step.tokens.logprobs is not None:
-                logprobs = tuple(restore_number(value) for value in step.tokens.logprobs)
-                force_setattr(step.tokens, "logprobs", logprobs)
-        if rollout.grade is not None:
-            _restore(rollout.grade)
-    return rollout
+    return _decode(line, _rollout_decoder, "rollout")
 
 
 def decode_score(line: bytes) -> Score:
     """The score of one line; the error says what is wrong and where."""
-    score = _decode(line, _score_decoder, "score")
-    if _holds_markers(line):
-        _restore(score)
-    return score
+    return _decode(line, _score_decoder, "score")
 
 
 def verify(line: bytes) -> bytes:
@@ -93,20 +92,49 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Re
     line = verify(line)
     try:
         record = decoder.decode(line)
-    except msgspec.MsgspecError as error:
-        _refuse_newer(line, kind)
-        raise RecordError(f"Expected a {kind} record: {error}.") from error
+        if record.v == FORMAT_VERSION and _holds_markers(line):
+            _restore(record)
     except RecursionError as error:
         raise RecordError(f"Expected a {kind} record, got one that is nested too deeply to read.") from error
-    if record.v > FORMAT_VERSION:
+    except ValueError as error:  # msgspec's own are among them, and so is what it lets through about bad UTF-8
         _refuse_newer(line, kind)
+        raise RecordError(f"Expected a {kind} record: {error}.") from error
+    if record.v != FORMAT_VERSION:
+        _refuse_newer(line, kind)
+        raise RecordError(f"Expected a {kind} of format version 1 to {FORMAT_VERSION}, got {record.v} - at `$.v`.")
+    if isinstance(record, Rollout):
+        _check_references(record)
     return record
+
+
+def _check_references(rollout: Rollout) -> None:
+    """Refuse a rollout whose steps speak of messages, tools or settings that it does not hold."""
+    count = len(rollout.messages)
+    _check_ranges(rollout.final, count, "$.final")
+    _check_ranges(rollout.pending_prompt or (), count, "$.pending_prompt")
+    for step in rollout.steps:
+        path = f"$.steps[{step.step}]"
+        _check_ranges(step.prompt, count, f"{path}.prompt")
+        _check_index(step.response if type(step.response) is int else None, count, f"{path}.response")
+        _check_index(step.tools, len(rollout.tools), f"{path}.tools")
+        _check_index(step.sampling, len(rollout.sampling), f"{path}.sampling")
+
+
+def _check_ranges(ranges: Sequence[Range], count: int, path: str) -> None:
+    for first, last in ranges:
+        if not 0 <= first < last <= count:
+            raise RecordError(f"Expected ranges of {count} messages, got [{first},{last}] - at `{path}`.")
+
+
+def _check_index(index: int | None, count: int, path: str) -> None:
+    if index is not None and not 0 <= index < count:
+        raise RecordError(f"Expected an index below {count}, got {index} - at `{path}`.")
 
 
 def _refuse_newer(line: bytes, kind: str) -> None:
     try:
         version = msgspec.json.decode(line, type=_Version).v
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return
     if version > FORMAT_VERSION:
         raise NewerVersionError(
@@ -119,7 +147,7 @@ def _holds_markers(line: bytes) -> bool:
     return b'"$' in line or b'"NaN"' in line or b'Infinity"' in line
 
 
-def _restore(record: Rollout | Step | Grade | Score) -> None:
+def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens) -> None:
     """Turn spelt-out numbers and markers back into values, in a record that was just decoded."""
     for name in record.__struct_fields__:
         value = getattr(record, name)
@@ -128,33 +156,62 @@ def _restore(record: Rollout | Step | Grade | Score) -> None:
         elif name in _NUMBER_MAPS:
             restore_numbers(value)
         elif name in _FREE_FORM:
-            force_setattr(record, name, restore_value(value))
-
-
-def _wire(record: Any) -> Any:
-    """A record as the encoder must be given it: numbers spelt out, markers in place of what JSON lacks."""
-    fields = {}
-    for name in record.__struct_fields__:
-        value = getattr(record, name)
-        if name in _NUMBERS:
-            value = wire_number(value)
-        elif name in _NUMBER_MAPS:
-            value = wire_numbers(value)
-        elif name in _FREE_FORM:
-            value = wire_free_form(value)
-        elif isinstance(value, Grade | Tokens):
-            value = _wire(value)
+            force_setattr(record, name, restore_mapping(value))
         elif name == "logprobs" and value is not None:
-            value = [wire_number(item) for item in value]
-        elif name == "steps":
-            value = [_wire(step) for step in value]
-        fields[name] = value
-    return fields
+            force_setattr(record, name, tuple(map(restore_number, value)))
+        elif isinstance(value, Grade | Tokens):
+            _restore(value)
+        elif name in ("steps", "calls") or (name == "sampling" and isinstance(value, tuple)):
+            for part in value:
+                _restore(part)
 
 
-def wire_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A flat map of numbers as the encoder must be given it."""
-    return {name: wire_number(value) for name, value in values.items()}
+def _encode(fields: dict[str, Any]) -> bytes:
+    try:
+        return json_encoder.encode(fields)
+    except Exception:  # noqa: BLE001 - a record made by hand may hold what the encoder refuses
+        return encode_carefully(fields, [])
+
+
+def _wire(record: Any) -> dict[str, Any]:
+    """A record as the encoder must be given it: numbers spelt out, markers in place of what JSON lacks."""
+    return {name: _wire_field(name, getattr(record, name)) for name in record.__struct_fields__}
+
+
+def _wire_field(name: str, value: Any) -> Any:
+    if name in _NUMBERS:
+        return wire_number(value)
+    if name in _NUMBER_MAPS:
+        return wire_numbers(value)
+    if name in _FREE_FORM:
+        return wire_free_form(value)
+    if isinstance(value, Grade | Tokens):
+        return _wire(value)
+    if name == "logprobs" and value is not None:
+        return wire_floats(value)
+    if name == "steps":
+        return [_wire(step) for step in value]
+    if name == "calls":
+        return [wire_call(call) for call in value]
+    if name == "sampling" and isinstance(value, tuple):
+        return [wire_sampling(sampling) for sampling in value]
+    return value
+
+
+def wire_call(call: Call) -> dict[str, Any]:
+    """A call as the encoder must be given it."""
+    return {name: wire_number(getattr(call, name)) for name in call.__struct_fields__}
+
+
+def wire_sampling(sampling: Sampling) -> dict[str, Any]:
+    """Settings as the encoder must be given them: without those that are left to the policy."""
+    fields = {name: wire_number(getattr(sampling, name)) for name in sampling.__struct_fields__}
+    return {name: value for name, value in fields.items() if value is not None and value != ()}
+
+
+def wire_grade(grade: Grade) -> dict[str, Any]:
+    """A grade as the encoder must be given it."""
+    return _wire(grade)
 
 
 def wire_free_form(values: Mapping[str, Any]) -> dict[str, Any]:

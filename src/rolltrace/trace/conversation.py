@@ -1,97 +1,107 @@
 """The messages of a rollout, each occurrence once, and prompts as ranges of them."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+from rolltrace.trace.alignment import align
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Range
+
+_MARGIN = 1 << 48
+"""Places in the margin start here until they are settled: no trunk grows so long."""
 
 
 class Conversation:
     """A growing table of message occurrences, and the prompt that stands now.
 
     A prompt that only grows is one range, and growing it costs what is new. A prompt that is replaced is aligned
-    with the one before: what stayed keeps its place in the table, what changed is a new entry.
+    with the one before: what stayed keeps its place, what came at the end continues the trunk, and what was changed
+    further up goes to the margin. The margin follows the trunk once both are complete, so that an old message that
+    is rewritten every turn does not cut the trunk into pieces.
     """
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
-        """Each occurrence, in the order in which the conversation held it."""
         self.prompt: list[Message] = []
         """The conversation as it stands."""
+        self._trunk: list[Message] = []
+        self._margin: list[Message] = []
         self._ranges: list[Range] = []
 
     @property
+    def messages(self) -> list[Message]:
+        """Each occurrence once: the table that settled ranges are ranges of."""
+        return self._trunk + self._margin
+
+    @property
     def ranges(self) -> tuple[Range, ...]:
-        """The conversation as it stands, as ranges of `messages`."""
+        """The conversation as it stands, as ranges that are still to be settled."""
         return tuple(self._ranges)
 
+    def settled(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        """Ranges of `messages`, as it is now."""
+        if not self._margin:
+            return ranges
+        settled: list[Range] = []
+        for first, last in ranges:
+            _add_range(settled, self.settled_place(first), self.settled_place(last - 1) + 1)
+        return tuple(settled)
+
+    def settled_place(self, place: int) -> int:
+        """An index into `messages`, as it is now."""
+        return place if place < _MARGIN else place - _MARGIN + len(self._trunk)
+
     def extend(self, messages: Iterable[Message]) -> int:
-        """Put messages at the end; returns the table's index of the first."""
-        first = len(self.messages)
-        self.messages.extend(messages)
-        last = len(self.messages)
+        """Put messages at the end; returns the place of the first."""
+        first = len(self._trunk)
+        self._trunk.extend(messages)
+        last = len(self._trunk)
         if last > first:
-            self.prompt.extend(self.messages[first:])
-            self._add_range(first, last)
+            self.prompt.extend(self._trunk[first:])
+            _add_range(self._ranges, first, last)
         return first
 
     def replace(self, messages: Sequence[Message], response: Message | None = None) -> int | None:
         """Make `messages` the whole conversation, where the policy's `response` may be one of them.
 
-        Returns the table's index of the response where it was kept.
+        Returns the place of the response where it was kept.
         """
-        places: list[int | None] = [place for first, last in self._ranges for place in range(first, last)]
-        previous = list(self.prompt)
-        if response is not None:
-            previous.append(response)
-            places.append(None)
-        matches = _align(previous, messages)
-        self.prompt = list(messages)
-        self._ranges = []
+        before = self.prompt if response is None else [*self.prompt, response]
+        if list(messages[: len(before)]) == before:  # it only grew
+            place = self.extend(messages[len(self.prompt) :])
+            return None if response is None else place
+        return self._rearrange(before, messages, response)
+
+    def _rearrange(
+        self, before: Sequence[Message], messages: Sequence[Message], response: Message | None
+    ) -> int | None:
+        places = [place for first, last in self._ranges for place in range(first, last)]
+        matches = align(before, messages)
+        old = [match is not None and match < len(places) for match in matches]
+        tail = len(old) - old[::-1].index(True) if any(old) else 0
+        aligned = response is not None and len(places) in matches
         kept: int | None = None
-        for message, match in zip(messages, matches, strict=True):
-            place = None if match is None else places[match]
-            if place is None:
-                place = len(self.messages)
-                self.messages.append(message)
-                if response is not None and match == len(previous) - 1:
+        self._ranges = []
+        for position, (message, match) in enumerate(zip(messages, matches, strict=True)):
+            if match is not None and match < len(places):
+                place = places[match]
+            else:
+                place = self._enter(message, in_trunk=position >= tail)
+                # An env may also put the response elsewhere than at the end: what is new and equal is the response.
+                if match is not None if aligned else (kept is None and message == response):
                     kept = place
-            self._add_range(place, place + 1)
+            _add_range(self._ranges, place, place + 1)
+        self.prompt = list(messages)
         return kept
 
-    def _add_range(self, first: int, last: int) -> None:
-        if self._ranges and self._ranges[-1][1] == first:
-            self._ranges[-1] = (self._ranges[-1][0], last)
-        else:
-            self._ranges.append((first, last))
+    def _enter(self, message: Message, *, in_trunk: bool) -> int:
+        if in_trunk:
+            self._trunk.append(message)
+            return len(self._trunk) - 1
+        self._margin.append(message)
+        return _MARGIN + len(self._margin) - 1
 
 
-def _align(previous: Sequence[Message], now: Sequence[Message]) -> list[int | None]:
-    """For each message now, where it stood before, in increasing order; None for a new one."""
-    same = _common_prefix(previous, now)
-    matches: list[int | None] = list(range(same))
-    if same == len(now):
-        return matches
-    where: dict[Message, list[int]] = {}
-    for place in range(same, len(previous)):
-        where.setdefault(previous[place], []).append(place)
-    reached = same - 1
-    for message in now[same:]:
-        candidates = where.get(message, [])
-        later = bisect_right(candidates, reached)
-        if later < len(candidates):
-            reached = candidates[later]
-            matches.append(reached)
-        else:
-            matches.append(None)
-    return matches
-
-
-def _common_prefix(one: Sequence[Message], other: Sequence[Message]) -> int:
-    length = 0
-    for left, right in zip(one, other, strict=False):
-        if left is not right and left != right:
-            break
-        length += 1
-    return length
+def _add_range(ranges: list[Range], first: int, last: int) -> None:
+    if ranges and ranges[-1][1] == first:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))

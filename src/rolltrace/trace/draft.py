@@ -1,22 +1,38 @@
 """A rollout while it is being played: each fact is frozen the moment it is known, and encoded once."""
 
-import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.codec import decode_rollout, json_encoder, seal, wire_numbers
+from rolltrace.trace.careful import encode_carefully, json_encoder
+from rolltrace.trace.codec import decode_rollout, seal, wire_call, wire_grade, wire_sampling
 from rolltrace.trace.conversation import Conversation
-from rolltrace.trace.convert import clean_message
-from rolltrace.trace.freeform import Note, clean_text, plain_mapping, plain_value
+from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.freeform import Note, describe, plain_mapping
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.numbers import as_number, wire_number
+from rolltrace.trace.numbers import wire_floats, wire_number, wire_numbers
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Call, Grade, Header, Outcome, Range, Rollout, Tokens, Usage
+from rolltrace.trace.sound import (
+    sound_call,
+    sound_float,
+    sound_grade,
+    sound_header,
+    sound_numbers,
+    sound_reward,
+    sound_sampling,
+    sound_termination,
+    sound_text,
+    sound_time,
+    sound_tokens,
+    sound_usage,
+    sound_version,
+    with_strays,
+)  # fmt: skip
 
 _EMPTY: dict[str, Any] = {}
 _NOTHING = msgspec.Raw(b"{}")
@@ -50,9 +66,10 @@ class Draft:
         self.conversation = Conversation()
         self.notes: list[Note] = []
         self.calls: list[Call] = []
-        self.grade: Grade | None = None
         self.metrics: dict[str, Any] = {}
         """Numbers about the rollout as a whole."""
+        self._grade: Grade | None = None
+        self._grade_json: msgspec.Raw | None = None
         self._steps: list[dict[str, Any]] = []
         self._rewards: list[float] = []
         self._open_response: Message | None = None
@@ -71,6 +88,7 @@ class Draft:
 
     def extend(self, messages: Sequence[Message]) -> None:
         """Add these, after the policy's own message where that is not yet in."""
+        messages = self._frozen(messages)
         if self._open_response is not None:
             self._place_response(self.conversation.extend([self._open_response, *messages]))
         elif messages:
@@ -78,7 +96,7 @@ class Draft:
 
     def replace(self, messages: Sequence[Message]) -> None:
         """Make these the whole conversation."""
-        self._place_response(self.conversation.replace(messages, self._open_response))
+        self._place_response(self.conversation.replace(self._frozen(messages), self._open_response))
 
     def send(self) -> None:
         """Note that the conversation as it stands goes to the policy now."""
@@ -114,34 +132,35 @@ class Draft:
     ) -> None:
         """Add the turn that answered what was last sent."""
         self.extend(())
-        reward = float(reward)
-        env_reward = None if env_reward is None else float(env_reward)
         number = len(self._steps)
         path = f"steps[{number}]"
+        notes = self.notes
         strays: dict[str, Any] = {}
+        reward = sound_reward(reward, path, strays, notes)
+        response = as_message(response, f"{path}.response", notes)
         # In the order of the record's fields: this dict is encoded as it is.
         step: dict[str, Any] = {
             "step": number,
             "prompt": self.conversation.ranges if self._sent is None else self._sent,
             "response": response,
-            "tools": self._tools.setdefault(tools, len(self._tools)) if tools else None,
-            "sampling": None if sampling is None else self._sampling.setdefault(sampling, len(self._sampling)),
+            "tools": self._tools_index(tools, path) if tools else None,
+            "sampling": None if sampling is None else self._sampling_index(sampling, path),
             "reward": wire_number(reward),
-            "env_reward": wire_number(env_reward),
+            "env_reward": wire_number(sound_float(env_reward, f"{path}.env_reward", notes)),
             "reward_data": self._numbers(reward_data, path, "reward_data", strays),
-            "env_state": self._free_form(env_state, path, "env_state"),
+            "env_state": self._free_form(env_state, f"{path}.env_state"),
             "extra": _NOTHING,
             "metrics": self._numbers(metrics, path, "metrics", strays),
-            "logs": self._free_form(logs, path, "logs"),
-            "termination": termination,
-            "parse_error": parse_error,
-            "raw": raw,
-            "policy_version": policy_version,
-            "usage": usage,
-            "seconds": seconds,
-            "tokens": _wire_tokens(tokens),
+            "logs": self._free_form(logs, f"{path}.logs"),
+            "termination": sound_termination(termination, f"{path}.termination", notes),
+            "parse_error": sound_text(parse_error, f"{path}.parse_error", notes),
+            "raw": sound_text(raw, f"{path}.raw", notes),
+            "policy_version": sound_version(policy_version, f"{path}.policy_version", notes),
+            "usage": sound_usage(usage, f"{path}.usage", notes),
+            "seconds": wire_number(sound_float(seconds, f"{path}.seconds", notes)),
+            "tokens": None if tokens is None else self._encoded_tokens(tokens, f"{path}.tokens"),
         }
-        step["extra"] = self._free_form({**extra, **strays} if strays else extra, path, "extra")
+        step["extra"] = self._free_form(with_strays(extra, strays), f"{path}.extra")
         self._steps.append(step)
         self._rewards.append(reward)
         self._open_response = response
@@ -149,13 +168,27 @@ class Draft:
 
     def replace_last_reward(self, reward: float) -> None:
         """Let a limit charge the last step; what the env gave stays in `env_reward`."""
-        self._rewards[-1] = reward
-        self._steps[-1]["reward"] = wire_number(reward)
+        self._rewards[-1] = float(reward)
+        self._steps[-1]["reward"] = wire_number(self._rewards[-1])
 
     @property
     def rewards(self) -> Sequence[float]:
         """The reward of each step so far."""
         return self._rewards
+
+    @property
+    def grade(self) -> Grade | None:
+        """What the rollout's own grader said; frozen when it is set."""
+        return self._grade
+
+    @grade.setter
+    def grade(self, grade: Grade | None) -> None:
+        self._grade = grade
+        self._grade_json = None
+        if grade is not None:
+            sound = sound_grade(grade, "grade", self.notes)
+            free_form = self._free_form(sound.extra, "grade.extra")
+            self._grade_json = self._encoded({**wire_grade(Grade(sound.reward, sound.reward_data)), "extra": free_form})
 
     def note(self, path: str, message: str) -> None:
         """Say something about the record itself."""
@@ -167,38 +200,47 @@ class Draft:
         """The rollout as a line. Nothing of the draft may change after the last call."""
         self.extend(())
         notes = list(self.notes)
+        messages = self.conversation.messages
+        settled = self.conversation.settled
+        calls = [sound_call(call, f"calls[{number}]", notes) for number, call in enumerate(self.calls)]
         # In the order of the record's fields, as in `step`.
         fields = {
-            "ended_at": outcome["ended_at"],
+            "ended_at": sound_time(outcome["ended_at"]),
             "status": outcome["status"],
-            "stop_reason": outcome["stop_reason"],
+            "stop_reason": sound_text(outcome["stop_reason"], "stop_reason", notes),
             "stopped_by": outcome["stopped_by"],
             "error": outcome["error"],
-            "reward": wire_number(outcome["reward"]),
-            "reward_so_far": wire_number(outcome["reward_so_far"]),
-            "unclamped_reward": wire_number(outcome["unclamped_reward"]),
-            "grade": None if self.grade is None else wire_grade(self.grade, notes),
-            "messages": self.conversation.messages,
+            "reward": wire_number(sound_float(outcome["reward"], "reward", notes)),
+            "reward_so_far": wire_number(sound_reward(outcome["reward_so_far"], "", {}, notes)),
+            "unclamped_reward": wire_number(sound_float(outcome["unclamped_reward"], "unclamped_reward", notes)),
+            "grade": self._grade_json,
+            "messages": messages,
             "tools": list(self._tools),
-            "sampling": list(self._sampling),
-            "steps": self._steps,
-            "final": self.conversation.ranges,
-            "pending_prompt": self._sent,
-            "pending_raw": self._came_back,
-            "calls": self.calls,
-            "metrics": wire_numbers(self.metrics),
+            "sampling": [wire_sampling(sampling) for sampling in self._sampling],
+            "steps": [self._settled(step) for step in self._steps],
+            "final": settled(self.conversation.ranges),
+            "pending_prompt": None if self._sent is None else settled(self._sent),
+            "pending_raw": sound_text(self._came_back, "pending_raw", notes),
+            "calls": [wire_call(call) for call in calls],
+            "metrics": self._rollout_metrics(notes),
             "notes": notes,
         }
         try:
             tail = json_encoder.encode(fields)
         except Exception:  # noqa: BLE001 - whatever it is, the rollout must not fail for it
             tail = encode_carefully(fields, notes)
-        blobs = {part.blob: None for message in self.conversation.messages for part in message.parts if part.blob}
-        return Line(self.id, seal(b"%b,%b" % (self._head, tail[1:])), tuple(blobs))
+        return Line(self.id, seal(b"%b,%b" % (self._head, tail[1:])), _blobs(self._all_messages(messages, calls)))
 
     def rollout(self, outcome: Outcome) -> Rollout:
         """The rollout with this outcome, decoded afresh: whoever is handed it can change nothing of the record."""
         return decode_rollout(self.finish(outcome).data)
+
+    def _settled(self, step: dict[str, Any]) -> dict[str, Any]:
+        """A step whose prompt and response refer to the table of messages as it is now."""
+        response = step["response"]
+        if type(response) is int:
+            response = self.conversation.settled_place(response)
+        return {**step, "prompt": self.conversation.settled(step["prompt"]), "response": response}
 
     def _place_response(self, place: int | None) -> None:
         if self._open_response is not None and place is not None:
@@ -206,74 +248,65 @@ class Draft:
         self._open_response = None
 
     def _encode_header(self, header: Header) -> bytes:
-        wire = {name: getattr(header, name) for name in Header.__struct_fields__}
+        wire = sound_header(header, self.notes)
         wire["env_args"] = plain_mapping(header.env_args, "env_args", self.notes)
         wire["task_data"] = plain_mapping(header.task_data, "task_data", self.notes)
-        try:
-            return json_encoder.encode(wire)[:-1]
-        except Exception:  # noqa: BLE001 - as in `finish`
-            return encode_carefully(wire, self.notes)[:-1]
+        return bytes(self._encoded(wire))[:-1]
+
+    def _frozen(self, messages: Sequence[Message]) -> list[Message]:
+        return [as_message(message, "messages", self.notes) for message in messages]
+
+    def _tools_index(self, tools: Sequence[ToolSpec], path: str) -> int:
+        frozen = tuple(as_tool(tool, f"{path}.tools", self.notes) for tool in tools)
+        return self._tools.setdefault(frozen, len(self._tools))
+
+    def _sampling_index(self, sampling: Sampling, path: str) -> int:
+        return self._sampling.setdefault(sound_sampling(sampling, f"{path}.sampling", self.notes), len(self._sampling))
 
     def _numbers(self, values: Mapping[str, Any], path: str, place: str, strays: dict[str, Any]) -> dict[str, Any]:
-        """A flat map of numbers, as Python numbers in a fresh dict; what is no number is put among the strays."""
-        if not values:
-            return _EMPTY
-        plain: dict[str, Any] = {}
-        for name, value in values.items():
-            key = clean_text(str(name), f"{path}.{place}", self.notes)
-            if (number := as_number(value)) is None:
-                strays[f"{place}.{key}"] = value
-                self.note(f"{path}.{place}.{key}", "not a number: moved to extra")
-            else:
-                plain[key] = wire_number(number)
-        return plain
+        return wire_numbers(sound_numbers(values, path, place, strays, self.notes))
 
-    def _free_form(self, values: Mapping[str, Any], path: str, place: str) -> msgspec.Raw:
+    def _rollout_metrics(self, notes: list[Note]) -> dict[str, Any]:
+        strays: dict[str, Any] = {}
+        numbers = wire_numbers(sound_numbers(self.metrics, "", "metrics", strays, []))
+        notes.extend(
+            Note(name, f"expected a number, got {describe(value)}: left out") for name, value in strays.items()
+        )
+        return numbers
+
+    def _free_form(self, values: Any, path: str) -> msgspec.Raw:
         """A free-form map as bytes, so that nothing its owner does later can change it."""
-        if not values:
+        if type(values) is dict and not values:
             return _NOTHING
-        return msgspec.Raw(json_encoder.encode(plain_mapping(values, f"{path}.{place}", self.notes)))
+        return msgspec.Raw(json_encoder.encode(plain_mapping(values, path, self.notes)))
+
+    def _encoded_tokens(self, tokens: Tokens, path: str) -> msgspec.Raw | None:
+        sound = sound_tokens(tokens, path, self.notes)
+        if sound is None:
+            return None
+        logprobs = None if sound.logprobs is None else wire_floats(sound.logprobs)
+        return self._encoded({"prompt": sound.prompt, "response": sound.response, "logprobs": logprobs})
+
+    def _encoded(self, fields: dict[str, Any]) -> msgspec.Raw:
+        try:
+            return msgspec.Raw(json_encoder.encode(fields))
+        except Exception:  # noqa: BLE001 - as in `finish`
+            return msgspec.Raw(encode_carefully(fields, self.notes))
+
+    def _all_messages(self, messages: Sequence[Message], calls: Sequence[Call]) -> Iterator[Message]:
+        yield from messages
+        yield from (step["response"] for step in self._steps if type(step["response"]) is Message)
+        for call in calls:
+            yield from call.prompt
+            if call.reply is not None:
+                yield call.reply
 
 
-def wire_grade(grade: Grade, notes: list[Note]) -> dict[str, Any]:
-    """A grade as the encoder must be given it."""
-    return {
-        "reward": wire_number(grade.reward),
-        "reward_data": wire_numbers(grade.reward_data),
-        "extra": plain_mapping(grade.extra, "grade.extra", notes),
-    }
-
-
-def _wire_tokens(tokens: Tokens | None) -> Any:
-    if tokens is None or tokens.logprobs is None or all(map(math.isfinite, tokens.logprobs)):
-        return tokens
-    return {
-        "prompt": tokens.prompt,
-        "response": tokens.response,
-        "logprobs": [wire_number(value) for value in tokens.logprobs],
-    }
-
-
-def encode_carefully(fields: dict[str, Any], notes: list[Note]) -> bytes:
-    """Encode what the encoder refused: text that UTF-8 cannot hold is cleaned, the rest becomes a placeholder."""
-    return json_encoder.encode({name: _careful(value, name, notes) for name, value in fields.items()})
-
-
-def _careful(value: Any, path: str, notes: list[Note]) -> Any:
-    if isinstance(value, Message):
-        return clean_message(value, path, notes)
-    if isinstance(value, Note):
-        return Note(clean_text(value.path, path, []), clean_text(value.message, path, []))
-    if isinstance(value, str):
-        return clean_text(value, path, notes)
-    if value is notes:
-        return [_careful(note, path, notes) for note in list(notes)]
-    if isinstance(value, list | tuple):
-        return [_careful(item, f"{path}[{position}]", notes) for position, item in enumerate(value)]
-    if isinstance(value, dict):
-        return {_careful(key, path, notes): _careful(item, f"{path}.{key}", notes) for key, item in value.items()}
-    try:
-        json_encoder.encode(value)
-    except Exception:  # noqa: BLE001 - as in `Draft.finish`
-        return plain_value(value, path, notes)
-    return value
+def _blobs(messages: Iterator[Message]) -> tuple[Blob, ...]:
+    """The blobs that messages carry, each once, with their bytes where anybody has them."""
+    blobs: dict[str, Blob] = {}
+    for message in messages:
+        for part in message.parts:
+            if part.blob is not None and (part.blob.name not in blobs or blobs[part.blob.name].data is None):
+                blobs[part.blob.name] = part.blob
+    return tuple(blobs.values())

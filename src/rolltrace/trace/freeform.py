@@ -15,6 +15,8 @@ import dataclasses
 import datetime
 import enum
 import math
+import re
+import reprlib
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
@@ -22,15 +24,27 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.numbers import NON_FINITE, as_number, spell_float
+from rolltrace.trace.numbers import MAX_BITS, NON_FINITE, as_number, spell_float
 
 MAX_DEPTH = 64
 """Containers nested deeper than this become a placeholder: no JSON reader can be trusted with more."""
 
 MAX_VALUES = 1_000_000
-"""One free-form place holds at most so many values: a small cyclic structure must not fill the disk."""
+"""One free-form place holds at most so many values: a small structure that shares its parts must not fill the disk."""
 
+MAX_TEXT = 1 << 26
+"""One free-form place holds at most so many characters of text, for the same reason."""
+
+MAX_NOTES = 32
+"""One free-form place leaves at most so many notes; one more says how many there would have been."""
+
+_DEEPEST_READ = 2 * MAX_DEPTH
 _LONGEST_DESCRIPTION = 200
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+_short = reprlib.Repr()
+_short.maxlevel = 3
+_short.maxstring = _short.maxother = _short.maxlong = 2 * _LONGEST_DESCRIPTION
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -54,131 +68,67 @@ def plain_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
 
 def plain_value(value: Any, path: str, notes: list[Note]) -> Any:
     """Any value as fresh plain JSON, with placeholders and notes where JSON has no such value."""
-    return _Plainer(notes).plain(value, path, 0)
+    walk = _Walk(path)
+    plain = walk.plain(value)
+    walk.tell(notes)
+    return plain
+
+
+def json_text(value: Any, path: str, notes: list[Note]) -> str:
+    """Any value as JSON text for a reader who knows nothing of markers: a user's `$` keys stay as they are."""
+    walk = _Walk(path, escapes=False)
+    plain = walk.plain(value)
+    walk.tell(notes)
+    return msgspec.json.encode(plain).decode()
 
 
 def clean_text(text: str, path: str, notes: list[Note]) -> str:
     """The text as UTF-8 can hold it: surrogate pairs are joined, lone surrogates become U+FFFD, and a note says so."""
+    if type(text) is not str:
+        text = str.__str__(text)  # a subclass may answer anything; what it holds is its text
     if text.isascii():
-        return str(text)
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
         found = sorted({f"U+{ord(c):04X}" for c in text if "\ud800" <= c <= "\udfff"})
         notes.append(Note(path, f"surrogates joined to pairs or replaced by U+FFFD: {', '.join(found[:8])}"))
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return str(text)
+        return join_surrogates(text)
+    return text
+
+
+def join_surrogates(text: str) -> str:
+    """The text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def as_text(value: Any, path: str, notes: list[Note]) -> str:
+    """Text as it is, nothing as empty text, anything else as JSON, noted."""
+    if isinstance(value, str):
+        return clean_text(value, path, notes)
+    if value is None:
+        return ""
+    notes.append(Note(path, f"expected text, got {type(value).__name__}: kept as JSON"))
+    return json_text(value, path, notes)
 
 
 def describe(value: Any) -> str:
-    """What a value is, in few words, whatever it does when asked."""
+    """What a value is, in few words, whatever it does when asked; the same words in every process."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     try:
-        text = repr(value)
+        text = _ADDRESS.sub("", _short.repr(value))
     except Exception as error:  # noqa: BLE001 - a foreign repr may do anything
         text = f"its repr raises {type(error).__name__}"
-    text = text.encode("utf-8", "replace").decode()
     if len(text) > _LONGEST_DESCRIPTION:
         text = f"{text[:_LONGEST_DESCRIPTION]}…"
-    return f"{name}: {text}"
+    return f"{name}: {text}".encode("utf-8", "replace").decode()
 
 
-class _Plainer:
-    """One walk over one value: counts values and knows the containers it is inside of."""
-
-    def __init__(self, notes: list[Note]) -> None:
-        self.notes = notes
-        self.values = 0
-        self.inside: set[int] = set()
-
-    def plain(self, value: Any, path: str, depth: int) -> Any:
-        kind = type(value)
-        if kind is str:
-            return clean_text(value, path, self.notes)
-        if value is None or kind is bool or kind is int:
-            return value
-        if kind is float:
-            return value if math.isfinite(value) else {"$float": spell_float(value)}
-        try:
-            return self._container_or_object(value, path, depth)
-        except Exception as error:  # noqa: BLE001 - a foreign object may do anything when walked
-            return self.placeholder(f"{type(error).__name__} while reading {describe(value)}", path)
-
-    def placeholder(self, what: str, path: str) -> dict[str, str]:
-        self.notes.append(Note(path, f"replaced by a placeholder: {what}"))
-        return {"$unrepresentable": what}
-
-    def _container_or_object(self, value: Any, path: str, depth: int) -> Any:
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return {"$bytes": base64.b64encode(bytes(value)).decode()}
-        if id(value) in self.inside:
-            return self.placeholder("it contains itself", path)
-        if depth >= MAX_DEPTH:
-            return self.placeholder(f"nested deeper than {MAX_DEPTH}", path)
-        if self.values > MAX_VALUES:
-            return self.placeholder(f"more than {MAX_VALUES} values", path)
-        self.inside.add(id(value))
-        try:
-            if isinstance(value, Mapping):
-                return self._mapping(value, path, depth)
-            if isinstance(value, (list, tuple)):
-                return self._sequence(value, path, depth)
-            return self._object(value, path, depth)
-        finally:
-            self.inside.discard(id(value))
-
-    def _mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
-        plain: dict[str, Any] = {}
-        for key, item in value.items():
-            name = key if type(key) is str and key.isascii() else self._key(key, path)
-            self.values += 1
-            if name in plain:
-                self.notes.append(Note(path, f"two keys are both {name!r} as text; the later one is kept"))
-            plain[name] = self.plain(item, f"{path}.{name}", depth + 1)
-        if len(plain) == 1 and (only := next(iter(plain))).startswith("$"):
-            return {f"${only}": plain[only]}
-        return plain
-
-    def _key(self, key: Any, path: str) -> str:
-        if isinstance(key, str):
-            return clean_text(key, path, self.notes)
-        if key is None or (isinstance(key, (bool, int, float)) and not isinstance(key, enum.Enum)):
-            return str(key)
-        return describe(key) if not isinstance(key, enum.Enum) else str(key.value)
-
-    def _sequence(self, value: Iterable[Any], path: str, depth: int) -> list[Any]:
-        plain = []
-        for position, item in enumerate(value):
-            self.values += 1
-            if self.values > MAX_VALUES:
-                plain.append(self.placeholder(f"cut after {MAX_VALUES} values", path))
-                break
-            plain.append(self.plain(item, f"{path}[{position}]", depth + 1))
-        return plain
-
-    def _object(self, value: Any, path: str, depth: int) -> Any:
-        if isinstance(value, str):  # a subclass
-            return clean_text(str.__str__(value), path, self.notes)
-        if isinstance(value, enum.Enum):
-            return self.plain(value.value, path, depth + 1)
-        if (number := as_number(value)) is not None and not hasattr(value, "__len__"):
-            return self.plain(number, path, depth)
-        if isinstance(value, (set, frozenset)):
-            return self._sequence(sorted(value, key=repr), path, depth)
-        if isinstance(value, (datetime.date, datetime.time)):
-            return value.isoformat()
-        if isinstance(value, (PurePath, uuid.UUID)):
-            return str(value)
-        if (fields := _fields(value)) is not None:
-            return self._mapping(fields, path, depth)
-        if (items := _array(value)) is not None:
-            return self.plain(items, path, depth)
-        return self.placeholder(describe(value), path)
-
-
-def _fields(value: Any) -> Mapping[Any, Any] | None:
-    """The fields of a pydantic model, msgspec struct or dataclass."""
+def fields_of(value: Any) -> Mapping[Any, Any] | None:
+    """The fields of a mapping, a pydantic model, a msgspec struct or a dataclass; may raise what the value raises."""
+    if isinstance(value, Mapping):
+        return value
     if isinstance(value, type):
         return None
     if callable(dump := getattr(value, "model_dump", None)):
@@ -189,6 +139,156 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return None
+
+
+class _Walk:
+    """One walk over one value: knows the containers it is inside of, and stops at what is too much."""
+
+    def __init__(self, path: str, escapes: bool = True) -> None:
+        self._notes: list[Note] = []
+        self._noted = 0
+        self._path = path
+        self._escapes = escapes
+        self._trail: list[str | int] = []
+        self._values = 0
+        self._text = 0
+        self._inside: set[int] = set()
+
+    def plain(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is str:
+            return self._string(value)
+        if value is None or kind is bool or (kind is int and value.bit_length() <= MAX_BITS):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": spell_float(value)}
+        try:
+            return self._other(value)
+        except Exception as error:  # noqa: BLE001 - a foreign object may do anything when walked
+            return self._placeholder(f"{type(error).__name__} while reading {describe(value)}")
+
+    def tell(self, notes: list[Note]) -> None:
+        """Say what happened on the way, at a length that a reader can bear."""
+        notes.extend(self._notes)
+        if self._noted > MAX_NOTES:
+            notes.append(Note(self._path, f"{self._noted - MAX_NOTES} more notes like these were left out"))
+
+    def _note(self, message: str) -> None:
+        self._noted += 1
+        if self._noted <= MAX_NOTES:
+            trail = "".join(f"[{step}]" if type(step) is int else f".{step}" for step in self._trail)
+            self._notes.append(Note(self._path + trail, message))
+
+    def _placeholder(self, what: str) -> dict[str, str]:
+        self._text += len(what)
+        self._note(f"replaced by a placeholder: {what}")
+        return {"$unrepresentable": what}
+
+    def _string(self, value: str) -> Any:
+        self._text += len(value)
+        if self._text > MAX_TEXT:
+            return self._placeholder(f"text past {MAX_TEXT} characters")
+        heard: list[Note] = []
+        text = clean_text(value, "", heard)
+        for note in heard:
+            self._note(note.message)
+        return text
+
+    def _other(self, value: Any) -> Any:
+        if isinstance(value, int):
+            number = as_number(value)
+            return self._placeholder("an integer of thousands of digits") if number is None else number
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return self._bytes(value)
+        if id(value) in self._inside:
+            return self._placeholder("it contains itself")
+        if len(self._inside) >= MAX_DEPTH:
+            return self._placeholder(f"nested deeper than {MAX_DEPTH}")
+        self._inside.add(id(value))
+        try:
+            if isinstance(value, Mapping):
+                return self._mapping(value)
+            if isinstance(value, (list, tuple)):
+                return self._sequence(value)
+            return self._object(value)
+        finally:
+            self._inside.discard(id(value))
+
+    def _bytes(self, value: bytes | bytearray | memoryview) -> dict[str, str]:
+        self._text += memoryview(value).nbytes * 4 // 3
+        if self._text > MAX_TEXT:
+            return self._placeholder(f"bytes past {MAX_TEXT} characters")
+        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+
+    def _is_full(self) -> bool:
+        self._values += 1
+        return self._values > MAX_VALUES or self._text > MAX_TEXT
+
+    def _cut(self) -> str:
+        what = f"cut after {MAX_VALUES} values" if self._values > MAX_VALUES else f"cut after {MAX_TEXT} characters"
+        self._note(what)
+        return what
+
+    def _mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for key, item in value.items():
+            if self._is_full():
+                plain["$unrepresentable"] = self._cut()
+                return plain
+            name = self._key(key)
+            if name in plain:
+                self._note(f"two keys are both {name!r} as text; the later one is kept")
+            self._trail.append(name)
+            try:
+                plain[name] = self.plain(item)
+            finally:
+                self._trail.pop()
+        if self._escapes and _is_marker(plain):
+            [(only, item)] = plain.items()
+            return {f"${only}": item}
+        return plain
+
+    def _key(self, key: Any) -> str:
+        if isinstance(key, enum.Enum):
+            key = key.value
+        if isinstance(key, str):
+            text = self._string(key)
+            return text if type(text) is str else f"text past {MAX_TEXT} characters"
+        if key is None or (number := as_number(key)) is not None:
+            return str(None if key is None else number)
+        return describe(key)
+
+    def _sequence(self, value: Iterable[Any]) -> list[Any]:
+        plain = []
+        for position, item in enumerate(value):
+            if self._is_full():
+                plain.append({"$unrepresentable": self._cut()})
+                break
+            self._trail.append(position)
+            try:
+                plain.append(self.plain(item))
+            finally:
+                self._trail.pop()
+        return plain
+
+    def _object(self, value: Any) -> Any:
+        if isinstance(value, enum.Enum):
+            return self.plain(value.value)
+        if isinstance(value, str):  # a subclass
+            return self._string(str.__str__(value))
+        if not hasattr(value, "__len__") and (number := as_number(value)) is not None:
+            return self.plain(number)
+        if isinstance(value, (set, frozenset)):
+            return self._sequence(sorted(value, key=repr))
+        if isinstance(value, (datetime.date, datetime.time)):
+            return value.isoformat()
+        if isinstance(value, (PurePath, uuid.UUID)):
+            return self._string(str(value))
+        if (fields := fields_of(value)) is not None:
+            return self._mapping(fields)
+        if (items := _array(value)) is not None:
+            return self.plain(items)
+        return self._placeholder(describe(value))
 
 
 def _array(value: Any) -> Any:
@@ -205,22 +305,38 @@ def _is_marker(plain: dict[str, Any]) -> bool:
     return len(plain) == 1 and next(iter(plain)).startswith("$")
 
 
-def restore_value(value: Any) -> Any:
+def restore_mapping(values: dict[str, Any]) -> dict[str, Any]:
+    """A decoded free-form map with its markers turned back; itself it is always a map."""
+    if _is_marker(values) and not next(iter(values)).startswith("$$"):
+        return values
+    restored: dict[str, Any] = restore_value(values)
+    return restored
+
+
+def restore_value(value: Any, depth: int = 0) -> Any:
     """Turn markers of decoded JSON back into what they stand for."""
-    if type(value) is list:
-        return [restore_value(item) for item in value]
-    if type(value) is not dict:
+    kind = type(value)
+    if kind is not list and kind is not dict:
         return value
+    if depth > _DEEPEST_READ:
+        raise RecursionError(f"nested deeper than {_DEEPEST_READ}")
+    if kind is list:
+        return [restore_value(item, depth + 1) for item in value]
     if not _is_marker(value):
-        return {key: restore_value(item) for key, item in value.items()}
+        return {key: restore_value(item, depth + 1) for key, item in value.items()}
     [(key, item)] = value.items()
     if key.startswith("$$"):
-        return {key[1:]: restore_value(item)}
-    if key == "$float" and item in NON_FINITE:
-        return NON_FINITE[item]
-    if key == "$bytes":
+        return {key[1:]: restore_value(item, depth + 1)}
+    return _unmark(key, item, value)
+
+
+def _unmark(key: str, item: Any, marker: dict[str, Any]) -> Any:
+    """What a marker stands for; one that means nothing here stands for itself."""
+    if key == "$float" and type(item) is str:
+        return NON_FINITE.get(item, marker)
+    if key == "$bytes" and type(item) is str:
         try:
             return base64.b64decode(item, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            return value
-    return value
+        except (binascii.Error, ValueError):
+            return marker
+    return marker

@@ -5,11 +5,13 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.trace.freeform import Note, plain_mapping, restore_mapping
+
 _encoder = msgspec.json.Encoder()
 
 
 class FrozenMap(Mapping[str, Any]):
-    """A JSON object kept as its bytes; reading an entry decodes a fresh copy.
+    """A free-form map kept as its bytes; reading an entry decodes a fresh copy.
 
     Two are equal when their bytes are, so the order of keys counts.
     """
@@ -18,17 +20,17 @@ class FrozenMap(Mapping[str, Any]):
 
     def __init__(self, json: bytes) -> None:
         self.json = json
-        """The object as strict JSON."""
+        """The map as it stands in a record: strict JSON, with the markers of `freeform`."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "FrozenMap":
-        """Freeze plain JSON values (see `freeform.plain_value` for any others)."""
-        return cls(_encoder.encode(dict(values)))
+    def of(cls, values: Mapping[str, Any], path: str = "", notes: list[Note] | None = None) -> "FrozenMap":
+        """Freeze a map of any values; what JSON cannot hold becomes a placeholder, noted at the path."""
+        return cls(_encoder.encode(plain_mapping(values, path, [] if notes is None else notes)))
 
     def thaw(self) -> dict[str, Any]:
         """A fresh dict, the caller's to change."""
         decoded: dict[str, Any] = msgspec.json.decode(self.json)
-        return decoded
+        return restore_mapping(decoded) if b'"$' in self.json else decoded
 
     def __getitem__(self, key: str) -> Any:
         return self.thaw()[key]

@@ -6,6 +6,7 @@ import msgspec
 
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.numbers import Float
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
@@ -19,6 +20,8 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True)
     """What the tool's answer refers to."""
     error: str | None = None
     """Why the call could not be parsed; `arguments` then holds its raw text."""
+    other: FrozenMap | None = None
+    """Its other fields, as they came."""
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
@@ -73,10 +76,10 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True)
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """How a policy is asked to sample; None leaves it to the policy."""
 
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Float | None = None
+    top_p: Float | None = None
     top_k: int | None = None
-    min_p: float | None = None
+    min_p: Float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     other: FrozenMap | None = None
@@ -95,7 +98,9 @@ def encode_hook(value: Any) -> Any:
 def decode_hook(kind: type, value: Any) -> Any:
     """How msgspec reads the types it does not know."""
     if kind is FrozenMap and isinstance(value, dict):
-        return FrozenMap.of(value)
+        frozen = FrozenMap(msgspec.json.encode(value))
+        frozen.thaw()  # nested too deeply to be read is found out now, not by whoever reads it
+        return frozen
     if kind is Blob and isinstance(value, str):
         return Blob(value)
     raise ValueError(f"Expected `{'object' if kind is FrozenMap else 'str'}`, got `{type(value).__name__}`")

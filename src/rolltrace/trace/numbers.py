@@ -1,11 +1,15 @@
 """Numbers on their way to JSON and back: exact, and finite or not."""
 
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 NON_FINITE: dict[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """How JSON, which has no such numbers, spells them in a number's place."""
+
+MAX_BITS = 8192
+"""Integers of more bits are not taken for numbers: past some thousand digits Python itself refuses to write them."""
 
 if TYPE_CHECKING:
     Number = bool | int | float
@@ -30,6 +34,16 @@ def wire_number(value: Any) -> Any:
     return value
 
 
+def wire_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A flat map of numbers as the encoder must be given it."""
+    return {name: wire_number(value) for name, value in values.items()}
+
+
+def wire_floats(values: Iterable[float]) -> list[Any]:
+    """A row of numbers as the encoder must be given it."""
+    return [wire_number(value) for value in values]
+
+
 def restore_number(value: Any) -> Any:
     """The inverse of `wire_number`."""
     return NON_FINITE[value] if type(value) is str else value
@@ -47,21 +61,39 @@ def as_number(value: Any) -> bool | int | float | None:
 
     Numpy, torch and similar scalars have `item()`; they come back as Python numbers.
     """
-    if type(value) in (float, int, bool):
+    kind = type(value)
+    if kind is float or kind is bool:
         return value  # type: ignore[no-any-return]
-    if isinstance(value, (str, bytes, bytearray, Mapping)):
+    if kind is int:
+        return value if value.bit_length() <= MAX_BITS else None
+    try:
+        return _scalar(value)
+    except Exception:  # noqa: BLE001 - a foreign object may do anything when asked
         return None
-    if isinstance(value, bool | int | float):  # subclasses, such as an IntEnum
-        return int(value) if isinstance(value, int) else float(value)
-    return _scalar(value)
+
+
+def as_float(value: Any) -> float | None:
+    """The float nearest to `value`, or None where it is not one number, or too large for any."""
+    number = as_number(value)
+    try:
+        return None if number is None else float(number)
+    except OverflowError:
+        return None
 
 
 def _scalar(value: Any) -> bool | int | float | None:
-    """The Python number in a scalar object of another library."""
-    try:
-        plain = value.item() if hasattr(value, "item") else None
-        if plain is None and hasattr(value, "__float__") and hasattr(value, "__add__"):  # Decimal, Fraction
-            plain = float(value)
-    except Exception:  # noqa: BLE001 - a foreign object may do anything when asked
+    """The Python number in an object of a subclass or of another library."""
+    if isinstance(value, (str, bytes, bytearray, Mapping)):
         return None
-    return plain if type(plain) in (float, int, bool) else None
+    if isinstance(value, int):  # such as an IntEnum; its own `__int__` is not asked, because it may be anything
+        return as_number(int.__int__(value))
+    if isinstance(value, float):
+        return float.__float__(value)
+    plain = value.item() if hasattr(value, "item") else value
+    if type(plain) in (float, int, bool):
+        return as_number(plain)
+    looks_like_one = plain is value and hasattr(value, "__float__") and hasattr(value, "__add__")
+    if not looks_like_one and not isinstance(plain, numbers.Real):
+        return None
+    number = float(plain)  # Fraction, Decimal, long double
+    return None if math.isinf(number) and number != plain else number

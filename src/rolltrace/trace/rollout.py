@@ -134,7 +134,7 @@ class Call(msgspec.Struct, frozen=True):
     raw: str | None = None
     error: Failure | None = None
     usage: Usage | None = None
-    seconds: float | None = None
+    seconds: Float | None = None
 
 
 class RolloutTrace(msgspec.Struct, frozen=True):

@@ -1,0 +1,6 @@
+"""Makes `python -m rolltrace` the command line."""
+
+from rolltrace.cli import main
+
+if __name__ == "__main__":
+    main()

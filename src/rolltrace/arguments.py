@@ -1,0 +1,116 @@
+"""Arguments given by name, often as text from a command line, made into what a function's signature asks for."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolltrace.errors import InputError, RolltraceError, UnknownNameError
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_GUESSED_FROM_DEFAULT = (bool, int, float, str)
+
+
+class Argument(msgspec.Struct, frozen=True):
+    """One argument that a function or class takes by name."""
+
+    name: str
+    type: str
+    """Its type as the signature writes it; empty where it does not."""
+    default: str | None
+    """Its default as Python writes it; None where it must be given."""
+
+
+def call_with_arguments(function: Callable[..., Any], args: Mapping[str, Any], what: str) -> Any:
+    """Call the function with these arguments; whatever is wrong with them is an `InputError` that names `what`."""
+    bound = bind_arguments(function, args, what)
+    try:
+        return function(**bound)
+    except RolltraceError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} could not be made: {type(error).__name__}: {error}") from error
+
+
+def bind_arguments(
+    function: Callable[..., Any], args: Mapping[str, Any], what: str, *, supplied: Collection[str] = ()
+) -> dict[str, Any]:
+    """The arguments converted to the types of the signature: none unknown, none missing.
+
+    Text becomes a number, a truth value, a path or, written as JSON, a list or an object, where that is what the
+    annotation says, or the default's type where there is no annotation. `supplied` are those the caller adds itself.
+    """
+    parameters = _parameters(function)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    by_name = {parameter.name: parameter for parameter in parameters if parameter.kind in _BY_NAME}
+    bound = {}
+    for name, value in args.items():
+        if name not in by_name and not takes_any:
+            raise UnknownNameError.among(f"argument of {what}", name, by_name)
+        bound[name] = _convert(value, by_name[name], what) if name in by_name else value
+    for name, parameter in by_name.items():
+        if parameter.default is parameter.empty and name not in bound and name not in supplied:
+            raise InputError(f"Expected argument {name!r} of {what}, got none: give {name}=VALUE.")
+    return bound
+
+
+def list_arguments(function: Callable[..., Any]) -> tuple[Argument, ...]:
+    """The arguments that the function or class takes by name."""
+    return tuple(
+        Argument(
+            parameter.name,
+            "" if parameter.annotation is parameter.empty else _type_name(parameter.annotation),
+            None if parameter.default is parameter.empty else repr(parameter.default),
+        )
+        for parameter in _parameters(function)
+        if parameter.kind in _BY_NAME
+    )
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function, eval_str=True).parameters.values())
+    except (NameError, AttributeError, SyntaxError, TypeError):  # annotations that only a type checker can resolve
+        return list(inspect.signature(function).parameters.values())
+
+
+def _convert(value: Any, parameter: inspect.Parameter, what: str) -> Any:
+    kind = parameter.annotation
+    if kind is parameter.empty and type(parameter.default) in _GUESSED_FROM_DEFAULT:
+        kind = type(parameter.default)
+    if kind is parameter.empty or isinstance(kind, str):
+        return value
+    try:
+        return _as_kind(value, kind)
+    except (msgspec.MsgspecError, ValueError):
+        expected = f"`{_type_name(kind)}`"
+        raise InputError(f"Expected {expected} for argument {parameter.name!r} of {what}, got {value!r}.") from None
+
+
+def _as_kind(value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind, strict=False, dec_hook=_from_text)
+    except msgspec.ValidationError:
+        if not isinstance(value, str):
+            raise
+        return msgspec.json.decode(value, type=kind, strict=False, dec_hook=_from_text)
+    except TypeError:  # a type that msgspec refuses: the function must judge it
+        return value
+
+
+def _from_text(kind: Any, value: Any) -> Any:
+    try:
+        fits = isinstance(value, kind)
+    except TypeError:  # such as a callable with its arguments
+        return value
+    if fits:
+        return value
+    if isinstance(value, str) and issubclass(kind, Path):
+        return kind(value)
+    raise ValueError(f"expected {kind.__name__}")
+
+
+def _type_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else inspect.formatannotation(kind)

@@ -1,0 +1,72 @@
+"""The `rolltrace` command: finds its verbs when they are asked for, and turns errors into messages and exit codes."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
+from rolltrace.version import __version__
+
+VERBS = ("demo", "envs", "run", "show")
+"""Each is a module of this package with a command of its name."""
+
+
+class Verbs(click.Group):
+    """Imports a verb's module when that verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the help."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(f"rolltrace.cli.{cmd_name}"), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; what went wrong on purpose becomes a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except RolltraceError as error:
+            kind = WrongUsage if isinstance(error, InputError | RunNotFoundError) else Failed
+            raise kind(str(error)) from error
+
+
+class Failed(click.ClickException):
+    """A message on standard error, and exit code 1: the job failed."""
+
+    def __init__(self, message: str) -> None:
+        # Lazy, because no command that succeeds needs it.
+        from rolltrace.cli.screen.visible import visible_text
+
+        super().__init__(visible_text(message))
+
+
+class WrongUsage(Failed):
+    """A message on standard error, and exit code 2: the command was used wrongly."""
+
+    exit_code = 2
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="rolltrace")
+def cli() -> None:
+    """Play language models in environments, and read the trace that every rollout leaves.
+
+    Exit codes: 0, 1 (the job failed), 2 (wrong usage).
+    """
+
+
+def main() -> None:
+    """Run the command line with the current directory importable, for environments and policies of the user's own."""
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
+    cli()

@@ -1,0 +1,61 @@
+"""`rolltrace demo`: plays every built-in environment, and says how to look at what came of it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rolltrace.store.reader import RunReader
+    from rolltrace.trace.rollout import Rollout
+
+
+@click.command(short_help="Play every built-in environment.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where the run goes; by default a fresh name in runs/.")
+@click.option("--seed", type=int, default=0, show_default=True, help="What all chance is drawn from.")
+def demo(out: Path | None, seed: int) -> None:
+    """Play every built-in environment with the scripted policy, record it, and say how to look at it."""
+    from rolltrace.cli.screen.outcome import show_failures
+    from rolltrace.cli.screen.progress import progress
+    from rolltrace.cli.show import show_run
+    from rolltrace.envs.registry import BUILT_IN
+    from rolltrace.jobs.demo import play_demo
+    from rolltrace.store.create import fresh_path
+    from rolltrace.store.reader import RunReader
+
+    place = out or fresh_path("runs", "demo")
+    with progress(len(BUILT_IN)) as on_group:
+        summaries = play_demo(place, seed=seed, on_group=on_group)
+    reader = RunReader(place)
+    rollouts = list(reader.rollouts())
+    show_run(reader, rollouts)
+    _tell_next(reader, rollouts)
+    failed = [summary for summary in summaries if not summary.succeeded]
+    for summary in failed:
+        show_failures(summary)
+    if failed:
+        raise SystemExit(1)
+
+
+def _tell_next(reader: "RunReader", rollouts: "Sequence[Rollout]") -> None:
+    """Name the longest rollout and the worst one, as the two that tell most."""
+    from rolltrace.cli.hints import command
+    from rolltrace.store.address import short_addresses
+    from rolltrace.store.reader import latest_rewards
+
+    addresses = short_addresses(rollouts)
+    rewards = latest_rewards(rollouts, reader.scores())
+    click.echo("\nLook at what happened:", err=True)
+    if rollouts:
+        longest = max(rollouts, key=lambda rollout: len(rollout.messages))
+        worst = min(rollouts, key=lambda rollout: _sortable(rewards[rollout.id]))
+        for rollout, why in {longest.id: (longest, "the longest"), worst.id: (worst, "the lowest reward")}.values():
+            click.echo(f"  {command('show', str(reader.path), addresses[rollout.id])}   # {why}", err=True)
+    click.echo(f"  {command('show', str(reader.path), '--json')} | head -1   # a record, as it is on disk", err=True)
+    click.echo(f"  {command('run', 'arithmetic', '--groups', '8')}   # play more", err=True)
+
+
+def _sortable(reward: float | None) -> float:
+    return float("-inf") if reward is None else reward

@@ -1,0 +1,88 @@
+"""`rolltrace run`: plays and records."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rolltrace.jobs.play import Summary
+
+
+@click.command()
+@click.argument("env")
+@click.option("--policy", default="scripted:noisy", show_default=True, help="Who answers.")
+@click.option("--groups", type=click.IntRange(min=1), default=1, show_default=True, help="Groups in each iteration.")
+@click.option("--group-size", type=click.IntRange(min=1), default=4, show_default=True, help="Episodes in each group.")
+@click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="How often to go on.")
+@click.option("--seed", type=int, default=0, show_default=True, help="What all chance is drawn from.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Policy requests in flight."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Where the run goes; by default a fresh name in runs/.")
+@click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument of the environment; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
+def run(
+    env: str,
+    policy: str,
+    groups: int,
+    group_size: int,
+    iterations: int,
+    seed: int,
+    concurrency: int,
+    out: Path | None,
+    args: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Play ENV and record every rollout.
+
+    ENV is a name that `rolltrace envs` lists, or package.module:name of your own.
+
+    Exit code 1 says that the job failed: it was interrupted, or a group has no member with a reward, or something
+    could not be recorded. What was played until then is in the run.
+    """
+    from rolltrace.cli.screen.progress import progress
+    from rolltrace.jobs.play import play
+    from rolltrace.store.create import fresh_path
+
+    place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
+    try:
+        with progress(groups * iterations) as on_group:
+            summary = play(
+                env, policy, out=place, args=_parse_arguments(args), groups=groups, group_size=group_size,
+                iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted. What was in flight is recorded as cancelled in {place}.", err=True)
+        raise SystemExit(1) from None
+    _tell(summary, as_json=as_json)
+
+
+def _parse_arguments(pairs: tuple[str, ...]) -> dict[str, str]:
+    arguments: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"Expected KEY=VALUE, got {pair!r}.", param_hint="--arg")
+        if name in arguments:
+            raise click.BadParameter(f"Expected each argument once, got {name!r} twice.", param_hint="--arg")
+        arguments[name] = value
+    return arguments
+
+
+def _tell(summary: "Summary", *, as_json: bool) -> None:
+    """Print the summary, say what to do next, and end with the job's exit code."""
+    from rolltrace.cli.hints import command
+    from rolltrace.cli.screen.console import output, write_record
+    from rolltrace.cli.screen.outcome import show_failures, show_summary
+    from rolltrace.jobs.play import encode_summary
+
+    if as_json:
+        write_record(encode_summary(summary) + b"\n")
+    else:
+        show_summary(output(), summary)
+    click.echo(f"To read it: {command('show', summary.path)}", err=True)
+    if not summary.succeeded:
+        show_failures(summary)
+        raise SystemExit(1)

@@ -1,0 +1,49 @@
+"""The two streams of the command line: data on standard output, everything else on standard error."""
+
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from rolltrace.cli.screen.visible import visible_json
+
+WIDE = 1_000_000
+"""The width of what is no terminal: text that goes to a file or a program is not folded."""
+
+
+def output() -> Console:
+    """Standard output."""
+    return _console(stderr=False)
+
+
+def errors() -> Console:
+    """Standard error."""
+    return _console(stderr=True)
+
+
+def write_record(line: bytes) -> None:
+    """Put a line of JSON on standard output.
+
+    To a program the bytes go as they are, checksum and all; a terminal gets the same JSON with whatever could steer
+    it escaped.
+    """
+    sys.stdout.flush()
+    sys.stdout.buffer.write(visible_json(line).encode() if sys.stdout.isatty() else line)
+    sys.stdout.buffer.flush()
+
+
+def folded(text: Text, console: Console, indent: str, width: int | None = None) -> list[Text]:
+    """The lines of a text, folded at the console's width, each with the indent before it."""
+    room = max(20, (width or console.width) - len(indent))
+    lines = text.wrap(console, room, overflow="fold") if text.plain else [Text()]
+    for line in lines:
+        line.rstrip()
+    return [Text(indent).append_text(line) if line.plain else Text() for line in lines]
+
+
+def _console(*, stderr: bool) -> Console:
+    # Markup, highlighting and emoji codes would interpret what a model wrote.
+    console = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console

@@ -1,0 +1,30 @@
+"""What came of a job, in a few lines."""
+
+from rich.console import Console
+from rich.text import Text
+
+from rolltrace.cli.screen.console import errors, folded
+from rolltrace.cli.screen.overview import ledger_text
+from rolltrace.cli.screen.visible import duration, number, visible_line
+from rolltrace.jobs.play import Summary
+
+
+def show_summary(console: Console, summary: Summary) -> None:
+    """Print what was played and how it ended."""
+    title = Text(visible_line(f"{summary.env} with {summary.policy}"), "bold")
+    title.append(f": {summary.rollouts} rollouts in {summary.groups} groups, {duration(summary.seconds)}", "not bold")
+    mean = f"mean reward {number(summary.mean_reward)} (n = {summary.rewarded})"
+    ends = ", ".join(f"{visible_line(reason)} {count}" for reason, count in sorted(summary.stop_reasons.items()))
+    for line in (title, Text(f"{mean} · {ends}")):
+        for piece in folded(line, console, ""):
+            console.print(piece, soft_wrap=True)
+
+
+def show_failures(summary: Summary) -> None:
+    """Say on standard error why the job counts as failed."""
+    console = errors()
+    if summary.groups_without_reward:
+        what = f"{summary.groups_without_reward} of {summary.groups} groups have no member with a reward."
+        console.print(Text(what, "red"), soft_wrap=True)
+    if not summary.ledger.complete:
+        console.print(Text(f"Not everything was recorded: {ledger_text(summary.ledger)}.", "red"), soft_wrap=True)

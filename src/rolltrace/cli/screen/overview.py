@@ -1,0 +1,152 @@
+"""A run as a table of its rollouts."""
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rolltrace.cli.screen.console import folded
+from rolltrace.cli.screen.transcript import STATUS_STYLES
+from rolltrace.cli.screen.visible import compact, number, visible_line
+from rolltrace.store.address import group_address, latest_plays, short_addresses
+from rolltrace.store.layout import RUN_FILE, RunInfo
+from rolltrace.store.ledger import Ledger
+from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.score import Score
+
+_SHORT_ID = 8
+
+
+def show_header(console: Console, path: str, info: RunInfo | None) -> None:
+    """Print what the run is."""
+    console.print(Text(visible_line(path), "bold"), soft_wrap=True)
+    if info is None:
+        return
+    facts = [info.id, f"{info.created_at:%Y-%m-%d %H:%M:%S} UTC", f"rolltrace {visible_line(info.package_version)}"]
+    if info.code_revision:
+        facts.append(f"code {visible_line(info.code_revision)[:12]}")
+    _print(console, Text(" · ".join(facts), "dim"))
+    maps = [visible_line(str(name)) for name, value in info.config.items() if isinstance(value, dict) and value]
+    told = [
+        f"{visible_line(str(name))}={compact(value)}"
+        for name, value in info.config.items()
+        if value is not None and not isinstance(value, dict)
+    ]
+    if maps:
+        told.append(f"({', '.join(maps)}: see {RUN_FILE})")
+    if told:
+        _print(console, Text("  ".join(told), "dim"))
+
+
+def show_totals(console: Console, rollouts: Sequence[Rollout], rewards: Mapping[str, float | None]) -> None:
+    """Print how many there are, what they were rewarded and how they ended."""
+    latest = latest_plays(rollouts)
+    groups = len({group_address(rollout) for rollout in latest})
+    known = [reward for rollout in latest if (reward := rewards[rollout.id]) is not None]
+    mean = f"mean reward {number(statistics.fmean(known))} (n = {len(known)})" if known else "no rewards"
+    line = Text(f"{_count(len(latest), 'rollout')} in {_count(groups, 'group')} · {mean}", "bold")
+    line.append(f" · {_counts(rollout.stop_reason for rollout in latest)}", "not bold")
+    if earlier := len(rollouts) - len(latest):
+        line.append(f" · and {_count(earlier, 'earlier attempt')}", "yellow")
+    console.print()
+    _print(console, line)
+
+
+def show_rollouts(
+    console: Console, rollouts: Sequence[Rollout], rewards: Mapping[str, float | None], scores: Sequence[Score]
+) -> None:
+    """Print a line for each rollout, group by group, and one for each failure that a whole group had."""
+    failures = {score.rollout: score.error for score in scores if score.error is not None}
+    addresses = short_addresses(rollouts)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("rollout", overflow="fold")
+    table.add_column("reward", justify="right", no_wrap=True)
+    table.add_column("stopped", overflow="fold")
+    table.add_column("steps", justify="right", no_wrap=True)
+    table.add_column("id", no_wrap=True)
+    table.add_column("remarks" if failures or any(map(_has_remarks, rollouts)) else "", overflow="fold")
+    group = None
+    for rollout in sorted(rollouts, key=_place):
+        if group not in (None, group_address(rollout)):
+            table.add_row()
+        group = group_address(rollout)
+        reward = rewards[rollout.id]
+        table.add_row(
+            Text(visible_line(addresses[rollout.id])),
+            Text(number(reward), "bold" if reward is not None else "dim"),
+            Text(visible_line(rollout.stop_reason), STATUS_STYLES[rollout.status]),
+            Text(str(len(rollout.steps))),
+            Text(f"…{visible_line(rollout.id[-_SHORT_ID:])}", "dim"),
+            _remarks(rollout, failures.get(rollout.id)),
+        )
+    console.print()
+    console.print(table)
+    for score in scores:
+        if score.group is not None and score.error is not None:
+            place = f"{score.group.env}/{score.group.iteration}/{score.group.group}"
+            _print(console, Text(visible_line(f"{place}: {score.name}: {_failure_text(score.error)}"), "red"))
+
+
+def show_ledgers(console: Console, ledgers: Iterable[Ledger]) -> None:
+    """Print what was lost; a session that lost nothing gets no line."""
+    for ledger in ledgers:
+        if not ledger.complete or not ledger.closed or ledger.in_flight:
+            _print(console, Text(f"session {ledger.session}: {ledger_text(ledger)}", "yellow"))
+
+
+def _place(rollout: Rollout) -> tuple[Any, ...]:
+    """Sorts as people count: group 10 after group 2."""
+    group = [int(part) if part.isdecimal() else part for part in re.split(r"(\d{1,18})", rollout.group)]
+    return rollout.split, rollout.env, rollout.iteration, group, rollout.session, rollout.index, rollout.attempt
+
+
+def _has_remarks(rollout: Rollout) -> bool:
+    return bool(rollout.attempt or rollout.error or rollout.notes)
+
+
+def _remarks(rollout: Rollout, late_failure: Failure | None) -> Text:
+    remarks = [Text(f"attempt {rollout.attempt}", "yellow")] if rollout.attempt else []
+    failures = filter(None, (rollout.error, late_failure))
+    remarks.extend(Text(visible_line(_failure_text(failure)), "red") for failure in failures)
+    remarks.extend(Text(visible_line(f"{note.path}: {note.message}"), "yellow") for note in rollout.notes)
+    return Text("; ").join(remarks)
+
+
+def _failure_text(failure: Failure) -> str:
+    return f"{failure.layer.value} · {failure.type}: {failure.message}"
+
+
+def ledger_text(ledger: Ledger) -> str:
+    """What became of everything, with what was lost by reason."""
+    parts = [f"{ledger.dispatched} dispatched", f"{ledger.recorded} recorded"]
+    named = {
+        "unrecordable": ledger.unrecordable,
+        "dropped": ledger.dropped,
+        "scores dropped": ledger.scores_dropped,
+        "blobs dropped": ledger.blobs_dropped,
+    }
+    for what, counts in named.items():
+        parts.extend(f"{count} {what} ({visible_line(reason)})" for reason, count in counts.items())
+    if ledger.in_flight:
+        parts.append(f"{ledger.in_flight} in flight{' when it was closed' if ledger.closed else ', or lost'}")
+    if not ledger.closed:
+        parts.append("not closed")
+    return ", ".join(parts)
+
+
+def _counts(names: Iterable[str]) -> str:
+    return ", ".join(f"{visible_line(name)} {count}" for name, count in Counter(names).most_common())
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _print(console: Console, text: Text) -> None:
+    for line in folded(text, console, ""):
+        console.print(line, soft_wrap=True)

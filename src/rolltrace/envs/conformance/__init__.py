@@ -1,0 +1,1 @@
+"""The rules that `check_env` holds environments to, and the bench on which it plays them."""

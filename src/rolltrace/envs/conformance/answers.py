@@ -1,0 +1,146 @@
+"""What a policy might say: deterministic answers of several styles, to exercise environments with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.errors import InputError
+from rolltrace.policies.base import Completion
+from rolltrace.trace.message import Message, ToolCall, ToolSpec
+from rolltrace.trace.outcome import Termination
+
+Answer = str | Message | Completion
+AnswerFunction = Callable[[tuple[Message, ...], tuple[ToolSpec, ...]], Answer]
+Answers = Answer | Sequence[Answer] | AnswerFunction
+Style = Callable[[tuple[Message, ...], tuple[ToolSpec, ...], int], Completion]
+"""Answers a prompt with tools, at a turn."""
+
+_MOST_NESTED = 8
+
+
+def styles_of(answers: Answers | None) -> dict[str, Style]:
+    """The styles to play in, by name: the caller's own, or the default ones."""
+    if answers is None:
+        return dict(_DEFAULT_STYLES)
+    if isinstance(answers, Answer):
+        answers = [answers]
+    if isinstance(answers, Sequence):
+        return {"given answers": _cycle(answers)}
+    if callable(answers):
+        function = answers
+        return {"given answers": lambda messages, tools, _turn: as_completion(function(messages, tools))}
+    raise InputError(
+        f"Expected `answers` to be a sequence or a function, got {type(answers).__name__}: pass a list of str, Message "
+        "or Completion, or a function of messages and tools that returns one."
+    )
+
+
+def as_completion(answer: Answer) -> Completion:
+    """An answer as a policy gives it."""
+    if isinstance(answer, Completion):
+        return answer
+    if isinstance(answer, str):
+        answer = Message("assistant", answer)
+    if isinstance(answer, Message):
+        ended = Termination.TOOL_CALLS if answer.tool_calls else Termination.EOS
+        return Completion(message=answer, termination=ended)
+    raise InputError(f"Expected an answer to be a str, a Message or a Completion, got {type(answer).__name__}.")
+
+
+def _cycle(answers: Sequence[Answer]) -> Style:
+    if not answers:
+        raise InputError("Expected at least one answer, got none: pass None for the default answers.")
+    completions = [as_completion(answer) for answer in answers]
+    return lambda _messages, _tools, turn: completions[turn % len(completions)]
+
+
+def _text(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], turn: int) -> Completion:
+    return as_completion(f"Turn {turn + 1}: I am not sure yet.")
+
+
+def _final_answer(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], _turn: int) -> Completion:
+    return as_completion("Answer: 1")
+
+
+def _tool_calls(_messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], turn: int) -> Completion:
+    """Calls the tools one after the other, with text each third turn; text where there are none."""
+    if not tools or turn % 3 == 2:
+        return as_completion(f"Answer: {turn + 1}")
+    tool = tools[turn % len(tools)]
+    arguments = msgspec.json.encode(example_of(tool.parameters.thaw())).decode()
+    return as_completion(Message("assistant", "", tool_calls=(ToolCall(tool.name, arguments, id=f"call_{turn}"),)))
+
+
+_DEFAULT_STYLES: dict[str, Style] = {"text": _text, "answer": _final_answer, "tool calls": _tool_calls}
+
+
+def unusual_completions() -> dict[str, Completion]:
+    """What a one-prompt environment must take besides answers that ended well."""
+    unread = ToolCall("", '{"expression": "1 +', error="not JSON")
+    return {
+        "cut": Completion(message=Message("assistant", "The answer is"), termination=Termination.LENGTH),
+        "malformed": Completion(
+            message=Message("assistant", "<think>so", tool_calls=(unread,)),
+            termination=Termination.MALFORMED,
+            parse_error="no end of turn",
+            raw="<think>so",
+        ),
+        "empty": Completion(message=Message("assistant", "")),
+    }
+
+
+def example_of(schema: Any) -> Any:
+    """A small value that fits a JSON schema, as far as the schema's common words say."""
+    return _Example(schema).of(schema, 0)
+
+
+class _Example:
+    def __init__(self, root: Any) -> None:
+        self.root = root
+
+    def of(self, schema: Any, depth: int) -> Any:
+        if not isinstance(schema, Mapping) or depth > _MOST_NESTED:
+            return None
+        if "const" in schema:
+            return schema["const"]
+        for listed in ("enum", "examples"):
+            if schema.get(listed):
+                return schema[listed][0]
+        if "default" in schema:
+            return schema["default"]
+        if isinstance(reference := schema.get("$ref"), str):
+            return self.of(self._resolve(reference), depth + 1)
+        for choice in ("anyOf", "oneOf", "allOf"):
+            if schema.get(choice):
+                return self.of(schema[choice][0], depth + 1)
+        return self._typed(schema, depth)
+
+    def _resolve(self, reference: str) -> Any:
+        found = self.root
+        for name in reference.removeprefix("#").strip("/").split("/"):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
+
+    def _typed(self, schema: Mapping[str, Any], depth: int) -> Any:
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        kind = kind[0] if isinstance(kind, list) and kind else kind
+        if kind == "object":
+            properties = schema.get("properties") or {}
+            return {name: self.of(properties.get(name), depth + 1) for name in schema.get("required") or properties}
+        if kind == "array":
+            return [self.of(schema.get("items", {}), depth + 1)] * max(1, schema.get("minItems", 1))
+        if kind in ("integer", "number"):
+            return _number(schema)
+        if kind == "boolean":
+            return True
+        return None if kind == "null" else "1" * max(1, schema.get("minLength", 1))
+
+
+def _number(schema: Mapping[str, Any]) -> Any:
+    """1 where that is allowed, else the nearest bound."""
+    value = max(1, schema.get("minimum", 1))
+    if "exclusiveMinimum" in schema:
+        value = max(value, schema["exclusiveMinimum"] + 1)
+    value = min(value, schema.get("maximum", value))
+    return min(value, schema["exclusiveMaximum"] - 1) if "exclusiveMaximum" in schema else value

@@ -1,0 +1,102 @@
+"""The bench on which environments are checked: makes them, and sees what they leave running."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from rolltrace.envs.base import Env
+from rolltrace.envs.conformance.answers import Style
+from rolltrace.envs.conformance.player import Outcome, Patience, Player
+from rolltrace.envs.conformance.report import Report, Rule, quote
+from rolltrace.envs.conformance.shapes import Shapes
+
+_TURNS_OF_THE_LOOP = 20
+"""How many a task that was cancelled, but not awaited, gets to end in."""
+
+
+class Bench:
+    """What all rules of one check share."""
+
+    def __init__(self, styles: dict[str, Style], turns: int, seconds: float) -> None:
+        self.styles = styles
+        self.turns = turns
+        self.report = Report()
+        self.shapes = Shapes(self.report)
+        self._patience = Patience(seconds)
+        self._players: list[Player] = []
+        self._made: list[Env] = []
+        """Every env so far; held, so that no later one can have the same identity."""
+
+    def player(self, target: Any) -> Player:
+        """Someone to make the calls of `target`."""
+        player = Player(target, self.report, self._patience)
+        self._players.append(player)
+        return player
+
+    async def make(self, builder: Player, number: int = 0) -> list[Env]:
+        """The fresh environments of an episode; none where they are not what the builder promises."""
+        outcome = await builder.call("make_episode", number)
+        name = f"`{type(builder.target).__name__}.make_episode({number})`"
+        if not outcome.returned:
+            self.raised(Rule.MAKES_ENVS, name, outcome, "let `make_episode` make its environments without raising")
+            return []
+        envs = outcome.value
+        if not isinstance(envs, Sequence) or not all(isinstance(env, Env) for env in envs):
+            self.report.add(
+                Rule.MAKES_ENVS,
+                f"{name} gave {quote(envs)}",
+                "return a list of `Env` instances from `make_episode`, also where there is one seat",
+            )
+            return []
+        return self._fresh(list(envs), builder, name)
+
+    def raised(self, rule: Rule, name: str, outcome: Outcome, fix: str) -> None:
+        """Report a call that raised; one that hung was reported when it did."""
+        if outcome.error is not None:
+            self.report.add(rule, f"{name} raised {quote(outcome.error)}", fix)
+        elif outcome.cancelled:
+            self.report.add(rule, f"{name} raised CancelledError though nobody cancelled it", fix)
+
+    def running(self) -> set[asyncio.Task[Any]]:
+        """The tasks that run now and are not the bench's own."""
+        return asyncio.all_tasks() - {player.task for player in self._players}
+
+    async def check_left_running(self, before: set[asyncio.Task[Any]], when: str, fix: str) -> None:
+        """Report tasks that were not there before, and end them."""
+        for _ in range(_TURNS_OF_THE_LOOP):
+            if not (left := self.running() - before):
+                return
+            await asyncio.sleep(0)
+        names = sorted(getattr(task.get_coro(), "__qualname__", task.get_name()) for task in left)
+        self.report.add(Rule.NOTHING_RUNNING, f"{when} {len(left)} task(s) were still running: {', '.join(names)}", fix)
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=1.0)
+
+    async def clear(self) -> None:
+        """End whatever the bench itself still has running."""
+        for player in self._players:
+            await player.stop()
+
+    def _fresh(self, envs: list[Env], builder: Player, name: str) -> list[Env]:
+        seats = getattr(builder.target, "seats", 1)
+        if len(envs) != seats:
+            self.report.add(
+                Rule.MAKES_ENVS,
+                f"{name} gave {len(envs)} env(s) for {quote(seats)} seat(s)",
+                "return exactly one `Env` per seat from `make_episode`, and set `seats` to how many players there are",
+            )
+        known = {id(env) for env in self._made}
+        fresh = []
+        for env in envs:
+            if id(env) in known:
+                self.report.add(
+                    Rule.MAKES_ENVS,
+                    f"{name} gave the same {type(env).__name__} object more than once",
+                    "make new environments at each call of `make_episode`: an instance plays one rollout, once",
+                )
+                continue
+            known.add(id(env))
+            self._made.append(env)
+            fresh.append(env)
+        return fresh if len(fresh) == len(envs) else []

@@ -1,0 +1,30 @@
+"""What counts as a clear error where an environment is misused."""
+
+from typing import Any
+
+from rolltrace.envs.conformance.player import Outcome
+from rolltrace.envs.conformance.report import Report, Rule, quote
+from rolltrace.errors import RolltraceError
+
+_CLEAR = (RolltraceError, RuntimeError, ValueError)
+_UNCLEAR = (NotImplementedError, RecursionError)
+_WHEN = {
+    Rule.STEP_BEFORE_START: ("before `initial_observation`", "the environment has not been started"),
+    Rule.STEP_AFTER_DONE: ("after `done`", "the environment is already done"),
+}
+
+
+def check_misuse(report: Report, rule: Rule, env: Any, outcome: Outcome) -> None:
+    """Report a misused `step` that answered, or that failed by accident."""
+    error = outcome.error
+    if outcome.hung:
+        return
+    if isinstance(error, _CLEAR) and not isinstance(error, _UNCLEAR) and str(error).strip():
+        return
+    when, reason = _WHEN[rule]
+    what = f"answered {quote(outcome.value)}" if outcome.returned else f"raised {quote(error)}"
+    report.add(
+        rule,
+        f"`{type(env).__name__}.step` {when} {what}",
+        f'begin `step` with a test that raises `EnvError("…")`, saying that {reason}',
+    )

@@ -1,0 +1,183 @@
+"""Calls a user's async methods so that none can hang the check or bring it down."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Generator
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.conformance.report import Report, Rule
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one call."""
+
+    value: Any = None
+    error: BaseException | None = None
+    cancelled: bool = False
+    """Whether `CancelledError` came out."""
+    hung: bool = False
+    """Whether it was given up."""
+
+    @property
+    def returned(self) -> bool:
+        """Whether there is a value."""
+        return self.error is None and not self.cancelled and not self.hung
+
+
+class CancelPoint:
+    """Cancels whoever awaits through it, at an await chosen beforehand."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        """The number of the await, from 1, over all that is awaited through this."""
+        self.reached = 0
+
+    @property
+    def fired(self) -> bool:
+        """Whether the cancellation has happened."""
+        return self.reached >= self.at
+
+    def around(self, awaitable: Awaitable[Any]) -> "_Counted":
+        """The awaitable, with its awaits counted."""
+        return _Counted(self, awaitable)
+
+
+class _Counted:
+    def __init__(self, point: CancelPoint, awaitable: Awaitable[Any]) -> None:
+        self.point = point
+        self.awaitable = awaitable
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self.awaitable.__await__()
+        thrown: BaseException | None = None
+        while True:
+            try:
+                waiting = next(inner) if thrown is None else inner.throw(thrown)
+            except StopIteration as stop:
+                return stop.value
+            self.point.reached += 1
+            # A task that is cancelled while it runs meets the cancellation at its next suspension: this one.
+            if self.point.reached == self.point.at and (task := asyncio.current_task()) is not None:
+                task.cancel()
+            thrown = None
+            try:
+                yield waiting
+            except BaseException as error:  # noqa: BLE001 - it is the inner coroutine's to handle
+                thrown = error
+
+
+class Patience:
+    """How long to wait for a method: generously, but for one that has hung before, hardly at all."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._hung: set[str] = set()
+
+    def with_method(self, method: str) -> float:
+        """The seconds that a call of this method may take."""
+        return min(self.seconds, 1.0) if method in self._hung else self.seconds
+
+    def lose(self, method: str) -> None:
+        """Remember that the method hung."""
+        self._hung.add(method)
+
+
+_Job = tuple[Awaitable[Any], "asyncio.Future[Outcome]"]
+
+
+class Player:
+    """One task that makes all calls of one object, as a runner's would.
+
+    What an environment enters in `initial_observation` it may have to leave in the same task.
+    """
+
+    def __init__(self, target: Any, report: Report, patience: Patience) -> None:
+        self.target = target
+        self._report = report
+        self._patience = patience
+        self._jobs: asyncio.Queue[_Job | None] = asyncio.Queue()
+        self._busy = False
+        self._waiting = False
+        self._given_up = False
+        self.task = asyncio.create_task(self._serve())
+
+    async def call(self, method: str, *arguments: Any, point: CancelPoint | None = None) -> Outcome:
+        """Call a method and wait for it, but not for ever."""
+        if self._given_up:
+            return Outcome(hung=True)
+        try:
+            result = getattr(self.target, method)(*arguments)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code under test may raise anything
+            return Outcome(error=error)
+        if not inspect.isawaitable(result):
+            owner = type(self.target).__name__
+            self._report.add(
+                Rule.TYPES,
+                f"`{owner}.{method}` is not `async def`: it returned a {type(result).__name__} at once",
+                f"write `async def {method}`",
+            )
+            return Outcome(result)
+        return await self._wait_for(method, result if point is None else point.around(result))
+
+    def interrupt(self) -> None:
+        """Cancel the call that is under way."""
+        if self._busy:
+            self.task.cancel()
+        else:
+            self._waiting = False
+
+    async def stop(self) -> None:
+        """End the task, where it can be ended."""
+        if self._given_up:
+            self.task.cancel()
+        else:
+            self._jobs.put_nowait(None)
+            await asyncio.wait({self.task}, timeout=1.0)
+
+    async def _wait_for(self, method: str, awaitable: Awaitable[Any]) -> Outcome:
+        reply: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting = True
+        self._jobs.put_nowait((awaitable, reply))
+        try:
+            await asyncio.wait({reply}, timeout=self._patience.with_method(method))
+            if reply.done():
+                return reply.result()
+            owner = type(self.target).__name__
+            self._report.add(
+                Rule.HANGS,
+                f"`{owner}.{method}` was still waiting after {self._patience.seconds:g} s",
+                f"make sure that every await in `{method}` ends, with a timeout where it depends on others",
+            )
+            self._patience.lose(method)
+            self.interrupt()
+            await asyncio.wait({reply}, timeout=self._patience.with_method(method))
+            self._given_up = not reply.done()
+        finally:
+            if not reply.done():
+                self.interrupt()
+        return Outcome(hung=True)
+
+    async def _serve(self) -> None:
+        while (job := await self._jobs.get()) is not None:
+            awaitable, reply = job
+            # A call that was cancelled before it began still runs up to its first await, where it meets that.
+            awaitable = awaitable if self._waiting else CancelPoint(1).around(awaitable)
+            self._busy = True
+            outcome = await self._outcome(awaitable)
+            self._busy = False
+            while (task := asyncio.current_task()) is not None and task.cancelling():
+                task.uncancel()  # it was the call that was cancelled, not this task
+            if not reply.done():
+                reply.set_result(outcome)
+
+    async def _outcome(self, awaitable: Awaitable[Any]) -> Outcome:
+        try:
+            return Outcome(await awaitable)
+        except asyncio.CancelledError:
+            return Outcome(cancelled=True)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the code under test may raise anything
+            return Outcome(error=error)

@@ -1,0 +1,97 @@
+"""What a conformance check finds: violations of named rules, each kind of them once."""
+
+from enum import StrEnum
+
+import msgspec
+
+_LONGEST_QUOTE = 160
+
+
+class Rule(StrEnum):
+    """What an environment promises to whoever plays it."""
+
+    BUILDER = "builder"
+    """The builder names its env and task, and says how many episodes and seats it has."""
+    PICKLES = "pickles"
+    """The builder pickles, and what comes back plays the same."""
+    MAKES_ENVS = "makes-envs"
+    """`make_episode` gives one fresh `Env` per seat."""
+    PLAYS = "plays"
+    """No method raises in ordinary play, whatever the policy says."""
+    HANGS = "hangs"
+    """No method waits for ever."""
+    TYPES = "types"
+    """Methods are `async def` and return what the contract says."""
+    NUMBERS = "numbers"
+    """Rewards are numbers; reward data and metrics are flat maps from name to number."""
+    NEW_MESSAGES = "new-messages"
+    """Observations are new messages, or say that they replace the history."""
+    SAME_SEED = "same-seed"
+    """Two plays with the same answers give the same observations and rewards."""
+    UNCHANGING = "unchanging"
+    """Nothing that was returned changes later."""
+    STEP_BEFORE_START = "step-before-start"
+    """`step` before `initial_observation` gives a clear error."""
+    STEP_AFTER_DONE = "step-after-done"
+    """`step` after `done` gives a clear error."""
+    ANY_COMPLETION = "any-completion"
+    """An env with `takes_any_completion` takes cut, malformed and empty completions."""
+    OBSERVE = "observe"
+    """`observe` gives None, or an observation with the messages that were put in."""
+    CLOSE = "close"
+    """`close` can be called twice, also on an env that was never started."""
+    CLEANUP = "cleanup"
+    """`cleanup` can be called twice."""
+    CANCELLATION = "cancellation"
+    """A cancellation at any await comes out as `CancelledError`."""
+    NOTHING_RUNNING = "nothing-running"
+    """After `close`, and after `cleanup`, no task is left running."""
+    GRADER = "grader"
+    """A grader has `grade`, and pickles."""
+    GRADE_GROUP = "grade-group"
+    """`grade_group` gives grades by rollout id."""
+    ANSWERS = "answers"
+    """The answers that the check was given are answers."""
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One way in which an environment does not conform."""
+
+    rule: str
+    """One of `Rule`."""
+    message: str
+    """What was seen, and where."""
+    fix: str
+    """How to comply."""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}; {self.fix}."
+
+
+class Report:
+    """Collects violations; of those that the same fix would mend, the first."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Violation] = {}
+
+    def add(self, rule: Rule, message: str, fix: str) -> None:
+        """Report what was seen, unless the same was seen before."""
+        self._found.setdefault((rule, fix), Violation(rule.value, message, fix))
+
+    def breaks(self, rule: Rule) -> bool:
+        """Whether a violation of this rule was found."""
+        return any(found == rule for found, _ in self._found)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """All of them, in the order in which they were found."""
+        return list(self._found.values())
+
+
+def quote(value: object) -> str:
+    """A value on one short line, whatever it does when asked."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception as error:  # noqa: BLE001 - a foreign repr may do anything
+        text = f"<its repr raises {type(error).__name__}>"
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"

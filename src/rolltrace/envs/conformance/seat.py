@@ -1,0 +1,250 @@
+"""One environment while the check plays it, with everything that it returned."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.base import Env, StepResult
+from rolltrace.envs.conformance.answers import Style
+from rolltrace.envs.conformance.bench import Bench
+from rolltrace.envs.conformance.misuse import check_misuse
+from rolltrace.envs.conformance.player import CancelPoint, Outcome
+from rolltrace.envs.conformance.report import Rule, quote
+from rolltrace.envs.conformance.shapes import Seen, is_bool
+from rolltrace.envs.message_env import MessageEnvAdapter
+from rolltrace.policies.base import Completion
+from rolltrace.trace.draft import Draft
+from rolltrace.trace.freeform import plain_value
+from rolltrace.trace.message import Message, ToolSpec
+from rolltrace.trace.numbers import as_number
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What a policy learns from one call, for comparing plays."""
+
+    call: str
+    observation: Seen | None = None
+    reward: Any = None
+    done: Any = None
+    raised: str | None = None
+
+
+class Seat:
+    """Plays one environment."""
+
+    def __init__(self, env: Env, bench: Bench, where: str = "", point: CancelPoint | None = None) -> None:
+        self._before = bench.running()
+        self.player = bench.player(env)
+        self.events: list[Event] = []
+        self.done = False
+        """Whether the env said so."""
+        self.cut = False
+        """Whether the play was ended before the env said that it is done."""
+        self.prompt: tuple[Message, ...] = ()
+        self.tools: tuple[ToolSpec, ...] = ()
+        self._first: tuple[Message, ...] = ()
+        self._bench = bench
+        self._where = where
+        self._point = point
+        self._last: Completion | None = None
+        self._kept: list[tuple[str, Any, Any]] = []
+        self._turns: list[tuple[Message, StepResult, Seen | None]] = []
+
+    async def play(self, style: Style) -> bool:
+        """Play for as many turns as the check allows; whether the env said that it is done."""
+        goes_on = await self.start()
+        for turn in range(self._bench.turns):
+            if not goes_on or self.cut or (completion := self._answer(style, turn)) is None:
+                return self.done
+            goes_on = await self.step(completion)
+        self.cut = self.cut or not self.done
+        return self.done
+
+    def interrupt(self) -> None:
+        """End the play because another seat's has ended."""
+        self.cut = True
+        self.player.interrupt()
+
+    async def start(self) -> bool:
+        """Ask for the first observation; whether there is one."""
+        outcome = await self._call("initial_observation")
+        if outcome is None:
+            return False
+        self._keep_observation("the first observation", outcome.value)
+        seen = self._bench.shapes.observation(outcome.value, self._name("initial_observation"), first=True)
+        self.events.append(Event("the first observation", seen))
+        if seen is not None:
+            self.prompt = self._first = seen.messages
+            self.tools = seen.tools
+        return seen is not None
+
+    async def step(self, completion: Completion) -> bool:
+        """Take a turn; whether there is another."""
+        turn = f"step {len(self.events) - 1}"
+        self._last = completion
+        outcome = await self._call("step", completion)
+        result = None if outcome is None else self._bench.shapes.result(outcome.value, self._name(turn))
+        if result is None:
+            return False
+        self._keep_result(turn, result)
+        seen = None
+        if result.observation is not None:
+            seen = self._bench.shapes.observation(result.observation, self._name(turn))
+        number = as_number(result.reward)
+        reward = type(result.reward).__name__ if number is None else plain_value(number, "", [])
+        self.events.append(Event(turn, seen, reward, bool(result.done)))
+        # What is not a bool says nothing: the play ends there, and nothing is made of it.
+        self.done = is_bool(result.done) and bool(result.done)
+        self.cut = self.cut or not is_bool(result.done)
+        self._turns.append((completion.message, result, seen))
+        if seen is not None:
+            self._show(seen, completion.message, turn)
+        return not self.done and not self.cut and seen is not None
+
+    def write(self, draft: Draft) -> None:
+        """Tell the play to a draft, as a runner does."""
+        draft.extend(self._first)
+        for response, result, seen in self._turns:
+            draft.send()
+            draft.step(
+                response,
+                reward=as_number(result.reward) or 0.0,
+                reward_data=result.reward_data,
+                env_state=result.env_state,
+                extra=result.extra,
+                metrics=result.metrics,
+                logs=result.logs,
+            )
+            if seen is not None and seen.replaces_history:
+                draft.replace(seen.messages)
+            elif seen is not None:
+                draft.extend(seen.messages)
+
+    async def check_step_after_done(self) -> None:
+        """A further step must be a clear error."""
+        if self.done and self._last is not None:
+            outcome = await self.player.call("step", self._last)
+            check_misuse(self._bench.report, Rule.STEP_AFTER_DONE, self.player.target, outcome)
+
+    async def check_end(self, when: str) -> None:
+        """Close the env twice, and see whether anything that it returned has changed."""
+        name = f"`{type(self.player.target).__name__}.close`"
+        first = await self.player.call("close")
+        fix = f"let `close` work {when}: give back only what there is"
+        self._bench.raised(Rule.CLOSE, f"{name} {when}", first, fix)
+        if first.returned:
+            second = await self.player.call("close")
+            self._bench.raised(Rule.CLOSE, f"the second {name}", second, "let `close` do nothing the second time")
+        for label, value, snapshot in self._kept:
+            if (now := plain_value(value, label, [])) != snapshot:
+                self._bench.report.add(
+                    Rule.UNCHANGING,
+                    f"{label} of `{type(self.player.target).__name__}` changed after it was returned, "
+                    f"from {quote(snapshot)} to {quote(now)}",
+                    "return copies, such as `list(self.history)` or `dict(self.state)`, of whatever is changed later",
+                )
+        await self.player.stop()
+
+    async def check_nothing_running(self, when: str) -> None:
+        """Once every seat is closed, the tasks that were started since this one was made must have ended."""
+        fix = "cancel and await, in `finally` or in `close`, every task that the environment started"
+        await self._bench.check_left_running(self._before, f"after `close` {when}", fix)
+
+    async def _call(self, method: str, *arguments: Any) -> Outcome | None:
+        """The outcome where there is a value to go on with."""
+        outcome = await self.player.call(method, *arguments, point=self._point)
+        if self._point is not None and self._point.fired:
+            self._check_cancelled(method, outcome)
+            return None
+        if outcome.returned:
+            return outcome
+        if not (outcome.cancelled and self.cut):
+            self._bench.raised(
+                Rule.PLAYS,
+                self._name(method),
+                outcome,
+                f"let `{method}` take whatever a policy says, and charge for it in the reward",
+            )
+            self.events.append(Event(method, raised=type(outcome.error).__name__))
+        return None
+
+    def _check_cancelled(self, method: str, outcome: Outcome) -> None:
+        if outcome.cancelled or outcome.hung:
+            return
+        what = "went on" if outcome.returned else f"raised {quote(outcome.error)}"
+        self._bench.report.add(
+            Rule.CANCELLATION,
+            f"{self._name(method)} {what} when it was cancelled at an await",
+            "let `CancelledError` through: clean up in `finally`, raise it again where it is caught, and bound waits "
+            "with `asyncio.timeout`, because `asyncio.wait_for` can swallow it before Python 3.12",
+        )
+
+    def _answer(self, style: Style, turn: int) -> Completion | None:
+        try:
+            return style(self.prompt, self.tools, turn)
+        except Exception as error:  # noqa: BLE001 - the answers may be a function of the caller's
+            self._bench.report.add(
+                Rule.ANSWERS,
+                f"no answer could be made for {self._name(f'turn {turn}')}: {quote(error)}",
+                "pass `answers` that answer every prompt of this environment, with tools whose parameters are a schema",
+            )
+            return None
+
+    def _show(self, seen: Seen, response: Message, turn: str) -> None:
+        """Make the observation part of the prompt, as a runner would."""
+        if seen.replaces_history is True:
+            self.prompt = seen.messages
+        else:
+            self._check_new(seen.messages, response, turn)
+            self.prompt = (*self.prompt, response, *seen.messages)
+        self.tools = seen.tools
+
+    def _check_new(self, messages: tuple[Message, ...], response: Message, turn: str) -> None:
+        if any(_same_turn(message, response) for message in messages):
+            what = "the policy's own message again"
+        elif _repeats(messages, self.prompt) or _repeats(messages, self._first):
+            what = "messages that are already in the prompt"
+        else:
+            return
+        self._bench.report.add(
+            Rule.NEW_MESSAGES,
+            f"the observation of {self._name(turn)} contains {what}",
+            "return only what is new, or the whole prompt with `replaces_history=True`",
+        )
+
+    def _keep_result(self, turn: str, result: StepResult) -> None:
+        self._keep_observation(f"`observation` of {turn}", result.observation)
+        for field in ("reward_data", "env_state", "extra", "metrics", "logs"):
+            self._keep(f"`{field}` of {turn}", getattr(result, field))
+
+    def _keep_observation(self, label: str, value: Any) -> None:
+        # A message env may go on changing the one list that it returns: its adapter's observations are that list.
+        if not isinstance(self.player.target, MessageEnvAdapter):
+            self._keep(label, value)
+
+    def _keep(self, label: str, value: Any) -> None:
+        self._kept.append((label, value, plain_value(value, label, [])))
+
+    def _name(self, call: str) -> str:
+        return f"{call} of `{type(self.player.target).__name__}`{self._where}"
+
+
+def _same_turn(message: Message, response: Message) -> bool:
+    """Whether a message is the policy's, perhaps with what an env does not keep left out."""
+    calls = [(call.name, call.arguments) for call in message.tool_calls]
+    return (
+        message.role == response.role
+        and message.content == response.content
+        and calls == [(call.name, call.arguments) for call in response.tool_calls]
+    )
+
+
+def _repeats(messages: Sequence[Message], earlier: Sequence[Message]) -> bool:
+    """Whether the messages are an earlier prompt with more after it.
+
+    The same few words at each turn ("Your move?") are no history; the same system message is one.
+    """
+    if not earlier or tuple(messages[: len(earlier)]) != tuple(earlier):
+        return False
+    return len(messages) > len(earlier) or any(message.role == "system" for message in earlier)

@@ -1,0 +1,134 @@
+"""Conversations whose environment keeps one history and returns it whole, as most in the wild do."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.errors import EnvError
+from rolltrace.policies.base import Completion
+from rolltrace.trace.convert import to_openai
+from rolltrace.trace.message import Message, ToolSpec
+
+
+class MessageStepResult(msgspec.Struct):
+    """What came of one message."""
+
+    reward: float
+    episode_done: bool
+    next_messages: Sequence[Any]
+    """The whole history, the policy's message included if it is to stay."""
+    metrics: Mapping[str, Any] = {}
+    logs: Mapping[str, Any] = {}
+    reward_data: Mapping[str, Any] = {}
+    env_state: Mapping[str, Any] = {}
+    extra: Mapping[str, Any] = {}
+    stop_reason: str | None = None
+
+
+class MessageEnv(ABC):
+    """An environment in terms of chat dicts. It may keep one list, change it in place and return it every time."""
+
+    tools: Sequence[ToolSpec | Mapping[str, Any]] = ()
+    """The tools that the policy may call."""
+    stop: Sequence[str] = ()
+    """Stop sequences for the policy's turns."""
+
+    @abstractmethod
+    async def initial_observation(self) -> Sequence[Any]:
+        """The first prompt."""
+
+    @abstractmethod
+    async def step(self, message: dict[str, Any]) -> MessageStepResult:
+        """Take the policy's message: a fresh chat dict, the environment's to keep and change."""
+
+    async def observe(self, messages: Sequence[dict[str, Any]]) -> Sequence[Any] | None:
+        """Take messages that the runner or a hook puts in, and return the whole history; None: unsupported."""
+        return None
+
+    async def close(self) -> None:
+        """Give back what the environment holds."""
+        return
+
+
+class MessageEnvAdapter(Env):
+    """A `MessageEnv`, or any object with its two methods, as an `Env`.
+
+    It hands the history on as it came, as the whole new prompt. The runner freezes it before anything else can happen,
+    which is what makes the record right whatever the environment does to its list afterwards.
+    """
+
+    def __init__(self, env: Any) -> None:
+        for method in ("initial_observation", "step"):
+            if not callable(getattr(env, method, None)):
+                raise EnvError(f"Expected a message env with a method `{method}`, got {type(env).__name__} without it.")
+        self.env = env
+        self._started = False
+        self._done = False
+
+    async def initial_observation(self) -> Observation:
+        """The first prompt."""
+        if self._started:
+            raise EnvError("This environment has already been started. Environments are single use: make a new one.")
+        self._started = True
+        return self._observation(await _awaited(self.env.initial_observation()), "initial_observation")
+
+    async def step(self, completion: Completion) -> StepResult:
+        """Hand the policy's message over and translate what comes back."""
+        if not self._started:
+            raise EnvError("step() came before initial_observation(): call that first.")
+        if self._done:
+            raise EnvError("step() came after the episode was done: make a new environment.")
+        result = await _awaited(self.env.step(to_openai(completion.message)))
+        self._done, history = _result_of(self.env, result)
+        optional = {name: getattr(result, name, {}) or {} for name in _OPTIONAL_MAPS}
+        return StepResult(
+            reward=result.reward,
+            done=self._done,
+            observation=self._observation(history, "step"),
+            stop_reason=getattr(result, "stop_reason", None),
+            **optional,
+        )
+
+    async def observe(self, messages: Sequence[Message]) -> Observation | None:
+        """Hand messages over, where the environment takes them."""
+        if not callable(observe := getattr(self.env, "observe", None)):
+            return None
+        history = await _awaited(observe([to_openai(message) for message in messages]))
+        return None if history is None else self._observation(history, "observe")
+
+    async def close(self) -> None:
+        """Close the environment, if it can be closed."""
+        if callable(close := getattr(self.env, "close", None)):
+            await _awaited(close())
+
+    def _observation(self, history: Any, method: str) -> Observation:
+        if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
+            raise EnvError(
+                f"Expected {type(self.env).__name__}.{method} to return a list of messages, "
+                f"got {type(history).__name__}: return the whole history."
+            )
+        tools = getattr(self.env, "tools", None) or ()
+        stop = getattr(self.env, "stop", None) or ()
+        return Observation(history, tools=tuple(tools), stop=tuple(stop), replaces_history=True)
+
+
+_OPTIONAL_MAPS = ("reward_data", "env_state", "extra", "metrics", "logs")
+
+
+def _result_of(env: Any, result: Any) -> tuple[bool, Any]:
+    missing = [name for name in ("reward", "episode_done", "next_messages") if not hasattr(result, name)]
+    if missing:
+        raise EnvError(
+            f"Expected {type(env).__name__}.step to return a MessageStepResult, got {type(result).__name__} "
+            f"without {', '.join(missing)}: return MessageStepResult(reward=…, episode_done=…, next_messages=…)."
+        )
+    return result.episode_done, result.next_messages
+
+
+async def _awaited(value: Any) -> Any:
+    """What a method gave, whether it is async or not."""
+    return await value if inspect.isawaitable(value) else value

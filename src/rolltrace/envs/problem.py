@@ -1,0 +1,119 @@
+"""A question with a known answer: one prompt, one reply, scored at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.errors import EnvError
+from rolltrace.graders.answers import Check, extract_answer, number_score
+from rolltrace.graders.base import Grader
+from rolltrace.policies.base import Completion
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import StopReason, Termination
+
+FORMAT_COEF = 0.1
+"""What a badly formatted reply costs."""
+
+FormatCheck = Callable[[str], float]
+"""Scores the form of a reply: 1.0 is as asked for, 0.0 is not."""
+
+
+class ProblemEnv(Env):
+    """Asks one question. The reward is `format_coef * (format − 1) + correct`.
+
+    `format` is 1 where the reply ended by itself and its form is right, `correct` is what the check says of the answer
+    in it. Both stay fractional where a check is. A reply that was cut or malformed is charged through `format`.
+    """
+
+    takes_any_completion = True
+
+    def __init__(
+        self,
+        question: str,
+        reference: str,
+        *,
+        check: Check = number_score,
+        system: str | None = None,
+        examples: Sequence[Message | Mapping[str, Any]] = (),
+        format_coef: float = FORMAT_COEF,
+        format_check: FormatCheck | None = None,
+    ) -> None:
+        self.question = question
+        self.reference = reference
+        self.check = check
+        self.system = system
+        self.examples = tuple(examples)
+        """Messages put before the question, such as worked examples."""
+        self.format_coef = format_coef
+        self.format_check = format_check
+        """None: the form is right if there is an answer in the reply."""
+        self._asked = self._done = False
+
+    async def initial_observation(self) -> Observation:
+        """The system text if there is one, the examples, the question."""
+        if self._asked:
+            raise EnvError("initial_observation() was called twice: an environment is single use, make a new one.")
+        self._asked = True
+        system = () if self.system is None else (Message("system", self.system),)
+        return Observation((*system, *self.examples, Message("user", self.question)))
+
+    async def step(self, completion: Completion) -> StepResult:
+        """Score the reply; the episode is over."""
+        self._take_turn()
+        reply = completion.message.content
+        answer = extract_answer(reply)
+        well_formed = float(completion.termination.well_formed)
+        form = float(answer is not None) if self.format_check is None else float(self.format_check(reply))
+        correct = 0.0 if answer is None else float(self.check(answer, self.reference))
+        numbers = {"correct": correct, "format": well_formed * form, "well_formed": well_formed}
+        return StepResult(
+            reward=self.format_coef * (numbers["format"] - 1) + correct,
+            done=True,
+            reward_data=numbers,
+            extra={"reference": self.reference, "answer": answer},
+            metrics={"correct": correct, "format": numbers["format"], "answered": float(answer is not None)},
+            stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
+        )
+
+    def _take_turn(self) -> None:
+        if not self._asked:
+            raise EnvError("step() came before initial_observation(): call that first.")
+        if self._done:
+            raise EnvError("step() came after the episode was done: a problem takes one reply, make a new environment.")
+        self._done = True
+
+
+@dataclass(kw_only=True)
+class ProblemGroup(EnvGroupBuilder):
+    """Plays one problem, as often as asked. It pickles if its checks are functions of a module."""
+
+    env: str
+    task: str
+    question: str
+    """The whole text of the user's message."""
+    reference: str
+    check: Check = number_score
+    system: str | None = None
+    examples: tuple[Message, ...] = ()
+    format_coef: float = FORMAT_COEF
+    format_check: FormatCheck | None = None
+    tags: tuple[str, ...] = ()
+    episodes: int = 1
+    grader: Grader | None = None
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    task_data: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """One fresh `ProblemEnv`."""
+        env = ProblemEnv(
+            self.question,
+            self.reference,
+            check=self.check,
+            system=self.system,
+            examples=self.examples,
+            format_coef=self.format_coef,
+            format_check=self.format_check,
+        )
+        return (env,)

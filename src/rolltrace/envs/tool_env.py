@@ -1,0 +1,237 @@
+"""A conversation with tools: turns that call tools go on, a turn that calls none is the final answer."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.tools import Tool, ToolFault, ToolOutcome, parse_error_of
+from rolltrace.errors import EnvError, InputError, UnknownNameError
+from rolltrace.policies.base import Completion
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.freeform import Note
+from rolltrace.trace.message import Message, ToolCall
+from rolltrace.trace.outcome import StopReason
+
+MOST_AT_ONCE = 32
+"""Calls of one turn that run in parallel: a policy may ask for ten thousand."""
+
+_LONGEST_NAME = 100
+
+
+class ToolEnv(Env):
+    """A conversation in which the policy may call tools.
+
+    Each call is answered by a message of role `tool`, in the order of the calls, with the call's id and name; a call
+    without an id is answered without one, and its place tells which it is. A call that fails is answered with what
+    went wrong. Subclasses score: `final` the last message, `after_tools` a turn that called tools.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        tools: Sequence[Tool | Callable[..., Any]],
+        *,
+        max_turns: int | None = None,
+        max_tool_calls: int | None = None,
+        parallel: bool = True,
+        tool_seconds: float | None = 30.0,
+        check: Callable[[str], float] | None = None,
+    ) -> None:
+        """Plain functions among `tools` become tools; `check` scores the text of the final message."""
+        _check_limits(messages, max_turns, max_tool_calls, tool_seconds)
+        self.max_turns = max_turns
+        self.max_tool_calls = max_tool_calls
+        self.parallel = parallel
+        self.tool_seconds = tool_seconds
+        self.check = check
+        self.turns = 0
+        """Turns that the policy has used."""
+        self.tool_calls = 0
+        """Calls that were run, or were refused by a tool; unreadable ones do not count."""
+        self._notes: list[Note] = []  # on the messages it was given; told with the first step
+        self._messages = tuple(as_message(value, f"messages[{n}]", self._notes) for n, value in enumerate(messages))
+        self._tools = _by_name(tools)
+        self._specs = tuple(tool.spec for tool in self._tools.values())
+        self._started = self._done = False
+
+    async def initial_observation(self) -> Observation:
+        """The first prompt, and the tools."""
+        if self._started:
+            raise EnvError("Expected one call of initial_observation, got a second: an env plays once, make a new one.")
+        self._started = True
+        return self._observation(self._messages)
+
+    async def step(self, completion: Completion) -> StepResult:
+        """Run the tools that the turn calls, or score it where it calls none."""
+        self._expect_play("step")
+        self.turns += 1
+        if completion.message.tool_calls:
+            result = await self._tool_turn(completion)
+        else:
+            result = await self._final_turn(completion)
+        self._done = result.done
+        logs = {"notes": [f"{note.path}: {note.message}" for note in self._notes]} if self._notes else {}
+        self._notes = []
+        return msgspec.structs.replace(
+            result,
+            env_state={"turns": self.turns, "tool_calls": self.tool_calls, **result.env_state},
+            metrics={"tool_calls": 0, "tool_errors": 0, **result.metrics},
+            logs={**logs, **result.logs},
+        )
+
+    async def observe(self, messages: Sequence[Message]) -> Observation | None:
+        """Take messages from outside; each of the policy's own is a turn used. None where no turn would be left."""
+        self._expect_play("observe")
+        turns = self.turns + sum(message.role == "assistant" for message in messages)
+        if self.max_turns is not None and turns >= self.max_turns:
+            return None
+        self.turns = turns
+        return self._observation(messages)
+
+    async def final(self, completion: Completion) -> StepResult:
+        """Score the final message. A result that is not done goes on with its observation, while turns are left."""
+        reward = 0.0 if self.check is None else self.check(completion.message.content)
+        return StepResult(reward=reward, done=True)
+
+    async def after_tools(
+        self, completion: Completion, outcomes: Sequence[ToolOutcome], stop_reason: str | None
+    ) -> StepResult:
+        """Score a turn that called tools; with a stop reason, it was the last one.
+
+        A result that is done ends the episode too. What the policy sees next is set afterwards: the tools' answers.
+        """
+        return StepResult(reward=0.0, done=False)
+
+    async def _final_turn(self, completion: Completion) -> StepResult:
+        result = await self.final(completion)
+        if result.done:
+            return result
+        if self._last_turn:
+            return msgspec.structs.replace(result, done=True, stop_reason=StopReason.MAX_TURNS)
+        if result.observation is None:
+            raise EnvError(f"Expected an observation of {type(self).__name__}.final, which is not done, got none.")
+        observation = msgspec.structs.replace(result.observation, tools=result.observation.tools or self._specs)
+        return msgspec.structs.replace(result, observation=observation)
+
+    async def _tool_turn(self, completion: Completion) -> StepResult:
+        calls = completion.message.tool_calls
+        outcomes = await self._run(self._allowed(calls))
+        self.tool_calls += sum(outcome.error is not ToolFault.UNPARSABLE for outcome in outcomes)
+        ran, dropped = list(zip(calls, outcomes, strict=False)), calls[len(outcomes) :]
+        stop_reason = self._stop_reason(outcomes, dropped)
+        result = await self.after_tools(completion, outcomes, stop_reason)
+        failed = sum(outcome.error is not None for outcome in outcomes)
+        return msgspec.structs.replace(
+            result,
+            done=result.done or stop_reason is not None,
+            stop_reason=stop_reason or result.stop_reason,
+            observation=self._observation([_answer(call, outcome) for call, outcome in ran]),
+            extra={**result.extra, "tool_calls": [_record(call, outcome) for call, outcome in ran]},
+            metrics={**result.metrics, "tool_calls": len(outcomes), "tool_errors": failed},
+            logs={**result.logs, **_logs(ran, dropped)},
+        )
+
+    def _allowed(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """The calls before the first that is one too many. What cannot be read is not run, so it uses nothing up."""
+        if self.max_tool_calls is None:
+            return calls
+        left = self.max_tool_calls - self.tool_calls
+        for place, call in enumerate(calls):
+            if parse_error_of(call) is None:
+                if left == 0:
+                    return calls[:place]
+                left -= 1
+        return calls
+
+    async def _run(self, calls: Sequence[ToolCall]) -> list[ToolOutcome]:
+        """What came of the calls, in their order; in turn, none is run after one that ended the episode."""
+        if self.parallel and len(calls) > 1:
+            slots = asyncio.Semaphore(MOST_AT_ONCE)
+            # A task group ends only when all its tasks have, also when it is cancelled.
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._call_in(slots, call)) for call in calls]
+            return [task.result() for task in tasks]
+        outcomes = []
+        for call in calls:
+            outcomes.append(await self._call(call))
+            if outcomes[-1].stop:
+                break
+        return outcomes
+
+    async def _call_in(self, slots: asyncio.Semaphore, call: ToolCall) -> ToolOutcome:
+        async with slots:
+            return await self._call(call)
+
+    async def _call(self, call: ToolCall) -> ToolOutcome:
+        if (parse_error := parse_error_of(call)) is not None:
+            return ToolOutcome(f"Error: this call could not be read. {parse_error}", ToolFault.UNPARSABLE)
+        tool = self._tools.get(call.name)
+        if tool is None:
+            unknown = UnknownNameError.among("tool", call.name[:_LONGEST_NAME], self._tools)
+            return ToolOutcome(f"Error: {unknown}", ToolFault.UNKNOWN_TOOL)
+        return await tool.call(call.arguments, self.tool_seconds)
+
+    def _stop_reason(self, outcomes: Sequence[ToolOutcome], dropped: Sequence[ToolCall]) -> str | None:
+        if any(outcome.stop for outcome in outcomes):
+            return StopReason.TOOL_STOPPED
+        if dropped:
+            return StopReason.MAX_TOOL_CALLS
+        return StopReason.MAX_TURNS if self._last_turn else None
+
+    @property
+    def _last_turn(self) -> bool:
+        return self.max_turns is not None and self.turns >= self.max_turns
+
+    def _observation(self, messages: Sequence[Message | Mapping[str, Any]]) -> Observation:
+        return Observation(messages=tuple(messages), tools=self._specs)
+
+    def _expect_play(self, asked: str) -> None:
+        if not self._started:
+            raise EnvError(f"Expected initial_observation before {asked}: call it first.")
+        if self._done:
+            raise EnvError(f"Expected no {asked} after the episode was done: an env plays once, make a new one.")
+
+
+def _check_limits(
+    messages: Sequence[Any], max_turns: int | None, max_tool_calls: int | None, tool_seconds: float | None
+) -> None:
+    if not messages:
+        raise InputError("Expected at least one message to start the conversation with, got none.")
+    if max_turns is not None and max_turns < 1:
+        raise InputError(f"Expected max_turns of at least 1, or None for no limit, got {max_turns}.")
+    if max_tool_calls is not None and max_tool_calls < 0:
+        raise InputError(f"Expected max_tool_calls of at least 0, or None for no limit, got {max_tool_calls}.")
+    if tool_seconds is not None and not tool_seconds > 0:
+        raise InputError(f"Expected tool_seconds above 0, or None for no limit, got {tool_seconds}.")
+
+
+def _by_name(tools: Sequence[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    named: dict[str, Tool] = {}
+    for given in tools:
+        tool = given if isinstance(given, Tool) else Tool.of(given)
+        if tool.spec.name in named:
+            raise InputError(f"Expected tools of different names, got two named {tool.spec.name!r}: rename one.")
+        named[tool.spec.name] = tool
+    return named
+
+
+def _answer(call: ToolCall, outcome: ToolOutcome) -> Message:
+    return Message("tool", outcome.content, tool_call_id=call.id, name=call.name or None)
+
+
+def _record(call: ToolCall, outcome: ToolOutcome) -> dict[str, Any]:
+    error = None if outcome.error is None else outcome.error.value
+    return {"id": call.id, "name": call.name, "error": error, "seconds": outcome.seconds}
+
+
+def _logs(ran: Sequence[tuple[ToolCall, ToolOutcome]], dropped: Sequence[ToolCall]) -> dict[str, list[dict[str, Any]]]:
+    logs: dict[str, list[dict[str, Any]]] = {}
+    if dropped:
+        logs["dropped_tool_calls"] = [{"id": call.id, "name": call.name} for call in dropped]
+    logged = [{"id": call.id, "name": call.name, "log": outcome.log} for call, outcome in ran if outcome.log]
+    if logged:
+        logs["tools"] = logged
+    return logs

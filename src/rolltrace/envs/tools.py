@@ -1,0 +1,308 @@
+"""Typed Python functions as tools that a policy may call, and what came of a call."""
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import json
+import re
+import threading
+import time
+import traceback
+import typing
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from rolltrace.errors import InputError, ToolError
+from rolltrace.trace.freeform import Note, plain_value
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.message import ToolCall, ToolSpec
+
+MAX_CONTENT = 20_000
+"""Characters of a tool's answer that the policy is shown, unless the tool says otherwise."""
+
+_LONGEST_LOG = 4_000
+_LONGEST_EXCERPT = 200
+_DEFINITIONS = "#/$defs/"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what inference servers accept
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """What a tool may return where its answer alone does not say it all."""
+
+    content: Any
+    """The answer: text, or anything that JSON can hold."""
+    stop: bool = False
+    """Whether the episode ends here."""
+
+
+class ToolFault(StrEnum):
+    """How a tool call can fail. None of them ends a rollout: the policy reads what went wrong."""
+
+    UNPARSABLE = "unparsable"
+    """The call itself could not be read."""
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_ARGUMENTS = "bad_arguments"
+    """The arguments do not fit the tool's schema."""
+    RAISED = "raised"
+    TIMED_OUT = "timed_out"
+
+
+class ToolOutcome(msgspec.Struct, frozen=True):
+    """What came of one tool call."""
+
+    content: str
+    """What the policy is told: the tool's answer, or what went wrong."""
+    error: ToolFault | None = None
+    seconds: float = 0.0
+    """How long the tool took."""
+    stop: bool = False
+    """Whether the tool ended the episode."""
+    log: str = ""
+    """What only a person debugging needs: the traceback, or what of the answer JSON could not hold."""
+
+
+class Tool:
+    """A function that a policy may call, made with `Tool.of`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        spec: ToolSpec,
+        arguments: type[msgspec.Struct],
+        *,
+        in_thread: bool,
+        max_content: int,
+    ) -> None:
+        self.function = function
+        self.spec = spec
+        self.in_thread = in_thread
+        self.max_content = max_content
+        self._decoder = msgspec.json.Decoder(arguments)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, in_thread: bool = True, max_content: int = MAX_CONTENT) -> "Tool":
+        """A tool from a function's signature and docstring.
+
+        A sync function runs in a thread of its own, so that it cannot block the loop; what it was doing when its time
+        ran out goes on there, unheard, because a thread cannot be stopped. `in_thread=False` is for sync functions
+        that are sure to be quick: they are called directly, and no time-out reaches them.
+        """
+        name = getattr(function, "__name__", type(function).__name__)
+        if not inspect.isroutine(function) or not _NAME.fullmatch(name):
+            raise InputError(f"Expected a function with a name of letters, digits, _ or -, got {function!r}: use def.")
+        if max_content < 1:
+            raise InputError(f"Expected max_content of at least 1 for the tool {name}, got {max_content}.")
+        parameters = _parameters(function, name)
+        description, documented = _documentation(function, name)
+        arguments = _arguments_struct(name, parameters)
+        schema = _schema(arguments, parameters, documented)
+        spec = ToolSpec(name, description, FrozenMap.of(schema))
+        return cls(function, spec, arguments, in_thread=in_thread, max_content=max_content)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remake, (self.function, self.in_thread, self.max_content)
+
+    async def call(self, arguments: str, timeout: float | None = None) -> ToolOutcome:  # noqa: ASYNC109 - a time-out is an outcome here
+        """Call the function with JSON arguments; whatever it does wrong is in the outcome.
+
+        Cancellation, and what else is not an `Exception`, is raised.
+        """
+        try:
+            given = self._decoder.decode(arguments)
+        except Exception as error:  # noqa: BLE001 - a user's type may raise anything while it is made
+            reason = _clip(_said(error), _LONGEST_EXCERPT)
+            content = f"Error: the arguments do not fit {self.spec.name}: {reason}. Got {_excerpt(arguments)}."
+            return ToolOutcome(content, ToolFault.BAD_ARGUMENTS)
+        values = {field: getattr(given, field) for field in given.__struct_fields__}
+        values = {field: value for field, value in values.items() if value is not msgspec.UNSET}
+        started = time.perf_counter()
+        scope = asyncio.timeout(timeout)
+        try:
+            async with scope:
+                answer = await self._run(values)
+            content, stop, log = self._render(answer)
+        except Exception as error:  # noqa: BLE001 - any failure of a tool is the tool's
+            if not scope.expired():
+                return self._raised(error, time.perf_counter() - started)
+        else:
+            if not scope.expired():
+                return ToolOutcome(content, None, time.perf_counter() - started, stop, log)
+        content = f"Error: {self.spec.name} took longer than {timeout:g} seconds and was stopped."
+        return ToolOutcome(content, ToolFault.TIMED_OUT, time.perf_counter() - started)
+
+    async def _run(self, values: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(**values)
+        if self.in_thread:
+            answer = await _in_thread(self.function, values)
+        else:
+            answer = self.function(**values)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _render(self, answer: Any) -> tuple[str, bool, str]:
+        """The answer as text, whether it ends the episode, and what of it could not be told."""
+        result = answer if isinstance(answer, ToolResult) else ToolResult(answer)
+        notes: list[Note] = []
+        if isinstance(result.content, str):
+            text = str(result.content)
+        else:
+            text = json.dumps(plain_value(result.content, "answer", notes), ensure_ascii=False)
+        if len(text) > self.max_content:
+            text = f"{text[: self.max_content]}\n[cut here: {len(text) - self.max_content} more characters]"
+        return text, result.stop, _clip("\n".join(f"{note.path}: {note.message}" for note in notes), _LONGEST_LOG)
+
+    def _raised(self, error: Exception, seconds: float) -> ToolOutcome:
+        # A ToolError is written for the model to read; of any other exception the type says half.
+        said = _said(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {_said(error)}"
+        log = "".join(traceback.format_exception(error))[-_LONGEST_LOG:]  # the end says where it was raised
+        return ToolOutcome(f"Error: {_clip(said, self.max_content)}", ToolFault.RAISED, seconds, log=log)
+
+
+def parse_error_of(call: ToolCall) -> str | None:
+    """Why a tool call cannot be read at all; None where it can, though its tool may still refuse it."""
+    if call.error is not None:
+        return call.error
+    if not call.name:
+        return f"Expected a tool call with the name of a tool, got none in {_excerpt(call.arguments)}."
+    try:
+        msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return f"Expected the arguments of {call.name!r} as a JSON object, got {_excerpt(call.arguments)}: {error}."
+    return None
+
+
+async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Run a function in a daemon thread.
+
+    The loop's own pool will not do: a few functions that hang would fill it, and its shutdown waits for them forever.
+    """
+    loop = asyncio.get_running_loop()
+    arrival: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(answer: Any, error: BaseException | None) -> None:
+        if not arrival.done():  # nobody waits any more after a time-out
+            arrival.set_result((answer, error))
+
+    def work() -> None:
+        answer, failure = None, None
+        try:
+            answer = context.run(function, **values)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the tool was called
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(deliver, answer, failure)
+
+    threading.Thread(target=work, name=f"tool-{getattr(function, '__name__', '')}", daemon=True).start()
+    answer, failure = await arrival
+    if failure is not None:
+        raise failure
+    return answer
+
+
+def _remake(function: Callable[..., Any], in_thread: bool, max_content: int) -> Tool:
+    return Tool.of(function, in_thread=in_thread, max_content=max_content)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> dict[str, tuple[Any, Any]]:
+    """Type and default (or `inspect.Parameter.empty`) of each parameter, each known to fit a JSON schema."""
+    try:
+        signature = inspect.signature(function)
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise InputError(f"Expected a signature of the tool {name} that can be read: {error}.") from error
+    parameters = {}
+    for field, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise InputError(
+                f"Expected parameters that can be passed by name, got `{parameter}` in the tool {name} as "
+                f"{parameter.kind.description}: a policy gives every argument by name, so spell each one out."
+            )
+        if field not in hints:
+            raise InputError(
+                f"Expected a type for each parameter of the tool {name}, got none for {field!r}: "
+                f"annotate it, such as `{field}: str`."
+            )
+        _check_type(name, field, hints[field])
+        parameters[field] = (hints[field], parameter.default)
+    return parameters
+
+
+def _check_type(name: str, field: str, annotation: Any) -> None:
+    try:
+        msgspec.json.schema(annotation)
+        msgspec.json.Decoder(annotation)
+    except Exception as error:
+        raise InputError(
+            f"Expected a type that JSON has for {field!r} of the tool {name}, got `{annotation}`: use str, int, float, "
+            f"bool, None, list, dict, Literal, an enum, a dataclass, a TypedDict or a msgspec.Struct. ({error})"
+        ) from error
+
+
+def _documentation(function: Callable[..., Any], name: str) -> tuple[str, dict[str, str]]:
+    """What the docstring says of the tool, and of each parameter."""
+    from docstring_parser import ParseError, parse  # only those who make tools pay for this import
+
+    try:
+        docstring = parse(inspect.getdoc(function) or "")
+    except ParseError as error:
+        raise InputError(f"Expected a docstring of the tool {name} that can be read: {error}.") from error
+    description = (docstring.description or "").strip()
+    if not description:
+        raise InputError(
+            f"Expected a docstring that tells the policy what the tool {name} does, got none: add a sentence, and an "
+            "`Args:` section with a line for each parameter."
+        )
+    described = {entry.arg_name: (entry.description or "").strip() for entry in docstring.params}
+    return description, described
+
+
+def _arguments_struct(name: str, parameters: Mapping[str, tuple[Any, Any]]) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for field, (annotation, default) in parameters.items():
+        if default is inspect.Parameter.empty:
+            fields.append((field, annotation))
+        else:  # what the policy leaves out is not passed, so the function's own default holds, whatever it is
+            fields.append((field, typing.Union[annotation, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007 - a value, not an annotation
+    try:
+        return msgspec.defstruct(name.replace("-", "_"), fields, kw_only=True, forbid_unknown_fields=True)
+    except Exception as error:
+        raise InputError(f"Expected parameters of the tool {name} that JSON can name: {error}.") from error
+
+
+def _schema(
+    arguments: type[msgspec.Struct], parameters: Mapping[str, tuple[Any, Any]], documented: Mapping[str, str]
+) -> dict[str, Any]:
+    """The JSON schema of the arguments, as an object rather than a reference to one."""
+    (reference,), components = msgspec.json.schema_components([arguments], ref_template=f"{_DEFINITIONS}{{name}}")
+    schema: dict[str, Any] = components.pop(reference["$ref"].removeprefix(_DEFINITIONS))
+    del schema["title"]
+    for field, (_, default) in parameters.items():
+        described = schema["properties"][field]
+        if documented.get(field):
+            described.setdefault("description", documented[field])
+        if default is not inspect.Parameter.empty:
+            with contextlib.suppress(TypeError, ValueError):  # a default that JSON lacks is not shown
+                described["default"] = json.loads(json.dumps(default, allow_nan=False))
+    if components:
+        schema["$defs"] = components
+    return schema
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a foreign exception may do anything when asked
+        return "its message cannot be read"
+
+
+def _excerpt(text: str) -> str:
+    return _clip(repr(text[: _LONGEST_EXCERPT + 1]), _LONGEST_EXCERPT)
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,0 +1,296 @@
+"""A safe evaluator of arithmetic as people and models write it: exact where it can be, bounded always.
+
+It has a parser of its own rather than Python's: nothing but arithmetic can be spelt, decimals stay exact, and every
+error knows its place in the text.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple, NoReturn
+
+from rolltrace.errors import InputError
+
+MAX_LENGTH = 1_000
+"""Characters of an expression."""
+MAX_DEPTH = 50
+"""Parentheses, signs and powers inside one another."""
+MAX_DIGITS = 1_000
+"""Digits of any number on the way, above or below the fraction bar."""
+
+_MAX_BITS = math.ceil(MAX_DIGITS * math.log2(10))
+_ROUNDED_DIGITS = 15  # a double holds so many decimal digits whatever they are, so noise is in the ones after
+_EXACT_DIGITS = 40  # a terminating decimal up to this long is shown in full
+_SMALLEST_EXPONENT = -16  # numbers below 1e-16 are shown as 1e-17, not as a row of zeros
+
+_SPELLINGS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
+_TOKEN = re.compile(
+    r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|//|[-+*/%^(),])"
+)
+
+_Exact = Fraction | float
+
+
+class ExpressionError(InputError):
+    """Text that is not an expression, or one whose value is undefined or too large."""
+
+
+class _UndefinedError(Exception):
+    """Why an operation has no value; `_compute` adds where."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    place: int
+
+
+def evaluate(text: str) -> int | Fraction | float:
+    """The value of an arithmetic expression.
+
+    Understood are `+ - * / // % **` with Python's precedence, `× ÷ − ^` as other spellings, parentheses, decimals,
+    and the functions abs, ceil, floor, max, min, round and sqrt. Rational values are exact: an int, or a Fraction
+    where there is no such int. Only roots and fractional powers that are irrational give a float.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"Expected an expression of at most {MAX_LENGTH} characters, got {len(text)}.")
+    value = _Parser(text).value()
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def format_number(value: int | Fraction | float) -> str:
+    """The shortest decimal that says what the value is, as text that `evaluate` reads back.
+
+    Integers and terminating decimals of up to 40 digits are exact; other values are rounded to 15 digits, which also
+    removes the noise of floats: 0.1 + 0.2 is 0.3.
+    """
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return _positional(Context(prec=_ROUNDED_DIGITS).create_decimal(value)) if math.isfinite(value) else str(value)
+    exact = Context(prec=_EXACT_DIGITS)
+    decimal = exact.divide(Decimal(value.numerator), Decimal(value.denominator))
+    if Fraction(decimal) != value:
+        decimal = Context(prec=_ROUNDED_DIGITS).divide(Decimal(value.numerator), Decimal(value.denominator))
+    return _positional(decimal)
+
+
+def _positional(decimal: Decimal) -> str:
+    if decimal == 0:
+        return "0"
+    text = f"{decimal:f}" if _SMALLEST_EXPONENT <= decimal.adjusted() <= _EXACT_DIGITS else f"{decimal:e}"
+    digits, mark, exponent = text.partition("e")
+    return (digits.rstrip("0").rstrip(".") if "." in digits else digits) + mark + exponent
+
+
+class _Parser:
+    """One walk over one expression, computing as it reads; precedence climbing keeps the stack shallow."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _tokens(text)
+        self.next = 0
+        self.depth = 0
+
+    def value(self) -> _Exact:
+        value = self.operation(1)
+        if self.token.kind != "end":
+            self.refuse("an operator or the end")
+        return value
+
+    @property
+    def token(self) -> _Token:
+        return self.tokens[self.next]
+
+    def refuse(self, expected: str) -> NoReturn:
+        found = "the expression ends" if self.token.kind == "end" else f"there is {self.token.text[:40]!r}"
+        hint = _HINTS.get(self.token.text, "")
+        raise ExpressionError(f"Expected {expected} at character {self.token.place + 1}, but {found}.{hint}")
+
+    def take(self, sign: str) -> bool:
+        """Whether the next token is this sign; if so it is consumed."""
+        if self.token.kind == "sign" and self.token.text == sign:
+            self.next += 1
+            return True
+        return False
+
+    def operation(self, weakest: int) -> _Exact:
+        """Operands joined by operators that bind at least so strongly."""
+        left = self.signed()
+        while self.token.kind == "sign" and self.token.text in _OPERATORS:
+            binds, function = _OPERATORS[self.token.text]
+            if binds < weakest:
+                break
+            place = self.token.place
+            self.next += 1
+            left = _compute(function, [left, self.operation(binds + 1)], place)
+        return left
+
+    def signed(self) -> _Exact:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ExpressionError(
+                f"Expected at most {MAX_DEPTH} levels of parentheses, signs and powers, got more "
+                f"at character {self.token.place + 1}."
+            )
+        if self.take("-"):
+            value = -self.signed()
+        elif self.take("+"):
+            value = self.signed()
+        else:
+            value = self.power()
+        self.depth -= 1
+        return value
+
+    def power(self) -> _Exact:
+        base = self.atom()
+        place = self.token.place
+        if self.take("**") or self.take("^"):
+            return _compute(_power, [base, self.signed()], place)
+        return base
+
+    def atom(self) -> _Exact:
+        token = self.token
+        if token.kind == "number":
+            self.next += 1
+            return _number(token)
+        if token.kind == "name":
+            self.next += 1
+            return self.call(token)
+        if not self.take("("):
+            self.refuse("a number or '('")
+        value = self.operation(1)
+        if not self.take(")"):
+            self.refuse("an operator or ')'")
+        return value
+
+    def call(self, name: _Token) -> _Exact:
+        if name.text not in _FUNCTIONS:
+            raise ExpressionError(
+                f"Expected numbers, operators and the functions {', '.join(sorted(_FUNCTIONS))}, "
+                f"but there is {name.text[:40]!r} at character {name.place + 1}."
+            )
+        if not self.take("("):
+            self.refuse(f"'(' after {name.text}")
+        arguments = [self.operation(1)]
+        while self.take(","):
+            arguments.append(self.operation(1))
+        if not self.take(")"):
+            self.refuse("an operator, ',' or ')'")
+        fewest, most, function = _FUNCTIONS[name.text]
+        if not fewest <= len(arguments) <= most:
+            wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
+            raise ExpressionError(
+                f"Expected {wanted} argument(s) for {name.text} at character {name.place + 1}, got {len(arguments)}."
+            )
+        return _compute(function, arguments, name.place)
+
+
+def _tokens(text: str) -> list[_Token]:
+    spelt = text.translate(_SPELLINGS)  # each spelling is one character for one, so places stay those of the text
+    tokens = []
+    place = 0
+    while place < len(spelt):
+        if spelt[place].isspace():
+            place += 1
+        elif match := _TOKEN.match(spelt, place):
+            tokens.append(_Token(str(match.lastgroup), match.group(), place))
+            place = match.end()
+        else:
+            raise ExpressionError(
+                f"Expected numbers, operators and parentheses only, but there is {text[place]!r} "
+                f"at character {place + 1}."
+            )
+    return [*tokens, _Token("end", "", len(text))]
+
+
+def _number(token: _Token) -> _Exact:
+    _, _, exponent = token.text.lower().partition("e")
+    # Asked before Fraction is: it would write out every digit of 1e999999999.
+    if exponent and (len(exponent) > 6 or abs(int(exponent)) > MAX_DIGITS):
+        _too_large(token.place)
+    return _bounded(Fraction(token.text), token.place)
+
+
+def _compute(function: Callable[..., Any], arguments: list[_Exact], place: int) -> _Exact:
+    try:
+        return _bounded(function(*arguments), place)
+    except ZeroDivisionError:
+        raise ExpressionError(f"Division by zero at character {place + 1}.") from None
+    except OverflowError:
+        _too_large(place)
+    except _UndefinedError as error:
+        raise ExpressionError(f"{error}, at character {place + 1}.") from None
+
+
+def _bounded(value: Any, place: int) -> _Exact:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            _too_large(place)
+        return value
+    exact = value if isinstance(value, Fraction) else Fraction(value)
+    if max(exact.numerator.bit_length(), exact.denominator.bit_length()) > _MAX_BITS:
+        _too_large(place)
+    return exact
+
+
+def _too_large(place: int) -> NoReturn:
+    raise ExpressionError(f"Expected numbers of at most {MAX_DIGITS} digits, got more at character {place + 1}.")
+
+
+def _power(base: _Exact, exponent: _Exact) -> Any:
+    if isinstance(exponent, Fraction) and exponent.denominator == 1:
+        if isinstance(base, float):
+            return base**exponent.numerator
+        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+        # The power has at least so many bits; asked first, because computing it could take all memory.
+        if (bits - 1) * abs(exponent.numerator) > _MAX_BITS:
+            raise OverflowError
+        return base**exponent.numerator
+    if base < 0:
+        raise _UndefinedError("A negative number has no real fractional power")
+    if base == 0 and exponent < 0:
+        raise ZeroDivisionError
+    return _square_root(base) if exponent == Fraction(1, 2) else math.pow(base, exponent)
+
+
+def _square_root(value: _Exact) -> Any:
+    if value < 0:
+        raise _UndefinedError("A negative number has no real square root")
+    if isinstance(value, Fraction):
+        root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
+        if root * root == value:
+            return root
+    return math.sqrt(value)
+
+
+def _round(value: _Exact, digits: _Exact = Fraction(0)) -> Any:
+    # Half to even, as Python rounds.
+    if not isinstance(digits, Fraction) or digits.denominator != 1 or abs(digits) > MAX_DIGITS:
+        raise _UndefinedError(f"round expects a whole number of digits, at most {MAX_DIGITS}")
+    return round(value, digits.numerator)
+
+
+_HINTS = {",": " Write 1000, not 1,000.", "(": " Write * to multiply."}
+
+_OPERATORS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "+": (1, operator.add),
+    "-": (1, operator.sub),
+    "*": (2, operator.mul),
+    "/": (2, operator.truediv),
+    "//": (2, operator.floordiv),
+    "%": (2, operator.mod),
+}
+
+_FUNCTIONS: dict[str, tuple[int, int, Callable[..., Any]]] = {
+    "abs": (1, 1, abs),
+    "ceil": (1, 1, math.ceil),
+    "floor": (1, 1, math.floor),
+    "max": (1, MAX_LENGTH, lambda *values: max(values)),
+    "min": (1, MAX_LENGTH, lambda *values: min(values)),
+    "round": (1, 2, _round),
+    "sqrt": (1, 1, _square_root),
+}

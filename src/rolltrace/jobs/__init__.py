@@ -1,0 +1,1 @@
+"""Where the two chains meet: play and record."""

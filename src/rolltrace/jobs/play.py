@@ -1,0 +1,218 @@
+"""Plays an environment with a policy and records it: one call from two names to a run on disk."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+
+from rolltrace.envs.registry import load_env
+from rolltrace.envs.tasks import Tasks, walk
+from rolltrace.errors import InputError
+from rolltrace.policies.base import Policy
+from rolltrace.policies.load import load_policy
+from rolltrace.rollout.group import GroupResult
+from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.strategies import KeepViable, Strategy
+from rolltrace.store.create import create_run
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.writer import RunWriter
+from rolltrace.trace.codec import json_encoder
+from rolltrace.trace.message import Sampling
+from rolltrace.trace.numbers import wire_number
+
+CONCURRENCY = 64
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to play, and how; the run's config holds it."""
+
+    groups: int = 1
+    """Groups in each iteration."""
+    group_size: int = 4
+    """Episodes in each group."""
+    iterations: int = 1
+    seed: int = 0
+    concurrency: int = CONCURRENCY
+    """Policy requests in flight."""
+    limits: Limits = Limits()
+    strategy: Strategy = KeepViable()
+    sampling: Sampling = Sampling()
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "group_size", "iterations", "concurrency"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+
+    @property
+    def total_groups(self) -> int:
+        """Groups in all iterations."""
+        return self.groups * self.iterations
+
+
+class PlanFields(TypedDict, total=False):
+    """The fields of `Plan`, as arguments."""
+
+    groups: int
+    group_size: int
+    iterations: int
+    seed: int
+    concurrency: int
+    limits: Limits
+    strategy: Strategy
+    sampling: Sampling
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of playing one environment."""
+
+    path: str
+    """Where the run is."""
+    run: str
+    """The run's id."""
+    env: str
+    policy: str
+    groups: int
+    """Groups played."""
+    groups_without_reward: int
+    """Groups of which no member has a reward."""
+    rollouts: int
+    """Members of the groups; of one that was played anew, the last attempt."""
+    statuses: dict[str, int]
+    stop_reasons: dict[str, int]
+    mean_reward: float | None
+    """Over the rollouts that have a reward."""
+    rewarded: int
+    """How many rollouts have a reward."""
+    seconds: float
+    ledger: Ledger
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every group has a reward, and everything was recorded."""
+        return self.groups_without_reward == 0 and self.ledger.complete
+
+
+OnGroup = Callable[[GroupResult], None]
+
+
+def play(
+    env: str | Tasks,
+    policy: str | Policy,
+    *,
+    out: str | Path,
+    args: Mapping[str, Any] | None = None,
+    on_group: OnGroup | None = None,
+    **plan: Unpack[PlanFields],
+) -> Summary:
+    """Play and record, and return when all is done. Inside an event loop, await `play_async`."""
+    return asyncio.run(play_async(env, policy, out=out, args=args, on_group=on_group, **plan))
+
+
+async def play_async(
+    env: str | Tasks,
+    policy: str | Policy,
+    *,
+    out: str | Path,
+    args: Mapping[str, Any] | None = None,
+    on_group: OnGroup | None = None,
+    **plan: Unpack[PlanFields],
+) -> Summary:
+    """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
+
+    `on_group` is called with each group as it finishes.
+    """
+    planned = Plan(**plan)
+    tasks = load_env(env, args or {}) if isinstance(env, str) else env
+    player = load_policy(policy) if isinstance(policy, str) else policy
+    config = {
+        "env": env if isinstance(env, str) else tasks.env,
+        "args": dict(args or {}),
+        "policy": policy if isinstance(policy, str) else player.name,
+        **msgspec.structs.asdict(planned),
+        "strategy": describe_strategy(planned.strategy),
+    }
+    with create_run(out, config) as writer:
+        summary = await record(tasks, player, planned, writer, on_group)
+    return msgspec.structs.replace(summary, ledger=writer.ledger)
+
+
+async def record(
+    tasks: Tasks, policy: Policy, plan: Plan, writer: RunWriter, on_group: OnGroup | None = None
+) -> Summary:
+    """Play into a run that is open; the writer stays open."""
+    runner = Runner(
+        policy,
+        sink=writer,
+        limits=plan.limits,
+        strategy=plan.strategy,
+        sampling=plan.sampling,
+        concurrency=plan.concurrency,
+        seed=plan.seed,
+    )
+    count = _Count()
+    for iteration in range(plan.iterations):
+        builders = walk(tasks, iteration=iteration, groups=plan.groups, episodes=plan.group_size, seed=plan.seed)
+        async with contextlib.aclosing(runner.play(builders, iteration=iteration)) as results:
+            async for result in results:
+                count.add(result)
+                if on_group is not None:
+                    on_group(result)
+    return count.summary(tasks.env, policy.name, writer)
+
+
+def encode_summary(summary: Summary) -> bytes:
+    """A summary as one JSON object; a mean that is not finite is spelt out."""
+    fields = {name: getattr(summary, name) for name in summary.__struct_fields__}
+    fields["mean_reward"] = wire_number(summary.mean_reward)
+    return json_encoder.encode(fields)
+
+
+def describe_strategy(strategy: Strategy) -> dict[str, Any]:
+    """A strategy as plain data, with its name."""
+    return {"name": type(strategy).__name__, **msgspec.structs.asdict(strategy)}
+
+
+class _Count:
+    """Counts groups as they finish."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._groups = 0
+        self._without_reward = 0
+        self._rollouts = 0
+        self._statuses: Counter[str] = Counter()
+        self._stop_reasons: Counter[str] = Counter()
+        self._rewards: list[float] = []
+
+    def add(self, result: GroupResult) -> None:
+        rewards = result.rewards
+        self._groups += 1
+        self._without_reward += not rewards
+        self._rewards.extend(rewards)
+        for member in result.members:
+            self._rollouts += 1
+            self._statuses[str(member.status)] += 1
+            self._stop_reasons[str(member.stop_reason)] += 1
+
+    def summary(self, env: str, policy: str, writer: RunWriter) -> Summary:
+        return Summary(
+            path=str(writer.path),
+            run=writer.run,
+            env=env,
+            policy=policy,
+            groups=self._groups,
+            groups_without_reward=self._without_reward,
+            rollouts=self._rollouts,
+            statuses=dict(self._statuses),
+            stop_reasons=dict(self._stop_reasons),
+            mean_reward=sum(self._rewards) / len(self._rewards) if self._rewards else None,
+            rewarded=len(self._rewards),
+            seconds=time.perf_counter() - self._started,
+            ledger=writer.ledger,
+        )

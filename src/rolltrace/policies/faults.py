@@ -1,0 +1,204 @@
+"""`scripted:fault`: every way in which a policy can misbehave, on demand."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
+from rolltrace.policies.base import Completion, Request
+from rolltrace.policies.noisy import CALCULATOR, Noisy
+from rolltrace.policies.scripted import Reply, ScriptedPolicy
+from rolltrace.seeds import derive_seed
+from rolltrace.trace.message import Message, ToolCall
+from rolltrace.trace.outcome import Termination
+
+HUGE = 1_000_000
+"""Characters of a `huge` reply."""
+DEEP = 100_000
+"""Brackets inside one another in `deep_arguments`."""
+
+
+class UnprintableError(Exception):
+    """An error whose text cannot be had, as those of careless libraries."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("this error has no text")
+
+
+class Fault:
+    """What can go wrong at one turn: a method for each kind."""
+
+    def __init__(self, proper: Message, request: Request) -> None:
+        self.proper = proper
+        self.request = request
+        self.tool = request.tools[0].name if request.tools else CALCULATOR
+        self.call_id = f"call_{request.step}"
+
+    def length(self) -> Reply:
+        """Cut by the token limit."""
+        half = self.proper.content[: len(self.proper.content) // 2]
+        return Completion(message=Message("assistant", half), termination=Termination.LENGTH)
+
+    def malformed(self) -> Reply:
+        """Broken framing."""
+        raw = f"{self.proper.content}<|im_start|><|im_start|>"
+        return Completion(
+            message=Message("assistant", raw),
+            termination=Termination.MALFORMED,
+            parse_error="expected an end of turn, got the start of another",
+            raw=raw,
+        )
+
+    def raise_error(self) -> Reply:
+        """An error like any other."""
+        return PolicyError("The scripted policy failed, as it was asked to.")
+
+    def raise_unprintable(self) -> Reply:
+        """An error that must be handled with care."""
+        return UnprintableError()
+
+    def overflow(self) -> Reply:
+        """What a server says of a prompt that is too long."""
+        return ContextOverflowError(
+            "Expected a prompt that fits the context, got one that the scripted server refuses."
+        )
+
+    async def hang(self) -> Reply:
+        """Never answers; can be cancelled."""
+        await asyncio.Event().wait()
+        return self.proper
+
+    def bad_tool_json(self) -> Reply:
+        """One tool call, which cannot be parsed."""
+        return Completion(
+            message=_calls(self._broken_call()),
+            termination=Termination.TOOL_CALLS,
+            parse_error="the only tool call has arguments that are not JSON",
+        )
+
+    def mixed_tool_calls(self) -> Reply:
+        """A valid tool call, and one that cannot be parsed."""
+        valid = self.proper.tool_calls or (ToolCall(self.tool, '{"expression": "1 + 1"}', id=self.call_id),)
+        return Completion(
+            message=_calls(*valid, self._broken_call()),
+            termination=Termination.TOOL_CALLS,
+            parse_error="one of the tool calls has arguments that are not JSON",
+        )
+
+    def unknown_tool(self) -> Reply:
+        """A call of a tool that was not offered."""
+        return _calls(ToolCall("no_such_tool", "{}", id=self.call_id))
+
+    def bad_arguments(self) -> Reply:
+        """A call whose arguments are JSON and do not fit."""
+        return _calls(ToolCall(self.tool, '{"no_such_argument": [1, 2]}', id=self.call_id))
+
+    def deep_arguments(self) -> Reply:
+        """A call whose arguments are JSON that no reader can be trusted with."""
+        return _calls(ToolCall(self.tool, "[" * DEEP + "]" * DEEP, id=self.call_id))
+
+    def empty(self) -> Reply:
+        """Nothing."""
+        return ""
+
+    def huge(self) -> Reply:
+        """Far too much."""
+        return "very " * (HUGE // len("very "))
+
+    def surrogate(self) -> Reply:
+        """Text that UTF-8 cannot hold."""
+        return f"half of a pair: \ud83d\n{self.proper.content}"
+
+    def nonsense(self) -> Reply:
+        """Control characters, markup and other hostile text."""
+        chance = random.Random(self.request.seed or 0)  # noqa: S311 - not for secrets
+        alphabet = "\x00\x07\x1b[31m\u202e\ufeff\u2028<script>&\"'`{}\\\n\tAnswer:é漢🦉"
+        return "".join(chance.choice(alphabet) for _ in range(200))
+
+    def _broken_call(self) -> ToolCall:
+        return ToolCall(
+            self.tool, '{"expression": 1 +', id=f"{self.call_id}_broken", error="the arguments are not JSON"
+        )
+
+
+FAULTS: dict[str, Callable[[Fault], Reply | Awaitable[Reply]]] = {
+    "length": Fault.length,
+    "malformed": Fault.malformed,
+    "raise": Fault.raise_error,
+    "raise_unprintable": Fault.raise_unprintable,
+    "overflow": Fault.overflow,
+    "hang": Fault.hang,
+    "bad_tool_json": Fault.bad_tool_json,
+    "mixed_tool_calls": Fault.mixed_tool_calls,
+    "unknown_tool": Fault.unknown_tool,
+    "bad_arguments": Fault.bad_arguments,
+    "deep_arguments": Fault.deep_arguments,
+    "empty": Fault.empty,
+    "huge": Fault.huge,
+    "surrogate": Fault.surrogate,
+    "nonsense": Fault.nonsense,
+}
+"""What takes the place of the proper answer, by kind."""
+
+NOT_A_COMPLETION = "not_a_completion"
+KINDS = (*FAULTS, NOT_A_COMPLETION)
+"""All kinds of fault."""
+
+
+class Faulty(ScriptedPolicy):
+    """Plays like `Noisy`, and at one turn does something wrong.
+
+    `at` is the step at which it strikes, `times` for how many steps in a row, `share` in how many of the rollouts,
+    drawn from the request's seed, and `attempts` in how many attempts at an episode before it plays well.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        at: int = 0,
+        *,
+        times: int = 1,
+        share: float = 1.0,
+        attempts: int | None = None,
+        correct: float = 0.7,
+        name: str | None = None,
+        version: int | str | None = None,
+        context_length: int | None = None,
+    ) -> None:
+        if kind not in KINDS:
+            raise UnknownNameError.among("kind of fault", kind, KINDS)
+        if not 0 <= share <= 1:
+            raise InputError(f"Expected share from 0 to 1 for scripted:fault, got {share}.")
+        super().__init__(name=name or f"scripted:fault:{kind}", version=version, context_length=context_length)
+        self.kind = kind
+        self.at = at
+        self.times = times
+        self.share = share
+        self.attempts = attempts
+        self.noisy = Noisy(correct)
+
+    def reply(self, request: Request) -> Reply | Awaitable[Reply]:
+        """The fault where it is due, else a proper answer."""
+        proper = self.noisy.reply(request)
+        spoilt = self.kind in FAULTS and self.strikes(request)
+        return FAULTS[self.kind](Fault(proper, request)) if spoilt else proper
+
+    def strikes(self, request: Request) -> bool:
+        """Whether this turn is one to spoil."""
+        if not self.at <= request.step < self.at + self.times:
+            return False
+        if self.attempts is not None and request.identity is not None and request.identity.attempt >= self.attempts:
+            return False
+        chance = random.Random(derive_seed("fault", request.seed))  # noqa: S311 - not for secrets
+        return chance.random() < self.share
+
+    async def complete(self, request: Request) -> Completion:
+        """As of any scripted policy, except where the fault is to return no completion at all."""
+        if self.kind == NOT_A_COMPLETION and self.strikes(request):
+            return cast("Completion", "this is not a completion")
+        return await super().complete(request)
+
+
+def _calls(*calls: ToolCall) -> Message:
+    return Message("assistant", "", tool_calls=calls)

@@ -1,0 +1,80 @@
+"""`scripted:noisy`: solves the prompt it is sent, right with a settable probability."""
+
+import random
+
+import msgspec
+
+from rolltrace.errors import InputError
+from rolltrace.policies.base import Request
+from rolltrace.policies.scripted import ScriptedPolicy
+from rolltrace.policies.solver import find_expression, guess_expression, question_of, result_in, solve, spoil
+from rolltrace.trace.message import Message, ToolCall, ToolSpec
+
+CALCULATOR = "calculator"
+
+_OPENINGS = ("Let me work it out.", "Step by step:", "First I look at what is asked.", "This is short.")
+_CLOSINGS = ("So that is it.", "I have checked it once.", "That settles it.", "")
+
+
+class Noisy(ScriptedPolicy):
+    """Answers from the prompt alone, with a little working and a line `Answer: X`.
+
+    Where a tool named `calculator` is offered, it calls that first and then answers with the tool's result. All its
+    chance is drawn from the request's seed.
+    """
+
+    def __init__(
+        self,
+        correct: float = 0.7,
+        *,
+        name: str = "scripted:noisy",
+        version: int | str | None = None,
+        context_length: int | None = None,
+    ) -> None:
+        if not 0 <= correct <= 1:
+            raise InputError(f"Expected correct from 0 to 1 for scripted:noisy, got {correct}.")
+        super().__init__(name=name, version=version, context_length=context_length)
+        self.correct = correct
+        """How often it says what it found, rather than something else."""
+
+    def reply(self, request: Request) -> Message:
+        """A call of the calculator, or the answer."""
+        chance = random.Random(request.seed or 0)  # noqa: S311 - not for secrets
+        question = question_of(request.messages)
+        told = _tool_answer(request)
+        if told is None and (tool := offered_calculator(request)) is not None:
+            expression = find_expression(question) or guess_expression(question, chance)
+            if expression is not None:
+                return Message("assistant", "", tool_calls=(calculator_call(tool, expression, request.step),))
+        return Message("assistant", self._answer(question, told, chance))
+
+    def _answer(self, question: str, told: str | None, chance: random.Random) -> str:
+        answer, working = solve(question, chance)
+        if told is not None and (result := result_in(told)) is not None:
+            answer, working = result, ""
+        if chance.random() >= self.correct:
+            answer = spoil(answer, chance)
+        lines = (chance.choice(_OPENINGS), f"{working} = {answer}" if working else "", chance.choice(_CLOSINGS))
+        return "\n".join(filter(None, (*lines, f"Answer: {answer}")))
+
+
+def offered_calculator(request: Request) -> ToolSpec | None:
+    """The calculator, if the policy may call one."""
+    return next((tool for tool in request.tools if tool.name == CALCULATOR), None)
+
+
+def calculator_call(tool: ToolSpec, expression: str, step: int) -> ToolCall:
+    """A well-formed call of the calculator, with the expression as its first argument."""
+    properties = tool.parameters.thaw().get("properties") or {"expression": {}}
+    arguments = msgspec.json.encode({next(iter(properties)): expression}).decode()
+    return ToolCall(tool.name, arguments, id=f"call_{step}")
+
+
+def _tool_answer(request: Request) -> str | None:
+    """What a tool answered since the question was asked; None where none was called."""
+    for message in reversed(request.messages):
+        if message.role == "user":
+            return None
+        if message.role == "tool":
+            return message.content
+    return None

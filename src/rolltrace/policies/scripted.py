@@ -1,0 +1,105 @@
+"""A policy that says what it is told to: deterministic, and blind to the order in which rollouts are played."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from rolltrace.errors import PolicyError
+from rolltrace.policies.base import Completion, Request
+from rolltrace.trace.message import Message, ToolSpec
+from rolltrace.trace.outcome import Termination
+from rolltrace.trace.rollout import Usage
+
+Reply = str | Message | Completion | Exception
+"""Text, a message, a whole completion, or what is raised instead."""
+
+TOKENS_PER_MESSAGE = 4
+"""What a message costs beside its words, as chat templates cost something."""
+
+
+class ScriptedPolicy(ABC):
+    """A policy whose replies are computed from the request alone, so that scheduling cannot matter."""
+
+    def __init__(self, *, name: str, version: int | str | None = None, context_length: int | None = None) -> None:
+        self.name = name
+        self.version = version
+        self.context_length = context_length
+
+    @abstractmethod
+    def reply(self, request: Request) -> Reply | Awaitable[Reply]:
+        """What to say, or raise, at this turn."""
+
+    async def complete(self, request: Request) -> Completion:
+        """The reply as a completion, with its tokens counted."""
+        reply = self.reply(request)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        return as_completion(reply, self.count_tokens(request))
+
+    def count_tokens(self, request: Request) -> int:
+        """A simple count that grows with the prompt: words, and a little for each message and tool."""
+        messages = sum(TOKENS_PER_MESSAGE + count_words(message) for message in request.messages)
+        return messages + sum(map(_count_tool, request.tools))
+
+
+class Scripted(ScriptedPolicy):
+    """Says the replies in turn, or what a function of the request returns.
+
+    A rollout's step number picks the reply, so any number of rollouts can be played at once. It pickles if the
+    function does.
+    """
+
+    def __init__(
+        self,
+        replies: Sequence[Reply] | Callable[[Request], Reply | Awaitable[Reply]],
+        *,
+        name: str = "scripted",
+        version: int | str | None = None,
+        context_length: int | None = None,
+    ) -> None:
+        super().__init__(name=name, version=version, context_length=context_length)
+        self.replies = (replies,) if isinstance(replies, str) else replies if callable(replies) else tuple(replies)
+
+    def reply(self, request: Request) -> Reply | Awaitable[Reply]:
+        """The reply of this step."""
+        if callable(self.replies):
+            return self.replies(request)
+        if request.step >= len(self.replies):
+            raise PolicyError(
+                f"Expected at most {len(self.replies)} turns, as many as there are scripted replies, "
+                f"got a request for turn {request.step + 1}: add replies, or let the env end sooner."
+            )
+        return self.replies[request.step]
+
+
+def as_completion(reply: Reply, prompt_tokens: int) -> Completion:
+    """The completion that a reply stands for; an exception is raised."""
+    if isinstance(reply, Exception):
+        raise reply.with_traceback(None)  # it may be raised many times, and would gather a traceback each time
+    if isinstance(reply, str):
+        reply = Message("assistant", reply)
+    if isinstance(reply, Message):
+        reply = Completion(message=reply, termination=Termination.TOOL_CALLS if reply.tool_calls else Termination.EOS)
+    if not isinstance(reply, Completion):
+        raise PolicyError(
+            f"Expected a scripted reply that is text, a Message, a Completion or an Exception, "
+            f"got {type(reply).__name__}."
+        )
+    if reply.usage is not None:
+        return reply
+    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=count_words(reply.message))
+    return msgspec.structs.replace(reply, usage=usage)
+
+
+def count_words(message: Message) -> int:
+    """The words of a message: its text, its reasoning and its tool calls."""
+    words = len(message.content.split())
+    if message.reasoning is not None:
+        words += len(message.reasoning.split())
+    return words + sum(1 + len(call.arguments.split()) for call in message.tool_calls)
+
+
+def _count_tool(tool: ToolSpec) -> int:
+    return TOKENS_PER_MESSAGE + len(tool.description.split()) + len(tool.parameters.json.split())

@@ -1,0 +1,100 @@
+"""What envs, policies and graders gave, checked against what they promise to give."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.errors import EnvError, GraderError, PolicyError
+from rolltrace.policies.base import Completion, Policy
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.freeform import Note, describe
+from rolltrace.trace.message import Message
+from rolltrace.trace.numbers import as_number
+from rolltrace.trace.outcome import Termination
+from rolltrace.trace.rollout import Grade
+
+_MAPS = ("reward_data", "env_state", "extra", "metrics", "logs")
+
+
+def check_builder(builder: Any) -> None:
+    """A group that can be named and counted."""
+    if not isinstance(builder, EnvGroupBuilder):
+        raise EnvError(f"Expected an EnvGroupBuilder, got {describe(builder)}.")
+    where = type(builder).__name__
+    for name in ("env", "task"):
+        if not isinstance(value := getattr(builder, name, None), str) or not value:
+            raise EnvError(f"Expected {where}.{name} to be a name, got {describe(value)}: set it in the class.")
+    for name in ("episodes", "seats"):
+        if not isinstance(value := getattr(builder, name, None), int) or value < 1:
+            raise EnvError(f"Expected {where}.{name} to be 1 or more, got {describe(value)}.")
+
+
+def checked_observation(value: Any, env: Env, method: str) -> Observation:
+    """An observation whose messages can be read."""
+    where = f"{type(env).__name__}.{method}"
+    if not isinstance(value, Observation):
+        raise EnvError(f"Expected {where} to return an Observation, got {describe(value)}: return Observation([…]).")
+    messages = value.messages
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise EnvError(f"Expected {where} to show a list of messages, got {describe(messages)}.")
+    shown: Sequence[Any] = messages
+    for position, message in enumerate(shown):
+        if not isinstance(message, Message | Mapping) and not hasattr(message, "model_dump"):
+            raise EnvError(f"Expected {where} to show messages, got {describe(message)} at messages[{position}].")
+    return value
+
+
+def checked_result(value: Any, env: Env) -> StepResult:
+    """A step's result with a number for a reward and something to go on with."""
+    where = f"{type(env).__name__}.step"
+    if not isinstance(value, StepResult):
+        raise EnvError(
+            f"Expected {where} to return a StepResult, got {describe(value)}: return StepResult(reward=…, done=…)."
+        )
+    reward = as_number(value.reward)
+    if reward is None:
+        raise EnvError(f"Expected {where} to give a number as reward, got {describe(value.reward)}.")
+    for name in _MAPS:
+        if not isinstance(getattr(value, name), Mapping):
+            raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(getattr(value, name))}.")
+    if value.observation is not None:
+        checked_observation(value.observation, env, "step")
+    elif not value.done:
+        raise EnvError(f"Expected {where} to return an observation or done=True, got neither: the policy sees nothing.")
+    return value if type(value.reward) is float else replace(value, reward=float(reward))
+
+
+def checked_completion(value: Any, policy: Policy, notes: list[Note]) -> Completion:
+    """A completion whose message can be recorded."""
+    where = f"policy {policy.name!r}"
+    if not isinstance(value, Completion):
+        raise PolicyError(f"Expected {where} to return a Completion, got {describe(value)}.")
+    if not isinstance(value.termination, Termination):
+        raise PolicyError(f"Expected {where} to give a Termination, got {describe(value.termination)}.")
+    given: Any = value.message
+    if not isinstance(given, Message | Mapping) and not hasattr(given, "model_dump"):
+        raise PolicyError(f"Expected {where} to give a message, got {describe(given)}.")
+    message = as_message(given, "response", notes)
+    return value if message is given else replace(value, message=message)
+
+
+def checked_grade(value: Any, grader: str) -> Grade:
+    """A grade with a finite number for a reward; what is no number in its reward data is moved to `extra`."""
+    if not isinstance(value, Grade):
+        raise GraderError(f"Expected {grader} to return a Grade, got {describe(value)}: return Grade(reward=…).")
+    reward = as_number(value.reward)
+    if reward is None or not math.isfinite(reward):
+        raise GraderError(f"Expected {grader} to give a finite number as reward, got {describe(value.reward)}.")
+    if not all(isinstance(getattr(value, name), Mapping) for name in ("reward_data", "extra")):
+        raise GraderError(f"Expected {grader} to give mappings as reward_data and extra, got {describe(value)}.")
+    numbers: dict[str, bool | int | float] = {}
+    strays: dict[str, Any] = {}
+    for name, given in value.reward_data.items():
+        if (number := as_number(given)) is None:
+            strays[f"reward_data.{name}"] = given
+        else:
+            numbers[str(name)] = number
+    return Grade(float(reward), numbers, {**value.extra, **strays} if strays else value.extra)

@@ -1,0 +1,221 @@
+"""The rollouts of one env group builder: played by a strategy, graded together, cleaned up after."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.errors import EnvError, GraderError
+from rolltrace.rollout.blame import failure_of
+from rolltrace.rollout.contract import checked_grade
+from rolltrace.rollout.episode import play_episode
+from rolltrace.rollout.seat import Played, clamp
+from rolltrace.rollout.settings import Settings
+from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.draft import new_id
+from rolltrace.trace.freeform import describe
+from rolltrace.trace.outcome import Layer, Status
+from rolltrace.trace.rollout import Failure, Grade
+from rolltrace.trace.score import GroupKey, Score
+
+
+class GroupResult(msgspec.Struct, frozen=True):
+    """A group that was played."""
+
+    key: GroupKey
+    task: str
+    members: tuple[Played, ...]
+    """One per index that was played, in the order of the indexes: the last attempt of each."""
+    failure: Failure | None = None
+    """Why the group as a whole does not count, where it does not."""
+
+    @property
+    def group(self) -> str:
+        """Its name, unique within the iteration."""
+        return self.key.group
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards of the members that have one; statistics are over these."""
+        return [member.reward for member in self.members if member.reward is not None]
+
+    def raise_for_failure(self) -> None:
+        """Raise where the group does not count."""
+        if self.failure is not None:
+            what = f"{self.failure.type} in the {self.failure.layer}: {self.failure.message}"
+            raise EnvError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {what}")
+
+
+class GroupPlay:
+    """Plays one group."""
+
+    def __init__(
+        self, builder: EnvGroupBuilder, key: GroupKey, settings: Settings, on_episode_end: Callable[[int], None]
+    ) -> None:
+        self.builder = builder
+        self.key = key
+        self._settings = settings
+        self._strategy = settings.strategy
+        self._on_episode_end = on_episode_end
+
+    async def play(self) -> GroupResult:
+        """Play, grade and clean up. Only cancellation comes out as an exception, and clean-up is done then too."""
+        try:
+            members = await self._play_episodes()
+            failure = self._failure(members)
+            if self.builder.grades_groups:
+                await self._grade(members, failure)
+            return GroupResult(self.key, self.builder.task, tuple(members), failure)
+        finally:
+            await self._clean_up()
+
+    async def _play_episodes(self) -> list[Played]:
+        tasks = [asyncio.create_task(self._play_episode(number)) for number in range(self.builder.episodes)]
+        try:
+            if isinstance(self._strategy, FailFast):
+                await self._until_failure(tasks)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        return [played for result in results if not isinstance(result, BaseException) for played in result]
+
+    async def _play_episode(self, number: int) -> list[Played]:
+        attempt = 0
+        try:
+            while True:
+                members = await play_episode(self.builder, self.key, number, attempt, self._settings)
+                if not self._is_worth_another(members, attempt):
+                    return members
+                attempt += 1
+        finally:
+            self._on_episode_end(self.builder.seats)
+
+    def _is_worth_another(self, members: Sequence[Played], attempt: int) -> bool:
+        if not isinstance(self._strategy, Retry) or attempt >= self._strategy.times:
+            return False
+        return any(member.error is not None and self._strategy.applies_to(member.error) for member in members)
+
+    async def _until_failure(self, tasks: Sequence[asyncio.Task[list[Played]]]) -> None:
+        """Wait until all have ended, or one has failed; then cancel the rest."""
+        waiting = set(tasks)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(member.status is not Status.OK for task in done for member in task.result()):
+                for task in waiting:
+                    task.cancel()
+                return
+
+    def _failure(self, members: Sequence[Played]) -> Failure | None:
+        """Why the group does not count."""
+        failed = [member for member in members if member.status is not Status.OK]
+        ok = len(members) - len(failed)
+        total = self.builder.episodes * self.builder.seats
+        first = next((member.error for member in failed if member.error is not None), None)
+        if not isinstance(self._strategy, KeepViable):
+            return first
+        needed = self._strategy.needed(total)
+        if ok >= needed:
+            return None
+        message = f"{ok} of {total} members are ok, {needed} are needed"
+        return Failure(first.layer if first else Layer.ENV, "NotViable", message)
+
+    # Grading
+
+    async def _grade(self, members: Sequence[Played], failure: Failure | None) -> None:
+        """Ask the group's grader, and leave one score per member that was played to an end."""
+        pending = [member for member in members if member.status is Status.OK]
+        if failure is not None:
+            self._score_failure(pending, Failure(failure.layer, failure.type, f"not graded: {failure.message}"))
+            return
+        grader = f"{type(self.builder).__name__}.grade_group"
+        try:
+            grades = await self.builder.grade_group([member.rollout for member in members])
+            if not isinstance(grades, Mapping):
+                raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(grades)}.")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lines stand and the scores say why there is no reward
+            self._score_failure(pending, failure_of(Layer.GRADER, error))
+            return
+        except BaseException as error:
+            self._score_failure(pending, failure_of(Layer.GRADER, error))
+            raise
+        for member in pending:
+            await self._take_grade(member, grades, grader)
+        self._name_strangers(grades, members, grader)
+
+    async def _take_grade(self, member: Played, grades: Mapping[str, Any], grader: str) -> None:
+        try:
+            if member.id not in grades:
+                raise GraderError(f"{grader} gave no grade for rollout {member.id}, which was played to an end.")
+            grade = checked_grade(grades[member.id], f"{grader} for rollout {member.id}")
+        except Exception as error:  # noqa: BLE001 - as above
+            self._score_failure([member], failure_of(Layer.GRADER, error))
+            return
+        self._score_grade(member, grade)
+        if (hook := self._settings.hooks.on_grade) is not None:
+            try:
+                await hook(member.rollout, grade)
+            except Exception as error:  # noqa: BLE001 - a hook that raises is a recorded failure
+                self._score("on_grade", None, rollout=member.id, error=failure_of(Layer.HOOK, error))
+
+    def _score_grade(self, member: Played, grade: Grade) -> None:
+        zero_on_limit = self._settings.limits.zero_reward_on_limit
+        member.reward, unclamped = clamp(member.reward_so_far + grade.reward, member.stop, zero_on_limit)
+        own = member.draft.grade
+        data = {
+            "reward_so_far": member.reward_so_far,
+            "grade": None if own is None else own.reward,
+            "group_grade": grade.reward,
+            "unclamped_reward": unclamped,
+            "reward_data": grade.reward_data,
+            "extra": grade.extra,
+        }
+        self._score("reward", member.reward, rollout=member.id, data=data)
+
+    def _score_failure(self, members: Sequence[Played], failure: Failure) -> None:
+        for member in members:
+            self._score("reward", None, rollout=member.id, error=failure)
+
+    def _name_strangers(self, grades: Mapping[str, Any], members: Sequence[Played], grader: str) -> None:
+        strangers = sorted(str(name) for name in grades.keys() - {member.id for member in members})
+        if strangers:
+            error = GraderError(f"{grader} graded what is no rollout of the group: {', '.join(strangers)}.")
+            self._score("reward", None, group=self.key, error=failure_of(Layer.GRADER, error))
+
+    def _score(
+        self,
+        name: str,
+        value: float | None,
+        *,
+        rollout: str | None = None,
+        group: GroupKey | None = None,
+        data: dict[str, Any] | None = None,
+        error: Failure | None = None,
+    ) -> None:
+        sink = self._settings.sink
+        score = Score(
+            id=new_id(),
+            run=sink.run,
+            session=sink.session,
+            rollout=rollout,
+            group=group,
+            name=name,
+            value=value,
+            data=data or {},
+            producer=f"{self.key.env}:{type(self.builder).__qualname__}",
+            at=utc_now(),
+            error=error,
+        )
+        sink.score(score)
+
+    async def _clean_up(self) -> None:
+        """Clean up after the group; what goes wrong there takes no reward away."""
+        try:
+            await self.builder.cleanup()
+        except Exception as error:  # noqa: BLE001 - anything at all is only said
+            self._score("cleanup", None, group=self.key, error=failure_of(Layer.ENV, error))

@@ -1,0 +1,325 @@
+"""Plays one env with one policy, and records it on every way out."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.tools import parse_error_of
+from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
+from rolltrace.policies.base import Completion, Request
+from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError, failure_of
+from rolltrace.rollout.contract import checked_completion, checked_observation, checked_result
+from rolltrace.rollout.hooks import Turn
+from rolltrace.rollout.settings import Settings, Stop, stop_at_limit, stop_for_failure
+from rolltrace.seeds import derive_seed
+from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.draft import Draft
+from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.outcome import Layer, StoppedBy, StopReason, Termination
+from rolltrace.trace.rollout import Usage
+from rolltrace.trace.snapshot import Freezer
+
+CORRECTION = (
+    "None of your tool calls could be read: {errors}. "
+    "Call a tool again, with the arguments as one valid JSON object, or answer without a tool."
+)
+
+
+class Player:
+    """Takes turns between a policy and an env until one of the ways out is reached.
+
+    Whatever the env returns is frozen before anything else happens, so the prompt of each step is a snapshot from
+    before the step; whatever ends the play, the draft holds all that happened until then.
+    """
+
+    def __init__(self, env: Env, draft: Draft, settings: Settings) -> None:
+        self.env = env
+        self.draft = draft
+        self.identity = draft.header.identity
+        self._policy = settings.policy
+        self._limits = settings.limits
+        self._hooks = settings.hooks
+        self._gate = settings.gate
+        self._freezer = Freezer(draft.notes)
+        self._base_sampling = self._sampling = settings.sampling
+        self._tools: tuple[ToolSpec, ...] = ()
+        self._step = 0
+        self._parse_failures = 0
+        self._total_tokens = 0
+        self._sampled_tokens = 0
+        self._deadline: float | None = None
+        identity = self.identity
+        self._seed = derive_seed(
+            settings.seed, identity.split, identity.iteration, identity.group, identity.index, identity.attempt
+        )
+
+    async def play(self) -> Stop:
+        """Play to an end. Only cancellation, and what stops the whole process, comes out as an exception."""
+        seconds = self._limits.seconds
+        try:
+            if seconds is None:
+                return await self._turns()
+            self._deadline = asyncio.get_running_loop().time() + seconds
+            async with asyncio.timeout_at(self._deadline):
+                return await self._turns()
+        except TimeoutError:  # only ours: a layer's own time-outs arrive blamed
+            return stop_at_limit(StopReason.TIMEOUT)
+        except BlamedError as blamed:
+            if self._is_late():
+                self.draft.note("", f"{blamed.layer} answered the time-out with {type(blamed.cause).__name__}")
+                return stop_at_limit(StopReason.TIMEOUT)
+            return stop_for_failure(failure_of(blamed.layer, blamed.cause))
+        except Exception as error:  # noqa: BLE001 - a bug of ours is a failed rollout too, and not a lost one
+            return stop_for_failure(failure_of(Layer.RUNNER, error))
+
+    async def _turns(self) -> Stop:
+        with BLAME_ENV:
+            observation = checked_observation(await self.env.initial_observation(), self.env, "initial_observation")
+        self._take_in(observation)
+        while True:
+            request, stop = await self._before_sampling()
+            if stop is not None:
+                return stop
+            try:
+                completion, seconds = await self._sample(request)
+            except ContextOverflowError:
+                return self._overflow()
+            stop = await self._after_sampling(request, completion, seconds)
+            if stop is not None:
+                return stop
+            self._step += 1
+
+    # Before sampling: wall clock, turns, messages added by hooks, context, total tokens, sampled tokens
+
+    async def _before_sampling(self) -> tuple[Request, Stop | None]:
+        limits = self._limits
+        if self._is_late():
+            return self._request(), stop_at_limit(StopReason.TIMEOUT)
+        if limits.max_turns is not None and self._step >= limits.max_turns:
+            return self._request(), stop_at_limit(StopReason.MAX_TURNS)
+        if self._hooks.before_turn is not None:
+            await self._let_hook_add_messages()
+        request = self._request()
+        return request, self._token_limits(request)
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
+
+    async def _let_hook_add_messages(self) -> None:
+        hook = self._hooks.before_turn
+        if hook is None:
+            return
+        with BLAME_HOOK:
+            added = await hook(Turn(self.identity, self._step, self.draft.prompt))
+        if not added:
+            return
+        messages = [as_message(message, "before_turn", self.draft.notes) for message in added]
+        if not await self._put_in(messages):
+            with BLAME_HOOK:
+                raise EnvError(
+                    f"{type(self.env).__name__} takes no messages from a hook: implement its `observe`, "
+                    "or return None from `before_turn`."
+                )
+
+    async def _put_in(self, messages: Sequence[Message]) -> bool:
+        """Put messages into the conversation, if the env takes them."""
+        with BLAME_ENV:
+            answer = await self.env.observe(messages)
+            if answer is None:
+                return False
+            observation = checked_observation(answer, self.env, "observe")
+        self._set_offers(observation)
+        added = self._freezer.freeze(observation.messages)
+        self.draft.replace(added if observation.replaces_history else [*self.draft.prompt, *added])
+        return True
+
+    def _request(self) -> Request:
+        return Request(
+            messages=self.draft.prompt,
+            tools=self._tools,
+            sampling=self._sampling,
+            seed=derive_seed(self._seed, self._step),
+            identity=self.identity,
+            step=self._step,
+        )
+
+    def _token_limits(self, request: Request) -> Stop | None:
+        limits = self._limits
+        context = self._policy.context_length if limits.context_length is None else limits.context_length
+        prompt_tokens: int | None = None
+        if context is not None or limits.max_total_tokens is not None:
+            with BLAME_POLICY:
+                prompt_tokens = self._policy.count_tokens(request)
+        if context is not None and prompt_tokens is not None and prompt_tokens + self._reserve() > context:
+            return self._overflow()
+        if limits.max_total_tokens is not None and (
+            self._total_tokens + (prompt_tokens or 0) >= limits.max_total_tokens
+        ):
+            return stop_at_limit(StopReason.MAX_TOTAL_TOKENS)
+        if limits.max_sampled_tokens is not None and self._sampled_tokens >= limits.max_sampled_tokens:
+            return stop_at_limit(StopReason.MAX_SAMPLED_TOKENS)
+        return None
+
+    def _reserve(self) -> int:
+        if self._limits.generation_reserve is not None:
+            return self._limits.generation_reserve
+        return self._sampling.max_tokens or 1
+
+    def _overflow(self) -> Stop:
+        if self.draft.rewards:
+            self.draft.replace_last_reward(self._limits.overflow_reward)
+        return stop_at_limit(StopReason.CONTEXT_OVERFLOW)
+
+    # Sampling
+
+    async def _sample(self, request: Request) -> tuple[Completion, float]:
+        self.draft.send()
+        async with self._gate:
+            started = time.perf_counter()
+            try:
+                with BLAME_POLICY:
+                    answer = await self._policy.complete(request)
+                    seconds = time.perf_counter() - started
+                    completion = checked_completion(answer, self._policy, self.draft.notes)
+            except BlamedError as blamed:
+                if isinstance(blamed.cause, ContextOverflowError):
+                    raise blamed.cause from blamed
+                raise
+        self.draft.came_back(completion.message.content if completion.raw is None else completion.raw)
+        self._count(completion.usage)
+        return completion, seconds
+
+    def _count(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self._total_tokens += usage.prompt_tokens + usage.completion_tokens
+            self._sampled_tokens += usage.completion_tokens
+        elif self._limits.max_total_tokens is not None or self._limits.max_sampled_tokens is not None:
+            with BLAME_POLICY:
+                raise PolicyError(
+                    f"A token budget is set, and policy {self._policy.name!r} does not report its usage: "
+                    "return Completion(usage=…), or set no budget."
+                )
+
+    # After sampling: length, then the env
+
+    async def _after_sampling(self, request: Request, completion: Completion, seconds: float) -> Stop | None:
+        parse_error = completion.parse_error
+        if not self.env.takes_any_completion:
+            if completion.termination is Termination.LENGTH:
+                return await self._cut(request, completion, seconds)
+            if completion.termination is Termination.MALFORMED:
+                reason = parse_error or "the response has no end of turn, or could not be read"
+                self._record(request, completion, seconds, reason, self._limits.malformed_reward)
+                return Stop(StopReason.PARSE_ERROR)
+            if calls := completion.message.tool_calls:
+                errors = [error for call in calls if (error := parse_error_of(call))]
+                if errors:
+                    parse_error = "; ".join(errors)
+                if len(errors) == len(calls):
+                    return await self._unparsable(request, completion, seconds, parse_error or "")
+        self._parse_failures = 0
+        return await self._step_env(request, completion, seconds, parse_error)
+
+    async def _cut(self, request: Request, completion: Completion, seconds: float) -> Stop | None:
+        self._record(request, completion, seconds, completion.parse_error, self._limits.cut_reward)
+        if self._limits.continue_after_cut and await self._put_in([completion.message]):
+            return None
+        return stop_at_limit(StopReason.MAX_TOKENS)
+
+    async def _unparsable(
+        self, request: Request, completion: Completion, seconds: float, parse_error: str
+    ) -> Stop | None:
+        self._parse_failures += 1
+        self._record(request, completion, seconds, parse_error, self._limits.parse_error_reward)
+        last_turn = self._limits.max_turns is not None and self._step + 1 >= self._limits.max_turns
+        corrigible = self._parse_failures <= self._limits.max_parse_retries and not last_turn
+        if corrigible and await self._put_in([completion.message, *_correction(completion.message, parse_error)]):
+            return None
+        return Stop(StopReason.PARSE_ERROR)
+
+    async def _step_env(
+        self, request: Request, completion: Completion, seconds: float, parse_error: str | None
+    ) -> Stop | None:
+        with BLAME_ENV:
+            result = checked_result(await self.env.step(completion), self.env)
+        self._record(request, completion, seconds, parse_error, result.reward, result)
+        if result.observation is not None:
+            self._take_in(result.observation)
+        if self._hooks.after_step is not None:
+            with BLAME_HOOK:
+                await self._hooks.after_step(Turn(self.identity, self._step, request.messages), completion, result)
+        if not result.done:
+            return None
+        if result.stop_reason is not None:
+            return Stop(str(result.stop_reason), StoppedBy.ENV, named_by_env=True)
+        was_cut = completion.termination is Termination.LENGTH
+        return Stop(StopReason.MAX_TOKENS if was_cut else StopReason.COMPLETED, StoppedBy.ENV)
+
+    # The record
+
+    def _record(
+        self,
+        request: Request,
+        completion: Completion,
+        seconds: float,
+        parse_error: str | None,
+        reward: float,
+        result: StepResult | None = None,
+    ) -> None:
+        """Add the step; without a result the env was not asked, and the reward is a limit's."""
+        told: dict[str, Any] = {}
+        if result is not None:
+            told = {name: getattr(result, name) for name in _TOLD_BY_ENV} | {"env_reward": result.reward}
+        raw = completion.raw
+        self.draft.step(
+            completion.message,
+            reward=reward,
+            tools=request.tools,
+            sampling=request.sampling,
+            termination=completion.termination,
+            parse_error=parse_error,
+            raw=None if raw == completion.message.content else raw,
+            policy_version=self._policy.version if completion.version is None else completion.version,
+            usage=completion.usage,
+            seconds=seconds,
+            tokens=completion.tokens,
+            **told,
+        )
+
+    def _take_in(self, observation: Observation) -> None:
+        """Freeze what the env shows, now: it may change its own lists in any way afterwards."""
+        self._set_offers(observation)
+        messages = self._freezer.freeze(observation.messages)
+        if observation.replaces_history:
+            self.draft.replace(messages)
+        else:
+            self.draft.extend(messages)
+
+    def _set_offers(self, observation: Observation) -> None:
+        self._tools = tuple(
+            as_tool(tool, f"tools[{place}]", self.draft.notes) for place, tool in enumerate(observation.tools)
+        )
+        self._sampling = self._base_sampling
+        if observation.stop:
+            stop = tuple(dict.fromkeys((*self._base_sampling.stop, *map(str, observation.stop))))
+            self._sampling = _with_stop(self._base_sampling, stop)
+
+
+_TOLD_BY_ENV = ("reward_data", "env_state", "extra", "metrics", "logs")
+
+
+def _correction(message: Message, parse_error: str) -> list[Message]:
+    """What tells a policy that no call of its could be read; servers demand an answer to every call that has an id."""
+    answers = [
+        Message("tool", parse_error_of(call) or parse_error, tool_call_id=call.id, name=call.name or None)
+        for call in message.tool_calls
+        if call.id is not None
+    ]
+    return [*answers, Message("user", CORRECTION.format(errors=parse_error))]
+
+
+def _with_stop(sampling: Sampling, stop: tuple[str, ...]) -> Sampling:
+    fields = {name: getattr(sampling, name) for name in Sampling.__struct_fields__}
+    return Sampling(**{**fields, "stop": stop})

@@ -1,0 +1,114 @@
+"""Plays many groups at once and hands each out as it finishes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+
+from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.errors import InputError
+from rolltrace.policies.base import Policy
+from rolltrace.rollout.contract import check_builder
+from rolltrace.rollout.group import GroupPlay, GroupResult
+from rolltrace.rollout.hooks import Hooks
+from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.settings import Settings
+from rolltrace.rollout.sink import Sink
+from rolltrace.rollout.strategies import KeepViable, Strategy
+from rolltrace.trace.message import Sampling
+from rolltrace.trace.score import GroupKey
+
+
+class Runner:
+    """Plays env groups with a policy, and writes a trace of every rollout to its sink.
+
+    Concurrency bounds the policy requests in flight. Groups are started while fewer rollouts than that are being
+    played, and the seats of an episode always start together, so a low bound cannot deadlock a game.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        sink: Sink,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
+        strategy: Strategy = KeepViable(),  # noqa: B008 - frozen
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        concurrency: int = 64,
+        seed: int = 0,
+    ) -> None:
+        if concurrency < 1:
+            raise InputError(f"Expected a concurrency of 1 or more, got {concurrency}.")
+        self.concurrency = concurrency
+        self._settings = Settings(policy, sink, limits, hooks, strategy, sampling, seed, asyncio.Semaphore(concurrency))
+        self._names: dict[tuple[str, int], dict[str, int]] = {}
+
+    async def play(
+        self, builders: Iterable[EnvGroupBuilder], *, iteration: int = 0, split: str = "train"
+    ) -> AsyncGenerator[GroupResult, None]:
+        """Play groups and yield each as it finishes.
+
+        When the caller is cancelled, or closes the generator early (`contextlib.aclosing`), what is in flight is
+        cancelled, recorded and awaited.
+        """
+        crowd = _Crowd(self.concurrency)
+        source = iter(builders)
+        try:
+            while True:
+                while crowd.has_room and (builder := next(source, None)) is not None:
+                    check_builder(builder)
+                    key = GroupKey(split, iteration, builder.env, self._name(builder.task, split, iteration))
+                    crowd.start(builder, key, self._settings)
+                if not crowd.playing:
+                    return
+                if (result := await crowd.next_finished()) is not None:
+                    yield result
+        finally:
+            await crowd.disperse()
+
+    def _name(self, task: str, split: str, iteration: int) -> str:
+        """The task's name, with a number where the iteration has played it before."""
+        times = self._names.setdefault((split, iteration), {})
+        name = task
+        while name in times:
+            times[task] += 1
+            name = f"{task}~{times[task]}"
+        times[name] = 1
+        return name
+
+
+class _Crowd:
+    """The groups being played: starts them, hears of each that ends, and sends all home."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.playing: set[asyncio.Task[GroupResult]] = set()
+        self._concurrency = concurrency
+        self._rollouts = 0
+        self._news: asyncio.Queue[asyncio.Task[GroupResult] | None] = asyncio.Queue()
+        """A group that ended, or None where only an episode did, which may make room."""
+
+    @property
+    def has_room(self) -> bool:
+        return self._rollouts < self._concurrency or not self.playing
+
+    def start(self, builder: EnvGroupBuilder, key: GroupKey, settings: Settings) -> None:
+        self._rollouts += builder.episodes * builder.seats
+        group = GroupPlay(builder, key, settings, on_episode_end=self._episode_ended)
+        task = asyncio.create_task(group.play())
+        task.add_done_callback(self._news.put_nowait)
+        self.playing.add(task)
+
+    def _episode_ended(self, seats: int) -> None:
+        self._rollouts -= seats
+        self._news.put_nowait(None)
+
+    async def next_finished(self) -> GroupResult | None:
+        task = await self._news.get()
+        if task is None:
+            return None
+        self.playing.discard(task)
+        return task.result()
+
+    async def disperse(self) -> None:
+        for task in self.playing:
+            task.cancel()
+        await asyncio.gather(*self.playing, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""A run on disk: its files, their writer and their reader."""

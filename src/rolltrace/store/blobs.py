@@ -1,0 +1,49 @@
+"""The bytes that messages carry, each once, in a file named by its content."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from rolltrace.errors import ChecksumError, InputError, RecordError
+from rolltrace.store.segment import sync_folder
+
+_NAME = re.compile(r"sha256-[0-9a-f]{64}")
+
+
+def blob_path(folder: Path, name: str) -> Path:
+    """Where a blob is; a name that is not a digest is refused, so that no path in a record is ever followed."""
+    if not _NAME.fullmatch(name):
+        raise InputError(f"Expected a blob's name, `sha256-` and 64 hexadecimal digits, got {name!r}.")
+    return folder / name
+
+
+def read_blob(folder: Path, name: str) -> bytes:
+    """The bytes of that name, and no others."""
+    path = blob_path(folder, name)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"Expected a blob at {path}, got: {error.strerror}.") from error
+    found = hashlib.sha256(data).hexdigest()
+    if name != f"sha256-{found}":
+        raise ChecksumError(f"Expected bytes of digest {name} in {path}, found sha256-{found}.")
+    return data
+
+
+def write_blob(folder: Path, name: str, data: bytes, writer: str) -> None:
+    """Put the bytes in place by renaming, so that nobody ever sees half of them."""
+    path = blob_path(folder, name)
+    if path.exists():
+        return
+    unfinished = folder / f".{name}.{writer}"
+    try:
+        with unfinished.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)

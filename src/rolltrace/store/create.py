@@ -1,0 +1,123 @@
+"""Makes a run, or opens an existing one for writing."""
+
+import logging
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rolltrace.errors import InputError, RunExistsError, RunNotFoundError
+from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info
+from rolltrace.store.segment import sync_folder
+from rolltrace.store.writer import RunWriter
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.draft import new_id
+from rolltrace.trace.freeform import Note, plain_mapping
+from rolltrace.version import __version__
+
+logger = logging.getLogger(__name__)
+
+_GIT_SECONDS = 2.0
+
+
+def create_run(path: str | Path, config: Mapping[str, Any] | None = None, join: bool = False) -> RunWriter:
+    """A writer for a new run at `path`; with `join`, for one that exists, as a new session.
+
+    A run that is joined keeps the config it was made with.
+    """
+    place = Path(path)
+    try:
+        info = _join(place) if join else _create(place, config)
+    except (InputError, RunNotFoundError):
+        raise
+    except OSError as error:
+        raise InputError(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
+    return RunWriter(place, info)
+
+
+def fresh_path(folder: str | Path, name: str) -> Path:
+    """A place in the folder at which there is nothing yet: the name, or the name with a number."""
+    safe = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).strip(".-") or "run"
+    path = Path(folder) / safe
+    number = 2
+    while path.exists():
+        path = Path(folder) / f"{safe}-{number}"
+        number += 1
+    return path
+
+
+def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:
+    if place.exists() and not place.is_dir():
+        raise InputError(f"Expected a place for a new run, got the file {place}. Choose another place.")
+    found = {entry.name for entry in place.iterdir()} if place.exists() else set()
+    if RUN_FILE in found:
+        raise _exists(place)
+    if found:
+        raise InputError(
+            f"Expected a new or empty directory for the run, got {place}, which holds other files. "
+            "Choose another place."
+        )
+    described = encode_info(
+        RunInfo(
+            id=new_id(),
+            created_at=utc_now(),
+            config=_plain_config(config),
+            package_version=__version__,
+            code_revision=_code_revision(),
+        )
+    )
+    place.mkdir(parents=True, exist_ok=True)
+    _write_new(place / RUN_FILE, described)
+    for folder in FOLDERS:
+        (place / folder).mkdir(exist_ok=True)
+    for folder_to_sync in (place, place.absolute().parent):
+        sync_folder(folder_to_sync)
+    return decode_info(described)
+
+
+def _join(place: Path) -> RunInfo:
+    if not (place / RUN_FILE).is_file():
+        raise RunNotFoundError(f"Expected a run to join at {place}, found no {RUN_FILE} there. Make it without `join`.")
+    info = decode_info((place / RUN_FILE).read_bytes())
+    for folder in FOLDERS:
+        (place / folder).mkdir(exist_ok=True)
+    return info
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    """Write a file that no other process has made, or is making."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        raise _exists(path.parent) from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _exists(place: Path) -> RunExistsError:
+    return RunExistsError(
+        f"Expected no run at {place}, found one: a run is never overwritten. Choose another place, or join it."
+    )
+
+
+def _plain_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    notes: list[Note] = []
+    plain = plain_mapping(config or {}, "config", notes)
+    for note in notes:
+        logger.warning("%s: %s", note.path, note.message)
+    return plain
+
+
+def _code_revision() -> str | None:
+    """The commit of the working directory, where git is there and quick to say it."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--verify", "HEAD"],  # noqa: S607 - whichever git the user runs
+            capture_output=True, stdin=subprocess.DEVNULL, timeout=_GIT_SECONDS, check=False, text=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None

@@ -1,0 +1,119 @@
+"""What became of every rollout that was begun: counts that must add up."""
+
+from collections import Counter
+from datetime import datetime
+
+import msgspec
+
+from rolltrace.store.layout import decode_versioned
+from rolltrace.trace.codec import json_encoder, seal, utc_now, verify
+from rolltrace.trace.rollout import FORMAT_VERSION
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `ledger/`: what one writer has done so far. The last line of each writer counts."""
+
+    v: int = FORMAT_VERSION
+    """The version of the format."""
+    run: str
+    session: str
+    at: datetime
+    dispatched: int = 0
+    """Rollouts begun, each attempt counting: recorded + unrecordable + dropped + in flight."""
+    recorded: int = 0
+    """Lines written."""
+    unrecordable: dict[str, int] = {}
+    """Rollouts that gave no line that can be kept, by reason."""
+    dropped: dict[str, int] = {}
+    """Lines that could not be written, by reason: the name of the system's error, or `closed`."""
+    in_flight: int = 0
+    """Rollouts begun whose line has not come."""
+    scores_recorded: int = 0
+    scores_dropped: dict[str, int] = {}
+    blobs_dropped: dict[str, int] = {}
+    """Blobs that could not be kept, by reason; the lines that name them are kept."""
+    closed: bool = False
+    """Whether the writer ended as it should."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every rollout is accounted for."""
+        lost = sum(self.unrecordable.values()) + sum(self.dropped.values())
+        return self.dispatched == self.recorded + lost + self.in_flight
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was handed in so far was recorded."""
+        return not (self.unrecordable or self.dropped or self.scores_dropped or self.blobs_dropped)
+
+
+class Tally:
+    """Counts on their way to a ledger."""
+
+    def __init__(self) -> None:
+        self.in_flight: set[str] = set()
+        self.closed = False
+        self.scores_dropped: Counter[str] = Counter()
+        self.blobs_dropped: Counter[str] = Counter()
+        self._dispatched = 0
+        self._recorded = 0
+        self._scores_recorded = 0
+        self._unrecordable: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+
+    def begin(self, rollout: str) -> None:
+        """Count a rollout that starts."""
+        self._dispatched += 1
+        self.in_flight.add(rollout)
+
+    def record(self, rollout: str) -> None:
+        """Count a line that was written."""
+        self._end(rollout)
+        self._recorded += 1
+
+    def drop(self, rollout: str, reason: str) -> None:
+        """Count a line that could not be written."""
+        self._end(rollout)
+        self._dropped[reason] += 1
+
+    def refuse(self, rollout: str, reason: str) -> None:
+        """Count a line that cannot be kept."""
+        self._end(rollout)
+        self._unrecordable[reason] += 1
+
+    def score(self) -> None:
+        """Count a score that was written."""
+        self._scores_recorded += 1
+
+    def ledger(self, run: str, session: str) -> Ledger:
+        """The counts as they stand."""
+        return Ledger(
+            run=run,
+            session=session,
+            at=utc_now(),
+            dispatched=self._dispatched,
+            recorded=self._recorded,
+            unrecordable=dict(self._unrecordable),
+            dropped=dict(self._dropped),
+            in_flight=len(self.in_flight),
+            scores_recorded=self._scores_recorded,
+            scores_dropped=dict(self.scores_dropped),
+            blobs_dropped=dict(self.blobs_dropped),
+            closed=self.closed,
+        )
+
+    def _end(self, rollout: str) -> None:
+        if rollout in self.in_flight:
+            self.in_flight.remove(rollout)
+        else:  # written without having been begun here, such as an imported one
+            self._dispatched += 1
+
+
+def encode_ledger(ledger: Ledger) -> bytes:
+    """A ledger as one line."""
+    return seal(json_encoder.encode(ledger))
+
+
+def decode_ledger(line: bytes) -> Ledger:
+    """The ledger of one line; the error says what is wrong and where."""
+    return decode_versioned(verify(line), Ledger, "ledger")

@@ -1,0 +1,42 @@
+"""Encodes what the encoder refused: text that UTF-8 cannot hold is cleaned, the rest becomes a placeholder."""
+
+from typing import Any
+
+import msgspec
+
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.convert import clean_message
+from rolltrace.trace.freeform import Note, clean_text, plain_value
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.message import Message, encode_hook
+
+json_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
+"""Writes records; it refuses text that UTF-8 cannot hold."""
+
+
+def encode_carefully(fields: dict[str, Any], notes: list[Note]) -> bytes:
+    """The fields as JSON, whatever they hold; where `notes` are among them, they come last and so tell all."""
+    return json_encoder.encode({name: _careful(value, name, notes) for name, value in fields.items()})
+
+
+def _careful(value: Any, path: str, notes: list[Note]) -> Any:
+    if value is notes:
+        return [Note(clean_text(note.path, "", []), clean_text(note.message, "", [])) for note in notes]
+    if isinstance(value, str):
+        return clean_text(value, path, notes)
+    if isinstance(value, Message):
+        return clean_message(value, path, notes)
+    if isinstance(value, FrozenMap | Blob | msgspec.Raw):  # strict JSON, or a name, since it was made
+        return value
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _careful(getattr(value, name), f"{path}.{name}", notes) for name in value.__struct_fields__}
+        return type(value)(**fields)
+    if isinstance(value, list | tuple):
+        return [_careful(item, f"{path}[{position}]", notes) for position, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {_careful(key, path, notes): _careful(item, f"{path}.{key}", notes) for key, item in value.items()}
+    try:
+        json_encoder.encode(value)
+    except Exception:  # noqa: BLE001 - whatever it is, the record must not fail for it
+        return plain_value(value, path, notes)
+    return value

@@ -1,0 +1,80 @@
+"""Freezes a history that somebody else owns and keeps changing."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.freeform import MAX_DEPTH, Note
+from rolltrace.trace.message import Message
+
+
+class Freezer:
+    """Turns histories into immutable messages; what has not changed since the last one is compared, not converted.
+
+    A message of the owner's is remembered by what it was, in a copy that shares nothing with it, so an edit at any
+    depth, by anybody, is seen.
+    """
+
+    def __init__(self, notes: list[Note]) -> None:
+        self._notes = notes
+        self._seen: dict[int, _Seen] = {}
+
+    def freeze(self, history: Iterable[Any], path: str = "messages") -> list[Message]:
+        """The history as it is now."""
+        frozen: list[Message] = []
+        seen: dict[int, _Seen] = {}
+        for position, original in enumerate(history):
+            if type(original) is Message:
+                frozen.append(as_message(original, f"{path}[{position}]", self._notes))
+                continue
+            before = self._seen.get(id(original))
+            if before is None or not before.is_still(original):
+                before = _Seen(original, as_message(original, f"{path}[{position}]", self._notes))
+            seen[id(original)] = before
+            frozen.append(before.message)
+        # An id may come to mean another object once its own is gone; `is_still` compares what it holds, not what it is.
+        self._seen = seen
+        return frozen
+
+
+class _Seen:
+    """One message of the owner's as it was when it was frozen."""
+
+    __slots__ = ("_copy", "_spelling", "message")
+
+    def __init__(self, original: Any, message: Message) -> None:
+        self.message = message
+        leaves: set[type] = set()
+        self._copy = _copy(original, leaves) if type(original) is dict else _OPAQUE
+        # `1 == True == 1.0`: where there are numbers, their spelling tells them apart.
+        self._spelling = repr(self._copy) if leaves & {bool, int, float} else None
+        if object in leaves:
+            self._copy = _OPAQUE
+
+    def is_still(self, original: Any) -> bool:
+        """Whether the owner's message says what it said."""
+        if self._copy is _OPAQUE:
+            return as_message(original, "", []) == self.message
+        return bool(original == self._copy) and (self._spelling is None or repr(original) == self._spelling)
+
+
+_OPAQUE = object()
+"""Stands for something whose parts cannot be copied and compared; it is converted each time."""
+
+
+def _copy(value: Any, leaves: set[type], depth: int = 0) -> Any:
+    """A copy of nested plain containers, and the kinds of what they hold; `object` for anything that is not plain."""
+    kind = type(value)
+    if kind is str or value is None:
+        return value
+    if kind in (bool, int, float):
+        leaves.add(kind)
+        return value
+    if kind is dict and depth < MAX_DEPTH:
+        if any(type(key) is not str for key in value):
+            leaves.add(object)
+        return {key: _copy(item, leaves, depth + 1) for key, item in value.items()}
+    if kind is list and depth < MAX_DEPTH:
+        return [_copy(item, leaves, depth + 1) for item in value]
+    leaves.add(object)
+    return value

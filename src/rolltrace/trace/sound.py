@@ -1,0 +1,214 @@
+"""Makes what others put into typed fields what those fields can hold, so that every line can be read back."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.freeform import Note, as_text, describe
+from rolltrace.trace.message import Sampling
+from rolltrace.trace.numbers import Number, as_float, as_number
+from rolltrace.trace.outcome import Termination
+from rolltrace.trace.rollout import Call, Grade, Header, Tokens, Usage
+
+_TEXTS = ("id", "run", "split", "env", "task", "group", "policy", "session")
+_COUNTS = ("iteration", "index", "attempt")
+_NUMBERS_OR_NONE = ("seed", "episode", "seat")
+
+
+def sound_header(header: Header, notes: list[Note]) -> dict[str, Any]:
+    """The fields of a header, each of its type."""
+    fields = {name: getattr(header, name) for name in Header.__struct_fields__}
+    for name in _TEXTS:
+        if type(fields[name]) is not str:
+            fields[name] = as_text(fields[name], name, notes)
+    for name in _COUNTS:
+        fields[name] = sound_integer(fields[name], name, notes) or 0
+    for name in _NUMBERS_OR_NONE:
+        fields[name] = sound_integer(fields[name], name, notes)
+    fields["policy_version"] = sound_version(header.policy_version, "policy_version", notes)
+    tags: Any = header.tags
+    if type(tags) is not tuple or any(type(tag) is not str for tag in tags):
+        listed = tags if isinstance(tags, tuple | list | set | frozenset) else (tags,)
+        fields["tags"] = tuple(as_text(tag, "tags", notes) for tag in listed)
+    fields["started_at"] = sound_time(header.started_at)
+    return fields
+
+
+def sound_time(time: datetime) -> datetime:
+    """The same moment in UTC; a time that does not say where it was read is taken for UTC."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def sound_text(value: Any, path: str, notes: list[Note]) -> str | None:
+    """Text or nothing."""
+    return value if value is None or type(value) is str else as_text(value, path, notes)
+
+
+def sound_integer(value: Any, path: str, notes: list[Note]) -> int | None:
+    """A whole number or nothing."""
+    if value is None or type(value) is int:
+        return value
+    number = as_number(value)
+    if number is not None and number == number and abs(number) != float("inf") and number == int(number):
+        return int(number)
+    notes.append(Note(path, f"expected a whole number, got {describe(value)}: left out"))
+    return None
+
+
+def sound_version(value: Any, path: str, notes: list[Note]) -> int | str | None:
+    """A policy's version: a whole number, a name or nothing."""
+    if value is None or type(value) in (int, str):
+        return value  # type: ignore[no-any-return]
+    number = as_number(value)
+    if type(number) is int:
+        return number
+    return as_text(value, path, notes)
+
+
+def sound_float(value: Any, path: str, notes: list[Note]) -> float | None:
+    """A number or nothing, as a float."""
+    if value is None or type(value) is float:
+        return value
+    if (number := as_float(value)) is None:
+        notes.append(Note(path, f"expected a number, got {describe(value)}: left out"))
+    return number
+
+
+def sound_termination(value: Any, path: str, notes: list[Note]) -> Termination | None:
+    """How a completion ended, in our words."""
+    if value is None or type(value) is Termination:
+        return value
+    try:
+        return Termination(value)
+    except (ValueError, TypeError):
+        notes.append(Note(path, f"expected one of {', '.join(Termination)}, got {describe(value)}: left out"))
+        return None
+
+
+def sound_usage(usage: Any, path: str, notes: list[Note]) -> Usage | None:
+    """Counts of tokens."""
+    if usage is None:
+        return None
+    if type(usage) is not Usage:
+        notes.append(Note(path, f"expected a Usage, got {describe(usage)}: left out"))
+        return None
+    if type(usage.prompt_tokens) is int and type(usage.completion_tokens) is int:
+        return usage
+    return Usage(
+        sound_integer(usage.prompt_tokens, f"{path}.prompt_tokens", notes) or 0,
+        sound_integer(usage.completion_tokens, f"{path}.completion_tokens", notes) or 0,
+    )
+
+
+def sound_tokens(tokens: Any, path: str, notes: list[Note]) -> Tokens | None:
+    """Token ids and log-probabilities as tuples of Python numbers, or nothing where they are not."""
+    if tokens is None:
+        return None
+    try:
+        logprobs = None if tokens.logprobs is None else _row(tokens.logprobs, as_float)
+        return Tokens(_row(tokens.prompt, _whole), _row(tokens.response, _whole), logprobs)
+    except Exception as error:  # noqa: BLE001 - a foreign array may do anything when walked
+        notes.append(Note(path, f"expected rows of numbers, got {describe(tokens)} ({error}): left out"))
+        return None
+
+
+def _row(values: Any, convert: Any) -> tuple[Any, ...]:
+    row = tuple(convert(value) for value in values)
+    if None in row:
+        raise TypeError(f"no number at {row.index(None)}")
+    return row
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int else sound_integer(value, "", [])
+
+
+def sound_sampling(sampling: Sampling, path: str, notes: list[Note]) -> Sampling:
+    """Settings of sampling, each of its type, so that equal ones are one entry of the record's table."""
+    floats = (sampling.temperature, sampling.top_p, sampling.min_p)
+    integers = (sampling.top_k, sampling.max_tokens)
+    if (
+        all(value is None or type(value) is float for value in floats)
+        and all(value is None or type(value) is int for value in integers)
+        and type(sampling.stop) is tuple
+        and all(type(text) is str for text in sampling.stop)
+    ):
+        return sampling
+    changes: dict[str, Any] = {
+        name: sound_float(getattr(sampling, name), f"{path}.{name}", notes)
+        for name in ("temperature", "top_p", "min_p")
+    }
+    for name in ("top_k", "max_tokens"):
+        changes[name] = sound_integer(getattr(sampling, name), f"{path}.{name}", notes)
+    stop: Any = sampling.stop
+    listed = stop if isinstance(stop, tuple | list) else () if stop is None else (stop,)
+    changes["stop"] = tuple(as_text(text, f"{path}.stop", notes) for text in listed)
+    return msgspec.structs.replace(sampling, **changes)
+
+
+def sound_call(call: Call, path: str, notes: list[Note]) -> Call:
+    """A call of a model that shares nothing that can change, with its messages as a record can hold them."""
+    return Call(
+        role=as_text(call.role, f"{path}.role", notes),
+        policy=as_text(call.policy, f"{path}.policy", notes),
+        prompt=tuple(as_message(message, f"{path}.prompt[{at}]", notes) for at, message in enumerate(call.prompt)),
+        reply=None if call.reply is None else as_message(call.reply, f"{path}.reply", notes),
+        step=sound_integer(call.step, f"{path}.step", notes),
+        policy_version=sound_version(call.policy_version, f"{path}.policy_version", notes),
+        raw=sound_text(call.raw, f"{path}.raw", notes),
+        error=call.error,
+        usage=sound_usage(call.usage, f"{path}.usage", notes),
+        seconds=sound_float(call.seconds, f"{path}.seconds", notes),
+    )
+
+
+def sound_grade(grade: Grade, path: str, notes: list[Note]) -> Grade:
+    """A grade whose numbers are numbers; what is none is moved to its `extra`."""
+    strays: dict[str, Any] = {}
+    numbers = sound_numbers(grade.reward_data, path, "reward_data", strays, notes)
+    reward = sound_reward(grade.reward, path, strays, notes)
+    return Grade(reward, numbers, with_strays(grade.extra, strays))
+
+
+def sound_reward(reward: Any, path: str, strays: dict[str, Any], notes: list[Note]) -> float:
+    """A reward as a float; what is no number is put among the strays, and NaN stands for it."""
+    if type(reward) is float:
+        return reward
+    number = as_float(reward)
+    if number is None:
+        strays["reward"] = reward
+        notes.append(Note(f"{path}.reward", "not a number: moved to extra, NaN in its place"))
+        return float("nan")
+    return number
+
+
+def sound_numbers(values: Any, path: str, place: str, strays: dict[str, Any], notes: list[Note]) -> dict[str, Number]:
+    """A flat map of numbers, as Python numbers in a fresh dict; what is no number is put among the strays."""
+    if type(values) is dict and not values:
+        return {}
+    numbers: dict[str, Number] = {}
+    try:
+        for name, value in values.items():
+            key = as_text(name, f"{path}.{place}", notes)
+            if (number := as_number(value)) is None:
+                strays[f"{place}.{key}"] = value
+                notes.append(Note(f"{path}.{place}.{key}", "not a number: moved to extra"))
+            else:
+                numbers[key] = number
+    except Exception as error:  # noqa: BLE001 - a hostile mapping may raise anywhere
+        strays[place] = values
+        notes.append(Note(f"{path}.{place}", f"expected a map of numbers, got {type(error).__name__}: moved to extra"))
+    return numbers
+
+
+def with_strays(extra: Any, strays: Mapping[str, Any]) -> Any:
+    """What is free-form anyway, and what had to be moved there."""
+    if not strays:
+        return extra
+    try:
+        return {**strays, **extra} if not strays.keys() & extra.keys() else {**extra, "moved": dict(strays)}
+    except Exception:  # noqa: BLE001 - as above; walking it later says what is wrong with it
+        return {"value": extra, **strays}

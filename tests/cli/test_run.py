@@ -1,0 +1,188 @@
+"""`rolltrace run`, `envs` and `demo`: what they print where, and their exit codes."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rolltrace.envs.registry import list_envs
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.outcome import Status
+
+
+def test_run_records_and_sums_up(rolltrace, tmp_path):
+    """A run is recorded where asked; data goes to standard output, progress and hints to standard error."""
+    shown = rolltrace("run", "arithmetic", "--groups", 2, "--group-size", 3, "--out", "here")
+    assert shown.exit_code == 0
+    assert len(list(RunReader(tmp_path / "here").rollouts())) == 6
+    assert "6 rollouts in 2 groups" in shown.stdout
+    assert "mean reward" in shown.stdout
+    assert "2/2 groups" in shown.stderr
+    assert "show here" in shown.stderr
+
+
+def test_json_summary_is_one_object(rolltrace):
+    """With --json, standard output is one JSON object and nothing else."""
+    shown = rolltrace("run", "arithmetic", "--iterations", 2, "--json", "--out", "here")
+    summary = json.loads(shown.stdout)
+    assert (summary["path"], summary["rollouts"], summary["groups"]) == ("here", 8, 2)
+    assert summary["ledger"]["recorded"] == 8
+
+
+def test_default_place_is_fresh(rolltrace, tmp_path):
+    """Without --out each run gets a new directory below runs/."""
+    for _ in range(2):
+        assert rolltrace("run", "arithmetic", "--group-size", 1).exit_code == 0
+    assert len([RunReader(path) for path in (tmp_path / "runs").iterdir()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["aritmetic"], "Did you mean 'arithmetic'"),
+        (["arithmetic", "--policy", "scripted:nosiy"], "Did you mean 'noisy'"),
+        (["arithmetic", "--policy", "nothing"], "policy"),
+        (["arithmetic", "--arg", "dificulty=2"], "Did you mean 'difficulty'"),
+        (["arithmetic", "--arg", "difficulty"], "KEY=VALUE"),
+        (["arithmetic", "--arg", "difficulty=1", "--arg", "difficulty=2"], "twice"),
+        (["arithmetic", "--arg", "difficulty=many"], "difficulty"),
+        (["arithmetic", "--groups", "0"], "--groups"),
+        (["arithmetic", "--grops", "1"], "--groups"),
+        (["arithmetic", "--out", "taken"], "never overwritten"),
+        (["problems", "--arg", "data=bad.jsonl"], "bad.jsonl:2"),
+        (["problems", "--arg", "data=missing.jsonl"], "missing.jsonl"),
+        (["no.such.module:Env"], "no.such.module"),
+        ([], "ENV"),
+    ],
+)
+def test_wrong_usage_ends_with_two(rolltrace, tmp_path, words, message):
+    """What was given wrongly is named on standard error, with exit code 2, no traceback and no run."""
+    rolltrace("run", "arithmetic", "--out", "taken")
+    (tmp_path / "bad.jsonl").write_text('{"id": "a", "question": "q", "answer": "a"}\n{"id": "b"\n')
+    shown = rolltrace("run", *words)
+    assert shown.exit_code == 2, shown.output
+    assert message in shown.stderr
+    assert shown.stdout == ""
+    assert isinstance(shown.exception, SystemExit)
+    assert not (tmp_path / "runs").exists()
+
+
+OWN = """
+from rolltrace.envs.base import Env, Observation, StepResult
+
+class Fine(Env):
+    async def initial_observation(self):
+        return Observation([{"role": "user", "content": "say something"}])
+
+    async def step(self, completion):
+        return StepResult(0.5, True)
+
+class Broken(Fine):
+    async def step(self, completion):
+        raise ValueError("no such square")
+"""
+
+
+def run_command(tmp_path, *words):
+    command = [sys.executable, "-m", "rolltrace", *words]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+def test_own_env_of_the_current_directory_is_played(tmp_path):
+    """A module in the current directory can be named, however the command was started."""
+    (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
+    script = Path(sys.executable).with_name("rolltrace")
+    for command in ([sys.executable, "-m", "rolltrace"], [script]):
+        words = [*command, "run", "mine:Fine", "--json"]
+        ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout)["mean_reward"] == 0.5
+
+
+def test_job_without_any_reward_ends_with_one(tmp_path):
+    """Where a group has no member with a reward, the exit code is 1, the reason is told, and all is recorded."""
+    (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
+    ended = run_command(tmp_path, "run", "mine:Broken", "--out", "here")
+    assert ended.returncode == 1
+    assert "1 of 1 groups have no member with a reward" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    shown = run_command(tmp_path, "show", "here").stdout
+    assert "env · ValueError: no such square" in shown
+
+
+ENDLESS = """
+import asyncio, sys
+
+class Endless:
+    name, version, context_length = "endless", None, None
+    def count_tokens(self, request):
+        return None
+    async def complete(self, request):
+        print("asked", flush=True)
+        await asyncio.sleep(3600)
+"""
+
+
+def test_interrupt_records_what_was_in_flight(tmp_path):
+    """Ctrl-C ends with 1 and no traceback, and every rollout in flight is recorded as cancelled."""
+    (tmp_path / "slow.py").write_text(textwrap.dedent(ENDLESS))
+    words = ["run", "arithmetic", "--policy", "slow:Endless", "--out", "here"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rolltrace", *words],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for _ in range(4):
+        assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "Interrupted" in errors
+    assert "Traceback" not in errors
+    reader = RunReader(tmp_path / "here")
+    assert [rollout.status for rollout in reader.rollouts()] == [Status.CANCELLED] * 4
+    assert all(ledger.closed for ledger in reader.ledgers().values())
+
+
+def test_terminal_gets_a_bar(in_terminal, tmp_path):
+    """On a terminal progress is a bar and not a line for each group; the summary is left when it is gone."""
+    code, shown = in_terminal("run", "arithmetic", "--groups", 30, "--out", "here")
+    assert code == 0
+    assert "━" in shown
+    assert "7/30 groups," not in shown
+    assert "120 rollouts in 30 groups" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+
+
+def test_envs_lists_every_name(rolltrace):
+    """Each environment has a line with what it is; as JSON, an object each."""
+    shown = rolltrace("envs")
+    names = {env.name for env in list_envs()}
+    assert {"arithmetic", "calculator", "problems"} <= names
+    for env in list_envs():
+        assert env.name in shown.stdout
+        assert env.summary in shown.stdout
+    assert {json.loads(line)["name"] for line in rolltrace("envs", "--json").stdout.splitlines()} == names
+
+
+def test_demo_can_be_repeated(rolltrace, tmp_path):
+    """Each demo is a run of its own, shows its rewards, and names commands that work."""
+    for name in ("demo", "demo-2"):
+        shown = rolltrace("demo")
+        assert shown.exit_code == 0
+        assert f"runs/{name}" in shown.stdout
+        for env in ("arithmetic", "calculator", "problems"):
+            assert f"{env}/0/" in shown.stdout
+    commands = re.findall(r"show (\S+) (\S+/\d+) ", shown.stderr)
+    assert commands
+    for words in commands:
+        assert rolltrace("show", *words).exit_code == 0
+
+
+def test_demo_does_not_overwrite(rolltrace):
+    """A place that was asked for and is taken is refused."""
+    assert rolltrace("demo", "--out", "here").exit_code == 0
+    assert rolltrace("demo", "--out", "here").exit_code == 2

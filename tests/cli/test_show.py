@@ -1,0 +1,239 @@
+"""`rolltrace show`: what a person can learn from it, and what no text in a record can do to them."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.codec import decode_rollout, utc_now
+from rolltrace.trace.draft import new_id
+from rolltrace.trace.message import Message, ToolCall
+from rolltrace.trace.outcome import Layer, Status, StoppedBy, Termination
+from rolltrace.trace.rollout import Failure, Grade
+from rolltrace.trace.score import GroupKey, Score
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold] :smile: \x9b2J \r over"
+
+
+def in_order(text, *pieces):
+    """Whether the pieces stand in the text in this order."""
+    place = -1
+    for piece in pieces:
+        place = text.find(piece, place + 1)
+        assert place >= 0, f"{piece!r} is missing, or not after the one before, in:\n{text}"
+
+
+def unwrapped(text):
+    """What was shown, whatever the lines were folded at."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).replace("│", " ").split())
+
+
+def tools(draft):
+    draft.extend([Message("system", "Use the tool."), Message("user", "12 * 7?")])
+    draft.send()
+    call = ToolCall("calculator", '{"expression": "12*7"}', "c1")
+    draft.step(
+        Message("assistant", "Let me see.", tool_calls=(call,), reasoning="a product"),
+        reward=0.0, env_reward=0.0, env_state={"turn": 1}, termination=Termination.TOOL_CALLS,
+    )  # fmt: skip
+    draft.extend([Message("tool", "84", tool_call_id="c1", name="calculator")])
+    draft.send()
+    draft.step(
+        Message("assistant", "84."),
+        reward=-0.1, env_reward=1.0, reward_data={"correct": True, "format": 0.5}, extra={"reference": "84"},
+        parse_error="no end of turn",
+    )  # fmt: skip
+    draft.grade = Grade(0.25, {"style": 0.25})
+
+
+def test_rollout_reads_like_a_transcript(rolltrace, make_run):
+    """Messages in order, calls with their answers, each step's numbers after its answer, and how it ended."""
+    shown = rolltrace("show", make_run(tools), "two/0")
+    assert shown.exit_code == 0
+    in_order(
+        shown.stdout,
+        "train/sums/0/two/0", "ok", "tester",
+        "system", "Use the tool.", "user", "12 * 7?",
+        "assistant", "a product", "Let me see.", "call 1", "calculator", '{"expression": "12*7"}',
+        "step 0", "reward  0", "env_state", "turn=1", "tool_calls",
+        "tool", "answers call 1", "84",
+        "assistant", "84.", "step 1", "-0.1", "the env's 1",
+        "reward_data", "correct true", "format 0.5", "extra", "reference=84", "parse_error", "no end of turn",
+        "completed", "stopped by the env", "reward", "grade", "0.25", "style 0.25",
+    )  # fmt: skip
+    assert shown.stdout.count("12 * 7?") == 1
+
+
+def test_run_is_a_table_of_rollouts(rolltrace, make_run, one_plus_one):
+    """Without an id, every rollout has a line with its reward and stop reason, below the run's own facts."""
+    path = make_run(one_plus_one, tools)
+    shown = rolltrace("show", path)
+    in_order(shown.stdout, str(path), "2 rollouts in 1 group", "mean reward 1 (n = 2)", "two/0", "two/1")
+    for rollout in RunReader(path).rollouts():
+        assert rollout.id[-8:] in shown.stdout
+
+
+def test_failure_names_its_layer(rolltrace, make_run, one_plus_one):
+    """An error has its layer, type and message in both views; its traceback is folded unless asked for."""
+    failure = Failure(Layer.ENV, "ValueError", "no such square", "Traceback\n  File one\n  File two\nValueError: last")
+    outcome = {
+        "status": Status.ERROR, "stop_reason": "error", "stopped_by": StoppedBy.RUNNER, "error": failure,
+        "reward": None,
+    }  # fmt: skip
+    path = make_run(one_plus_one, outcome=outcome)
+    assert "env · ValueError: no such square" in rolltrace("show", path).stdout
+    shown = rolltrace("show", path, "two/0").stdout
+    in_order(shown, "error", "stopped by the runner", "env · ValueError: no such square", "ValueError: last", "--full")
+    assert "File two" not in shown
+    assert "File two" in rolltrace("show", path, "two/0", "--full").stdout
+
+
+def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
+    """A score named reward is the reward that is shown, and a grader's failure is named."""
+    path = make_run(one_plus_one, one_plus_one)
+    first, second = RunReader(path).rollouts()
+    failure = Failure(Layer.GRADER, "TimeoutError", "too slow")
+    with create_run(path, join=True) as writer:
+        common = {"run": writer.run, "session": writer.session, "at": utc_now()}
+        writer.score(Score(id=new_id(), rollout=first.id, name="reward", value=0.125, producer="judge", **common))
+        writer.score(Score(id=new_id(), rollout=second.id, name="reward", value=None, error=failure, **common))
+        group = GroupKey("train", 0, "sums", "two")
+        cleanup = Failure(Layer.ENV, "OSError", "left dirty")
+        writer.score(Score(id=new_id(), group=group, name="cleanup", value=None, error=cleanup, **common))
+    table = rolltrace("show", path).stdout
+    in_order(table, "mean reward 0.125 (n = 1)", "two/0", "0.125", "two/1", "grader · TimeoutError: too slow")
+    assert "cleanup: env · OSError: left dirty" in table
+    in_order(rolltrace("show", path, "two/0").stdout, "reward 0.125", "reward_so_far 1", "judge")
+
+
+def test_group_is_shown_whole(rolltrace, make_run, one_plus_one):
+    """The name of a group shows each of its rollouts."""
+    shown = rolltrace("show", make_run(one_plus_one, one_plus_one), "two")
+    in_order(shown.stdout, "train/sums/0/two/0", "train/sums/0/two/1")
+
+
+def test_json_is_the_record(make_run, one_plus_one):
+    """`--json` gives the very records, checksums included."""
+    path = make_run(one_plus_one, tools)
+    ended = subprocess.run(
+        [sys.executable, "-m", "rolltrace", "show", path, "--json"], capture_output=True, check=True
+    )  # fmt: skip
+    assert [decode_rollout(line) for line in ended.stdout.splitlines(keepends=True)] == list(RunReader(path).rollouts())
+
+
+def hostile(draft):
+    draft.extend([Message("user", HOSTILE, name=HOSTILE)])
+    draft.send()
+    draft.step(
+        Message(HOSTILE, HOSTILE, tool_calls=(ToolCall(HOSTILE, HOSTILE, HOSTILE, HOSTILE),), reasoning=HOSTILE),
+        reward=0.0, reward_data={HOSTILE: 1.0}, env_state={HOSTILE: HOSTILE}, extra={HOSTILE: [{HOSTILE: HOSTILE}]},
+        parse_error=HOSTILE, raw=HOSTILE, policy_version=HOSTILE,
+    )  # fmt: skip
+    draft.extend([Message("tool", HOSTILE, tool_call_id="other" + HOSTILE)])
+    draft.note(HOSTILE, HOSTILE)
+
+
+@pytest.fixture
+def hostile_run(make_run):
+    """A run in which every text that anyone can write is hostile."""
+    failure = Failure(Layer.ENV, HOSTILE, HOSTILE, HOSTILE)
+    return make_run(
+        hostile,
+        outcome={"status": Status.ERROR, "stop_reason": HOSTILE, "error": failure},
+        env=f"env{HOSTILE}", task=HOSTILE, group=HOSTILE, policy=HOSTILE, tags=(HOSTILE,), task_data={HOSTILE: HOSTILE},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("ID",), ("ID", "--full"), ("nobody",)])
+def test_hostile_text_cannot_steer_the_terminal(in_terminal, hostile_run, words):
+    """On a terminal, of all that models and envs wrote nothing but visible characters comes out."""
+    [rollout] = RunReader(hostile_run).rollouts()
+    code, shown = in_terminal("show", hostile_run, *(rollout.id if word == "ID" else word for word in words))
+    assert code == (2 if "nobody" in words else 0)
+    ours = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    for character in "\x1b\x07\x9b\u202e\u202c\r":
+        assert character not in ours
+    if "nobody" not in words:
+        assert "[bold]markup[/bold] :smile:" in unwrapped(shown)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_lines_fit_the_terminal(in_terminal, make_run, columns):
+    """No line is wider than the terminal, and nothing is lost by folding."""
+    path = make_run(lambda draft: (draft.extend([Message("user", "word " * 100 + "x" * 300)]), draft.send()))
+    _, shown = in_terminal("show", path, "two/0", columns=columns)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert max(map(len, plain.splitlines())) <= columns
+    assert plain.count("word") == 100
+    assert plain.count("x") == 300
+
+
+def test_colours_only_on_a_terminal(in_terminal, make_run, one_plus_one, rolltrace):
+    """A terminal gets colours, NO_COLOR takes them away, and a pipe never has any."""
+    path = make_run(one_plus_one)
+    coloured = in_terminal("show", path, "two/0")[1]
+    assert re.search(r"\x1b\[[0-9;]*3[0-9]", coloured)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", in_terminal("show", path, "two/0", NO_COLOR="1")[1])
+    assert "\x1b" not in rolltrace("show", path, "two/0").stdout
+
+
+def test_pipe_is_not_folded(rolltrace, make_run):
+    """What goes to a program keeps its lines."""
+    long = "word " * 500 + "end"
+    path = make_run(lambda draft: (draft.extend([Message("user", long)]), draft.send()))
+    assert f"  {long}\n" in rolltrace("show", path, "two/0").stdout
+
+
+def test_wrong_names_end_with_two(rolltrace, make_run, one_plus_one):
+    """A missing run and an unknown id are wrong usage: exit code 2, a message that helps, no traceback."""
+    path = make_run(one_plus_one)
+    for words, message in ((("nowhere",), "found nothing there"), ((path, "tow/0"), "Did you mean 'two/0'")):
+        shown = rolltrace("show", *words)
+        assert shown.exit_code == 2
+        assert message in shown.stderr
+        assert shown.stdout == ""
+        assert isinstance(shown.exception, SystemExit)
+
+
+def test_damage_is_told_and_the_rest_shown(rolltrace, make_run, one_plus_one):
+    """A torn tail is told on standard error; what is whole is shown."""
+    path = make_run(one_plus_one, one_plus_one)
+    [segment] = (path / "rollouts").iterdir()
+    segment.write_bytes(segment.read_bytes()[:-30])
+    shown = rolltrace("show", path)
+    assert shown.exit_code == 0
+    assert f"rollouts/{segment.name}:2" in shown.stderr
+    assert "1 rollout in 1 group" in shown.stdout
+
+
+def test_lost_rollouts_are_told(rolltrace, make_run):
+    """A session that lost something says what and why."""
+    path = make_run()
+    with create_run(path, join=True) as writer:
+        writer.write(type("Line", (), {"id": "a", "data": b"torn", "blobs": ()})())
+    assert "1 unrecordable (not one line)" in rolltrace("show", path).stdout
+
+
+def test_empty_run_is_shown(rolltrace, make_run):
+    """A run without rollouts is no error."""
+    shown = rolltrace("show", make_run())
+    assert shown.exit_code == 0
+    assert "0 rollouts" in shown.stdout
+
+
+def test_closed_pipe_is_no_traceback(make_run, one_plus_one):
+    """`rolltrace show RUN | head -1` ends quietly."""
+    path = make_run(*[one_plus_one] * 300)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rolltrace", "show", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )  # fmt: skip
+    assert json.loads(process.stdout.readline())["env"] == "sums"
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    process.wait()
+    assert errors == b""

@@ -1,0 +1,51 @@
+"""Hostile text made visible."""
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.cli.screen.visible import visible_json, visible_line, visible_text
+
+
+@given(st.text())
+def test_nothing_that_steers_a_terminal_is_left(text):
+    """Of control, formatting and separator characters only the allowed ones come out, whatever goes in."""
+    for shown, allowed in ((visible_text(text), "\n\t\u200c\u200d"), (visible_line(text), "\u200c\u200d")):
+        steering = {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+        assert steering <= set(allowed)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_escaped_json_means_the_same(text):
+    """Escaping what could steer a terminal does not change what a JSON line says."""
+    line = json.dumps({"text": text}, ensure_ascii=False).encode()
+    assert json.loads(visible_json(line)) == {"text": text}
+    assert {c for c in visible_json(line) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")} <= {"\n"}
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("\x1b[2J", "␛[2J"),
+        ("\x9b2J", "⟨U+009B⟩2J"),
+        ("a\rb", "a␍b"),
+        ("\x7f", "␡"),
+        ("\u202eabc", "⟨U+202E⟩abc"),
+        ("\u2066abc", "⟨U+2066⟩abc"),
+        ("a\U000e0041", "a⟨U+E0041⟩"),
+        ("a\u2028b", "a⟨U+2028⟩b"),
+        ("naïve 数学 🙂", "naïve 数学 🙂"),
+    ],
+)
+def test_what_is_shown(hostile, shown):
+    """Each kind of unseen character has a picture or its number; ordinary text of any language is left alone."""
+    assert visible_text(hostile) == shown
+
+
+def test_lines_stay_lines():
+    """Text keeps its line feeds, a name does not."""
+    assert visible_text("a\n\tb") == "a\n\tb"
+    assert visible_line("a\n\tb") == "a␊␉b"

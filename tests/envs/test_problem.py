@@ -1,0 +1,99 @@
+import pickle
+
+import pytest
+
+from rolltrace.envs.problem import ProblemEnv, ProblemGroup
+from rolltrace.errors import EnvError
+from rolltrace.policies.base import Completion
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Termination
+
+
+def half_right(answer, reference):
+    return 0.3
+
+
+def has_working(reply):
+    return 0.5 if "because" in reply else 0.0
+
+
+async def play(text, termination=Termination.EOS, **options):
+    env = ProblemEnv("What is 6 * 7?", "42", **options)
+    await env.initial_observation()
+    return await env.step(Completion(message=Message("assistant", text), termination=termination))
+
+
+@pytest.mark.parametrize(
+    ("text", "termination", "reward", "correct", "form", "well_formed", "stop_reason"),
+    [
+        ("Answer: 42", Termination.EOS, 1.0, 1.0, 1.0, 1.0, None),
+        ("Answer: 42", Termination.STOP_SEQUENCE, 1.0, 1.0, 1.0, 1.0, None),
+        ("Answer: 42", Termination.TOOL_CALLS, 1.0, 1.0, 1.0, 1.0, None),
+        ("Answer: 42", Termination.LENGTH, 0.9, 1.0, 0.0, 0.0, "max_tokens"),
+        ("Answer: 42", Termination.MALFORMED, 0.9, 1.0, 0.0, 0.0, None),
+        ("Answer: 41", Termination.EOS, 0.0, 0.0, 1.0, 1.0, None),
+        ("Answer: 41", Termination.LENGTH, -0.1, 0.0, 0.0, 0.0, "max_tokens"),
+        ("it is 42", Termination.EOS, -0.1, 0.0, 0.0, 1.0, None),
+        ("", Termination.EOS, -0.1, 0.0, 0.0, 1.0, None),
+        ("it is", Termination.LENGTH, -0.1, 0.0, 0.0, 0.0, "max_tokens"),
+        ("it is", Termination.MALFORMED, -0.1, 0.0, 0.0, 0.0, None),
+    ],
+)
+async def test_the_reward_on_every_termination(text, termination, reward, correct, form, well_formed, stop_reason):
+    """The reward is format_coef * (format - 1) + correct, and format needs an end of its own and an answer."""
+    result = await play(text, termination)
+    assert result.reward == pytest.approx(reward)
+    assert result.reward_data == {"correct": correct, "format": form, "well_formed": well_formed}
+    assert (result.done, result.stop_reason) == (True, stop_reason)
+
+
+async def test_scores_between_stay_between():
+    """A check that says 0.3 and a form that says 0.5 are not rounded to right or wrong."""
+    result = await play("because\nAnswer: x", check=half_right, format_check=has_working, format_coef=0.2)
+    assert result.reward == pytest.approx(0.2 * (0.5 - 1) + 0.3)
+    assert result.reward_data == {"correct": 0.3, "format": 0.5, "well_formed": 1.0}
+
+
+async def test_what_is_no_number_is_extra():
+    """The reference and the answer that was found are kept, as text, apart from the numbers."""
+    result = await play("Answer: 41")
+    assert result.extra == {"reference": "42", "answer": "41"}
+    assert result.metrics == {"correct": 0.0, "format": 1.0, "answered": 1.0}
+    assert (await play("no")).extra == {"reference": "42", "answer": None}
+
+
+async def test_the_prompt_has_system_examples_and_question_in_order():
+    """What comes before the question is put before it."""
+    examples = (Message("user", "What is 1 + 1?"), Message("assistant", "Answer: 2"))
+    env = ProblemEnv("What is 6 * 7?", "42", system="Be brief.", examples=examples)
+    messages = (await env.initial_observation()).messages
+    assert [(message.role, message.content) for message in messages] == [
+        ("system", "Be brief."),
+        ("user", "What is 1 + 1?"),
+        ("assistant", "Answer: 2"),
+        ("user", "What is 6 * 7?"),
+    ]
+
+
+async def test_calls_out_of_order_say_what_to_do():
+    """An env is single use, and says so."""
+    env = ProblemEnv("?", "42")
+    reply = Completion(message=Message("assistant", ""))
+    with pytest.raises(EnvError, match="before initial_observation"):
+        await env.step(reply)
+    await env.initial_observation()
+    with pytest.raises(EnvError, match="single use"):
+        await env.initial_observation()
+    await env.step(reply)
+    with pytest.raises(EnvError, match="after the episode was done"):
+        await env.step(reply)
+
+
+async def test_a_group_pickles_and_makes_fresh_envs():
+    """A builder that was sent elsewhere plays the same problem, each time from the start."""
+    group = ProblemGroup(env="e", task="t", question="?", reference="1", check=half_right, episodes=2, tags=("a",))
+    copy = pickle.loads(pickle.dumps(group))
+    assert copy == group
+    [first], [second] = await copy.make_episode(0), await copy.make_episode(1)
+    assert first is not second
+    assert (first.reference, first.check, first.takes_any_completion) == ("1", half_right, True)

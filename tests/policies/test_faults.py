@@ -1,0 +1,147 @@
+import asyncio
+import pickle
+
+import msgspec
+import pytest
+
+from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
+from rolltrace.policies.base import Completion, Policy, Request
+from rolltrace.policies.faults import DEEP, HUGE, KINDS, Faulty, UnprintableError
+from rolltrace.policies.noisy import Noisy
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.message import Message, ToolSpec
+from rolltrace.trace.outcome import Termination
+from rolltrace.trace.rollout import Identity
+
+TOOL = ToolSpec("calculator", "calculates", FrozenMap.of({"type": "object", "properties": {"expression": {}}}))
+
+
+def ask(step=0, seed=0, tools=(), attempt=None):
+    identity = None if attempt is None else Identity("i", "r", "s", "train", 0, "e", "t", "g", 0, attempt)
+    return Request(messages=(Message("user", "What is 1 + 2?"),), step=step, seed=seed, tools=tools, identity=identity)
+
+
+def is_json(text):
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+async def test_length_cuts_the_answer():
+    """A cut reply is the beginning of the proper one."""
+    reply = await Faulty("length").complete(ask())
+    proper = await Noisy().complete(ask())
+    assert reply.termination is Termination.LENGTH
+    assert proper.message.content.startswith(reply.message.content)
+    assert len(reply.message.content) < len(proper.message.content)
+
+
+async def test_malformed_says_so():
+    """Broken framing has a termination, a parse error and the raw text."""
+    reply = await Faulty("malformed").complete(ask())
+    assert reply.termination is Termination.MALFORMED
+    assert reply.parse_error
+    assert reply.raw
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("raise", PolicyError), ("overflow", ContextOverflowError), ("raise_unprintable", UnprintableError)],
+)
+async def test_errors_are_raised(kind, error):
+    """Three kinds of error, of which one cannot even be printed."""
+    with pytest.raises(error) as caught:
+        await Faulty(kind).complete(ask())
+    if kind == "raise_unprintable":
+        with pytest.raises(RuntimeError):
+            str(caught.value)
+    else:
+        assert str(caught.value)
+
+
+async def test_hang_waits_until_it_is_cancelled():
+    """A policy that never answers gives way to cancellation, and leaves nothing running."""
+    task = asyncio.create_task(Faulty("hang").complete(ask()))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("tools", [(), (TOOL,)])
+async def test_tool_calls_that_cannot_be_parsed(tools):
+    """Alone or beside a valid one, the broken call says that it is broken and keeps its text."""
+    [broken] = (await Faulty("bad_tool_json").complete(ask(tools=tools))).message.tool_calls
+    assert broken.error
+    assert not is_json(broken.arguments)
+    reply = await Faulty("mixed_tool_calls").complete(ask(tools=tools))
+    valid, broken = reply.message.tool_calls
+    assert (valid.error, valid.name, is_json(valid.arguments)) == (None, "calculator", True)
+    assert broken.error
+    assert valid.id != broken.id
+    assert reply.parse_error
+    assert reply.termination is Termination.TOOL_CALLS
+
+
+async def test_tool_calls_that_cannot_be_run():
+    """An unknown tool and arguments that do not fit are well-formed calls; deep ones are JSON that may not be read."""
+    [unknown] = (await Faulty("unknown_tool").complete(ask(tools=(TOOL,)))).message.tool_calls
+    [misfit] = (await Faulty("bad_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
+    [deep] = (await Faulty("deep_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
+    assert unknown.name != TOOL.name
+    assert (misfit.name, "expression" in msgspec.json.decode(misfit.arguments)) == (TOOL.name, False)
+    assert deep.arguments.count("[") == DEEP
+    assert unknown.error is misfit.error is deep.error is None
+
+
+async def test_hostile_text():
+    """Nothing, far too much, half a character, and characters that hurt terminals and pages."""
+    texts = {
+        kind: (await Faulty(kind).complete(ask())).message.content
+        for kind in ("empty", "huge", "surrogate", "nonsense")
+    }
+    assert texts["empty"] == ""
+    assert len(texts["huge"]) == HUGE
+    with pytest.raises(UnicodeEncodeError):
+        texts["surrogate"].encode()
+    assert not texts["nonsense"].isprintable()
+
+
+async def test_not_a_completion():
+    """A policy may return anything at all."""
+    assert not isinstance(await Faulty("not_a_completion").complete(ask()), Completion)
+    assert isinstance(await Faulty("not_a_completion", at=1).complete(ask()), Completion)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_strikes_only_where_it_is_told_to(kind):
+    """Before, after, and in later attempts, the policy plays like the noisy one; it is a policy, and pickles."""
+    policy = pickle.loads(pickle.dumps(Faulty(kind, at=2, times=2, attempts=1)))
+    assert isinstance(policy, Policy)
+    assert [step for step in range(6) if policy.strikes(ask(step))] == [2, 3]
+    assert [attempt for attempt in range(3) if policy.strikes(ask(2, attempt=attempt))] == [0]
+    proper = Noisy()
+    for request in (ask(0), ask(1), ask(4), ask(2, attempt=1)):
+        assert await policy.complete(request) == await proper.complete(request)
+
+
+def test_a_share_is_drawn_from_the_seed():
+    """The same rollouts are struck in every run, about as many as asked for."""
+    policy = Faulty("empty", share=0.3)
+    struck = [seed for seed in range(1000) if policy.strikes(ask(seed=seed))]
+    assert 250 < len(struck) < 350
+    assert struck == [seed for seed in range(1000) if Faulty("raise", share=0.3).strikes(ask(seed=seed))]
+    assert not any(Faulty("empty", share=0).strikes(ask(seed=seed)) for seed in range(100))
+
+
+def test_wrong_settings_are_refused():
+    """An unknown kind suggests the nearest, and a share is between 0 and 1."""
+    with pytest.raises(UnknownNameError, match=r"no kind of fault 'lenght'\. Did you mean 'length'\?"):
+        Faulty("lenght")
+    with pytest.raises(InputError, match="share from 0 to 1"):
+        Faulty("empty", share=2)

@@ -1,0 +1,225 @@
+"""Broken envs, builders, policies and sinks: a clear error, a recorded failure, and the other members unharmed."""
+
+import asyncio
+import re
+
+import pytest
+
+from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.errors import EnvError
+from rolltrace.policies.base import Completion
+from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Layer, Status
+from stage import Counting, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
+
+
+class Talk(Env):
+    """Does what the test says."""
+
+    def __init__(self, first=None, result=None, close=None):
+        self.first = first if first is not None else Observation([Message("user", "Hi.")])
+        self.result = result if result is not None else StepResult(1.0, done=True)
+        self.on_close = close
+
+    async def initial_observation(self):
+        return self.first
+
+    async def step(self, completion):
+        return self.result
+
+    async def close(self):
+        if self.on_close is not None:
+            await self.on_close()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Talk(first="Hi."), "initial_observation to return an Observation, got str"),
+        (Talk(first=[{"role": "user", "content": "Hi."}]), "return an Observation, got list"),
+        (Talk(first=Observation("Hi.")), "list of messages, got str"),
+        (Talk(first=Observation([3])), r"got int: 3 at messages\[0\]"),
+        (Talk(result=(1.0, True)), "step to return a StepResult, got tuple"),
+        (Talk(result=StepResult("1.0", done=True)), "number as reward, got str"),
+        (Talk(result=StepResult(None, done=True)), "number as reward, got NoneType"),
+        (Talk(result=StepResult(1.0, done=False)), "an observation or done=True"),
+        (Talk(result=StepResult(1.0, done=True, reward_data=[1])), "mapping as reward_data, got list"),
+        (Talk(result=StepResult(1.0, done=True, env_state=None)), "mapping as env_state, got NoneType"),
+        (Talk(result=StepResult(1.0, done=False, observation="more")), "return an Observation, got str"),
+    ],
+)
+async def test_an_env_that_returns_the_wrong_thing(tmp_path, env, message):
+    """The error says what was expected, what came, and from where."""
+    policy = Remembering(said("x"))
+    await play(tmp_path / "run", Stage(lambda _: env), policy)
+    [rollout] = recorded(tmp_path / "run")
+    assert_faithful(rollout, policy)
+    assert (rollout.status, rollout.error.layer, rollout.error.type) == (Status.ERROR, Layer.ENV, "EnvError")
+    assert re.search(message, rollout.error.message)
+
+
+def explode(number):
+    raise OSError("no such game")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (explode, "OSError", "no such game"),
+        (lambda _: [Talk(), Talk()], "EnvError", "one env per seat, 1 in all, got 2"),
+        (lambda _: [], "EnvError", "got 0"),
+    ],
+)
+async def test_an_episode_that_cannot_be_made(tmp_path, make, kind, message):
+    """An exception in a constructor, or the wrong number of envs, is a recorded failure of every seat."""
+    stage = Stage(make, episodes=2)
+    await play(tmp_path / "run", stage, Remembering(said("x")))
+    rollouts = recorded(tmp_path / "run")
+    assert [(rollout.index, rollout.error.layer, rollout.error.type) for rollout in rollouts] == [
+        (0, Layer.ENV, kind),
+        (1, Layer.ENV, kind),
+    ]
+    assert message in rollouts[0].error.message
+    assert stage.cleaned == 1
+
+
+class NotEnvs(EnvGroupBuilder):
+    """Makes things that are no envs."""
+
+    env = "broken"
+    task = "t"
+
+    async def make_episode(self, number):
+        return ["env"]
+
+
+async def test_things_that_are_no_envs():
+    """The error says how to make an env of them."""
+    sink = MemorySink()
+    async for _ in Runner(Remembering(said("x")), sink=sink).play([NotEnvs()]):
+        pass
+    [rollout] = sink.rollouts
+    assert "subclass rolltrace.Env" in rollout.error.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("env", "", "env to be a name"),
+        ("task", 3, "task to be a name"),
+        ("episodes", 0, "1 or more"),
+        ("seats", "2", "1 or more"),
+    ],
+)
+async def test_a_builder_without_a_name_or_a_number(field, value, message):
+    """A builder that cannot be named or counted is refused before anything is played."""
+    stage = Stage(lambda _: Talk())
+    setattr(stage, field, value)
+    with pytest.raises(EnvError, match=message):
+        async for _ in Runner(Remembering(said("x")), sink=MemorySink()).play([stage]):
+            pass
+
+
+async def raise_on_close():
+    raise OSError("stuck")
+
+
+async def test_an_exception_in_close_is_a_note(tmp_path):
+    """A close that fails takes no reward away."""
+    await play(tmp_path / "run", Stage(lambda _: Talk(close=raise_on_close)), Remembering(said("x")))
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.status, rollout.reward) == (Status.OK, 1.0)
+    assert any("OSError: stuck" in note.message for note in rollout.notes)
+
+
+async def test_a_close_that_hangs_is_a_note(tmp_path):
+    """The record is written though the env never finishes closing."""
+
+    async def hang():
+        await asyncio.Event().wait()
+
+    await play(
+        tmp_path / "run",
+        Stage(lambda _: Talk(close=hang)),
+        Remembering(said("x")),
+        limits=Limits(close_seconds=0.001),
+    )
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.status, rollout.reward) == (Status.OK, 1.0)
+    assert any("did not end" in note.message for note in rollout.notes)
+
+
+async def test_an_exception_in_clean_up_takes_no_reward_away(tmp_path):
+    """A clean-up that fails is said in a score about the group."""
+
+    class Messy(Stage):
+        async def cleanup(self):
+            raise OSError("stuck")
+
+    [group] = await play(tmp_path / "run", Messy(lambda _: Talk()), Remembering(said("x")))
+    assert group.rewards == [1.0]
+    [score] = RunReader(tmp_path / "run").scores()
+    assert (score.name, score.value, score.error.type) == ("cleanup", None, "OSError")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda request: "hello", "return a Completion, got str"),
+        (lambda request: Completion(message="hello"), "give a message, got str"),
+        (lambda request: Completion(message=Message("assistant", "x"), termination="eos"), "Termination, got str"),
+    ],
+)
+async def test_a_policy_that_returns_the_wrong_thing(answer, message):
+    """The failure is the policy's."""
+
+    class Loose(Remembering):
+        async def complete(self, request):
+            return answer(request)
+
+    sink = MemorySink()
+    async for _ in Runner(Loose(), sink=sink).play([Stage(lambda _: Talk())]):
+        pass
+    [rollout] = sink.rollouts
+    assert rollout.error.layer is Layer.POLICY
+    assert message in rollout.error.message
+
+
+async def test_a_response_that_json_cannot_hold_is_recorded():
+    """A lone surrogate or a field of the wrong type in a response never costs the rollout."""
+    odd = Completion(message=Message("assistant", "x\ud800"), raw="raw \udfff")
+    sink = MemorySink()
+    async for group in Runner(Remembering(odd), sink=sink).play([Stage(lambda _: Talk(), grader=Counting())]):
+        assert group.rewards == [11.0]
+    [rollout] = sink.rollouts
+    assert rollout.steps[0].trace.policy_response.content == "x\ufffd"
+    assert rollout.steps[0].raw == "raw \ufffd"
+    assert rollout.notes
+
+
+async def test_a_sink_that_raises_loses_its_record_not_the_rollout(caplog):
+    """Recording never stops training."""
+
+    class Full(MemorySink):
+        def write(self, line):
+            raise OSError("no space")
+
+    async for group in Runner(Remembering(said("x")), sink=Full()).play([Stage(lambda _: Talk())]):
+        assert group.rewards == [1.0]
+    assert "no space" in caplog.text
+
+
+async def test_a_token_budget_needs_usage():
+    """A budget that cannot be kept is said, not ignored."""
+    silent = Completion(message=Message("assistant", "x"))
+    sink = MemorySink()
+    limits = Limits(max_sampled_tokens=5)
+    async for _ in Runner(Remembering(silent), sink=sink, limits=limits).play([Stage(lambda _: Meddling())]):
+        pass
+    [rollout] = sink.rollouts
+    assert rollout.error.layer is Layer.POLICY
+    assert "usage" in rollout.error.message

@@ -1,0 +1,382 @@
+"""Groups: indexes, strategies, group grades, names, order and cancellation."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from rolltrace.errors import EnvError, InputError
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.outcome import Layer, Status, StopReason
+from rolltrace.trace.rollout import Grade
+from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
+
+
+class Turnstile:
+    """Lets policy requests through one by one, in an order that the test chooses."""
+
+    def __init__(self):
+        self.doors = {}
+        self.arrived = asyncio.Event()
+
+    def door(self, index):
+        return self.doors.setdefault(index, asyncio.Event())
+
+    async def __call__(self, request):
+        await self.door(request.identity.index).wait()
+        return said(f"I am {request.identity.index}.")
+
+
+async def test_members_keep_their_index_when_they_finish_out_of_order(tmp_path):
+    """A member's index is its episode, not the order in which it finished."""
+    stile = Turnstile()
+    policy = Remembering(stile)
+    task = asyncio.create_task(play(tmp_path / "run", GradedStage(lambda _: Meddling(turns=1), episodes=4), policy))
+    for index in (2, 0, 3, 1):
+        await asyncio.sleep(0)
+        stile.door(index).set()
+    [group] = await task
+    assert [member.index for member in group.members] == [0, 1, 2, 3]
+    for rollout in recorded(tmp_path / "run"):
+        assert rollout.steps[0].trace.policy_response.content == f"I am {rollout.index}."
+    assert [member.reward for member in group.members] == [101.0, 201.0, 301.0, 401.0]
+
+
+async def test_group_grades_land_by_rollout_id(tmp_path):
+    """Each score names its rollout and holds the parts of the total."""
+
+    class Shuffled(GradedStage):
+        async def grade_group(self, rollouts):
+            return dict(reversed(list((await super().grade_group(rollouts)).items())))
+
+    [group] = await play(
+        tmp_path / "run",
+        Shuffled(lambda _: Meddling(turns=1), episodes=3, grader=Counting(0.5)),
+        Remembering(said("x")),
+    )
+    index_of = {rollout.id: rollout.index for rollout in recorded(tmp_path / "run")}
+    scores = list(RunReader(tmp_path / "run").scores())
+    assert {index_of[score.rollout]: score.value for score in scores} == {0: 101.5, 1: 201.5, 2: 301.5}
+    for score in scores:
+        assert score.data["reward_so_far"] == 1.5
+        assert score.data["grade"] == 0.5
+        assert score.data["group_grade"] == 100.0 * (index_of[score.rollout] + 1)
+    assert group.rewards == [101.5, 201.5, 301.5]
+
+
+class Flaky:
+    """Fails so often per index before it answers."""
+
+    def __init__(self, failures):
+        self.failures = dict(failures)
+
+    def __call__(self, request):
+        index = request.identity.index
+        if request.step == 1 and self.failures.get(index, 0) > request.identity.attempt:
+            raise ConnectionError(f"attempt {request.identity.attempt} of {index}")
+        return said(f"{index}.{request.identity.attempt}")
+
+
+async def test_retry_plays_the_episode_anew(tmp_path):
+    """A retry is a fresh episode with its own record; the member keeps its index and the last attempt counts."""
+    stage = GradedStage(lambda _: Meddling(turns=2), episodes=3)
+    policy = Remembering(Flaky({1: 2, 2: 5}))
+    [group] = await play(tmp_path / "run", stage, policy, strategy=Retry(2))
+    rollouts = recorded(tmp_path / "run")
+    assert [(rollout.index, rollout.attempt, rollout.status) for rollout in rollouts] == [
+        (0, 0, "ok"),
+        (1, 0, "error"),
+        (1, 1, "error"),
+        (1, 2, "ok"),
+        (2, 0, "error"),
+        (2, 1, "error"),
+        (2, 2, "error"),
+    ]
+    for rollout in rollouts:
+        assert_faithful(rollout, policy)
+    assert len({rollout.id for rollout in rollouts}) == 7
+    assert [(member.index, member.attempt) for member in group.members] == [(0, 0), (1, 2), (2, 2)]
+    assert group.failure is not None
+    assert group.failure.layer is Layer.POLICY
+    assert len(stage.made) == 7
+    with pytest.raises(EnvError, match="ConnectionError"):
+        group.raise_for_failure()
+
+
+async def test_retry_does_not_repeat_what_cannot_help(tmp_path):
+    """A grader's failure is not retried: the play was fine."""
+    stage = Stage(lambda _: Meddling(turns=1), grader=Counting(ValueError("no")))
+    await play(tmp_path / "run", stage, Remembering(said("x")), strategy=Retry(3))
+    [rollout] = recorded(tmp_path / "run")
+    assert rollout.error.layer is Layer.GRADER
+
+
+async def test_attempts_have_seeds_of_their_own(tmp_path):
+    """A retry draws other chances than the attempt before, and the same ones in every run."""
+    seeds = {}
+
+    def remember(request):
+        seeds.setdefault(request.identity.attempt, []).append(request.seed)
+        if request.identity.attempt == 0:
+            raise ConnectionError
+        return said("x")
+
+    for name in ("one", "two"):
+        await play(tmp_path / name, Stage(lambda _: Meddling(turns=1)), Remembering(remember), strategy=Retry(1))
+    assert seeds[0][0] == seeds[0][1] != seeds[1][0] == seeds[1][1]
+
+
+async def test_fail_fast_cancels_awaits_and_records_before_clean_up(tmp_path):
+    """Under fail-fast no sibling is still running when clean-up starts, and each is recorded."""
+    running = set()
+    all_in = asyncio.Event()
+    at_clean_up = []
+
+    async def answer(request):
+        index = request.identity.index
+        running.add(index)
+        if len(running) == 4:
+            all_in.set()
+        try:
+            await all_in.wait()
+            if index == 2:
+                raise ConnectionError("down")
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):  # a sibling that takes its time to stop
+                await asyncio.sleep(0)
+            running.discard(index)
+
+    class Watched(GradedStage):
+        async def cleanup(self):
+            await super().cleanup()
+            at_clean_up.append((set(running), [env.closed for env in self.made]))
+
+    stage = Watched(lambda _: Meddling(), episodes=4)
+    [group] = await play(tmp_path / "run", stage, Remembering(answer), strategy=FailFast())
+    assert at_clean_up == [(set(), [1, 1, 1, 1])]
+    rollouts = recorded(tmp_path / "run")
+    assert [rollout.status for rollout in rollouts] == ["cancelled", "cancelled", "error", "cancelled"]
+    assert all(rollout.pending_prompt is not None for rollout in rollouts)
+    assert group.failure is not None
+    assert group.failure.message == "down"
+    assert stage.seen == ()
+
+
+async def test_fail_fast_leaves_a_null_score_for_who_had_finished(tmp_path):
+    """A member that waits for a group grade that will not come is told so by a score."""
+    first_done = asyncio.Event()
+
+    async def answer(request):
+        if request.identity.index == 1:
+            await first_done.wait()
+            raise ConnectionError("down")
+        return said("x")
+
+    class Announcing(Meddling):
+        async def close(self):
+            await super().close()
+            first_done.set()
+
+    stage = GradedStage(lambda number: Announcing(turns=1), episodes=2)
+    await play(tmp_path / "run", stage, Remembering(answer), strategy=FailFast())
+    [first, second] = recorded(tmp_path / "run")
+    assert (first.status, second.status) == ("ok", "error")
+    [score] = RunReader(tmp_path / "run").scores()
+    assert (score.rollout, score.name, score.value) == (first.id, "reward", None)
+    assert "down" in score.error.message
+
+
+@pytest.mark.parametrize(("share", "viable"), [(0.0, True), (0.5, True), (0.75, False)])
+async def test_keep_viable(tmp_path, share, viable):
+    """Failures are data; the group counts while the share holds, and its grader sees the failed members too."""
+    stage = GradedStage(lambda _: Meddling(turns=2), episodes=4)
+    [group] = await play(
+        tmp_path / "run", stage, Remembering(Flaky({0: 9, 3: 9})), strategy=KeepViable(share), concurrency=1
+    )
+    assert [member.status for member in group.members] == ["error", "ok", "ok", "error"]
+    assert (group.failure is None) == viable
+    assert len(stage.seen) == (4 if viable else 0)
+    assert [member.reward for member in group.members] == [None, 203.0, 303.0, None] if viable else [None] * 4
+    assert len(group.rewards) == (2 if viable else 0)
+
+
+class BadGroup(GradedStage):
+    """A stage whose group grader does what the test says."""
+
+    def __init__(self, grades, **settings):
+        super().__init__(lambda _: Meddling(turns=1), episodes=3, **settings)
+        self.grades = grades
+
+    async def grade_group(self, rollouts):
+        return self.grades(rollouts)
+
+
+def raising(rollouts):
+    raise RuntimeError("no judge")
+
+
+@pytest.mark.parametrize(
+    ("grades", "values", "message"),
+    [
+        (raising, [None, None, None], "no judge"),
+        (lambda rollouts: [Grade(1.0)] * 3, [None, None, None], "by rollout id"),
+        (lambda rollouts: {r.id: Grade(1.0) for r in rollouts if r.index != 1}, [2.0, None, 2.0], "no grade for"),
+        (lambda rollouts: {r.id: Grade(float("nan") if r.index == 1 else 1.0) for r in rollouts}, [2, None, 2], "nan"),
+        (lambda rollouts: {r.id: 1.0 if r.index == 1 else Grade(1.0) for r in rollouts}, [2, None, 2], "Grade"),
+        (lambda rollouts: {r.id: Grade("good" if r.index == 1 else 1.0) for r in rollouts}, [2, None, 2], "good"),
+    ],
+)
+async def test_a_group_grader_that_fails(tmp_path, grades, values, message):
+    """A group grader's failure is a null score with the error, on the rollout it concerns; the others keep theirs."""
+    [group] = await play(tmp_path / "run", BadGroup(grades), Remembering(said("x")))
+    rollouts = {rollout.id: rollout for rollout in recorded(tmp_path / "run")}
+    assert all(rollout.status is Status.OK for rollout in rollouts.values())
+    scores = {rollouts[score.rollout].index: score for score in RunReader(tmp_path / "run").scores()}
+    assert [scores[index].value for index in range(3)] == values
+    assert [member.reward for member in group.members] == values
+    failed = [score for score in scores.values() if score.value is None]
+    assert all(score.error.layer is Layer.GRADER for score in failed)
+    assert all(message in score.error.message for score in failed)
+
+
+async def test_grades_for_strangers_are_named(tmp_path):
+    """A grade for what is no rollout of the group is a recorded failure; the members keep theirs."""
+    stage = BadGroup(lambda rollouts: {"stranger": Grade(5.0)} | {r.id: Grade(1.0) for r in rollouts})
+    [group] = await play(tmp_path / "run", stage, Remembering(said("x")))
+    assert group.rewards == [2.0, 2.0, 2.0]
+    [score] = [score for score in RunReader(tmp_path / "run").scores() if score.rollout is None]
+    assert score.group.group == "task"
+    assert "stranger" in score.error.message
+
+
+async def test_groups_have_names_unique_within_an_iteration(tmp_path):
+    """A task that repeats within an iteration gets a number, also where a task has such a name already."""
+    tasks = ["a", "b", "a", "a~2", "a"]
+    groups = await play(
+        tmp_path / "run", [Stage(lambda _: Meddling(turns=1), task=task) for task in tasks], Remembering(said("x"))
+    )
+    assert sorted(group.group for group in groups) == ["a", "a~2", "a~2~2", "a~3", "b"]
+
+
+async def test_groups_are_yielded_as_they_finish():
+    """A slow group does not hold back a quick one."""
+    slow = asyncio.Event()
+
+    async def answer(request):
+        if request.identity.task == "slow":
+            await slow.wait()
+        return said("x")
+
+    stages = [Stage(lambda _: Meddling(turns=1), task=task) for task in ("slow", "quick")]
+    seen = []
+    async for group in Runner(Remembering(answer), sink=MemorySink()).play(stages):
+        seen.append(group.task)
+        slow.set()
+    assert seen == ["quick", "slow"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 100])
+async def test_concurrency_bounds_policy_requests(concurrency):
+    """No more requests are in flight than the bound, and the bound is used."""
+    in_flight = most = 0
+
+    async def answer(request):
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0)
+        in_flight -= 1
+        return said("x")
+
+    stages = [Stage(lambda _: Meddling(), episodes=4) for _ in range(8)]
+    async for _ in Runner(Remembering(answer), sink=MemorySink(), concurrency=concurrency).play(stages):
+        pass
+    assert most == min(concurrency, 32)
+
+
+async def test_groups_are_made_only_when_there_is_room():
+    """An endless source of groups is drawn from as rollouts end, not all at once."""
+    drawn = 0
+
+    def source():
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield Stage(lambda _: Meddling(turns=1), episodes=2)
+
+    runner = Runner(Remembering(said("x")), sink=MemorySink(), concurrency=4)
+    async with contextlib.aclosing(runner.play(source())) as groups:
+        async for _ in groups:
+            break
+    assert drawn <= 5
+
+
+async def test_a_cancelled_run_records_what_was_in_flight(tmp_path):
+    """Cancelling a run records every rollout in flight, cleans up every group, and raises again."""
+    waiting = 0
+    all_in = asyncio.Event()
+
+    async def answer(request):
+        nonlocal waiting
+        if request.step == 0:
+            return said("x")
+        waiting += 1
+        if waiting == 12:
+            all_in.set()
+        await asyncio.Event().wait()
+
+    stages = [Stage(lambda _: Meddling(), episodes=4, task=f"t{number}") for number in range(3)]
+    policy = Remembering(answer)
+    task = asyncio.create_task(play(tmp_path / "run", stages, policy))
+    await all_in.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    rollouts = recorded(tmp_path / "run")
+    assert len(rollouts) == 12
+    for rollout in rollouts:
+        assert (rollout.status, rollout.stop_reason) == (Status.CANCELLED, StopReason.CANCELLED)
+        assert_faithful(rollout, policy)
+        assert len(rollout.steps) == 1
+    assert [stage.cleaned for stage in stages] == [1, 1, 1]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_closing_early_records_what_was_in_flight():
+    """A caller that has seen enough closes the generator; the rest is cancelled, recorded and awaited."""
+
+    async def answer(request):
+        if request.identity.group != "task":
+            await asyncio.Event().wait()
+        return said("x")
+
+    sink = MemorySink()
+    runner = Runner(Remembering(answer), sink=sink)
+    async with contextlib.aclosing(runner.play([Stage(lambda _: Meddling(turns=1)) for _ in range(3)])) as groups:
+        async for group in groups:
+            assert group.group == "task"
+            break
+    assert sorted(rollout.status for rollout in sink.rollouts) == ["cancelled", "cancelled", "ok"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_the_ledger_adds_up_after_all_this(tmp_path):
+    """Every attempt that was dispatched is recorded."""
+    stage = Stage(lambda _: Meddling(turns=2), episodes=3)
+    await play(tmp_path / "run", stage, Remembering(Flaky({1: 2, 2: 5})), strategy=Retry(2))
+    [ledger] = RunReader(tmp_path / "run").ledgers().values()
+    assert (ledger.dispatched, ledger.recorded, ledger.in_flight) == (7, 7, 0)
+
+
+def test_strategies_refuse_what_makes_no_sense():
+    """A share is from 0 to 1, and one cannot retry less than never."""
+    with pytest.raises(InputError, match="0 to 1"):
+        KeepViable(1.5)
+    with pytest.raises(InputError, match="0 or more"):
+        Retry(-1)
+    with pytest.raises(InputError, match="1 or more"):
+        Runner(Remembering(said("x")), sink=MemorySink(), concurrency=0)

@@ -1,0 +1,114 @@
+"""Games: seats that share one play are rollouts of their own in one episode."""
+
+import asyncio
+
+import pytest
+from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, play, recorded, said
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.rollout.strategies import Retry
+from rolltrace.trace.message import Message
+
+
+class Table:
+    """Two players speak in turn; each waits for the other."""
+
+    def __init__(self, rounds):
+        self.moves = []
+        self.rounds = rounds
+        self.changed = asyncio.Condition()
+
+    async def move(self, seat, text):
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.moves) % 2 == seat)
+            self.moves.append((seat, text))
+            self.changed.notify_all()
+            await self.changed.wait_for(lambda: self.over or len(self.moves) % 2 == seat)
+
+    @property
+    def over(self):
+        return len(self.moves) >= 2 * self.rounds
+
+
+class Player(Env):
+    """One seat at a table."""
+
+    def __init__(self, table, seat):
+        self.table = table
+        self.seat = seat
+
+    async def initial_observation(self):
+        return Observation([Message("user", f"You are seat {self.seat}.")])
+
+    async def step(self, completion):
+        await self.table.move(self.seat, completion.message.content)
+        heard = [text for seat, text in self.table.moves if seat != self.seat]
+        over = self.table.over
+        return StepResult(1.0 - self.seat, done=over, observation=Observation([Message("user", f"Heard {heard}.")]))
+
+
+def make_table(number):
+    """Both seats of one game."""
+    table = Table(rounds=3)
+    return [Player(table, 0), Player(table, 1)]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 64])
+async def test_a_low_bound_cannot_deadlock_a_game(tmp_path, concurrency):
+    """Seats start together, and waiting for another seat's move holds no request."""
+    policy = Remembering(lambda request: said(f"move {request.step} of {request.identity.seat}"))
+    stage = GradedStage(make_table, episodes=3, seats=2, grader=Counting())
+    [group] = await asyncio.wait_for(play(tmp_path / "run", stage, policy, concurrency=concurrency), 60)
+    rollouts = recorded(tmp_path / "run")
+    assert [(rollout.index, rollout.episode, rollout.seat) for rollout in rollouts] == [
+        (0, 0, 0),
+        (1, 0, 1),
+        (2, 1, 0),
+        (3, 1, 1),
+        (4, 2, 0),
+        (5, 2, 1),
+    ]
+    for rollout in rollouts:
+        assert_faithful(rollout, policy)
+        assert rollout.stop_reason == "completed"
+    assert [member.reward for member in group.members] == [
+        pytest.approx(10 + 3.0 * (1 - index % 2) + 100 * (index + 1)) for index in range(6)
+    ]
+
+
+async def test_an_episode_is_retried_whole(tmp_path):
+    """When one seat fails, all seats of that episode play anew, each with its own record and index."""
+
+    def answer(request):
+        if request.identity.seat == 1 and request.identity.episode == 1 and request.identity.attempt == 0:
+            raise ConnectionError("seat 1 fell asleep")
+        return said("x")
+
+    stage = Stage(make_table, episodes=2, seats=2)
+    [group] = await play(tmp_path / "run", stage, Remembering(answer), strategy=Retry(1))
+    assert [(r.index, r.attempt, r.stop_reason) for r in recorded(tmp_path / "run")] == [
+        (0, 0, "completed"),
+        (1, 0, "completed"),
+        (2, 0, "episode_aborted"),
+        (2, 1, "completed"),
+        (3, 0, "error"),
+        (3, 1, "completed"),
+    ]
+    assert [member.attempt for member in group.members] == [0, 0, 1, 1]
+
+
+async def test_cancelling_a_game_records_every_seat(tmp_path):
+    """A cancelled game is `cancelled` at every seat, not `episode_aborted`."""
+    waiting = asyncio.Event()
+
+    async def answer(request):
+        if request.identity.seat == 1:
+            waiting.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(play(tmp_path / "run", Stage(make_table, seats=2), Remembering(answer)))
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["cancelled", "cancelled"]

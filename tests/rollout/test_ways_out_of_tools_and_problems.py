@@ -1,0 +1,135 @@
+"""The rows of "Every way out of a rollout" that need tools or one prompt: these envs keep no history to meddle with."""
+
+import pytest
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.problem import ProblemEnv
+from rolltrace.envs.tool_env import ToolEnv
+from rolltrace.envs.tools import Tool, ToolResult
+from rolltrace.rollout.limits import Limits
+from rolltrace.trace.message import Message, ToolCall
+from rolltrace.trace.outcome import StoppedBy, StopReason, Termination
+from stage import BROKEN_CALL, GOOD_CALL, Case, Remembering, called, expect_limit, never, said
+
+
+@pytest.mark.parametrize(
+    ("completion", "reason", "reward"),
+    [
+        (said("Answer: 4"), "completed", 1.0),
+        (said("Answer: 4", Termination.LENGTH), "max_tokens", 0.9),
+        (said("Answer: 4", Termination.MALFORMED), "completed", 0.9),
+        (said("four, I th", Termination.LENGTH), "max_tokens", -0.1),
+    ],
+)
+async def test_one_prompt_env_takes_cut_and_malformed_responses(tmp_path, completion, reason, reward):
+    """A one-prompt env charges a cut or malformed response itself, and both graders are asked."""
+    make = lambda _: ProblemEnv("What is 2 + 2?", "4")  # noqa: E731 - one line reads best
+    case = Case(tmp_path, make, Remembering(completion))
+    rollout = await case.play()
+    assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", reason, "env")
+    assert case.rewards() == case.env_rewards() == [pytest.approx(reward)]
+    assert case.graded
+    assert case.group_graded == [pytest.approx(reward + 110)]
+
+
+def look(at: str) -> str:
+    """Look at something.
+
+    Args:
+        at: what to look at
+
+    """
+    if at == "sun":
+        raise ValueError("too bright")
+    return f"You see the {at}."
+
+
+def stop_here() -> ToolResult:
+    """End it."""
+    return ToolResult("The end.", stop=True)
+
+
+def tool_env(**settings):
+    """A conversation with tools."""
+    return ToolEnv([Message("user", "Look around.")], [Tool.of(look), Tool.of(stop_here)], **settings)
+
+
+async def test_tool_env_turn_cap_runs_the_last_tools(tmp_path):
+    """At the env's own turn cap the last turn's tools still run."""
+    case = Case(tmp_path, lambda _: tool_env(max_turns=2), Remembering(called(GOOD_CALL)))
+    rollout = await case.play()
+    assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
+    assert [message.content for message in rollout.conversation if message.role == "tool"] == ["You see the wall."] * 2
+    assert case.graded
+    assert len(case.group_graded) == 1
+
+
+async def test_tool_call_cap_runs_the_allowed_prefix(tmp_path):
+    """At the tool-call cap the allowed prefix runs, and the rest is dropped and logged."""
+    calls = [ToolCall("look", f'{{"at": "wall {n}"}}', id=f"c{n}") for n in range(3)]
+    case = Case(tmp_path, lambda _: tool_env(max_tool_calls=2), Remembering(called(*calls)))
+    rollout = await case.play()
+    assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TOOL_CALLS, StoppedBy.ENV)
+    answers = [message.content for message in rollout.conversation if message.role == "tool"]
+    assert answers[:2] == ["You see the wall 0.", "You see the wall 1."]
+    assert "You see the wall 2." not in answers
+    assert rollout.steps[0].logs
+    assert case.graded
+    assert len(case.group_graded) == 1
+
+
+async def test_a_tool_may_stop_the_episode(tmp_path):
+    """A tool that says so ends the episode as `tool_stopped`."""
+    case = Case(tmp_path, lambda _: tool_env(), Remembering(called(ToolCall("stop_here", "{}", id="c1"))))
+    rollout = await case.play()
+    assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.TOOL_STOPPED, StoppedBy.ENV)
+    assert case.graded
+
+
+async def test_tool_errors_go_to_the_model(tmp_path):
+    """Unknown tools, arguments that do not fit, and tools that raise are the tool's answer, and play goes on."""
+    calls = (
+        ToolCall("peek", "{}", id="a"),
+        ToolCall("look", '{"at": 3}', id="b"),
+        ToolCall("look", '{"at": "sun"}', id="c"),
+        GOOD_CALL,
+        BROKEN_CALL,
+    )
+    case = Case(tmp_path, lambda _: tool_env(), Remembering(called(*calls), said("Nothing here.")))
+    rollout = await case.play()
+    assert rollout.stop_reason == StopReason.COMPLETED
+    answers = {message.tool_call_id: message.content for message in rollout.conversation if message.role == "tool"}
+    assert "peek" in answers["a"]
+    assert "Expected `str`, got `int`" in answers["b"]
+    assert "too bright" in answers["c"]
+    assert answers["c2"] == "You see the wall."
+    assert "c1" in answers
+    assert rollout.steps[0].parse_error
+    assert case.rewards() == case.env_rewards()
+
+
+class Slow(Env):
+    """Never answers its second turn."""
+
+    def __init__(self):
+        self.turn = 0
+
+    async def initial_observation(self):
+        return Observation([Message("user", "Wait.")])
+
+    async def step(self, completion):
+        self.turn += 1
+        if self.turn == 2:
+            await never()
+        return StepResult(1.0, done=False, observation=Observation([Message("user", "More.")]))
+
+
+async def test_wall_clock_inside_the_env(tmp_path):
+    """A time-out in the middle of the env's turn keeps the answer that had already come."""
+    case = Case(
+        tmp_path, lambda _: Slow(), Remembering(said("I look."), said("I open the door.")), limits=Limits(seconds=600)
+    )
+    rollout = await case.play()
+    expect_limit(case, StopReason.TIMEOUT, total=1.0)
+    assert rollout.pending_raw == "I open the door."
+    assert [message.content for message in rollout.pending_messages] == ["Wait.", "I look.", "More."]

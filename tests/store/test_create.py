@@ -1,0 +1,130 @@
+"""Making and joining runs."""
+
+import json
+import math
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import rolltrace
+from rolltrace.errors import InputError, RunExistsError, RunNotFoundError
+from rolltrace.store.create import create_run, fresh_path
+from rolltrace.store.reader import RunReader
+
+
+def test_run_file_says_what_the_run_is(tmp_path):
+    """`run.json` holds version, id, time, config, package version and code revision."""
+    with create_run(tmp_path / "run", {"lr": 0.1}) as writer:
+        described = json.loads((tmp_path / "run/run.json").read_text())
+    assert described["v"] == 1
+    assert described["id"] == writer.run
+    assert described["config"] == {"lr": 0.1}
+    assert described["package_version"] == rolltrace.__version__
+    assert {"created_at", "code_revision"} <= described.keys()
+
+
+def test_config_survives_whatever_is_in_it(tmp_path):
+    """A config with values that JSON lacks comes back, and what cannot be kept is a placeholder."""
+    create_run(tmp_path / "run", {"nan": math.nan, "path": Path("x"), "object": object()}).close()
+    config = RunReader(tmp_path / "run").info.config
+    assert math.isnan(config["nan"])
+    assert config["path"] == "x"
+    assert "$unrepresentable" in config["object"]
+
+
+def test_existing_run_is_refused_and_untouched(tmp_path):
+    """A run is never overwritten."""
+    create_run(tmp_path / "run").close()
+    before = (tmp_path / "run/run.json").read_bytes()
+    with pytest.raises(RunExistsError, match="never overwritten"):
+        create_run(tmp_path / "run")
+    assert (tmp_path / "run/run.json").read_bytes() == before
+
+
+def test_one_of_many_creators_wins(tmp_path):
+    """Of processes that make the same run at once, one makes it and the others are told."""
+    outcomes = []
+    start = threading.Barrier(8)
+
+    def create():
+        start.wait()
+        try:
+            outcomes.append(create_run(tmp_path / "run").run)
+        except RunExistsError:
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [winner] = [outcome for outcome in outcomes if outcome is not None]
+    assert RunReader(tmp_path / "run").info.id == winner
+
+
+def test_other_peoples_directory_is_refused(tmp_path):
+    """A directory that holds other files, or a file, is no place for a run."""
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match="other files"):
+        create_run(tmp_path)
+    with pytest.raises(InputError, match="the file"):
+        create_run(tmp_path / "thesis.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_empty_directory_is_taken(tmp_path):
+    """An empty directory may become a run."""
+    create_run(tmp_path).close()
+    assert RunReader(tmp_path).info is not None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_unwritable_place_is_wrong_input(tmp_path):
+    """A place that cannot be written to is named, with the reason."""
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="Permission denied"):
+        create_run(tmp_path / "run")
+
+
+def test_place_below_a_file_is_wrong_input(tmp_path):
+    """A place that cannot exist is named, with the reason."""
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="Not a directory"):
+        create_run(tmp_path / "file/run")
+
+
+def test_join_is_a_new_session_of_the_same_run(tmp_path, make_line):
+    """A joined run has the same id and config, a session of its own, and files of its own."""
+    with create_run(tmp_path / "run", {"a": 1}) as first:
+        first.write(make_line(first))
+    with create_run(tmp_path / "run", {"a": 2}, join=True) as second:
+        second.write(make_line(second))
+    assert second.run == first.run
+    assert second.session != first.session
+    reader = RunReader(tmp_path / "run")
+    assert [rollout.session for rollout in reader.rollouts()] == [first.session, second.session]
+    assert reader.info.config == {"a": 1}
+    assert len(list((tmp_path / "run/rollouts").iterdir())) == 2
+
+
+def test_join_of_nothing_is_refused(tmp_path):
+    """Joining does not make a run, so that a misspelt place is noticed."""
+    with pytest.raises(RunNotFoundError, match="run to join"):
+        create_run(tmp_path / "run", join=True)
+
+
+def test_run_is_made_without_git(tmp_path, monkeypatch):
+    """Where git is missing or knows nothing, the revision is null and nothing fails."""
+    monkeypatch.setenv("PATH", "")
+    create_run(tmp_path / "run").close()
+    assert RunReader(tmp_path / "run").info.code_revision is None
+
+
+def test_fresh_path_names_nothing_that_exists(tmp_path):
+    """A fresh path is the name, or the name with a number, and never leaves the folder."""
+    assert fresh_path(tmp_path, "demo") == tmp_path / "demo"
+    (tmp_path / "demo").mkdir()
+    assert fresh_path(tmp_path, "demo") == tmp_path / "demo-2"
+    assert fresh_path(tmp_path, "../my.pkg:Env").parent == tmp_path

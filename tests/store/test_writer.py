@@ -1,0 +1,263 @@
+"""Writing into a run: whole lines, and a ledger that adds up."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.rollout.sink import Sink
+from rolltrace.store.create import create_run
+from rolltrace.store.ledger import Tally
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.draft import Line
+from rolltrace.trace.message import Message, Part
+
+READS_STRICT_JSON = {"parse_constant": lambda name: pytest.fail(f"not strict JSON: {name}")}
+
+
+def test_writer_is_a_sink(tmp_path):
+    """The runner can be given a writer."""
+    with create_run(tmp_path / "run") as writer:
+        sink: Sink = writer
+        assert sink.run == writer.info.id
+
+
+def test_each_line_is_one_rollout(tmp_path, make_line):
+    """A segment is named after its writer and holds one strict JSON object per line."""
+    with create_run(tmp_path / "run") as writer:
+        lines = [make_line(writer, index=index) for index in range(3)]
+        for line in lines:
+            writer.write(line)
+    path = tmp_path / f"run/rollouts/{writer.session}-000000.jsonl"
+    records = [json.loads(line, **READS_STRICT_JSON) for line in path.read_text().splitlines()]
+    assert [record["id"] for record in records] == [line.id for line in lines]
+
+
+def test_ledger_follows_a_rollout(tmp_path, make_line):
+    """A rollout is in flight from its beginning to its line."""
+    with create_run(tmp_path / "run") as writer:
+        line = make_line(writer)
+        assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 1, 0)
+        writer.write(line)
+        assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 0, 1)
+    [ledger] = RunReader(tmp_path / "run").ledgers().values()
+    assert (ledger.recorded, ledger.closed, ledger.adds_up) == (1, True, True)
+    assert (tmp_path / f"run/ledger/{writer.session}.jsonl").is_file()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "record", "drop", "refuse"]), st.sampled_from("abc"))))
+def test_ledger_adds_up_whatever_happens(events):
+    """Dispatched = recorded + unrecordable + dropped + in flight, after any sequence of events."""
+    tally = Tally()
+    begun = set()
+    for event, rollout in events:
+        if event == "begin":
+            if rollout not in begun:
+                tally.begin(rollout)
+                begun.add(rollout)
+        else:
+            getattr(tally, event)(*([rollout] if event == "record" else [rollout, "reason"]))
+            begun.discard(rollout)
+        assert tally.ledger("run", "session").adds_up
+
+
+def test_what_is_in_flight_at_the_end_shows(tmp_path, make_line):
+    """Closing does not pretend that a rollout without a line was recorded."""
+    with create_run(tmp_path / "run") as writer:
+        make_line(writer)
+    [ledger] = RunReader(tmp_path / "run").ledgers().values()
+    assert (ledger.dispatched, ledger.in_flight, ledger.closed) == (1, 1, True)
+
+
+def test_flushed_rollouts_survive_a_kill(tmp_path):
+    """What flush has returned for is there after `kill -9`, and the ledger shows what was in flight."""
+    script = """
+import os, signal, sys
+from rolltrace.store.create import create_run
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.draft import new_id
+from rolltrace.trace.rollout import Header
+writer = create_run(sys.argv[1])
+def begin(index):
+    return writer.begin(Header(id=new_id(), run=writer.run, session=writer.session, env="e", task="t", group="g",
+                               index=index, started_at=utc_now()))
+outcome = dict(ended_at=utc_now(), status="ok", stop_reason="completed", stopped_by="env", error=None, reward=1.0,
+               reward_so_far=1.0, unclamped_reward=None)
+begin(1)
+writer.write(begin(0).finish(outcome))
+assert writer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", script, tmp_path / "run"], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    reader = RunReader(tmp_path / "run")
+    assert [rollout.index for rollout in reader.rollouts()] == [0]
+    [ledger] = reader.ledgers().values()
+    assert (ledger.recorded, ledger.in_flight, ledger.closed) == (1, 1, False)
+
+
+@pytest.fixture
+def small_files():
+    """Lets a test set the largest size a file of this process may have, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, caplog):
+    """A disk that takes half a line costs that line only: it is counted, told once, and the next is not glued to it."""
+    with create_run(tmp_path / "run") as writer:
+        lines = [make_line(writer, index=index) for index in range(4)]
+        writer.write(lines[0])
+        small_files(len(lines[0].data) + len(lines[1].data) // 2)
+        writer.write(lines[1])
+        writer.write(lines[2])
+        assert writer.flush() is False
+        small_files(resource.RLIM_INFINITY)
+        writer.write(lines[3])
+        assert writer.flush() is True
+    reader = RunReader(tmp_path / "run")
+    assert [rollout.index for rollout in reader.rollouts()] == [0, 3]
+    assert reader.problems == ()
+    assert writer.ledger.dropped == {"EFBIG": 2}
+    assert writer.ledger.adds_up
+    assert len(caplog.records) == 1
+
+
+def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, small_files, monkeypatch):
+    """Where half a line cannot be removed, the next line goes to a new file."""
+
+    def refuse(*_):
+        raise OSError(5, "Input/output error")
+
+    with create_run(tmp_path / "run") as writer:
+        lines = [make_line(writer, index=index) for index in range(3)]
+        writer.write(lines[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", refuse)
+            small_files(len(lines[0].data) + 10)
+            writer.write(lines[1])
+        small_files(resource.RLIM_INFINITY)
+        writer.write(lines[2])
+    reader = RunReader(tmp_path / "run")
+    assert [rollout.index for rollout in reader.rollouts()] == [0, 2]
+    [problem] = reader.problems
+    assert (problem.file, problem.line) == (f"rollouts/{writer.session}-000000.jsonl", 2)
+
+
+def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplog):
+    """A run that is deleted under the writer is counted and told, and raises nothing."""
+    with create_run(tmp_path / "run") as writer:
+        writer.write(make_line(writer))
+        shutil.rmtree(tmp_path / "run")
+        line = make_line(writer)
+        writer.write(line)
+        writer.score(make_score(writer, line.id, 1.0))
+        assert writer.flush() is False
+    assert writer.ledger.dropped == {"ENOENT": 1}
+    assert writer.ledger.scores_dropped == {"ENOENT": 1}
+    assert writer.ledger.adds_up
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
+    """Where only the file was deleted, what comes after it is kept."""
+    with create_run(tmp_path / "run") as writer:
+        writer.write(make_line(writer, index=0))
+        (tmp_path / f"run/rollouts/{writer.session}-000000.jsonl").unlink()
+        writer.write(make_line(writer, index=1))
+    assert [rollout.index for rollout in RunReader(tmp_path / "run").rollouts()] == [1]
+
+
+def test_what_is_not_one_line_is_refused(tmp_path):
+    """Bytes that would damage the file are counted as unrecordable."""
+    with create_run(tmp_path / "run") as writer:
+        writer.write(Line("a", b'{"v":1}\n{"v":1,"crc":""}\n'))
+        writer.write(Line("b", b'{"v":1,"crc":""}'))
+        assert writer.ledger.unrecordable == {"not one line": 2}
+        assert writer.ledger.adds_up
+    assert list((tmp_path / "run/rollouts").iterdir()) == []
+
+
+def test_late_lines_are_dropped_and_counted(tmp_path, make_line, make_score):
+    """After closing, nothing is written and nothing is lost silently; closing again does nothing."""
+    writer = create_run(tmp_path / "run")
+    line = make_line(writer)
+    writer.close()
+    writer.write(line)
+    writer.score(make_score(writer, line.id, 1.0))
+    writer.close()
+    assert writer.ledger.dropped == {"closed": 1}
+    assert writer.ledger.scores_dropped == {"closed": 1}
+    assert list(RunReader(tmp_path / "run").rollouts()) == []
+
+
+def test_threads_share_a_writer(tmp_path, make_line):
+    """Lines of many threads stay whole, and every one is counted."""
+    with create_run(tmp_path / "run") as writer:
+
+        def play(first):
+            for index in range(first, first + 50):
+                writer.write(make_line(writer, index=index))
+
+        threads = [threading.Thread(target=play, args=(first,)) for first in range(0, 400, 50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    reader = RunReader(tmp_path / "run")
+    assert sorted(rollout.index for rollout in reader.rollouts()) == list(range(400))
+    assert reader.problems == ()
+    assert writer.ledger.recorded == 400
+
+
+def test_blob_is_kept_once(tmp_path, make_line):
+    """Bytes that several messages carry are one file, named by its content, and nothing else is left in the folder."""
+    blob = Blob.of(b"png bytes")
+    message = Message("user", "look", parts=(Part("image", blob=blob),))
+    with create_run(tmp_path / "run") as writer:
+        writer.write(make_line(writer, message))
+        writer.write(make_line(writer, message))
+    assert [path.name for path in (tmp_path / "run/blobs").iterdir()] == [blob.name]
+    assert RunReader(tmp_path / "run").blob(blob.name) == b"png bytes"
+    assert writer.ledger.complete
+
+
+def test_blob_cannot_leave_its_folder(tmp_path, make_line):
+    """A name that is a path is not followed when writing; the line is kept and the loss counted."""
+    blob = Blob.of(b"x")
+    blob.name = "../../escaped"
+    message = Message("user", "look", parts=(Part("image", blob=blob),))
+    with create_run(tmp_path / "run") as writer:
+        writer.write(make_line(writer, message))
+    assert not (tmp_path / "escaped").exists()
+    assert writer.ledger.recorded == 1
+    assert writer.ledger.blobs_dropped == {"bad name": 1}
+
+
+def test_blob_without_bytes_is_counted(tmp_path, make_line):
+    """A blob read from another run's record has a name and no bytes; that this run lacks them is counted."""
+    message = Message("user", "look", parts=(Part("image", blob=Blob(Blob.of(b"x").name)),))
+    with create_run(tmp_path / "run") as writer:
+        writer.write(make_line(writer, message))
+    assert writer.ledger.blobs_dropped == {"no data": 1}
+
+
+def test_score_that_cannot_be_encoded_is_counted(tmp_path, make_score):
+    """A score that is no record does not raise into the caller."""
+    with create_run(tmp_path / "run") as writer:
+        writer.score(None)
+        writer.score(make_score(writer, "fine", 1.0))
+    assert writer.ledger.scores_dropped == {"AttributeError": 1}
+    assert [score.rollout for score in RunReader(tmp_path / "run").scores()] == ["fine"]

@@ -1,0 +1,67 @@
+"""The public surface is a list, importing it is cheap, and it needs no extra."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import rolltrace
+
+PUBLIC = """
+Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
+MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Request Retry Rollout RolloutTrace
+RolltraceError RunReader Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
+Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run play
+"""
+
+
+def test_the_surface_is_this_list():
+    """Adding a public name, or losing one, is a decision: it changes this list."""
+    assert sorted(rolltrace.__all__) == sorted(PUBLIC.split())
+    assert dir(rolltrace) == sorted(PUBLIC.split())
+
+
+def test_every_public_name_exists():
+    """Each name is there, and lives where type checkers are told it lives."""
+    tree = ast.parse(Path(rolltrace.__file__).with_suffix(".pyi").read_text())
+    told = {
+        alias.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    for name in rolltrace.__all__:
+        assert getattr(rolltrace, name) is getattr(sys.modules[told[name]], name)
+    assert set(told) == set(rolltrace.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    """The lazy surface answers like any module."""
+    assert not hasattr(rolltrace, "Enviroment")
+
+
+def loaded_by(statement):
+    """The top-level modules that a statement loads in a fresh interpreter."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_importing_the_package_loads_next_to_nothing():
+    """`import rolltrace` loads none of the parts, so that it stays cheap whatever they grow to."""
+    loaded = {name for name in loaded_by("import rolltrace") if name.startswith("rolltrace")}
+    assert loaded == {"rolltrace", "rolltrace.version"}
+
+
+def test_the_whole_surface_needs_no_extra():
+    """Using every public name loads neither an extra nor the terminal's packages."""
+    loaded = {name.partition(".")[0] for name in loaded_by("from rolltrace import *")}
+    extras = {
+        "numpy",
+        "pydantic",
+        "pyarrow",
+        "torch",
+        "ray",
+        "transformers",
+        "textarena",
+        "reasoning_gym",
+        "math_verify",
+    }
+    assert not loaded & (extras | {"rich", "click", "docstring_parser", "zstandard", "duckdb"})

@@ -1,0 +1,392 @@
+"""Any value in a free-form place gives strict JSON that reads back, and never raises."""
+
+import dataclasses
+import datetime
+import enum
+import math
+import pathlib
+import uuid
+from collections import OrderedDict, UserDict
+from types import MappingProxyType
+
+import msgspec
+import pytest
+from drafts import HOSTILE_TEXT, TEXT, finished, json_like, one_step, outcome, read, same, strict
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rolltrace.trace import freeform
+from rolltrace.trace.freeform import Note, clean_text, describe, plain_mapping, plain_value, restore_mapping, restore_value
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.rollout import Grade
+
+STEP_PLACES = ["env_state", "extra", "logs"]
+HEADER_PLACES = ["env_args", "task_data"]
+
+
+class Raises(Exception):
+    pass
+
+
+class RaisingRepr:
+    def __repr__(self):
+        raise Raises
+
+
+class RaisingDump:
+    def model_dump(self):
+        raise Raises
+
+
+class RaisingClass:
+    @property
+    def __class__(self):
+        raise Raises
+
+
+class RaisingAttributes:
+    def __getattr__(self, name):
+        raise Raises
+
+
+class RaisingItems(UserDict):
+    def items(self):
+        raise Raises
+
+    __iter__ = __len__ = items
+
+
+class RaisingHalfway(dict):
+    def items(self):
+        yield "fine", 1
+        raise Raises
+
+
+class Endless(UserDict):
+    def items(self):
+        number = 0
+        while True:
+            yield number, number
+            number += 1
+
+
+class EndlessList(list):
+    def __iter__(self):
+        while True:
+            yield 1
+
+
+class GivesItself:
+    def tolist(self):
+        return GivesItself()
+
+    size = 1
+
+
+class DumpsItself:
+    def model_dump(self):
+        return {"again": DumpsItself(), "once more": DumpsItself()}
+
+
+class LyingText(str):
+    def __str__(self):
+        raise Raises
+
+    isascii = encode = __str__
+
+
+class list_named(list):  # noqa: N801
+    pass
+
+
+list_named.__name__ = "dict"
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Word(enum.StrEnum):
+    YES = "yes"
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    other: object = None
+
+
+class Pair(msgspec.Struct):
+    left: int
+    right: object
+
+
+def deep(levels):
+    nested = {}
+    for level in range(levels):
+        nested = [nested] if level % 2 else {"in": nested}
+    return nested
+
+
+def laughs(levels, width=10):
+    shared = "ha"
+    for level in range(levels):
+        shared = [shared] * width if level % 2 else {str(number): shared for number in range(width)}
+    return shared
+
+
+def cyclic():
+    loop = {"list": []}
+    loop["list"].append(loop)
+    return loop
+
+
+HOSTILE = {
+    "raising repr": RaisingRepr(),
+    "raising dump": RaisingDump(),
+    "raising class": RaisingClass(),
+    "raising attributes": RaisingAttributes(),
+    "raising items": RaisingItems(a=1),
+    "raising halfway": RaisingHalfway(a=1),
+    "gives itself": GivesItself(),
+    "a type": dict,
+    "misnamed": list_named([1]),
+    "function": len,
+    "module": math,
+    "generator": (number for number in ()),
+    "released": None,
+    "deep": deep(100_000),
+    "huge integer": 10**5000,
+    "complex": 1j,
+    "sNaN": __import__("decimal").Decimal("sNaN"),
+    "exception": ValueError("\ud800"),
+    "cyclic": cyclic(),
+}
+view = memoryview(b"gone")
+view.release()
+HOSTILE["released"] = view
+
+
+@given(json_like())
+@example({"$float": "NaN"})
+@example({"$$float": {"$bytes": b""}})
+@example([{"$": math.nan}, {"a": {"$unrepresentable": -0.0}}])
+def test_json_like_values_come_back(value):
+    """Maps, lists, text, numbers, bytes and a user's own `$` keys come back as they were, at any depth."""
+    notes: list[Note] = []
+    plain = plain_value(value, "", notes)
+    back = restore_value(msgspec.json.decode(msgspec.json.encode(plain)))
+    assert same(back, value)
+    assert notes == []
+
+
+@given(st.dictionaries(TEXT | st.just("$float"), json_like(), max_size=4))
+@example({"$float": "NaN"})
+@example({"$bytes": "aGk="})
+def test_free_form_places_come_back(values):
+    """A user's map comes back from every free-form place of a line."""
+    draft = one_step({name: values for name in HEADER_PLACES}, **{name: values for name in STEP_PLACES})
+    draft.grade = Grade(0.0, {}, values)
+    rollout = finished(draft)
+    for name in HEADER_PLACES:
+        assert same(getattr(rollout, name), values)
+    for name in STEP_PLACES:
+        assert same(getattr(rollout.steps[0], name), values)
+    assert same(rollout.grade.extra, values)
+    assert rollout.notes == ()
+    assert same(FrozenMap.of(values).thaw(), values)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("place", [*STEP_PLACES, *HEADER_PLACES])
+def test_hostile_values_become_placeholders_with_a_note(place, name):
+    """What cannot be represented is marked and noted where it stood; what is beside it is kept."""
+    values = {"bad": HOSTILE[name], "good": 1}
+    draft = one_step({place: values}) if place in HEADER_PLACES else one_step(**{place: values})
+    rollout = finished(draft)
+    kept = getattr(rollout if place in HEADER_PLACES else rollout.steps[0], place)
+    assert kept["good"] == 1
+    if name != "misnamed":
+        assert "$unrepresentable" in repr(kept["bad"])
+        path = place if place in HEADER_PLACES else f"steps[0].{place}"
+        assert rollout.notes[0].path.startswith(f"{path}.bad")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_values_in_the_place_of_a_map_or_a_number(name):
+    """A free-form place that is no map, and a number's place, take anything without raising."""
+    value = HOSTILE[name]
+    draft = one_step(
+        {"env_args": value, "task_data": value},
+        reward_data=value, env_state=value, extra=value, metrics={"n": value}, logs=value,
+    )  # fmt: skip
+    draft.grade = Grade(0.0, value, value)
+    rollout = finished(draft)
+    assert rollout.notes
+
+
+def test_python_values_have_a_json_form():
+    """Values of common types are kept as what they mean."""
+    values = {
+        "tuple": (1, 2), "enum": Color.RED, "int enum": Level.HIGH, "str enum": Word.YES,
+        "point": Point(1.5, Point(math.nan)), "pair": Pair(1, Color.RED), "set": {3, 1, 2},
+        "frozen": frozenset("a"), "date": datetime.date(2026, 1, 2),
+        "time": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), "path": pathlib.PurePosixPath("/a/b"),
+        "uuid": uuid.UUID(int=5), "proxy": MappingProxyType({"a": 1}), "ordered": OrderedDict(b=1, a=2),
+        "bytes": [bytearray(b"x"), memoryview(b"yz")[::-1]], "text": LyingText("ok"),
+    }  # fmt: skip
+    rollout = finished(one_step(env_state=values))
+    assert rollout.notes == ()
+    assert same(rollout.steps[0].env_state, {
+        "tuple": [1, 2], "enum": "red", "int enum": 3, "str enum": "yes",
+        "point": {"x": 1.5, "other": {"x": math.nan, "other": None}}, "pair": {"left": 1, "right": "red"},
+        "set": [1, 2, 3], "frozen": ["a"], "date": "2026-01-02", "time": "2026-01-02T00:00:00+00:00",
+        "path": "/a/b", "uuid": "00000000-0000-0000-0000-000000000005", "proxy": {"a": 1},
+        "ordered": {"b": 1, "a": 2}, "bytes": [b"x", b"zy"], "text": "ok",
+    })  # fmt: skip
+
+
+def test_keys_that_are_not_text():
+    """Keys become text; where two become the same text a note says which was kept."""
+    notes: list[Note] = []
+    plain = plain_mapping({1: "a", "1": "b", None: 0, 1.5: 0, Color.RED: 0, (1, 2): 0}, "here", notes)
+    assert plain == {"1": "b", "None": 0, "1.5": 0, "red": 0, "tuple: (1, 2)": 0}
+    assert notes == [Note("here", "two keys are both '1' as text; the later one is kept")]
+
+
+def test_pydantic_models_are_maps():
+    """A pydantic model is kept as its fields."""
+    pydantic = pytest.importorskip("pydantic")
+
+    class Inner(pydantic.BaseModel):
+        score: float
+
+    class Outer(pydantic.BaseModel):
+        inner: Inner
+        name: str
+
+    [step] = finished(one_step(env_state={"model": Outer(inner=Inner(score=math.inf), name="n")})).steps
+    assert same(step.env_state, {"model": {"inner": {"score": math.inf}, "name": "n"}})
+
+
+def test_numpy_arrays_are_lists_unless_huge():
+    """An array is its items; one that would fill the disk is a placeholder."""
+    np = pytest.importorskip("numpy")
+    huge = np.broadcast_to(np.float64(0), (10**6, 10**6))
+    rollout = finished(one_step(env_state={"a": np.array([[1.5, np.nan]]), "s": np.array("x"), "huge": huge}))
+    state = rollout.steps[0].env_state
+    assert same(state["a"], [[1.5, math.nan]])
+    assert state["s"] == "x"
+    assert set(state["huge"]) == {"$unrepresentable"}
+    assert [note.path for note in rollout.notes] == ["steps[0].env_state.huge"]
+
+
+def test_nesting_is_cut_at_the_stated_depth():
+    """Containers up to the limit come back; the one below it is a placeholder."""
+    notes: list[Note] = []
+    kept = deep(freeform.MAX_DEPTH - 1)
+    assert restore_value(plain_value(kept, "", notes)) == kept
+    assert notes == []
+    plain_value(deep(freeform.MAX_DEPTH + 1), "place", notes)
+    assert len(notes) == 1
+    assert "nested deeper" in notes[0].message
+
+
+def test_sharing_is_not_a_cycle():
+    """The same list twice is kept twice; only a list inside itself is not."""
+    shared = [1]
+    notes: list[Note] = []
+    assert plain_value([shared, shared], "", notes) == [[1], [1]]
+    assert notes == []
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    monkeypatch.setattr(freeform, "MAX_VALUES", 2000)
+    monkeypatch.setattr(freeform, "MAX_TEXT", 20_000)
+
+
+@pytest.mark.parametrize("value", [laughs(30), laughs(9, 100), Endless(), EndlessList([1]), DumpsItself()])
+@pytest.mark.usefixtures("small_limits")
+def test_structures_that_unfold_without_end_are_cut(value):
+    """A small structure that unfolds to a large one costs what the limit allows, in values, bytes and notes."""
+    line = one_step(env_state={"laughs": value}).finish(outcome())
+    rollout = read(line)
+    assert len(line.data) < 200_000
+    assert 1 <= len(rollout.notes) <= freeform.MAX_NOTES + 1
+    assert any("cut after" in note.message or "nested deeper" in note.message for note in rollout.notes)
+
+
+@pytest.mark.parametrize("value", [["x" * 1000] * 1000, [b"x" * 1000] * 1000, {"x" * 1000 + str(n): 0 for n in range(99)}])
+@pytest.mark.usefixtures("small_limits")
+def test_text_that_repeats_without_end_is_cut(value):
+    """Long text that is shared many times is bounded too."""
+    line = one_step(env_state={"value": value}).finish(outcome())
+    assert read(line).notes
+    assert len(line.data) < 100_000
+
+
+def test_many_placeholders_leave_few_notes():
+    """A thousand values that cannot be kept do not fill the record with notes."""
+    rollout = finished(one_step(env_state={"all": [object() for _ in range(1000)]}))
+    assert len(rollout.notes) == freeform.MAX_NOTES + 1
+    assert rollout.notes[-1].message.startswith(f"{1000 - freeform.MAX_NOTES} more")
+
+
+def test_generators_are_not_consumed():
+    """Recording does not eat what the environment still needs."""
+    generator = iter([1, 2, 3])
+    finished(one_step(env_state={"g": generator}))
+    assert list(generator) == [1, 2, 3]
+
+
+@given(HOSTILE_TEXT)
+def test_any_text_can_be_written(text):
+    """Lone surrogates are replaced and noted, pairs are joined, all other text is kept."""
+    notes: list[Note] = []
+    clean = clean_text(text, "p", notes)
+    clean.encode()
+    assert clean_text(clean, "p", []) == clean
+    if not notes:
+        assert clean == text
+    rollout = finished(one_step(env_state={text: text}, logs={"t": [text]}))
+    assert rollout.steps[0].logs == {"t": [clean]}
+    assert bool(rollout.notes) == bool(notes)
+
+
+def test_surrogates():
+    """A pair of surrogates is the character it stands for; a lone one is a replacement character."""
+    notes: list[Note] = []
+    assert clean_text("a\ud83d\ude00b\ud800c", "p", notes) == "a😀b\ufffdc"
+    assert notes == [Note("p", "surrogates joined to pairs or replaced by U+FFFD: U+D800, U+D83D, U+DE00")]
+
+
+@pytest.mark.parametrize(
+    "marker", [{"$float": "1.5"}, {"$float": ["NaN"]}, {"$bytes": "é"}, {"$bytes": 5}, {"$bytes": "a"}, {"$other": {}}]
+)
+def test_markers_that_mean_nothing_stand_for_themselves(marker):
+    """A marker that no version of ours writes is left as it is; reading it does not fail."""
+    assert restore_value([marker]) == [marker]
+
+
+def test_a_free_form_place_is_always_a_map():
+    """A line whose map looks like a number's marker still reads as a map."""
+    assert restore_mapping({"$float": "NaN"}) == {"$float": "NaN"}
+
+
+def test_descriptions_are_the_same_in_every_process():
+    """What a placeholder says has no memory address in it, and is short whatever the value is."""
+    assert "0x" not in describe(object())
+    assert len(describe("x" * 10**6)) < 300
+    assert len(describe(laughs(60))) < 300
+    assert describe(RaisingRepr()).endswith("RaisingRepr instance>")
+
+
+def test_lines_are_strict_json():
+    """The whole line is JSON as the standard defines it: no NaN, no Infinity, no line feed inside."""
+    line = strict(one_step(env_state={"n": math.nan, "t": "a\nb\u2028"}).finish(outcome()).data)
+    assert line["steps"][0]["env_state"] == {"n": {"$float": "NaN"}, "t": "a\nb\u2028"}
