@@ -76,13 +76,20 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 HOSTILE_TEXT = st.text(st.one_of(st.characters(), st.characters(categories=["Cs"])), max_size=12)
 """Any text at all, lone surrogates included."""
 KEYS = st.one_of(TEXT, st.sampled_from(["$float", "$bytes", "$unrepresentable", "$$float", "$", "$x", "value", "type"]))
-NUMBERS = st.one_of(st.booleans(), st.integers(), st.floats(), st.sampled_from([2**63, 2**200, -(2**64), 0.1 + 0.2, -0.0]))
+NUMBERS = st.one_of(
+    st.booleans(), st.integers(), st.floats(), st.sampled_from([2**63, 2**200, -(2**64), 0.1 + 0.2, -0.0])
+)
 
 
-def json_like(leaves: st.SearchStrategy[Any] = st.one_of(st.none(), NUMBERS, TEXT, st.binary(max_size=12))) -> Any:
-    """Nested maps and lists of all that comes back from a record as it went in."""
+LEAVES = st.one_of(st.none(), NUMBERS, TEXT, st.binary(max_size=12))
+
+
+def json_like(leaves: st.SearchStrategy[Any] = LEAVES) -> Any:
+    """Nested maps and lists; by default of all that comes back from a record as it went in."""
     return st.recursive(
-        leaves, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=4)), max_leaves=20
+        leaves,
+        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=4)),
+        max_leaves=20,
     )
 
 

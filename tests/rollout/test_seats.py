@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, play, recorded, said
 
 from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.rollout.strategies import Retry
 from rolltrace.trace.message import Message
+from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, play, recorded, said
 
 
 class Table:

@@ -6,10 +6,10 @@ import io
 from collections import UserDict
 
 import pytest
-from drafts import HOSTILE_TEXT, TEXT, finished, header, json_like, outcome, read
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drafts import HOSTILE_TEXT, TEXT, finished, header, json_like, outcome, read
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.convert import as_message, as_tool, to_openai
 from rolltrace.trace.draft import Draft
@@ -75,7 +75,9 @@ FAITHFUL = {
     "refusal part": {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}, text("but")]},
     "unknown part": user({"type": "hologram", "hologram": {"size": 3}, "beside": [None, {"$x": 1}]}),
     "late thought": {"role": "assistant", "content": [text("a"), {"type": "thinking", "thinking": "b"}, text("c")]},
-    "signed thought": {"role": "assistant", "content": [{"type": "thinking", "thinking": "b", "signature": "s"}, text("c")]},
+    "signed thought": {
+        "role": "assistant", "content": [{"type": "thinking", "thinking": "b", "signature": "s"}, text("c")],
+    },
     "video": user({"type": "video_url", "video_url": {"url": "https://example.org/v.mp4", "fps": 2}}),
 }  # fmt: skip
 
@@ -103,24 +105,38 @@ def test_offsets_say_where_parts_stand():
     ]  # fmt: skip
 
 
+def carries(kind, data, media_type):
+    return Part(kind, blob=Blob.of(data), media_type=media_type)
+
+
+def points(kind, url, **other):
+    return Part(kind, url=url, other=FrozenMap.of(other) if other else None)
+
+
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (image(f"data:image/png;base64,{in_base64(PNG)}"), Part("image", blob=Blob.of(PNG), media_type="image/png")),
-        (image("http://example.org/x"), Part("image", url="http://example.org/x")),
-        (image("data:text/plain,hello"), Part("image", url="data:text/plain,hello")),
-        ({"type": "image", "image": "https://example.org/x"}, Part("image", url="https://example.org/x")),
-        ({"type": "image", "image": PNG}, Part("image", blob=Blob.of(PNG), media_type="image/png")),
-        ({"type": "image", "data": in_base64(PNG)}, Part("image", blob=Blob.of(PNG), media_type="image/png")),
-        ({"type": "input_image", "image_url": "https://e", "detail": "low"}, Part("image", url="https://e", other=FrozenMap.of({"detail": "low"}))),
-        ({"type": "image", "detail": "low", "url": "https://e", "mine": 1}, Part("image", url="https://e", other=FrozenMap.of({"mine": 1, "detail": "low"}))),
-        ({"type": "input_audio", "input_audio": {"data": in_base64(b"abc"), "format": "mp3"}}, Part("audio", blob=Blob.of(b"abc"), media_type="audio/mp3")),
-        ({"type": "audio_url", "audio_url": {"url": "https://e/a"}}, Part("audio", url="https://e/a")),
-        ({"type": "audio", "audio": memoryview(WAV)}, Part("audio", blob=Blob.of(WAV), media_type="audio/wav")),
-        ({"type": "file", "file": {"file_data": in_base64(b"%PDF-1")}}, Part("file", blob=Blob.of(b"%PDF-1"), media_type="application/pdf")),
-        ({"type": "image", "image": bytearray(b"?")}, Part("image", blob=Blob.of(b"?"), media_type="application/octet-stream")),
+        (image(f"data:image/png;base64,{in_base64(PNG)}"), carries("image", PNG, "image/png")),
+        (image("http://example.org/x"), points("image", "http://example.org/x")),
+        (image("data:text/plain,hello"), points("image", "data:text/plain,hello")),
+        ({"type": "image", "image": "https://example.org/x"}, points("image", "https://example.org/x")),
+        ({"type": "image", "image": PNG}, carries("image", PNG, "image/png")),
+        ({"type": "image", "data": in_base64(PNG)}, carries("image", PNG, "image/png")),
+        ({"type": "image", "image": bytearray(b"?")}, carries("image", b"?", "application/octet-stream")),
+        (
+            {"type": "input_image", "image_url": "https://e", "detail": "low"},
+            points("image", "https://e", detail="low"),
+        ),
+        ({"type": "image", "detail": 1, "url": "https://e", "mine": 2}, points("image", "https://e", mine=2, detail=1)),
+        (
+            {"type": "input_audio", "input_audio": {"data": in_base64(b"abc"), "format": "mp3"}},
+            carries("audio", b"abc", "audio/mp3"),
+        ),
+        ({"type": "audio_url", "audio_url": {"url": "https://e/a"}}, points("audio", "https://e/a")),
+        ({"type": "audio", "audio": memoryview(WAV)}, carries("audio", WAV, "audio/wav")),
+        ({"type": "file", "file": {"file_data": in_base64(b"%PDF-1")}}, carries("file", b"%PDF-1", "application/pdf")),
     ],
-)  # fmt: skip
+)
 def test_bytes_are_blobs_and_addresses_are_addresses(part, expected):
     """What a part carries is a blob of its bytes; what it points at stays an address."""
     [read_back] = message_of(user(part)).parts
@@ -281,15 +297,18 @@ CONTENT_PARTS = st.one_of(
     st.builds(lambda value: {"type": "thinking", "thinking": value}, TEXT),
     st.builds(lambda value: {"type": "refusal", "refusal": value}, TEXT),
     st.builds(lambda data: {"type": "audio", "audio": data}, st.binary(max_size=20)),
-    st.builds(lambda data: {"type": "input_audio", "input_audio": {"data": in_base64(data), "format": "wav"}}, st.binary()),
+    st.builds(
+        lambda data: {"type": "input_audio", "input_audio": {"data": in_base64(data), "format": "wav"}}, st.binary()
+    ),
     st.builds(lambda data: {"type": "file", "file": {"file_data": in_base64(data), "filename": "f"}}, st.binary()),
     st.fixed_dictionaries({"type": TEXT, "payload": json_like()}),
     st.builds(lambda value: {"type": "unparsed_tool_call", "raw_text": value, "error": "bad"}, TEXT),
 )
+FUNCTIONS = st.fixed_dictionaries({"name": TEXT, "arguments": TEXT}, optional={"strict": st.just(True)})
 CALLS = st.fixed_dictionaries(
-    {"id": st.none() | TEXT, "function": st.fixed_dictionaries({"name": TEXT, "arguments": TEXT}, optional={"strict": st.just(True)})},
+    {"id": st.none() | TEXT, "function": FUNCTIONS},
     optional={"type": st.sampled_from(["function", "custom"]), "index": st.integers(0, 9), "error": TEXT},
-)  # fmt: skip
+)
 CHATS = st.fixed_dictionaries(
     {"role": TEXT, "content": st.one_of(st.none(), TEXT, st.lists(CONTENT_PARTS, max_size=6))},
     optional={
@@ -319,6 +338,10 @@ def test_a_message_comes_back_from_a_line(chat):
     assert {blob.name for blob in line.blobs} == {part.blob.name for part in message.parts if part.blob is not None}
 
 
+def tuples(items):
+    return st.lists(items, max_size=3).map(tuple)
+
+
 OPTIONAL_TEXT = st.none() | st.text(min_size=1, max_size=5, alphabet="ab")
 FROZEN = st.none() | st.builds(lambda value: FrozenMap.of({"custom": [value]}), json_like())
 
@@ -329,13 +352,13 @@ FROZEN = st.none() | st.builds(lambda value: FrozenMap.of({"custom": [value]}), 
         role=TEXT,
         content=TEXT,
         parts=st.just(()),
-        tool_calls=st.lists(st.builds(ToolCall, TEXT, TEXT, st.none() | TEXT, st.none() | TEXT, FROZEN), max_size=2).map(tuple),
+        tool_calls=tuples(st.builds(ToolCall, TEXT, TEXT, st.none() | TEXT, st.none() | TEXT, FROZEN)),
         tool_call_id=st.none() | TEXT,
         name=st.none() | TEXT,
         reasoning=OPTIONAL_TEXT,
         other=FROZEN,
     ),
-    st.lists(st.tuples(st.sampled_from(["image", "audio", "video", "file", "odd"]), st.integers(0, 12), FROZEN), max_size=4),
+    tuples(st.tuples(st.sampled_from(["image", "audio", "video", "file", "odd"]), st.integers(0, 12), FROZEN)),
 )  # fmt: skip
 def test_messages_made_by_hand_come_back(message, parts):
     """`as_message` undoes `to_openai`, for messages that never were dicts too."""
@@ -356,8 +379,8 @@ def test_messages_made_by_hand_come_back(message, parts):
         Message,
         role=HOSTILE_TEXT,
         content=HOSTILE_TEXT,
-        parts=st.lists(st.builds(Part, HOSTILE_TEXT, st.integers(0, 12), HOSTILE_TEXT, HOSTILE_TEXT), max_size=2).map(tuple),
-        tool_calls=st.lists(st.builds(ToolCall, HOSTILE_TEXT, HOSTILE_TEXT, HOSTILE_TEXT, HOSTILE_TEXT), max_size=2).map(tuple),
+        parts=tuples(st.builds(Part, HOSTILE_TEXT, st.integers(0, 12), HOSTILE_TEXT, HOSTILE_TEXT)),
+        tool_calls=tuples(st.builds(ToolCall, HOSTILE_TEXT, HOSTILE_TEXT, HOSTILE_TEXT, HOSTILE_TEXT)),
         tool_call_id=HOSTILE_TEXT,
         name=HOSTILE_TEXT,
         reasoning=HOSTILE_TEXT,

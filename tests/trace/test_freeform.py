@@ -11,12 +11,20 @@ from types import MappingProxyType
 
 import msgspec
 import pytest
-from drafts import HOSTILE_TEXT, TEXT, finished, json_like, one_step, outcome, read, same, strict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from drafts import HOSTILE_TEXT, TEXT, finished, json_like, one_step, outcome, read, same, strict
 from rolltrace.trace import freeform
-from rolltrace.trace.freeform import Note, clean_text, describe, plain_mapping, plain_value, restore_mapping, restore_value
+from rolltrace.trace.freeform import (
+    Note,
+    clean_text,
+    describe,
+    plain_mapping,
+    plain_value,
+    restore_mapping,
+    restore_value,
+)
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.rollout import Grade
 
@@ -24,34 +32,34 @@ STEP_PLACES = ["env_state", "extra", "logs"]
 HEADER_PLACES = ["env_args", "task_data"]
 
 
-class Raises(Exception):
+class RaisedError(Exception):
     pass
 
 
 class RaisingRepr:
     def __repr__(self):
-        raise Raises
+        raise RaisedError
 
 
 class RaisingDump:
     def model_dump(self):
-        raise Raises
+        raise RaisedError
 
 
 class RaisingClass:
     @property
     def __class__(self):
-        raise Raises
+        raise RaisedError
 
 
 class RaisingAttributes:
     def __getattr__(self, name):
-        raise Raises
+        raise RaisedError
 
 
 class RaisingItems(UserDict):
     def items(self):
-        raise Raises
+        raise RaisedError
 
     __iter__ = __len__ = items
 
@@ -59,7 +67,7 @@ class RaisingItems(UserDict):
 class RaisingHalfway(dict):
     def items(self):
         yield "fine", 1
-        raise Raises
+        raise RaisedError
 
 
 class Endless(UserDict):
@@ -90,7 +98,7 @@ class DumpsItself:
 
 class LyingText(str):
     def __str__(self):
-        raise Raises
+        raise RaisedError
 
     isascii = encode = __str__
 
@@ -189,7 +197,7 @@ def test_json_like_values_come_back(value):
 @example({"$bytes": "aGk="})
 def test_free_form_places_come_back(values):
     """A user's map comes back from every free-form place of a line."""
-    draft = one_step({name: values for name in HEADER_PLACES}, **{name: values for name in STEP_PLACES})
+    draft = one_step(dict.fromkeys(HEADER_PLACES, values), **dict.fromkeys(STEP_PLACES, values))
     draft.grade = Grade(0.0, {}, values)
     rollout = finished(draft)
     for name in HEADER_PLACES:
@@ -321,7 +329,9 @@ def test_structures_that_unfold_without_end_are_cut(value):
     assert any("cut after" in note.message or "nested deeper" in note.message for note in rollout.notes)
 
 
-@pytest.mark.parametrize("value", [["x" * 1000] * 1000, [b"x" * 1000] * 1000, {"x" * 1000 + str(n): 0 for n in range(99)}])
+@pytest.mark.parametrize(
+    "value", [["x" * 1000] * 1000, [b"x" * 1000] * 1000, {"x" * 1000 + str(n): 0 for n in range(99)}]
+)
 @pytest.mark.usefixtures("small_limits")
 def test_text_that_repeats_without_end_is_cut(value):
     """Long text that is shared many times is bounded too."""

@@ -6,10 +6,10 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from drafts import NUMBERS, finished, one_step, same, strict, outcome
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drafts import NUMBERS, finished, one_step, outcome, same, strict
 from rolltrace.trace.codec import decode_score, encode_score, utc_now
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.numbers import as_float, as_number, restore_number, wire_number
@@ -154,7 +154,9 @@ def test_other_numbers_are_numbers(value, number):
 
 
 @pytest.mark.parametrize(
-    "value", ["0.5", "NaN", b"1", None, 1j, [1.0], {"a": 1}, Decimal("1e400"), Decimal("sNaN"), 10**5000, object()], ids=lambda value: type(value).__name__
+    "value",
+    ["0.5", "NaN", b"1", None, 1j, [1.0], {"a": 1}, Decimal("1e400"), Decimal("sNaN"), 10**5000, object()],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_number_is_not_taken_for_one(value):
     """Text, containers and what no float can hold are no numbers; nothing raises."""

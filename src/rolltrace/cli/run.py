@@ -83,6 +83,6 @@ def _tell(summary: "Summary", *, as_json: bool) -> None:
     else:
         show_summary(output(), summary)
     click.echo(f"To read it: {command('show', summary.path)}", err=True)
+    show_failures(summary)
     if not summary.succeeded:
-        show_failures(summary)
         raise SystemExit(1)

@@ -27,6 +27,8 @@ from rolltrace.trace.message import Sampling
 from rolltrace.trace.numbers import wire_number
 
 CONCURRENCY = 64
+_MOST_ERRORS = 10
+_LONGEST_MESSAGE = 500
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Members of the groups; of one that was played anew, the last attempt."""
     statuses: dict[str, int]
     stop_reasons: dict[str, int]
+    errors: dict[str, int]
+    """How often each failure happened, by layer, type and message; the commonest few."""
     mean_reward: float | None
     """Over the rollouts that have a reward."""
     rewarded: int
@@ -188,6 +192,7 @@ class _Count:
         self._rollouts = 0
         self._statuses: Counter[str] = Counter()
         self._stop_reasons: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
         self._rewards: list[float] = []
 
     def add(self, result: GroupResult) -> None:
@@ -199,6 +204,8 @@ class _Count:
             self._rollouts += 1
             self._statuses[str(member.status)] += 1
             self._stop_reasons[str(member.stop_reason)] += 1
+            if (error := member.error) is not None:
+                self._errors[f"{error.layer} · {error.type}: {error.message[:_LONGEST_MESSAGE]}"] += 1
 
     def summary(self, env: str, policy: str, writer: RunWriter) -> Summary:
         return Summary(
@@ -211,6 +218,7 @@ class _Count:
             rollouts=self._rollouts,
             statuses=dict(self._statuses),
             stop_reasons=dict(self._stop_reasons),
+            errors=dict(self._errors.most_common(_MOST_ERRORS)),
             mean_reward=sum(self._rewards) / len(self._rewards) if self._rewards else None,
             rewarded=len(self._rewards),
             seconds=time.perf_counter() - self._started,

@@ -1,7 +1,7 @@
 """What envs, policies and graders gave, checked against what they promise to give."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +17,14 @@ from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Grade
 
 _MAPS = ("reward_data", "env_state", "extra", "metrics", "logs")
+
+
+def awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
+    """What an async method gave to await; a method that is not async is said to be so."""
+    if not hasattr(value, "__await__"):
+        name = f"{type(owner).__name__}.{method}"
+        raise TypeError(f"Expected {name} to be async, got {describe(value)} from it at once: declare it `async def`.")
+    return value  # type: ignore[no-any-return]
 
 
 def check_builder(builder: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rolltrace.envs.base import Env, EnvGroupBuilder
 from rolltrace.errors import EnvError
 from rolltrace.rollout.blame import failure_of
+from rolltrace.rollout.contract import awaitable
 from rolltrace.rollout.seat import Played, Seat
 from rolltrace.rollout.settings import Settings, stop_for_failure
 from rolltrace.trace.codec import utc_now
@@ -23,7 +24,7 @@ async def play_episode(
     drafts = [_draft(builder, key, number, seat, attempt, settings) for seat in range(builder.seats)]
     seats = [Seat(draft, builder, settings) for draft in drafts]
     try:
-        envs = _checked_envs(await builder.make_episode(number), builder)
+        envs = _checked_envs(await awaitable(builder.make_episode(number), builder, "make_episode"), builder)
     except Exception as error:  # noqa: BLE001 - whatever keeps an episode from starting is its recorded failure
         return [seat.record(stop_for_failure(failure_of(Layer.ENV, error))) for seat in seats]
     except BaseException:

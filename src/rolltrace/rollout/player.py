@@ -10,7 +10,7 @@ from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
 from rolltrace.policies.base import Completion, Request
 from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError, failure_of
-from rolltrace.rollout.contract import checked_completion, checked_observation, checked_result
+from rolltrace.rollout.contract import awaitable, checked_completion, checked_observation, checked_result
 from rolltrace.rollout.hooks import Turn
 from rolltrace.rollout.settings import Settings, Stop, stop_at_limit, stop_for_failure
 from rolltrace.seeds import derive_seed
@@ -76,7 +76,11 @@ class Player:
 
     async def _turns(self) -> Stop:
         with BLAME_ENV:
-            observation = checked_observation(await self.env.initial_observation(), self.env, "initial_observation")
+            observation = checked_observation(
+                await awaitable(self.env.initial_observation(), self.env, "initial_observation"),
+                self.env,
+                "initial_observation",
+            )
         self._take_in(observation)
         while True:
             request, stop = await self._before_sampling()
@@ -126,7 +130,7 @@ class Player:
     async def _put_in(self, messages: Sequence[Message]) -> bool:
         """Put messages into the conversation, if the env takes them."""
         with BLAME_ENV:
-            answer = await self.env.observe(messages)
+            answer = await awaitable(self.env.observe(messages), self.env, "observe")
             if answer is None:
                 return False
             observation = checked_observation(answer, self.env, "observe")
@@ -180,7 +184,7 @@ class Player:
             started = time.perf_counter()
             try:
                 with BLAME_POLICY:
-                    answer = await self._policy.complete(request)
+                    answer = await awaitable(self._policy.complete(request), self._policy, "complete")
                     seconds = time.perf_counter() - started
                     completion = checked_completion(answer, self._policy, self.draft.notes)
             except BlamedError as blamed:
@@ -243,7 +247,7 @@ class Player:
         self, request: Request, completion: Completion, seconds: float, parse_error: str | None
     ) -> Stop | None:
         with BLAME_ENV:
-            result = checked_result(await self.env.step(completion), self.env)
+            result = checked_result(await awaitable(self.env.step(completion), self.env, "step"), self.env)
         self._record(request, completion, seconds, parse_error, result.reward, result)
         if result.observation is not None:
             self._take_in(result.observation)

@@ -7,7 +7,7 @@ import msgspec
 
 from rolltrace.envs.base import Env, EnvGroupBuilder
 from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError, failure_of
-from rolltrace.rollout.contract import checked_grade
+from rolltrace.rollout.contract import awaitable, checked_grade
 from rolltrace.rollout.player import Player
 from rolltrace.rollout.settings import Settings, Stop, stop_for_failure
 from rolltrace.trace.codec import utc_now
@@ -125,7 +125,8 @@ class Seat:
             if grader is not None and stop.graded:
                 rollout = self.draft.rollout(self._outcome(stop))
                 with BLAME_GRADER:
-                    grade = checked_grade(await grader.grade(rollout), f"grader {type(grader).__name__}")
+                    answer = await awaitable(grader.grade(rollout), grader, "grade")
+                    grade = checked_grade(answer, f"grader {type(grader).__name__}")
                 self.draft.grade = grade
                 await self._show(rollout, grade)
         except BlamedError as blamed:

@@ -56,6 +56,10 @@ class Note(msgspec.Struct, frozen=True):
     """What happened to it."""
 
 
+class Placeholder(dict[str, str]):
+    """What stands for a value that could not be kept, as it is read from a record; written again it is the same."""
+
+
 def plain_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
     """A user's mapping as a fresh dict of plain JSON values, sharing nothing that can change."""
     if type(values) is dict and not values:
@@ -195,6 +199,8 @@ class _Walk:
         return text
 
     def _other(self, value: Any) -> Any:
+        if type(value) is Placeholder:
+            return dict(value)
         if isinstance(value, int):
             number = as_number(value)
             return self._placeholder("an integer of thousands of digits") if number is None else number
@@ -334,6 +340,8 @@ def _unmark(key: str, item: Any, marker: dict[str, Any]) -> Any:
     """What a marker stands for; one that means nothing here stands for itself."""
     if key == "$float" and type(item) is str:
         return NON_FINITE.get(item, marker)
+    if key == "$unrepresentable" and type(item) is str:
+        return Placeholder(marker)
     if key == "$bytes" and type(item) is str:
         try:
             return base64.b64decode(item, validate=True)

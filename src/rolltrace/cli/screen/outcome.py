@@ -21,8 +21,10 @@ def show_summary(console: Console, summary: Summary) -> None:
 
 
 def show_failures(summary: Summary) -> None:
-    """Say on standard error why the job counts as failed."""
+    """Say on standard error what failed, and why the job counts as failed where it does."""
     console = errors()
+    for message, count in summary.errors.items():
+        console.print(Text(f"{count} × {visible_line(message)}", "red"), soft_wrap=True)
     if summary.groups_without_reward:
         what = f"{summary.groups_without_reward} of {summary.groups} groups have no member with a reward."
         console.print(Text(what, "red"), soft_wrap=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolltrace.cli.screen.console import folded
-from rolltrace.cli.screen.transcript import STATUS_STYLES
+from rolltrace.cli.screen.transcript import STATUS_STYLES, note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
 from rolltrace.store.address import group_address, latest_plays, short_addresses
 from rolltrace.store.layout import RUN_FILE, RunInfo
@@ -113,7 +113,7 @@ def _remarks(rollout: Rollout, late_failure: Failure | None) -> Text:
     remarks = [Text(f"attempt {rollout.attempt}", "yellow")] if rollout.attempt else []
     failures = filter(None, (rollout.error, late_failure))
     remarks.extend(Text(visible_line(_failure_text(failure)), "red") for failure in failures)
-    remarks.extend(Text(visible_line(f"{note.path}: {note.message}"), "yellow") for note in rollout.notes)
+    remarks.extend(Text(note_text(note), "yellow") for note in rollout.notes)
     return Text("; ").join(remarks)
 
 

@@ -10,6 +10,7 @@ from rolltrace.cli.screen.console import folded
 from rolltrace.cli.screen.storyline import Event, Remark, Said, storyline
 from rolltrace.cli.screen.visible import compact, duration, number, visible_line, visible_text
 from rolltrace.store.address import address
+from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, Part
 from rolltrace.trace.outcome import Status
 from rolltrace.trace.rollout import Call, Failure, Rollout, Step
@@ -147,7 +148,7 @@ class Transcript:
         if rollout.error is not None:
             self._failure("error", rollout.error)
         for note in rollout.notes:
-            self._fact("note", Text(f"{visible_line(note.path)}: {visible_line(note.message)}", "yellow"))
+            self._fact("note", Text(note_text(note), "yellow"))
 
     def _score(self, score: Score) -> None:
         value = Text(f"{visible_line(score.name)} {number(score.value)}")
@@ -236,6 +237,11 @@ def _answer_text(step: Step) -> str:
         f"version {compact(step.policy_version)}" if step.policy_version is not None else None,
     ]
     return " · ".join(filter(None, facts))
+
+
+def note_text(note: Note) -> str:
+    """What is noted, and where in the record it belongs."""
+    return visible_line(f"{note.path}: {note.message}" if note.path else note.message)
 
 
 def _part_text(part: Part) -> str:

@@ -63,6 +63,7 @@ class Bench:
 
     async def check_left_running(self, before: set[asyncio.Task[Any]], when: str, fix: str) -> None:
         """Report tasks that were not there before, and end them."""
+        left: set[asyncio.Task[Any]] = set()
         for _ in range(_TURNS_OF_THE_LOOP):
             if not (left := self.running() - before):
                 return

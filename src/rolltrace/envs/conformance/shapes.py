@@ -37,14 +37,15 @@ class Shapes:
             self._wrong(f"{where} gave {_what(value)} where an observation belongs", "return an `Observation`")
             return None
         messages = self._messages(value.messages, where)
-        if not messages and (first or value.replaces_history is True) and _is_list(value.messages):
+        replaces: Any = value.replaces_history
+        if not messages and (first or replaces is True) and _is_list(value.messages):
             self._wrong(f"{where} left the prompt without any message", "show the policy at least one message")
-        if not isinstance(value.replaces_history, bool):
+        if not isinstance(replaces, bool):
             self._wrong(
-                f"{where} gave {_what(value.replaces_history)} as `replaces_history`",
+                f"{where} gave {_what(replaces)} as `replaces_history`",
                 "set `replaces_history` to True or False",
             )
-        return Seen(messages, self._tools(value.tools, where), self._stop(value.stop, where), value.replaces_history)
+        return Seen(messages, self._tools(value.tools, where), self._stop(value.stop, where), replaces)
 
     def result(self, value: Any, where: str) -> StepResult | None:
         """The result of a step, or None where it is none."""
