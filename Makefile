@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CORE := .cache/core
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-core lint types format clean
+.PHONY: demo test test-slow test-core lint types format docs clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -33,6 +33,10 @@ types: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
+
+# The pages of docs/ that are made from the code.
+docs: $(READY)
+	$(BIN)/python -m rolltrace.cli.reference > docs/commands.md
 
 clean:
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -327,7 +327,7 @@ async def test_a_cancelled_run_records_what_was_in_flight(tmp_path):
         waiting += 1
         if waiting == 12:
             all_in.set()
-        await asyncio.Event().wait()
+        return await asyncio.Event().wait()
 
     stages = [Stage(lambda _: Meddling(), episodes=4, task=f"t{number}") for number in range(3)]
     policy = Remembering(answer)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from drafts import finished, header, outcome
+from rolltrace.trace.alignment import align
 from rolltrace.trace.conversation import Conversation
 from rolltrace.trace.draft import Draft
 from rolltrace.trace.message import Message
@@ -183,28 +184,37 @@ def test_an_edit_that_repeats_another_message_moves_nothing():
     ]
     conversation = Conversation()
     conversation.extend([Message("user", "question"), *say])
-    conversation.replace([Message("user", "continue"), *say])
-    assert len(conversation.messages) == 6
-    assert conversation.settled(conversation.ranges) == ((5, 6), (1, 5))
+    conversation.replace([Message("user", "continue"), *say, Message("user", "new")])
+    assert len(conversation.messages) == 7
+    assert conversation.settled(conversation.ranges) == ((6, 7), (1, 6))
+
+
+def test_of_two_ways_to_align_the_first_message_decides():
+    """Where either of two messages could have stayed, the earlier one did: a growing history is then in one piece."""
+    go, reply = Message("user", "go on"), Message("assistant", "yes")
+    assert align([go, reply], [Message("user", "2 turns left"), reply, go]) == [None, 1, None]
 
 
 def test_a_response_is_an_index_where_the_next_prompt_holds_it():
     """The policy's own message is stored once if the conversation keeps it, wherever it is put."""
     response = Message("assistant", "yes")
-    for following, expected in [
-        ([Message("user", "q"), response, Message("user", "go on")], 1),
-        ([response, Message("user", "q")], 1),
-        ([response], 1),
-    ]:
+    system, question = Message("system", "s"), Message("user", "q")
+    for following in (
+        [system, question, response, Message("user", "go on")],
+        [response, system, question],
+        [system, response, question],
+        [response, question],
+        [response],
+    ):
         draft = Draft(header())
-        draft.extend([Message("user", "q")])
+        draft.extend([system, question])
         draft.send()
         draft.step(response, reward=0.0)
         draft.replace(following)
         rollout = finished(draft)
         assert isinstance(rollout.steps[0].response, int)
         assert rollout.messages[rollout.steps[0].response] == response
-        assert rollout.messages.count(response) == expected
+        assert rollout.messages.count(response) == 1
         assert rollout.conversation == tuple(following)
 
 

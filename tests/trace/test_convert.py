@@ -96,6 +96,14 @@ def test_content_null_is_empty_text():
     assert message == Message("assistant", "")
 
 
+@pytest.mark.parametrize("content", [[text(""), text("ab")], [image(), text(""), text("ab")], [text(""), text("")]])
+def test_empty_text_before_text_leaves_no_mark(content):
+    """A piece of text without characters is nothing, so freezing is stable."""
+    message = message_of(user(*content))
+    assert [part.type for part in message.parts if part.type == "text"] == []
+    assert message_of(to_openai(message)) == message
+
+
 def test_offsets_say_where_parts_stand():
     """A part's `at` is the number of characters of text before it."""
     message = message_of(user(image(), text("ab"), image(), image(), text("cde"), text("f"), image()))

@@ -229,6 +229,17 @@ def test_a_pending_prompt_says_what_was_sent_and_came_back():
     assert finished(one_step()).pending_prompt is None
 
 
+def test_what_came_back_is_pending_only_until_its_step():
+    """Once a step resulted, neither its prompt nor its raw answer is pending."""
+    draft = Draft(header())
+    draft.extend([QUESTION])
+    draft.send()
+    draft.came_back("4")
+    draft.step(ANSWER, reward=1.0)
+    rollout = finished(draft)
+    assert (rollout.pending_prompt, rollout.pending_raw) == (None, None)
+
+
 def test_a_limit_replaces_the_last_reward_only():
     """What the env gave stays in `env_reward`."""
     draft = one_step(reward=0.7, env_reward=0.7)

@@ -5,6 +5,7 @@ Understood are the chat format of the OpenAI API, the message shape of tinker-co
 """
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from rolltrace.trace.blob import Blob
@@ -136,17 +137,24 @@ def _frozen(value: Any, path: str, notes: list[Note]) -> FrozenMap | None:
     return value if value is None or type(value) is FrozenMap else FrozenMap.of(value, path, notes)
 
 
+_TEXT_OR_NONE = frozenset({str, NoneType})
+_MAP_OR_NONE = frozenset({FrozenMap, NoneType})
+_BLOB_OR_NONE = frozenset({Blob, NoneType})
+
+
 def _is_sound(message: Message) -> bool:
     """Whether the fields are of their types; text is looked at only when it is encoded."""
     return (
         type(message.role) is str
         and type(message.content) is str
-        and _are_text(message.tool_call_id, message.name, message.reasoning)
-        and (message.other is None or type(message.other) is FrozenMap)
+        and type(message.tool_call_id) in _TEXT_OR_NONE
+        and type(message.name) in _TEXT_OR_NONE
+        and type(message.reasoning) in _TEXT_OR_NONE
+        and type(message.other) in _MAP_OR_NONE
         and type(message.parts) is tuple
         and type(message.tool_calls) is tuple
-        and all(map(_is_sound_part, message.parts))
-        and all(map(_is_sound_call, message.tool_calls))
+        and (not message.parts or all(map(_is_sound_part, message.parts)))
+        and (not message.tool_calls or all(map(_is_sound_call, message.tool_calls)))
     )
 
 
@@ -155,9 +163,9 @@ def _is_sound_part(part: Any) -> bool:
         type(part) is Part
         and type(part.type) is str
         and type(part.at) is int
-        and _are_text(part.text, part.url, part.media_type)
-        and (part.blob is None or type(part.blob) is Blob)
-        and (part.other is None or type(part.other) is FrozenMap)
+        and {type(part.text), type(part.url), type(part.media_type)} <= _TEXT_OR_NONE
+        and type(part.blob) in _BLOB_OR_NONE
+        and type(part.other) in _MAP_OR_NONE
     )
 
 
@@ -166,17 +174,14 @@ def _is_sound_call(call: Any) -> bool:
         type(call) is ToolCall
         and type(call.name) is str
         and type(call.arguments) is str
-        and _are_text(call.id, call.error)
-        and (call.other is None or type(call.other) is FrozenMap)
+        and type(call.id) in _TEXT_OR_NONE
+        and type(call.error) in _TEXT_OR_NONE
+        and type(call.other) in _MAP_OR_NONE
     )
 
 
 def _is_sound_tool(tool: ToolSpec) -> bool:
     return type(tool.name) is str and type(tool.description) is str and type(tool.parameters) is FrozenMap
-
-
-def _are_text(*values: Any) -> bool:
-    return all(value is None or type(value) is str for value in values)
 
 
 def _clean_part(part: Any, content: Any, path: str, notes: list[Note]) -> Part:

@@ -1,0 +1,35 @@
+"""The command line as a page of documentation: `python -m rolltrace.cli.reference > docs/commands.md`."""
+
+import inspect
+
+import click
+
+from rolltrace.cli.app import VERBS, cli
+
+
+def reference() -> str:
+    """Every verb with its help, as `rolltrace --help` knows it."""
+    context = click.Context(cli, info_name="rolltrace")
+    pages = ["# Commands", inspect.cleandoc(cli.help or "")]
+    for verb in VERBS:
+        command = cli.get_command(context, verb)
+        if command is not None:
+            pages.append(_page(command, click.Context(command, info_name=verb, parent=context)))
+    return "\n\n".join(pages) + "\n"
+
+
+def _page(command: click.Command, context: click.Context) -> str:
+    usage = " ".join(command.collect_usage_pieces(context))
+    rows = [record for option in command.get_params(context) if (record := option.get_help_record(context))]
+    options = "\n".join(f"| `{name}` | {text} |" for name, text in rows)
+    parts = [
+        f"## rolltrace {command.name}",
+        f"`{context.command_path} {usage}`",
+        inspect.cleandoc(command.help or ""),
+        f"| option | |\n|---|---|\n{options}",
+    ]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    click.echo(reference(), nl=False)

@@ -1,0 +1,12 @@
+"""The page of commands is what the commands say of themselves."""
+
+from pathlib import Path
+
+from rolltrace.cli.reference import reference
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+
+
+def test_the_page_is_current():
+    """A command, option or help text that changes changes the page: `make docs` writes it."""
+    assert PAGE.read_text() == reference()

@@ -1,0 +1,57 @@
+"""What the README shows is run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    """The README's code blocks in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_runs(tmp_path):
+    """The first example plays four rollouts and reads them back."""
+    [code] = blocks("python")
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines() == [
+        "hello [1.0, 1.0, 1.0, 1.0]",
+        *["Say hello. Hello! {'polite': True} completed"] * 4,
+    ]
+
+
+def test_the_commands_run(tmp_path):
+    """Each `rolltrace` command of the README succeeds, in their order, in one directory."""
+    commands = re.findall(r"^\$ (rolltrace .*)$", "\n".join(blocks("console")), re.MULTILINE)
+    assert len(commands) >= 4
+    for command in commands:
+        words = [sys.executable, "-m", *command.split()]
+        ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (command, ran.stderr)
+        assert ran.stdout
+
+
+@pytest.mark.skipif(not (ROOT / "src").exists(), reason="the tree is the checkout's")
+def test_the_tree_is_the_tree():
+    """The annotated tree names every room and root module, and no others."""
+    tree = README.partition("src/rolltrace/\n")[2].partition("docs/ ")[0]
+    named = set(re.findall(r"^  (\S+)", tree, re.MULTILINE))
+    folder = ROOT / "src" / "rolltrace"
+    rooms = {f"{path.name}/" for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    modules = {path.name for path in folder.glob("*.py") if not path.name.startswith("__")}
+    assert named == rooms | modules - {"version.py"}
+
+
+def test_the_two_commands_are_targets():
+    """`make demo` and `make test` exist, and continuous integration calls the latter."""
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^\$ make (\w+)", "\n".join(blocks("console")), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
