@@ -69,7 +69,7 @@ def make_run(tmp_path) -> Callable[..., Path]:
                 )
                 draft = writer.begin(header)
                 write(draft)
-                writer.write(draft.finish(ended | (outcome or {})))
+                writer.write_rollout(draft.finish(ended | (outcome or {})))
         return tmp_path / "run"
 
     return make

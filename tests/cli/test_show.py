@@ -99,11 +99,11 @@ def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
     failure = Failure(Layer.GRADER, "TimeoutError", "too slow")
     with create_run(path, join=True) as writer:
         common = {"run": writer.run, "session": writer.session, "at": utc_now()}
-        writer.score(Score(id=new_id(), rollout=first.id, name="reward", value=0.125, producer="judge", **common))
-        writer.score(Score(id=new_id(), rollout=second.id, name="reward", value=None, error=failure, **common))
+        writer.write_score(Score(id=new_id(), rollout=first.id, name="reward", value=0.125, producer="judge", **common))
+        writer.write_score(Score(id=new_id(), rollout=second.id, name="reward", value=None, error=failure, **common))
         group = GroupKey("train", 0, "sums", "two")
         cleanup = Failure(Layer.ENV, "OSError", "left dirty")
-        writer.score(Score(id=new_id(), group=group, name="cleanup", value=None, error=cleanup, **common))
+        writer.write_score(Score(id=new_id(), group=group, name="cleanup", value=None, error=cleanup, **common))
     table = rolltrace("show", path).stdout
     in_order(table, "mean reward 0.125 (n = 1)", "two/0", "0.125", "two/1", "grader · TimeoutError: too slow")
     assert "cleanup: env · OSError: left dirty" in table
@@ -214,7 +214,7 @@ def test_lost_rollouts_are_told(rolltrace, make_run):
     """A session that lost something says what and why."""
     path = make_run()
     with create_run(path, join=True) as writer:
-        writer.write(type("Line", (), {"id": "a", "data": b"torn", "blobs": ()})())
+        writer.write_rollout(type("Line", (), {"id": "a", "data": b"torn", "blobs": ()})())
     assert "1 unrecordable (not one line)" in rolltrace("show", path).stdout
 
 

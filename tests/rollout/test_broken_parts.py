@@ -205,7 +205,7 @@ async def test_a_sink_that_raises_loses_its_record_not_the_rollout(caplog):
     """Recording never stops training."""
 
     class Full(MemorySink):
-        def write(self, line):
+        def write_rollout(self, line):
             raise OSError("no space")
 
     async for group in Runner(Remembering(said("x")), sink=Full()).play([Stage(lambda _: Talk())]):

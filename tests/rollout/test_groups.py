@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from rolltrace.errors import EnvError, InputError
+from rolltrace.errors import InputError, RolltraceError
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
 from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
@@ -102,7 +102,7 @@ async def test_retry_plays_the_episode_anew(tmp_path):
     assert group.failure is not None
     assert group.failure.layer is Layer.POLICY
     assert len(stage.made) == 7
-    with pytest.raises(EnvError, match="ConnectionError"):
+    with pytest.raises(RolltraceError, match="ConnectionError"):
         group.raise_for_failure()
 
 

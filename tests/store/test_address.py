@@ -15,7 +15,7 @@ def make_run(tmp_path, make_line):
     def make(*identities):
         with create_run(tmp_path / "run") as writer:
             for identity in identities:
-                writer.write(make_line(writer, **identity))
+                writer.write_rollout(make_line(writer, **identity))
         return list(RunReader(tmp_path / "run").rollouts())
 
     return make

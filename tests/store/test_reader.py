@@ -16,7 +16,7 @@ def run(tmp_path, make_line):
     """A run of three rollouts, and the path of its only segment."""
     with create_run(tmp_path / "run") as writer:
         for index in range(3):
-            writer.write(make_line(writer, index=index))
+            writer.write_rollout(make_line(writer, index=index))
     [segment] = (tmp_path / "run/rollouts").iterdir()
     return tmp_path / "run", segment
 
@@ -143,11 +143,11 @@ def test_latest_reward_counts(tmp_path, make_line, make_score):
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index, reward=1.0) for index in range(4)]
         for line in lines:
-            writer.write(line)
-        writer.score(make_score(writer, lines[1].id, 0.25, at=now))
-        writer.score(make_score(writer, lines[1].id, 9.0, at=now - timedelta(seconds=1)))
-        writer.score(make_score(writer, lines[2].id, 7.0, name="advantage"))
-        writer.score(make_score(writer, lines[3].id, None))
+            writer.write_rollout(line)
+        writer.write_score(make_score(writer, lines[1].id, 0.25, at=now))
+        writer.write_score(make_score(writer, lines[1].id, 9.0, at=now - timedelta(seconds=1)))
+        writer.write_score(make_score(writer, lines[2].id, 7.0, name="advantage"))
+        writer.write_score(make_score(writer, lines[3].id, None))
     reader = RunReader(tmp_path / "run")
     rewards = latest_rewards(reader.rollouts(), reader.scores())
     assert [rewards[line.id] for line in lines] == [1.0, 0.25, 1.0, None]

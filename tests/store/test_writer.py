@@ -36,7 +36,7 @@ def test_each_line_is_one_rollout(tmp_path, make_line):
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(3)]
         for line in lines:
-            writer.write(line)
+            writer.write_rollout(line)
     path = tmp_path / f"run/rollouts/{writer.session}-000000.jsonl"
     records = [json.loads(line, **READS_STRICT_JSON) for line in path.read_text().splitlines()]
     assert [record["id"] for record in records] == [line.id for line in lines]
@@ -47,7 +47,7 @@ def test_ledger_follows_a_rollout(tmp_path, make_line):
     with create_run(tmp_path / "run") as writer:
         line = make_line(writer)
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 1, 0)
-        writer.write(line)
+        writer.write_rollout(line)
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 0, 1)
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
     assert (ledger.recorded, ledger.closed, ledger.adds_up) == (1, True, True)
@@ -93,7 +93,7 @@ def begin(index):
 outcome = dict(ended_at=utc_now(), status="ok", stop_reason="completed", stopped_by="env", error=None, reward=1.0,
                reward_so_far=1.0, unclamped_reward=None)
 begin(1)
-writer.write(begin(0).finish(outcome))
+writer.write_rollout(begin(0).finish(outcome))
 assert writer.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -119,13 +119,13 @@ def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, c
     """A disk that takes half a line costs that line only: it is counted, told once, and the next is not glued to it."""
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(4)]
-        writer.write(lines[0])
+        writer.write_rollout(lines[0])
         small_files(len(lines[0].data) + len(lines[1].data) // 2)
-        writer.write(lines[1])
-        writer.write(lines[2])
+        writer.write_rollout(lines[1])
+        writer.write_rollout(lines[2])
         assert writer.flush() is False
         small_files(resource.RLIM_INFINITY)
-        writer.write(lines[3])
+        writer.write_rollout(lines[3])
         assert writer.flush() is True
     reader = RunReader(tmp_path / "run")
     assert [rollout.index for rollout in reader.rollouts()] == [0, 3]
@@ -143,13 +143,13 @@ def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, 
 
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(3)]
-        writer.write(lines[0])
+        writer.write_rollout(lines[0])
         with monkeypatch.context() as patch:
             patch.setattr(os, "ftruncate", refuse)
             small_files(len(lines[0].data) + 10)
-            writer.write(lines[1])
+            writer.write_rollout(lines[1])
         small_files(resource.RLIM_INFINITY)
-        writer.write(lines[2])
+        writer.write_rollout(lines[2])
     reader = RunReader(tmp_path / "run")
     assert [rollout.index for rollout in reader.rollouts()] == [0, 2]
     [problem] = reader.problems
@@ -159,11 +159,11 @@ def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, 
 def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplog):
     """A run that is deleted under the writer is counted and told, and raises nothing."""
     with create_run(tmp_path / "run") as writer:
-        writer.write(make_line(writer))
+        writer.write_rollout(make_line(writer))
         shutil.rmtree(tmp_path / "run")
         line = make_line(writer)
-        writer.write(line)
-        writer.score(make_score(writer, line.id, 1.0))
+        writer.write_rollout(line)
+        writer.write_score(make_score(writer, line.id, 1.0))
         assert writer.flush() is False
     assert writer.ledger.dropped == {"ENOENT": 1}
     assert writer.ledger.scores_dropped == {"ENOENT": 1}
@@ -174,17 +174,17 @@ def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplo
 def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
     """Where only the file was deleted, what comes after it is kept."""
     with create_run(tmp_path / "run") as writer:
-        writer.write(make_line(writer, index=0))
+        writer.write_rollout(make_line(writer, index=0))
         (tmp_path / f"run/rollouts/{writer.session}-000000.jsonl").unlink()
-        writer.write(make_line(writer, index=1))
+        writer.write_rollout(make_line(writer, index=1))
     assert [rollout.index for rollout in RunReader(tmp_path / "run").rollouts()] == [1]
 
 
 def test_what_is_not_one_line_is_refused(tmp_path):
     """Bytes that would damage the file are counted as unrecordable."""
     with create_run(tmp_path / "run") as writer:
-        writer.write(Line("a", b'{"v":1}\n{"v":1,"crc":""}\n'))
-        writer.write(Line("b", b'{"v":1,"crc":""}'))
+        writer.write_rollout(Line("a", b'{"v":1}\n{"v":1,"crc":""}\n'))
+        writer.write_rollout(Line("b", b'{"v":1,"crc":""}'))
         assert writer.ledger.unrecordable == {"not one line": 2}
         assert writer.ledger.adds_up
     assert list((tmp_path / "run/rollouts").iterdir()) == []
@@ -195,8 +195,8 @@ def test_late_lines_are_dropped_and_counted(tmp_path, make_line, make_score):
     writer = create_run(tmp_path / "run")
     line = make_line(writer)
     writer.close()
-    writer.write(line)
-    writer.score(make_score(writer, line.id, 1.0))
+    writer.write_rollout(line)
+    writer.write_score(make_score(writer, line.id, 1.0))
     writer.close()
     assert writer.ledger.dropped == {"closed": 1}
     assert writer.ledger.scores_dropped == {"closed": 1}
@@ -209,7 +209,7 @@ def test_threads_share_a_writer(tmp_path, make_line):
 
         def play(first):
             for index in range(first, first + 50):
-                writer.write(make_line(writer, index=index))
+                writer.write_rollout(make_line(writer, index=index))
 
         threads = [threading.Thread(target=play, args=(first,)) for first in range(0, 400, 50)]
         for thread in threads:
@@ -227,8 +227,8 @@ def test_blob_is_kept_once(tmp_path, make_line):
     blob = Blob.of(b"png bytes")
     message = Message("user", "look", parts=(Part("image", blob=blob),))
     with create_run(tmp_path / "run") as writer:
-        writer.write(make_line(writer, message))
-        writer.write(make_line(writer, message))
+        writer.write_rollout(make_line(writer, message))
+        writer.write_rollout(make_line(writer, message))
     assert [path.name for path in (tmp_path / "run/blobs").iterdir()] == [blob.name]
     assert RunReader(tmp_path / "run").blob(blob.name) == b"png bytes"
     assert writer.ledger.complete
@@ -240,7 +240,7 @@ def test_blob_cannot_leave_its_folder(tmp_path, make_line):
     blob.name = "../../escaped"
     message = Message("user", "look", parts=(Part("image", blob=blob),))
     with create_run(tmp_path / "run") as writer:
-        writer.write(make_line(writer, message))
+        writer.write_rollout(make_line(writer, message))
     assert not (tmp_path / "escaped").exists()
     assert writer.ledger.recorded == 1
     assert writer.ledger.blobs_dropped == {"bad name": 1}
@@ -250,14 +250,14 @@ def test_blob_without_bytes_is_counted(tmp_path, make_line):
     """A blob read from another run's record has a name and no bytes; that this run lacks them is counted."""
     message = Message("user", "look", parts=(Part("image", blob=Blob(Blob.of(b"x").name)),))
     with create_run(tmp_path / "run") as writer:
-        writer.write(make_line(writer, message))
+        writer.write_rollout(make_line(writer, message))
     assert writer.ledger.blobs_dropped == {"no data": 1}
 
 
 def test_score_that_cannot_be_encoded_is_counted(tmp_path, make_score):
     """A score that is no record does not raise into the caller."""
     with create_run(tmp_path / "run") as writer:
-        writer.score(None)
-        writer.score(make_score(writer, "fine", 1.0))
+        writer.write_score(None)
+        writer.write_score(make_score(writer, "fine", 1.0))
     assert writer.ledger.scores_dropped == {"AttributeError": 1}
     assert [score.rollout for score in RunReader(tmp_path / "run").scores()] == ["fine"]

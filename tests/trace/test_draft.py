@@ -141,7 +141,7 @@ def test_nothing_that_is_changed_later_changes_the_line():
 
     def record(values, response, history, fields, asked, graded):
         draft = Draft(header(**fields))
-        draft.extend(history)
+        draft.extend([as_message(message, "", []) for message in history])
         draft.send()
         draft.step(response, reward=1.0, **values)
         draft.grade = graded

@@ -49,6 +49,10 @@ class StepResult(msgspec.Struct, frozen=True):
     """Why the episode is done, where `completed` does not say it."""
 
 
+STEP_MAPS = ("reward_data", "env_state", "extra", "metrics", "logs")
+"""The maps in which an env tells about a step."""
+
+
 class Env(ABC):
     """One task being played by one policy. An instance plays one rollout, once."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.base import STEP_MAPS, Env, Observation, StepResult
 from rolltrace.errors import EnvError
 from rolltrace.policies.base import Completion
 from rolltrace.trace.convert import to_openai
@@ -84,7 +84,7 @@ class MessageEnvAdapter(Env):
             raise EnvError("step() came after the episode was done: make a new environment.")
         result = await _awaited(self.env.step(to_openai(completion.message)))
         self._done, history = _result_of(self.env, result)
-        optional = {name: getattr(result, name, {}) or {} for name in _OPTIONAL_MAPS}
+        optional = {name: getattr(result, name, {}) or {} for name in STEP_MAPS}
         return StepResult(
             reward=result.reward,
             done=self._done,
@@ -114,9 +114,6 @@ class MessageEnvAdapter(Env):
         tools = getattr(self.env, "tools", None) or ()
         stop = getattr(self.env, "stop", None) or ()
         return Observation(history, tools=tuple(tools), stop=tuple(stop), replaces_history=True)
-
-
-_OPTIONAL_MAPS = ("reward_data", "env_state", "extra", "metrics", "logs")
 
 
 def _result_of(env: Any, result: Any) -> tuple[bool, Any]:

@@ -33,7 +33,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Why part or all of the answer could not be read."""
     raw: str | None = None
     """The answer before it was parsed, where that differs from the message's content."""
-    version: int | str | None = None
+    policy_version: int | str | None = None
     """The version of the policy that answered, where it may change while running."""
     usage: Usage | None = None
     tokens: Tokens | None = None

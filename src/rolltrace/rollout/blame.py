@@ -1,26 +1,26 @@
 """Which layer an exception came from."""
 
-import traceback
+import asyncio
 from types import TracebackType
 
-from rolltrace.trace.freeform import clean_text
 from rolltrace.trace.outcome import Layer
-from rolltrace.trace.rollout import Failure
-
-_LONGEST_TEXT = 20_000
 
 
 class BlamedError(Exception):
     """An exception together with the layer it came from; never leaves this room."""
 
-    def __init__(self, layer: Layer, cause: Exception) -> None:
+    def __init__(self, layer: Layer, cause: BaseException) -> None:
         super().__init__(layer, cause)
         self.layer = layer
         self.cause = cause
 
 
 class Blame:
-    """A context in which an exception is one layer's fault. Cancellation is nobody's, and passes."""
+    """A context in which an exception is one layer's fault.
+
+    Cancellation is nobody's, and passes; but a `CancelledError` that nobody asked for is a failure like any other, as
+    is a `sys.exit()` in the middle of a rollout.
+    """
 
     __slots__ = ("_layer",)
 
@@ -33,30 +33,20 @@ class Blame:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, BlamedError):
+        if isinstance(error, BlamedError) or error is None:
+            return
+        if isinstance(error, Exception | SystemExit) or (
+            isinstance(error, asyncio.CancelledError) and not _is_being_cancelled()
+        ):
             raise BlamedError(self._layer, error) from error
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 BLAME_POLICY = Blame(Layer.POLICY)
 BLAME_ENV = Blame(Layer.ENV)
 BLAME_GRADER = Blame(Layer.GRADER)
 BLAME_HOOK = Blame(Layer.HOOK)
-
-
-def failure_of(layer: Layer, error: BaseException) -> Failure:
-    """An exception as the record holds it."""
-    try:
-        message = str(error)
-        lines = "".join(traceback.format_exception(error))
-    except Exception as broken:  # noqa: BLE001 - a foreign exception may fail to describe itself
-        message, lines = f"its text raises {type(broken).__name__}", ""
-    return Failure(layer, type(error).__qualname__, _bounded(message), _bounded(lines))
-
-
-def _bounded(text: str) -> str:
-    """Text that UTF-8 can hold, its middle left out where it is very long."""
-    text = clean_text(text, "", [])
-    if len(text) <= _LONGEST_TEXT:
-        return text
-    half = _LONGEST_TEXT // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

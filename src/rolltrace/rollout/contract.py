@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.envs.base import STEP_MAPS, Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.errors import EnvError, GraderError, PolicyError
 from rolltrace.policies.base import Completion, Policy
 from rolltrace.trace.convert import as_message
@@ -16,8 +16,6 @@ from rolltrace.trace.numbers import as_number
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Grade
 
-_MAPS = ("reward_data", "env_state", "extra", "metrics", "logs")
-
 
 def awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
     """What an async method gave to await; a method that is not async is said to be so."""
@@ -25,6 +23,19 @@ def awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
         name = f"{type(owner).__name__}.{method}"
         raise TypeError(f"Expected {name} to be async, got {describe(value)} from it at once: declare it `async def`.")
     return value  # type: ignore[no-any-return]
+
+
+def check_policy(policy: Any) -> None:
+    """A policy that has a name and can be asked."""
+    name = getattr(policy, "name", None)
+    if not isinstance(name, str):
+        raise PolicyError(f"Expected a policy with a name, got {describe(policy)}, whose name is {describe(name)}.")
+    for method in ("complete", "count_tokens"):
+        if not callable(getattr(policy, method, None)):
+            raise PolicyError(f"Expected policy {name!r} to have a method `{method}`, got none.")
+    for attribute in ("version", "context_length"):
+        if not hasattr(policy, attribute):
+            raise PolicyError(f"Expected policy {name!r} to have `{attribute}`, got none: None will do.")
 
 
 def check_builder(builder: Any) -> None:
@@ -38,6 +49,30 @@ def check_builder(builder: Any) -> None:
     for name in ("episodes", "seats"):
         if not isinstance(value := getattr(builder, name, None), int) or value < 1:
             raise EnvError(f"Expected {where}.{name} to be 1 or more, got {describe(value)}.")
+    for name in ("env_args", "task_data"):
+        if not isinstance(value := getattr(builder, name, None), Mapping):
+            raise EnvError(f"Expected {where}.{name} to be a mapping, got {describe(value)}.")
+    tags: Any = builder.tags
+    if not isinstance(tags, tuple | list) or not all(isinstance(tag, str) for tag in tags):
+        raise EnvError(f"Expected {where}.tags to be a tuple of names, got {describe(tags)}.")
+    if (seed := builder.seed) is not None and not isinstance(seed, int):
+        raise EnvError(f"Expected {where}.seed to be a whole number or None, got {describe(seed)}.")
+
+
+def checked_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
+    """One env per seat."""
+    where = f"{type(builder).__name__}.make_episode"
+    if not isinstance(envs, list | tuple):
+        raise EnvError(f"Expected {where} to return a list of envs, got {describe(envs)}: return [env].")
+    for env in envs:
+        if not isinstance(env, Env):
+            raise EnvError(
+                f"Expected {where} to return instances of Env, got {describe(env)}: "
+                "subclass rolltrace.Env, or wrap a message env in MessageEnvAdapter."
+            )
+    if len(envs) != builder.seats:
+        raise EnvError(f"Expected {where} to return one env per seat, {builder.seats} in all, got {len(envs)}.")
+    return envs
 
 
 def checked_observation(value: Any, env: Env, method: str) -> Observation:
@@ -50,9 +85,18 @@ def checked_observation(value: Any, env: Env, method: str) -> Observation:
         raise EnvError(f"Expected {where} to show a list of messages, got {describe(messages)}.")
     shown: Sequence[Any] = messages
     for position, message in enumerate(shown):
-        if not isinstance(message, Message | Mapping) and not hasattr(message, "model_dump"):
+        if not _is_message(message):
             raise EnvError(f"Expected {where} to show messages, got {describe(message)} at messages[{position}].")
+    for name in ("tools", "stop"):
+        offered = getattr(value, name)
+        if not isinstance(offered, list | tuple):
+            raise EnvError(f"Expected {where} to give a list as {name}, got {describe(offered)}.")
     return value
+
+
+def _is_message(value: Any) -> bool:
+    kind = type(value)  # first, because asking an abstract class costs more than everything else together
+    return kind is Message or kind is dict or isinstance(value, Mapping) or hasattr(value, "model_dump")
 
 
 def checked_result(value: Any, env: Env) -> StepResult:
@@ -65,8 +109,8 @@ def checked_result(value: Any, env: Env) -> StepResult:
     reward = as_number(value.reward)
     if reward is None:
         raise EnvError(f"Expected {where} to give a number as reward, got {describe(value.reward)}.")
-    for name in _MAPS:
-        if not isinstance(getattr(value, name), Mapping):
+    for name in STEP_MAPS:
+        if type(getattr(value, name)) is not dict and not isinstance(getattr(value, name), Mapping):
             raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(getattr(value, name))}.")
     if value.observation is not None:
         checked_observation(value.observation, env, "step")
@@ -83,14 +127,14 @@ def checked_completion(value: Any, policy: Policy, notes: list[Note]) -> Complet
     if not isinstance(value.termination, Termination):
         raise PolicyError(f"Expected {where} to give a Termination, got {describe(value.termination)}.")
     given: Any = value.message
-    if not isinstance(given, Message | Mapping) and not hasattr(given, "model_dump"):
+    if not _is_message(given):
         raise PolicyError(f"Expected {where} to give a message, got {describe(given)}.")
     message = as_message(given, "response", notes)
     return value if message is given else replace(value, message=message)
 
 
 def checked_grade(value: Any, grader: str) -> Grade:
-    """A grade with a finite number for a reward; what is no number in its reward data is moved to `extra`."""
+    """A grade with a finite number for a reward."""
     if not isinstance(value, Grade):
         raise GraderError(f"Expected {grader} to return a Grade, got {describe(value)}: return Grade(reward=…).")
     reward = as_number(value.reward)
@@ -98,11 +142,4 @@ def checked_grade(value: Any, grader: str) -> Grade:
         raise GraderError(f"Expected {grader} to give a finite number as reward, got {describe(value.reward)}.")
     if not all(isinstance(getattr(value, name), Mapping) for name in ("reward_data", "extra")):
         raise GraderError(f"Expected {grader} to give mappings as reward_data and extra, got {describe(value)}.")
-    numbers: dict[str, bool | int | float] = {}
-    strays: dict[str, Any] = {}
-    for name, given in value.reward_data.items():
-        if (number := as_number(given)) is None:
-            strays[f"reward_data.{name}"] = given
-        else:
-            numbers[str(name)] = number
-    return Grade(float(reward), numbers, {**value.extra, **strays} if strays else value.extra)
+    return value if type(value.reward) is float else replace(value, reward=float(reward))

@@ -1,49 +1,103 @@
 """One play of a task: a single rollout, or the rollouts of the seats that play one game together."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 from rolltrace.envs.base import Env, EnvGroupBuilder
-from rolltrace.errors import EnvError
-from rolltrace.rollout.blame import failure_of
-from rolltrace.rollout.contract import awaitable
+from rolltrace.rollout.blame import BLAME_ENV, BlamedError
+from rolltrace.rollout.contract import awaitable, checked_envs
 from rolltrace.rollout.seat import Played, Seat
-from rolltrace.rollout.settings import Settings, stop_for_failure
+from rolltrace.rollout.settings import Settings
+from rolltrace.rollout.stop import CANCELLED, stop_for_failure
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft, new_id
-from rolltrace.trace.freeform import describe
-from rolltrace.trace.outcome import Layer, Status
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Header
 from rolltrace.trace.score import GroupKey
 
+log = logging.getLogger(__name__)
 
-async def play_episode(
-    builder: EnvGroupBuilder, key: GroupKey, number: int, attempt: int, settings: Settings
-) -> list[Played]:
-    """Play one episode; each seat has its line when this returns or raises."""
-    drafts = [_draft(builder, key, number, seat, attempt, settings) for seat in range(builder.seats)]
-    seats = [Seat(draft, builder, settings) for draft in drafts]
-    try:
-        envs = _checked_envs(await awaitable(builder.make_episode(number), builder, "make_episode"), builder)
-    except Exception as error:  # noqa: BLE001 - whatever keeps an episode from starting is its recorded failure
-        return [seat.record(stop_for_failure(failure_of(Layer.ENV, error))) for seat in seats]
-    except BaseException:
-        for seat in seats:
-            seat.record_cancelled()
-        raise
-    if len(seats) == 1:
-        return [await seats[0].play(envs[0])]
-    return await _play_together(seats, envs)
+
+class Episode:
+    """One play, at one attempt. Each of its seats has its line when `play` returns or raises."""
+
+    def __init__(
+        self,
+        builder: EnvGroupBuilder,
+        key: GroupKey,
+        number: int,
+        settings: Settings,
+        on_record: Callable[[Played], None],
+    ) -> None:
+        self._builder = builder
+        self._key = key
+        self._number = number
+        self._settings = settings
+        self._on_record = on_record
+
+    async def play(self, attempt: int) -> list[Played]:
+        """Make the envs and play them."""
+        builder = self._builder
+        seats = [
+            Seat(self._draft(seat, attempt), builder, self._settings, self._on_record) for seat in range(builder.seats)
+        ]
+        try:
+            with BLAME_ENV:
+                made = await awaitable(builder.make_episode(self._number), builder, "make_episode")
+                envs = checked_envs(made, builder)
+        except BlamedError as blamed:
+            stop = stop_for_failure(failure_of(blamed.layer, blamed.cause))
+            return [seat.record(stop) for seat in seats]
+        except BaseException:
+            for seat in seats:
+                seat.record(CANCELLED)
+            raise
+        if len(seats) == 1:
+            return [await seats[0].play(envs[0])]
+        return await _play_together(seats, envs)
+
+    def _draft(self, seat: int, attempt: int) -> Draft:
+        builder, key, sink, policy = self._builder, self._key, self._settings.sink, self._settings.policy
+        several = builder.seats > 1
+        header = Header(
+            id=new_id(),
+            run=sink.run,
+            session=sink.session,
+            split=key.split,
+            iteration=key.iteration,
+            env=key.env,
+            env_args=dict(builder.env_args),
+            seed=builder.seed,
+            task=builder.task,
+            task_data=dict(builder.task_data),
+            group=key.group,
+            index=self._number * builder.seats + seat,
+            attempt=attempt,
+            episode=self._number if several else None,
+            seat=seat if several else None,
+            policy=policy.name,
+            policy_version=policy.version,
+            tags=tuple(builder.tags),
+            started_at=utc_now(),
+        )
+        try:
+            return sink.begin(header)
+        except Exception:
+            # As in `Seat.record`: a sink that fails costs its record, not the rollout.
+            log.exception("The sink failed to begin rollout %s", header.id)
+            return Draft(header)
 
 
 async def _play_together(seats: Sequence[Seat], envs: Sequence[Env]) -> list[Played]:
-    """All seats at once; when one fails the others are aborted."""
+    """All seats at once. One that fails, or that the runner stops, will not move again: the others are aborted."""
     tasks = [asyncio.create_task(seat.play(env)) for seat, env in zip(seats, envs, strict=True)]
     try:
         waiting = set(tasks)
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(task.cancelled() or task.exception() or task.result().status is not Status.OK for task in done):
+            if any(_ends_the_game(task) for task in done):
                 break
         for seat, task in zip(seats, tasks, strict=True):
             if not task.done():
@@ -57,42 +111,8 @@ async def _play_together(seats: Sequence[Seat], envs: Sequence[Env]) -> list[Pla
         raise
 
 
-def _draft(builder: EnvGroupBuilder, key: GroupKey, number: int, seat: int, attempt: int, settings: Settings) -> Draft:
-    several = builder.seats > 1
-    header = Header(
-        id=new_id(),
-        run=settings.sink.run,
-        session=settings.sink.session,
-        split=key.split,
-        iteration=key.iteration,
-        env=key.env,
-        env_args=dict(builder.env_args),
-        seed=settings.seed if builder.seed is None else builder.seed,
-        task=builder.task,
-        task_data=dict(builder.task_data),
-        group=key.group,
-        index=number * builder.seats + seat,
-        attempt=attempt,
-        episode=number if several else None,
-        seat=seat if several else None,
-        policy=settings.policy.name,
-        policy_version=settings.policy.version,
-        tags=tuple(map(str, builder.tags)),
-        started_at=utc_now(),
-    )
-    return settings.sink.begin(header)
-
-
-def _checked_envs(envs: object, builder: EnvGroupBuilder) -> Sequence[Env]:
-    where = f"{type(builder).__name__}.make_episode"
-    if not isinstance(envs, Sequence) or isinstance(envs, str):
-        raise EnvError(f"Expected {where} to return a list of envs, got {describe(envs)}: return [env].")
-    for env in envs:
-        if not isinstance(env, Env):
-            raise EnvError(
-                f"Expected {where} to return instances of Env, got {describe(env)}: "
-                "subclass rolltrace.Env, or wrap a message env in MessageEnvAdapter."
-            )
-    if len(envs) != builder.seats:
-        raise EnvError(f"Expected {where} to return one env per seat, {builder.seats} in all, got {len(envs)}.")
-    return envs
+def _ends_the_game(task: asyncio.Task[Played]) -> bool:
+    if task.cancelled() or task.exception() is not None:
+        return True
+    stop = task.result().stop
+    return stop.status is not Status.OK or stop.by is StoppedBy.RUNNER

@@ -1,25 +1,31 @@
 """The rollouts of one env group builder: played by a strategy, graded together, cleaned up after."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.errors import EnvError, GraderError
-from rolltrace.rollout.blame import failure_of
-from rolltrace.rollout.contract import checked_grade
-from rolltrace.rollout.episode import play_episode
-from rolltrace.rollout.seat import Played, clamp
+from rolltrace.errors import GraderError, RolltraceError
+from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
+from rolltrace.rollout.closing import close_within
+from rolltrace.rollout.contract import awaitable, checked_grade
+from rolltrace.rollout.episode import Episode
+from rolltrace.rollout.seat import Played
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import new_id
-from rolltrace.trace.freeform import describe
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.freeform import Note, describe
 from rolltrace.trace.outcome import Layer, Status
 from rolltrace.trace.rollout import Failure, Grade
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.sound import sound_grade
+
+log = logging.getLogger(__name__)
 
 
 class GroupResult(msgspec.Struct, frozen=True):
@@ -46,7 +52,7 @@ class GroupResult(msgspec.Struct, frozen=True):
         """Raise where the group does not count."""
         if self.failure is not None:
             what = f"{self.failure.type} in the {self.failure.layer}: {self.failure.message}"
-            raise EnvError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {what}")
+            raise RolltraceError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {what}")
 
 
 class GroupPlay:
@@ -60,11 +66,13 @@ class GroupPlay:
         self._settings = settings
         self._strategy = settings.strategy
         self._on_episode_end = on_episode_end
+        self._played: dict[int, Played] = {}
 
     async def play(self) -> GroupResult:
         """Play, grade and clean up. Only cancellation comes out as an exception, and clean-up is done then too."""
         try:
-            members = await self._play_episodes()
+            await self._play_episodes()
+            members = [self._played[index] for index in sorted(self._played)]
             failure = self._failure(members)
             if self.builder.grades_groups:
                 await self._grade(members, failure)
@@ -72,41 +80,45 @@ class GroupPlay:
         finally:
             await self._clean_up()
 
-    async def _play_episodes(self) -> list[Played]:
+    async def _play_episodes(self) -> None:
         tasks = [asyncio.create_task(self._play_episode(number)) for number in range(self.builder.episodes)]
         try:
             if isinstance(self._strategy, FailFast):
                 await self._until_failure(tasks)
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
         except BaseException:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        return [played for result in results if not isinstance(result, BaseException) for played in result]
+        for error in ended:
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                raise error
 
-    async def _play_episode(self, number: int) -> list[Played]:
+    async def _play_episode(self, number: int) -> None:
+        episode = Episode(self.builder, self.key, number, self._settings, self._take_in)
         attempt = 0
         try:
-            while True:
-                members = await play_episode(self.builder, self.key, number, attempt, self._settings)
-                if not self._is_worth_another(members, attempt):
-                    return members
+            while self._is_worth_another(await episode.play(attempt), attempt):
                 attempt += 1
         finally:
             self._on_episode_end(self.builder.seats)
+
+    def _take_in(self, played: Played) -> None:
+        """Keep a member; the last attempt is the one that counts."""
+        self._played[played.index] = played
 
     def _is_worth_another(self, members: Sequence[Played], attempt: int) -> bool:
         if not isinstance(self._strategy, Retry) or attempt >= self._strategy.times:
             return False
         return any(member.error is not None and self._strategy.applies_to(member.error) for member in members)
 
-    async def _until_failure(self, tasks: Sequence[asyncio.Task[list[Played]]]) -> None:
+    async def _until_failure(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all have ended, or one has failed; then cancel the rest."""
         waiting = set(tasks)
         while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(member.status is not Status.OK for task in done for member in task.result()):
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(member.status is not Status.OK for member in self._played.values()):
                 for task in waiting:
                     task.cancel()
                 return
@@ -135,39 +147,51 @@ class GroupPlay:
             return
         grader = f"{type(self.builder).__name__}.grade_group"
         try:
-            grades = await self.builder.grade_group([member.rollout for member in members])
-            if not isinstance(grades, Mapping):
-                raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(grades)}.")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the lines stand and the scores say why there is no reward
-            self._score_failure(pending, failure_of(Layer.GRADER, error))
+            with BLAME_GRADER:
+                rollouts = [member.rollout for member in members]
+                grades = await awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
+                if not isinstance(grades, Mapping):
+                    raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(grades)}.")
+        except BlamedError as blamed:
+            self._score_failure(pending, failure_of(Layer.GRADER, blamed.cause))
             return
         except BaseException as error:
             self._score_failure(pending, failure_of(Layer.GRADER, error))
             raise
-        for member in pending:
-            await self._take_grade(member, grades, grader)
+        graded = [(member, grade) for member in pending if (grade := self._take_grade(member, grades, grader))]
         self._name_strangers(grades, members, grader)
+        await self._show(graded)
 
-    async def _take_grade(self, member: Played, grades: Mapping[str, Any], grader: str) -> None:
+    def _take_grade(self, member: Played, grades: Mapping[str, Any], grader: str) -> Grade | None:
+        """The member's grade, once it is a score; None where the score is that there is none."""
         try:
             if member.id not in grades:
                 raise GraderError(f"{grader} gave no grade for rollout {member.id}, which was played to an end.")
             grade = checked_grade(grades[member.id], f"{grader} for rollout {member.id}")
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others keep theirs
             self._score_failure([member], failure_of(Layer.GRADER, error))
-            return
-        self._score_grade(member, grade)
-        if (hook := self._settings.hooks.on_grade) is not None:
-            try:
-                await hook(member.rollout, grade)
-            except Exception as error:  # noqa: BLE001 - a hook that raises is a recorded failure
-                self._score("on_grade", None, rollout=member.id, error=failure_of(Layer.HOOK, error))
+            return None
+        notes: list[Note] = []
+        grade = sound_grade(grade, "grade", notes)
+        self._score_grade(member, grade, notes)
+        return grade
 
-    def _score_grade(self, member: Played, grade: Grade) -> None:
+    async def _show(self, graded: Sequence[tuple[Played, Grade]]) -> None:
+        hooks = self._settings.hooks
+        if hooks.on_grade is None:
+            return
+        for member, grade in graded:
+            try:
+                with BLAME_HOOK:
+                    await awaitable(hooks.on_grade(member.rollout, grade), hooks, "on_grade")
+            except BlamedError as blamed:
+                self._score("on_grade", None, rollout=member.id, error=failure_of(Layer.HOOK, blamed.cause))
+
+    def _score_grade(self, member: Played, grade: Grade, notes: Sequence[Note]) -> None:
         zero_on_limit = self._settings.limits.zero_reward_on_limit
-        member.reward, unclamped = clamp(member.reward_so_far + grade.reward, member.stop, zero_on_limit)
+        member.reward, unclamped = member.stop.clamp(member.reward_so_far + grade.reward, zero_on_limit)
         own = member.draft.grade
-        data = {
+        data: dict[str, Any] = {
             "reward_so_far": member.reward_so_far,
             "grade": None if own is None else own.reward,
             "group_grade": grade.reward,
@@ -175,6 +199,8 @@ class GroupPlay:
             "reward_data": grade.reward_data,
             "extra": grade.extra,
         }
+        if notes:
+            data["notes"] = notes
         self._score("reward", member.reward, rollout=member.id, data=data)
 
     def _score_failure(self, members: Sequence[Played], failure: Failure) -> None:
@@ -211,11 +237,13 @@ class GroupPlay:
             at=utc_now(),
             error=error,
         )
-        sink.score(score)
+        try:
+            sink.write_score(score)
+        except Exception:
+            log.exception("The sink failed to take a score named %s", name)
 
     async def _clean_up(self) -> None:
         """Clean up after the group; what goes wrong there takes no reward away."""
-        try:
-            await self.builder.cleanup()
-        except Exception as error:  # noqa: BLE001 - anything at all is only said
+        error = await close_within(self._settings.limits.close_seconds, self.builder.cleanup, self.builder)
+        if error is not None:
             self._score("cleanup", None, group=self.key, error=failure_of(Layer.ENV, error))

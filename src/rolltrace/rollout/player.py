@@ -5,18 +5,23 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from msgspec.structs import replace
+
+from rolltrace.envs.base import STEP_MAPS, Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
 from rolltrace.policies.base import Completion, Request
-from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError, failure_of
+from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError
 from rolltrace.rollout.contract import awaitable, checked_completion, checked_observation, checked_result
 from rolltrace.rollout.hooks import Turn
-from rolltrace.rollout.settings import Settings, Stop, stop_at_limit, stop_for_failure
+from rolltrace.rollout.settings import Settings
+from rolltrace.rollout.stop import Stop, stop_at_limit, stop_for_failure
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.draft import Draft
-from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.freeform import Note, describe
+from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.outcome import Layer, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Usage
 from rolltrace.trace.snapshot import Freezer
@@ -68,7 +73,8 @@ class Player:
             return stop_at_limit(StopReason.TIMEOUT)
         except BlamedError as blamed:
             if self._is_late():
-                self.draft.note("", f"{blamed.layer} answered the time-out with {type(blamed.cause).__name__}")
+                what = failure_of(blamed.layer, blamed.cause)
+                self.draft.note("", f"the {what.layer} answered the time-out with {what.type}: {what.message}")
                 return stop_at_limit(StopReason.TIMEOUT)
             return stop_for_failure(failure_of(blamed.layer, blamed.cause))
         except Exception as error:  # noqa: BLE001 - a bug of ours is a failed rollout too, and not a lost one
@@ -116,10 +122,11 @@ class Player:
         if hook is None:
             return
         with BLAME_HOOK:
-            added = await hook(Turn(self.identity, self._step, self.draft.prompt))
-        if not added:
-            return
-        messages = [as_message(message, "before_turn", self.draft.notes) for message in added]
+            turn = Turn(self.identity, self._step, self.draft.prompt)
+            added = await awaitable(hook(turn), self._hooks, "before_turn")
+            if not added:
+                return
+            messages = [as_message(message, "before_turn", self.draft.notes) for message in added]
         if not await self._put_in(messages):
             with BLAME_HOOK:
                 raise EnvError(
@@ -186,12 +193,12 @@ class Player:
                 with BLAME_POLICY:
                     answer = await awaitable(self._policy.complete(request), self._policy, "complete")
                     seconds = time.perf_counter() - started
+                    self.draft.came_back(_raw_of(answer))
                     completion = checked_completion(answer, self._policy, self.draft.notes)
             except BlamedError as blamed:
                 if isinstance(blamed.cause, ContextOverflowError):
                     raise blamed.cause from blamed
                 raise
-        self.draft.came_back(completion.message.content if completion.raw is None else completion.raw)
         self._count(completion.usage)
         return completion, seconds
 
@@ -253,7 +260,8 @@ class Player:
             self._take_in(result.observation)
         if self._hooks.after_step is not None:
             with BLAME_HOOK:
-                await self._hooks.after_step(Turn(self.identity, self._step, request.messages), completion, result)
+                turn = Turn(self.identity, self._step, request.messages)
+                await awaitable(self._hooks.after_step(turn, completion, result), self._hooks, "after_step")
         if not result.done:
             return None
         if result.stop_reason is not None:
@@ -275,7 +283,7 @@ class Player:
         """Add the step; without a result the env was not asked, and the reward is a limit's."""
         told: dict[str, Any] = {}
         if result is not None:
-            told = {name: getattr(result, name) for name in _TOLD_BY_ENV} | {"env_reward": result.reward}
+            told = {name: getattr(result, name) for name in STEP_MAPS} | {"env_reward": result.reward}
         raw = completion.raw
         self.draft.step(
             completion.message,
@@ -285,7 +293,7 @@ class Player:
             termination=completion.termination,
             parse_error=parse_error,
             raw=None if raw == completion.message.content else raw,
-            policy_version=self._policy.version if completion.version is None else completion.version,
+            policy_version=self._policy.version if completion.policy_version is None else completion.policy_version,
             usage=completion.usage,
             seconds=seconds,
             tokens=completion.tokens,
@@ -302,16 +310,15 @@ class Player:
             self.draft.extend(messages)
 
     def _set_offers(self, observation: Observation) -> None:
-        self._tools = tuple(
-            as_tool(tool, f"tools[{place}]", self.draft.notes) for place, tool in enumerate(observation.tools)
-        )
+        notes: list[Note] = []
+        tools = tuple(as_tool(tool, f"tools[{place}]", notes) for place, tool in enumerate(observation.tools))
+        if tools != self._tools:  # what is offered anew every turn is noted once
+            self._tools = tools
+            self.draft.notes.extend(notes)
         self._sampling = self._base_sampling
         if observation.stop:
             stop = tuple(dict.fromkeys((*self._base_sampling.stop, *map(str, observation.stop))))
-            self._sampling = _with_stop(self._base_sampling, stop)
-
-
-_TOLD_BY_ENV = ("reward_data", "env_state", "extra", "metrics", "logs")
+            self._sampling = replace(self._base_sampling, stop=stop)
 
 
 def _correction(message: Message, parse_error: str) -> list[Message]:
@@ -324,6 +331,10 @@ def _correction(message: Message, parse_error: str) -> list[Message]:
     return [*answers, Message("user", CORRECTION.format(errors=parse_error))]
 
 
-def _with_stop(sampling: Sampling, stop: tuple[str, ...]) -> Sampling:
-    fields = {name: getattr(sampling, name) for name in Sampling.__struct_fields__}
-    return Sampling(**{**fields, "stop": stop})
+def _raw_of(answer: Any) -> str:
+    """What a policy gave, as text, before anything is made of it."""
+    if not isinstance(answer, Completion):
+        return describe(answer)
+    raw: Any = answer.raw
+    content: Any = getattr(answer.message, "content", answer.message) if raw is None else raw
+    return content if isinstance(content, str) else describe(content)

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
+import msgspec
+
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.errors import InputError
 from rolltrace.policies.base import Policy
-from rolltrace.rollout.contract import check_builder
+from rolltrace.rollout.contract import check_builder, check_policy
 from rolltrace.rollout.group import GroupPlay, GroupResult
 from rolltrace.rollout.hooks import Hooks
 from rolltrace.rollout.limits import Limits
@@ -15,6 +17,9 @@ from rolltrace.rollout.sink import Sink
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.score import GroupKey
+
+_ITERATIONS_REMEMBERED = 64
+"""For so many iterations a runner knows the names of the groups it has played."""
 
 
 class Runner:
@@ -38,8 +43,19 @@ class Runner:
     ) -> None:
         if concurrency < 1:
             raise InputError(f"Expected a concurrency of 1 or more, got {concurrency}.")
+        check_policy(policy)
         self.concurrency = concurrency
-        self._settings = Settings(policy, sink, limits, hooks, strategy, sampling, seed, asyncio.Semaphore(concurrency))
+        self._settings = Settings(
+            policy=policy,
+            sink=sink,
+            limits=limits,
+            hooks=hooks,
+            strategy=strategy,
+            sampling=sampling,
+            seed=seed,
+            gate=asyncio.Semaphore(concurrency),
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._names: dict[tuple[str, int], dict[str, int]] = {}
 
     async def play(
@@ -51,13 +67,14 @@ class Runner:
         cancelled, recorded and awaited.
         """
         crowd = _Crowd(self.concurrency)
+        settings = self._settings_here()
         source = iter(builders)
         try:
             while True:
                 while crowd.has_room and (builder := next(source, None)) is not None:
                     check_builder(builder)
                     key = GroupKey(split, iteration, builder.env, self._name(builder.task, split, iteration))
-                    crowd.start(builder, key, self._settings)
+                    crowd.start(builder, key, settings)
                 if not crowd.playing:
                     return
                 if (result := await crowd.next_finished()) is not None:
@@ -65,9 +82,19 @@ class Runner:
         finally:
             await crowd.disperse()
 
+    def _settings_here(self) -> Settings:
+        """The settings with a gate of the running loop: a semaphore belongs to the loop it is first waited for in."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._settings = msgspec.structs.replace(self._settings, gate=asyncio.Semaphore(self.concurrency))
+        return self._settings
+
     def _name(self, task: str, split: str, iteration: int) -> str:
         """The task's name, with a number where the iteration has played it before."""
         times = self._names.setdefault((split, iteration), {})
+        if len(self._names) > _ITERATIONS_REMEMBERED:
+            del self._names[next(iter(self._names))]
         name = task
         while name in times:
             times[task] += 1

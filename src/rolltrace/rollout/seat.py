@@ -1,17 +1,20 @@
 """One rollout from its draft to its line: played, closed, graded and written, whatever happens."""
 
-import asyncio
 import logging
+from collections.abc import Callable
 
 import msgspec
 
 from rolltrace.envs.base import Env, EnvGroupBuilder
-from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError, failure_of
+from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
+from rolltrace.rollout.closing import close_within
 from rolltrace.rollout.contract import awaitable, checked_grade
 from rolltrace.rollout.player import Player
-from rolltrace.rollout.settings import Settings, Stop, stop_for_failure
+from rolltrace.rollout.settings import Settings
+from rolltrace.rollout.stop import ABORTED, CANCELLED, Stop, stop_for_failure
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft
+from rolltrace.trace.failure import failure_of
 from rolltrace.trace.outcome import Status, StoppedBy, StopReason
 from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout
 
@@ -21,18 +24,46 @@ log = logging.getLogger(__name__)
 class Played(msgspec.Struct):
     """A rollout that has ended and is recorded."""
 
-    id: str
-    index: int
-    attempt: int
-    status: Status
-    stop_reason: str
+    draft: Draft
+    stop: Stop
+    outcome: Outcome
     reward: float | None
     """The final total, the group's grade included; None where there is none."""
-    reward_so_far: float
-    error: Failure | None
-    stop: Stop
-    draft: Draft
-    outcome: Outcome
+
+    @property
+    def id(self) -> str:
+        """The rollout's id."""
+        return self.draft.header.id
+
+    @property
+    def index(self) -> int:
+        """Its place in the group."""
+        return self.draft.header.index
+
+    @property
+    def attempt(self) -> int:
+        """How many plays of the same episode failed before."""
+        return self.draft.header.attempt
+
+    @property
+    def status(self) -> Status:
+        """Whether it has a reward that means something."""
+        return self.stop.status
+
+    @property
+    def stop_reason(self) -> str:
+        """Why it ended."""
+        return self.stop.reason
+
+    @property
+    def error(self) -> Failure | None:
+        """What failed, if anything did."""
+        return self.stop.error
+
+    @property
+    def reward_so_far(self) -> float:
+        """The sum of the step rewards and its own grade."""
+        return self.outcome["reward_so_far"]
 
     @property
     def rollout(self) -> Rollout:
@@ -43,12 +74,16 @@ class Played(msgspec.Struct):
 class Seat:
     """Plays one env of an episode and sees to it that exactly one line is written."""
 
-    def __init__(self, draft: Draft, builder: EnvGroupBuilder, settings: Settings) -> None:
+    def __init__(
+        self, draft: Draft, builder: EnvGroupBuilder, settings: Settings, on_record: Callable[[Played], None]
+    ) -> None:
         self.draft = draft
         self.aborted = False
-        """Set before its task is cancelled because another seat failed."""
+        """Set before its task is cancelled because another seat ended the game for all."""
         self._builder = builder
         self._settings = settings
+        self._on_record = on_record
+        self._played: Played | None = None
 
     async def play(self, env: Env) -> Played:
         """Play to an end and record it; what is no failure of the rollout is raised again after that."""
@@ -62,36 +97,23 @@ class Seat:
             if not closed:
                 await self._close_quietly(env)
             if self.aborted:
-                return self.record(Stop(StopReason.EPISODE_ABORTED, status=Status.CANCELLED))
-            self.record_cancelled()
+                return self.record(ABORTED)
+            self.record(CANCELLED)
             raise
 
-    def record_cancelled(self) -> Played:
-        """Record that the rollout was cancelled."""
-        return self.record(Stop(StopReason.CANCELLED, status=Status.CANCELLED))
-
     def record(self, stop: Stop) -> Played:
-        """Write the line."""
+        """Write the line, once."""
+        if self._played is not None:
+            return self._played
         outcome = self._outcome(stop)
-        header = self.draft.header
+        self._played = Played(self.draft, stop, outcome, outcome["reward"])
+        self._on_record(self._played)
         try:
-            self._settings.sink.write(self.draft.finish(outcome))
+            self._settings.sink.write_rollout(self.draft.finish(outcome))
         except Exception:
             # A sink must not raise; one that does loses its record, not the rollout.
-            log.exception("The sink failed to take rollout %s", header.id)
-        return Played(
-            header.id,
-            header.index,
-            header.attempt,
-            outcome["status"],
-            outcome["stop_reason"],
-            outcome["reward"],
-            outcome["reward_so_far"],
-            outcome["error"],
-            stop,
-            self.draft,
-            outcome,
-        )
+            log.exception("The sink failed to take rollout %s", self.draft.id)
+        return self._played
 
     def _outcome(self, stop: Stop) -> Outcome:
         rewards = self.draft.rewards
@@ -102,7 +124,7 @@ class Seat:
         if self.draft.grade is not None:
             so_far += self.draft.grade.reward
         known = stop.status is Status.OK and not self._builder.grades_groups
-        total, unclamped = clamp(so_far, stop, limits.zero_reward_on_limit) if known else (None, None)
+        total, unclamped = stop.clamp(so_far, limits.zero_reward_on_limit) if known else (None, None)
         return Outcome(
             ended_at=utc_now(),
             status=stop.status,
@@ -121,9 +143,10 @@ class Seat:
         try:
             if hooks.on_stop is not None:
                 with BLAME_HOOK:
-                    stop = self._named(stop, await hooks.on_stop(self.draft.rollout(self._outcome(stop))))
+                    named = await awaitable(hooks.on_stop(self._rollout(stop)), hooks, "on_stop")
+                stop = _named(stop, named)
             if grader is not None and stop.graded:
-                rollout = self.draft.rollout(self._outcome(stop))
+                rollout = self._rollout(stop)
                 with BLAME_GRADER:
                     answer = await awaitable(grader.grade(rollout), grader, "grade")
                     grade = checked_grade(answer, f"grader {type(grader).__name__}")
@@ -134,30 +157,22 @@ class Seat:
             return stop_for_failure(failure_of(blamed.layer, blamed.cause))
         return stop
 
-    async def _show(self, rollout: Rollout, grade: Grade) -> None:
-        if self._settings.hooks.on_grade is not None:
-            with BLAME_HOOK:
-                await self._settings.hooks.on_grade(rollout, grade)
+    def _rollout(self, stop: Stop) -> Rollout:
+        return self.draft.rollout(self._outcome(stop))
 
-    def _named(self, stop: Stop, name: str | None) -> Stop:
-        """The stop under the name that a hook gave it, where the env brought it about and gave none."""
-        if name is None or stop.named_by_env or stop.by is not StoppedBy.ENV:
-            return stop
-        return Stop(str(name), stop.by, stop.status, stop.error, stop.by_limit)
+    async def _show(self, rollout: Rollout, grade: Grade) -> None:
+        hooks = self._settings.hooks
+        if hooks.on_grade is not None:
+            with BLAME_HOOK:
+                await awaitable(hooks.on_grade(rollout, grade), hooks, "on_grade")
 
     async def _close(self, env: Env) -> None:
-        """Close the env; what goes wrong there is a note and takes no reward away."""
+        """Close the env; what goes wrong there is a note."""
         if type(env).close is Env.close:
             return
-        seconds = self._settings.limits.close_seconds
-        clock = asyncio.timeout(seconds)
-        try:
-            async with clock:
-                await env.close()
-        except Exception as error:  # noqa: BLE001 - anything at all is only a note
-            late = isinstance(error, TimeoutError) and clock.expired()
-            what = f"did not end within {seconds} s" if late else f"raised {type(error).__name__}: {error}"
-            self.draft.note("", f"close of {type(env).__name__} {what}")
+        error = await close_within(self._settings.limits.close_seconds, env.close, env)
+        if error is not None:
+            self.draft.note("", f"close of {type(env).__name__} raised {type(error).__name__}: {error}")
 
     async def _close_quietly(self, env: Env) -> None:
         """Close on the way out of a cancellation; a second one is not to keep the record from being written."""
@@ -167,8 +182,8 @@ class Seat:
             self.draft.note("", f"close of {type(env).__name__} was interrupted by {type(error).__name__}")
 
 
-def clamp(total: float, stop: Stop, zero_on_limit: bool) -> tuple[float, float | None]:
-    """The total, at most 0 where a limit says so, and what it was before."""
-    if zero_on_limit and stop.by_limit and total > 0:
-        return 0.0, total
-    return total, None
+def _named(stop: Stop, name: str | None) -> Stop:
+    """The stop under the name that a hook gave it, where the env brought it about and gave none."""
+    if name is None or stop.named_by_env or stop.by is not StoppedBy.ENV:
+        return stop
+    return msgspec.structs.replace(stop, reason=str(name))

@@ -25,11 +25,11 @@ class Sink(Protocol):
         """A draft for a rollout that starts now; it is in flight until its line is written."""
         ...
 
-    def write(self, line: Line) -> None:
+    def write_rollout(self, line: Line) -> None:
         """Keep a finished rollout."""
         ...
 
-    def score(self, score: Score) -> None:
+    def write_score(self, score: Score) -> None:
         """Keep a late fact."""
         ...
 
@@ -47,11 +47,11 @@ class MemorySink:
         """A draft that keeps everything."""
         return Draft(header)
 
-    def write(self, line: Line) -> None:
+    def write_rollout(self, line: Line) -> None:
         """Keep a finished rollout."""
         self.lines.append(line)
 
-    def score(self, score: Score) -> None:
+    def write_score(self, score: Score) -> None:
         """Keep a late fact."""
         self.scores.append(score)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rolltrace.errors import NewerVersionError, RecordError
 from rolltrace.trace.codec import json_encoder
-from rolltrace.trace.freeform import restore_value
+from rolltrace.trace.freeform import restore_mapping
 from rolltrace.trace.rollout import FORMAT_VERSION
 
 RUN_FILE = "run.json"
@@ -64,7 +64,7 @@ def encode_info(info: RunInfo) -> bytes:
 def decode_info(data: bytes) -> RunInfo:
     """`run.json` read back; the error says what is wrong and where."""
     info = decode_versioned(data, RunInfo, "run")
-    return msgspec.structs.replace(info, config=restore_value(info.config))
+    return msgspec.structs.replace(info, config=restore_mapping(info.config))
 
 
 def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
@@ -73,7 +73,7 @@ def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
         version = msgspec.json.decode(data, type=_Version).v
         if version <= FORMAT_VERSION:
             return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec lets a UnicodeDecodeError through
         raise RecordError(f"Expected a {name} record: {error}.") from error
     raise NewerVersionError(
         f"Expected a {name} of format version {FORMAT_VERSION} or older, got version {version}: "

@@ -56,7 +56,7 @@ class RunWriter:
             self._update_ledger()
         return Draft(header)
 
-    def write(self, line: Line) -> None:
+    def write_rollout(self, line: Line) -> None:
         """Keep a finished rollout and the blobs it names."""
         with self._lock:
             if self._tally.closed:
@@ -67,7 +67,7 @@ class RunWriter:
                 self._append_rollout(line)
             self._update_ledger()
 
-    def score(self, score: Score) -> None:
+    def write_score(self, score: Score) -> None:
         """Keep a late fact."""
         with self._lock:
             if self._tally.closed:

@@ -87,8 +87,7 @@ class Draft:
         return tuple(self.conversation.prompt)
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Add these, after the policy's own message where that is not yet in."""
-        messages = self._frozen(messages)
+        """Add these, frozen as they are, after the policy's own message where that is not yet in."""
         if self._open_response is not None:
             self._place_response(self.conversation.extend([self._open_response, *messages]))
         elif messages:
@@ -96,7 +95,7 @@ class Draft:
 
     def replace(self, messages: Sequence[Message]) -> None:
         """Make these the whole conversation."""
-        self._place_response(self.conversation.replace(self._frozen(messages), self._open_response))
+        self._place_response(self.conversation.replace(messages, self._open_response))
 
     def send(self) -> None:
         """Note that the conversation as it stands goes to the policy now."""
@@ -252,9 +251,6 @@ class Draft:
         wire["env_args"] = plain_mapping(header.env_args, "env_args", self.notes)
         wire["task_data"] = plain_mapping(header.task_data, "task_data", self.notes)
         return bytes(self._encoded(wire))[:-1]
-
-    def _frozen(self, messages: Sequence[Message]) -> list[Message]:
-        return [as_message(message, "messages", self.notes) for message in messages]
 
     def _tools_index(self, tools: Sequence[ToolSpec], path: str) -> int:
         frozen = tuple(as_tool(tool, f"{path}.tools", self.notes) for tool in tools)

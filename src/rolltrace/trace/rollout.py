@@ -1,6 +1,7 @@
 """One rollout as it is recorded: identity, outcome, conversation and steps."""
 
 from collections.abc import Sequence
+from copy import copy
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -243,7 +244,9 @@ class Rollout(Header, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        # A step knows only ranges; its view needs the messages they are ranges of.
+        # A step knows only ranges; its view needs the messages they are ranges of. A step of another rollout is copied.
+        if any(step.__dict__.get("_messages", self.messages) is not self.messages for step in self.steps):
+            force_setattr(self, "steps", tuple(map(copy, self.steps)))
         for step in self.steps:
             force_setattr(step, "_messages", self.messages)
 

@@ -1,0 +1,44 @@
+"""Why a rollout stops, and what follows from it."""
+
+import msgspec
+
+from rolltrace.trace.outcome import Status, StoppedBy, StopReason
+from rolltrace.trace.rollout import Failure
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The end of a rollout."""
+
+    reason: str
+    by: StoppedBy = StoppedBy.RUNNER
+    status: Status = Status.OK
+    error: Failure | None = None
+    by_limit: bool = False
+    """Whether `zero_reward_on_limit` clamps the total."""
+    named_by_env: bool = False
+    """Whether the env itself gave the reason, which a hook may not change."""
+
+    @property
+    def graded(self) -> bool:
+        """Whether the rollout's own grader is asked: only where the env brought the play to its end."""
+        return self.status is Status.OK and self.by is StoppedBy.ENV
+
+    def clamp(self, total: float, zero_on_limit: bool) -> tuple[float, float | None]:
+        """The total, at most 0 where a limit says so, and what it was before."""
+        if zero_on_limit and self.by_limit and total > 0:
+            return 0.0, total
+        return total, None
+
+
+CANCELLED = Stop(StopReason.CANCELLED, status=Status.CANCELLED)
+ABORTED = Stop(StopReason.EPISODE_ABORTED, status=Status.CANCELLED)
+
+
+def stop_at_limit(reason: StopReason) -> Stop:
+    """The runner ends the rollout because a limit is reached."""
+    return Stop(reason, by_limit=True)
+
+
+def stop_for_failure(failure: Failure) -> Stop:
+    """A layer failed."""
+    return Stop(StopReason.ERROR, status=Status.ERROR, error=failure)

@@ -1,0 +1,28 @@
+"""An exception as a record holds it."""
+
+import traceback
+
+from rolltrace.trace.freeform import clean_text
+from rolltrace.trace.outcome import Layer
+from rolltrace.trace.rollout import Failure
+
+_LONGEST_TEXT = 20_000
+
+
+def failure_of(layer: Layer, error: BaseException) -> Failure:
+    """What went wrong, and in which layer, whatever the exception does when it is asked."""
+    try:
+        message = str(error)
+        lines = "".join(traceback.format_exception(error))
+    except Exception as broken:  # noqa: BLE001 - a foreign exception may fail to describe itself
+        message, lines = f"its text raises {type(broken).__name__}", ""
+    return Failure(layer, type(error).__qualname__, _bounded(message), _bounded(lines))
+
+
+def _bounded(text: str) -> str:
+    """Text that UTF-8 can hold, its middle left out where it is very long."""
+    text = clean_text(text, "", [])
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
