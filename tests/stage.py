@@ -169,7 +169,7 @@ class Counting(Grader):
 
     async def grade(self, rollout: Rollout) -> Grade:
         self.asked.append(rollout.id)
-        if isinstance(self.reward, Exception):
+        if isinstance(self.reward, BaseException):
             raise self.reward
         return Grade(self.reward, {"length": len(rollout.conversation)}, {"why": "because"})
 

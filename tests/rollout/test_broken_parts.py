@@ -2,19 +2,22 @@
 
 import asyncio
 import re
+import sys
 
 import pytest
 
 from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
-from rolltrace.errors import EnvError
+from rolltrace.errors import EnvError, PolicyError
 from rolltrace.policies.base import Completion
+from rolltrace.rollout.hooks import Hooks
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
+from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Layer, Status
-from stage import Counting, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
+from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
 
 
 class Talk(Env):
@@ -42,6 +45,8 @@ class Talk(Env):
         (Talk(first="Hi."), "initial_observation to return an Observation, got str"),
         (Talk(first=[{"role": "user", "content": "Hi."}]), "return an Observation, got list"),
         (Talk(first=Observation("Hi.")), "list of messages, got str"),
+        (Talk(first=Observation([Message("user", "Hi.")], stop="END")), "a list as stop, got str"),
+        (Talk(first=Observation([Message("user", "Hi.")], tools=None)), "a list as tools, got NoneType"),
         (Talk(first=Observation([3])), r"got int: 3 at messages\[0\]"),
         (Talk(result=(1.0, True)), "step to return a StepResult, got tuple"),
         (Talk(result=StepResult("1.0", done=True)), "number as reward, got str"),
@@ -109,6 +114,11 @@ async def test_things_that_are_no_envs():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
+        ("env_args", None, "env_args to be a mapping"),
+        ("task_data", [1], "task_data to be a mapping"),
+        ("tags", None, "tags to be a tuple"),
+        ("tags", "math", "tags to be a tuple"),
+        ("seed", "7", "seed to be a whole number"),
         ("env", "", "env to be a name"),
         ("task", 3, "task to be a name"),
         ("episodes", 0, "1 or more"),
@@ -211,6 +221,132 @@ async def test_a_sink_that_raises_loses_its_record_not_the_rollout(caplog):
     async for group in Runner(Remembering(said("x")), sink=Full()).play([Stage(lambda _: Talk())]):
         assert group.rewards == [1.0]
     assert "no space" in caplog.text
+
+
+class AwaitsWhatItCancelled(Talk):
+    """Raises a CancelledError that nobody asked for."""
+
+    async def step(self, completion):
+        task = asyncio.create_task(asyncio.sleep(3600))
+        task.cancel()
+        await task
+
+
+class Exits(Talk):
+    """Calls sys.exit() in the middle of a rollout."""
+
+    async def step(self, completion):
+        sys.exit("bye")
+
+
+@pytest.mark.parametrize("strategy", [KeepViable(), FailFast(), Retry(1)])
+@pytest.mark.parametrize(("env", "kind"), [(AwaitsWhatItCancelled, "CancelledError"), (Exits, "SystemExit")])
+async def test_what_looks_like_an_end_of_the_process_is_the_envs_failure(tmp_path, strategy, env, kind):
+    """A CancelledError that nobody asked for, or a sys.exit(), fails its rollout and nothing else."""
+    stages = [Stage(lambda _: env()), Stage(lambda _: Talk(), task="fine")]
+    groups = {
+        group.task: group for group in await play(tmp_path / "run", stages, Remembering(said("x")), strategy=strategy)
+    }
+    assert groups["fine"].rewards == [1.0]
+    [member] = groups["task"].members
+    assert (member.status, member.error.layer, member.error.type) == (Status.ERROR, Layer.ENV, kind)
+    assert groups["task"].failure is not None
+    attempts = [rollout.attempt for rollout in recorded(tmp_path / "run") if rollout.task == "task"]
+    assert attempts == ([0, 1] if isinstance(strategy, Retry) else [0])
+
+
+@pytest.mark.parametrize("where", ["policy", "grader", "hook", "make_episode", "group"])
+async def test_an_unasked_cancellation_is_a_failure_of_its_layer(tmp_path, where):
+    """Whichever part raises CancelledError by itself is the one that failed."""
+
+    async def raising(*arguments):
+        raise asyncio.CancelledError
+
+    class Cancelling(GradedStage):
+        async def make_episode(self, number):
+            return await (raising() if where == "make_episode" else super().make_episode(number))
+
+        async def grade_group(self, rollouts):
+            return await (raising() if where == "group" else super().grade_group(rollouts))
+
+    stage = Cancelling(lambda _: Talk(), grader=Counting(asyncio.CancelledError() if where == "grader" else 1.0))
+    policy = Remembering(asyncio.CancelledError() if where == "policy" else said("x"))
+    hooks = Hooks(after_step=raising if where == "hook" else None)
+    [group] = await play(tmp_path / "run", stage, policy, hooks=hooks)
+    [rollout] = recorded(tmp_path / "run")
+    assert len(group.members) == 1
+    if where == "group":
+        [score] = RunReader(tmp_path / "run").scores()
+        assert (rollout.status, score.value, score.error.type) == ("ok", None, "CancelledError")
+    else:
+        layer = "env" if where == "make_episode" else where
+        assert (rollout.status, rollout.error.layer, rollout.error.type) == ("error", layer, "CancelledError")
+
+
+async def test_a_clean_up_that_hangs_is_bounded(tmp_path):
+    """A group is handed out though its builder never finishes cleaning up."""
+
+    class Messy(Stage):
+        async def cleanup(self):
+            await asyncio.Event().wait()
+
+    limits = Limits(close_seconds=0.001)
+    [group] = await play(tmp_path / "run", Messy(lambda _: Talk()), Remembering(said("x")), limits=limits)
+    assert group.rewards == [1.0]
+    [score] = RunReader(tmp_path / "run").scores()
+    assert "0.001 s" in score.error.message
+
+
+def test_a_runner_may_be_used_in_several_loops():
+    """A runner outlives the loop it was first used in."""
+    sink = MemorySink()
+    runner = Runner(Remembering(said("x")), sink=sink, concurrency=1)
+
+    async def once():
+        return [group async for group in runner.play([Stage(lambda _: Meddling(), episodes=3)])]
+
+    for _ in range(2):
+        [group] = asyncio.run(once())
+        assert [member.error for member in group.members] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [(object(), "a policy with a name"), (type("P", (), {"name": "p"})(), "a method `complete`")],
+)
+def test_what_is_no_policy_is_refused(policy, words):
+    """A policy that cannot be asked is refused when the runner is made."""
+    with pytest.raises(PolicyError, match=words):
+        Runner(policy, sink=MemorySink())
+
+
+async def test_a_sink_that_cannot_begin_costs_its_record_only(caplog):
+    """A rollout is played though its sink fails at once."""
+
+    class Broken(MemorySink):
+        def begin(self, header):
+            raise OSError("no space")
+
+        def write_score(self, score):
+            raise OSError("no space")
+
+    async for group in Runner(Remembering(said("x")), sink=Broken()).play([GradedStage(lambda _: Talk())]):
+        assert group.rewards == [101.0]
+    assert "no space" in caplog.text
+
+
+async def test_the_odd_thing_that_a_policy_gave_is_kept():
+    """Where a policy gives something else than a completion, the record says what."""
+
+    class Loose(Remembering):
+        async def complete(self, request):
+            return "hello there"
+
+    sink = MemorySink()
+    async for _ in Runner(Loose(), sink=sink).play([Stage(lambda _: Talk())]):
+        pass
+    [rollout] = sink.rollouts
+    assert rollout.pending_raw == "str: 'hello there'"
 
 
 async def test_a_token_budget_needs_usage():

@@ -163,6 +163,12 @@ async def test_fail_fast_cancels_awaits_and_records_before_clean_up(tmp_path):
     assert all(rollout.pending_prompt is not None for rollout in rollouts)
     assert group.failure is not None
     assert group.failure.message == "down"
+    assert [(member.index, member.status) for member in group.members] == [
+        (0, "cancelled"),
+        (1, "cancelled"),
+        (2, "error"),
+        (3, "cancelled"),
+    ]
     assert stage.seen == ()
 
 
@@ -241,6 +247,58 @@ async def test_a_group_grader_that_fails(tmp_path, grades, values, message):
     failed = [score for score in scores.values() if score.value is None]
     assert all(score.error.layer is Layer.GRADER for score in failed)
     assert all(message in score.error.message for score in failed)
+
+
+async def test_a_group_grader_that_is_cancelled_says_so(tmp_path):
+    """Rollouts that wait for a grade which cancellation prevented are told by a null score; it is raised again."""
+    asked = asyncio.Event()
+
+    class Slow(GradedStage):
+        async def grade_group(self, rollouts):
+            asked.set()
+            await asyncio.Event().wait()
+
+    stage = Slow(lambda _: Meddling(turns=1), episodes=2)
+    task = asyncio.create_task(play(tmp_path / "run", stage, Remembering(said("x"))))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [rollout.status for rollout in recorded(tmp_path / "run")] == ["ok", "ok"]
+    scores = list(RunReader(tmp_path / "run").scores())
+    assert [(score.value, score.error.type) for score in scores] == [(None, "CancelledError")] * 2
+    assert stage.cleaned == 1
+
+
+async def test_what_is_no_number_in_a_grade_is_moved_and_noted(tmp_path):
+    """A grade keeps its reward though its data hold text: the text goes to `extra`, and a note says so."""
+    stage = BadGroup(lambda rollouts: {r.id: Grade(1.0, {"clear": 0.5, "why": "good"}) for r in rollouts})
+    await play(tmp_path / "run", stage, Remembering(said("x")))
+    for score in RunReader(tmp_path / "run").scores():
+        assert score.value == 2.0
+        assert score.data["reward_data"] == {"clear": 0.5}
+        assert score.data["extra"] == {"reward_data.why": "good"}
+        assert "why" in score.data["notes"][0]["path"]
+
+
+async def test_room_is_made_as_episodes_end():
+    """A group that has only one slow member left holds one place, not the whole group's."""
+    slow = asyncio.Event()
+    tasks = []
+
+    async def answer(request):
+        tasks.append(request.identity.task)
+        if request.identity.task == "first" and request.identity.index == 0:
+            await slow.wait()
+        if request.identity.task == "third":
+            slow.set()
+        return said("x")
+
+    stages = [Stage(lambda _: Meddling(turns=1), episodes=4, task=task) for task in ("first", "second", "third")]
+    runner = Runner(Remembering(answer), sink=MemorySink(), concurrency=4)
+    groups = [group.task async for group in runner.play(stages)]
+    assert sorted(groups) == ["first", "second", "third"]
+    assert groups[-1] != "second"
 
 
 async def test_grades_for_strangers_are_named(tmp_path):

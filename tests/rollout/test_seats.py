@@ -7,6 +7,7 @@ import pytest
 from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.rollout.strategies import Retry
 from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Termination
 from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, play, recorded, said
 
 
@@ -95,6 +96,22 @@ async def test_an_episode_is_retried_whole(tmp_path):
         (3, 1, "completed"),
     ]
     assert [member.attempt for member in group.members] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("termination", [Termination.LENGTH, Termination.MALFORMED])
+async def test_a_seat_that_the_runner_stops_ends_the_game(tmp_path, termination):
+    """A seat that will not move again must not keep the others waiting for ever."""
+
+    def answer(request):
+        cut = request.identity.seat == 1 and request.step == 1
+        return said("x", termination if cut else Termination.EOS)
+
+    await asyncio.wait_for(play(tmp_path / "run", Stage(make_table, seats=2), Remembering(answer)), 60)
+    first, second = recorded(tmp_path / "run")
+    assert second.stop_reason in ("max_tokens", "parse_error")
+    assert second.status == "ok"
+    assert (first.stop_reason, first.reward) == ("episode_aborted", None)
+    assert len(first.steps) >= 1
 
 
 async def test_cancelling_a_game_records_every_seat(tmp_path):

@@ -128,7 +128,9 @@ async def test_unparsable_tool_calls_get_a_correction(tmp_path, meddling):
     rollout = await case.play()
     assert rollout.stop_reason == StopReason.COMPLETED
     assert case.rewards() == [-0.1, -0.1, 1.0, -0.1, 2.0]
-    correction = case.env.returned[1][-1]
+    said_by_env, answer, correction = case.env.returned[1][-3:]
+    assert said_by_env["tool_calls"][0]["id"] == "c1"
+    assert (answer["role"], answer["tool_call_id"]) == ("tool", "c1")  # servers demand an answer to each id
     assert correction["role"] == "user"
     assert "JSON" in correction["content"]
 

@@ -3,6 +3,7 @@
 import copy
 from datetime import UTC, datetime, timedelta, timezone
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -301,3 +302,15 @@ def test_frozen_messages_are_what_they_were(messages):
     draft.extend([as_message(message, "m", []) for message in messages])
     assert same([m.role for m in finished(draft).messages], [m.role for m in messages])
     assert encode_rollout(decode_rollout(draft.finish(outcome()).data)) == draft.finish(outcome()).data
+
+
+def test_a_rollout_made_from_another_leaves_that_one_alone():
+    """Steps are views of their own rollout's messages, also where a copy with other messages shares their fields."""
+    draft = Draft(header())
+    draft.extend([Message("user", "secret")])
+    draft.send()
+    draft.step(Message("assistant", "x"), reward=1.0)
+    rollout = draft.rollout(outcome())
+    redacted = msgspec.structs.replace(rollout, messages=(Message("user", "***"), Message("assistant", "x")))
+    assert redacted.steps[0].trace.prompt[0].content == "***"
+    assert rollout.steps[0].trace.prompt[0].content == "secret"
