@@ -30,7 +30,7 @@ def call_with_arguments(function: Callable[..., Any], args: Mapping[str, Any], w
         return function(**bound)
     except RolltraceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{what} could not be made: {type(error).__name__}: {error}") from error
 
 

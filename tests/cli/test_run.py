@@ -137,7 +137,7 @@ def test_interrupt_records_what_was_in_flight(tmp_path):
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     for _ in range(4):
-        assert process.stdout.readline() == "asked\n"
+        assert process.stderr.readline() == "asked\n"  # what others print does not go into the data
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 1
@@ -186,3 +186,55 @@ def test_demo_does_not_overwrite(rolltrace):
     """A place that was asked for and is taken is refused."""
     assert rolltrace("demo", "--out", "here").exit_code == 0
     assert rolltrace("demo", "--out", "here").exit_code == 2
+
+
+ODD = """
+import math
+from rolltrace import Env, Message, Observation, StepResult, Tasks
+
+class Shouting(Env):
+    async def initial_observation(self):
+        print("hello from the env")
+        return Observation([Message("user", "What is 1 + 1?")])
+
+    async def step(self, completion):
+        return StepResult(1.0, done=True)
+
+class Extreme(Shouting):
+    def __init__(self, episode: int):
+        self.reward = (math.inf, -math.inf, 1e308, 1e308)[episode]
+
+    async def step(self, completion):
+        return StepResult(self.reward, done=True)
+
+class NoBuilder(Tasks):
+    env = "none"
+    def builder(self, number, *, episodes, seed):
+        raise LookupError("no such level")
+"""
+
+
+def test_what_an_env_prints_is_not_in_the_data(tmp_path):
+    """Standard output is the summary alone, whatever an environment prints."""
+    (tmp_path / "odd.py").write_text(ODD)
+    ended = run_command(tmp_path, "run", "odd:Shouting", "--json", "--out", "here")
+    assert json.loads(ended.stdout)["rollouts"] == 4
+    assert "hello from the env" in ended.stderr
+
+
+def test_rewards_without_a_mean_are_shown(tmp_path):
+    """Infinite and huge rewards are played, recorded and listed like any others."""
+    (tmp_path / "odd.py").write_text(ODD)
+    assert run_command(tmp_path, "run", "odd:Extreme", "--groups", "3", "--out", "here").returncode == 0
+    shown = run_command(tmp_path, "show", "here")
+    assert shown.returncode == 0
+    assert "12 rollouts in 3 groups" in shown.stdout or "4 rollouts" in shown.stdout
+
+
+def test_a_task_that_cannot_be_made_is_told(tmp_path):
+    """What a user's tasks raise is a message with its cause, not a traceback."""
+    (tmp_path / "odd.py").write_text(ODD)
+    ended = run_command(tmp_path, "run", "odd:NoBuilder", "--out", "here")
+    assert ended.returncode == 1
+    assert "NoBuilder.builder could not make task 0 of none: LookupError: no such level" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -298,13 +298,16 @@ async def test_cancellation_leaves_nothing_running(parallel):
 async def test_an_interrupt_in_a_tool_ends_its_siblings():
     """What is no exception goes through, and no other call is left running."""
 
+    class Interruption(BaseException):
+        pass
+
     async def interrupt() -> str:
         """Interrupt."""
-        raise asyncio.CancelledError
+        raise Interruption
 
     env = ToolEnv([QUESTION], [interrupt, Tool.of(add, in_thread=False)])
     await env.initial_observation()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(BaseExceptionGroup):
         await env.step(say("", adding(1), ToolCall("interrupt")))
     assert asyncio.all_tasks() == {asyncio.current_task()}
 

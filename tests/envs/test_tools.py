@@ -335,10 +335,24 @@ async def test_stop_iteration_does_not_hang(in_thread):
     assert (await Tool.of(fail, in_thread=in_thread).call("{}", 10)).error is ToolFault.RAISED
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_an_end_that_nobody_asked_for_is_the_tools_failure(error, in_thread):
+    """A tool that awaits what it has itself cancelled, or calls sys.exit(), has failed like any other."""
+
+    def fail() -> str:
+        """Fail."""
+        raise error
+
+    outcome = await Tool.of(fail, in_thread=in_thread).call("{}", 10)
+    assert outcome.error is ToolFault.RAISED
+    assert error.__name__ in outcome.content
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
 @pytest.mark.parametrize("in_thread", [True, False])
 async def test_what_is_no_exception_propagates(error, in_thread):
-    """Cancellation and interrupts are never a tool's answer."""
+    """Interrupts are never a tool's answer."""
 
     def fail() -> str:
         """Fail."""

@@ -17,7 +17,8 @@ from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Layer, Status
-from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
+from rolltrace.trace.rollout import Tokens, Usage
+from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said, skip_time
 
 
 class Talk(Env):
@@ -359,3 +360,206 @@ async def test_a_token_budget_needs_usage():
     [rollout] = sink.rollouts
     assert rollout.error.layer is Layer.POLICY
     assert "usage" in rollout.error.message
+
+
+async def cancel_itself():
+    task = asyncio.create_task(asyncio.sleep(3600))
+    task.cancel()
+    await task
+
+
+async def exit_process():
+    sys.exit(5)
+
+
+@pytest.mark.parametrize("close", [cancel_itself, exit_process])
+async def test_a_close_that_looks_like_an_end_is_a_note(tmp_path, close):
+    """Neither an unasked CancelledError nor a sys.exit() in `close` takes a reward away."""
+    [group] = await play(tmp_path / "run", Stage(lambda _: Talk(close=close), episodes=2), Remembering(said("x")))
+    assert group.rewards == [1.0, 1.0]
+    for rollout in recorded(tmp_path / "run"):
+        assert (rollout.status, rollout.reward) == (Status.OK, 1.0)
+        assert any("close of Talk" in note.message for note in rollout.notes)
+
+
+async def test_a_clean_up_that_looks_like_an_end_leaves_the_other_groups(tmp_path):
+    """A CancelledError that nobody asked for in `cleanup` is said, and the group is handed out."""
+
+    class Messy(Stage):
+        async def cleanup(self):
+            await cancel_itself()
+
+    stages = [Messy(lambda _: Talk()), Stage(lambda _: Talk(), task="other")]
+    groups = await play(tmp_path / "run", stages, Remembering(said("x")))
+    assert sorted(group.task for group in groups) == ["other", "task"]
+    [score] = RunReader(tmp_path / "run").scores()
+    assert (score.name, score.error.type) == ("cleanup", "CancelledError")
+
+
+async def test_the_first_failure_is_the_one_that_counts(tmp_path):
+    """A hook that fails after an env has failed is a note; the env's failure stays."""
+
+    async def broken(rollout):
+        raise ValueError("hook bug")
+
+    class Bad(Talk):
+        async def step(self, completion):
+            raise KeyError("the real bug")
+
+    await play(tmp_path / "run", Stage(lambda _: Bad()), Remembering(said("x")), hooks=Hooks(on_stop=broken))
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.error.layer, rollout.error.type) == (Layer.ENV, "KeyError")
+    assert any("hook bug" in note.message for note in rollout.notes)
+
+
+class Forever(Talk):
+    """Is never done."""
+
+    async def step(self, completion):
+        return StepResult(0.0, done=False, observation=Observation([Message("user", "More.")]))
+
+
+class Instant(Remembering):
+    """Answers without ever letting go of the loop."""
+
+    async def complete(self, request):
+        return said("x")
+
+
+async def test_a_policy_that_never_waits_can_be_cancelled(tmp_path):
+    """Cancellation is heard between turns, though neither env nor policy ever suspends."""
+    sink = MemorySink()
+    runner = Runner(Instant(), sink=sink)
+
+    async def all_groups():
+        async for _ in runner.play([Stage(lambda _: Forever(), episodes=2)]):
+            pass
+
+    task = asyncio.create_task(all_groups())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [rollout.status for rollout in sink.rollouts] == ["cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize("answer", ["swallow", "replace"])
+async def test_a_cancellation_cannot_be_swallowed(tmp_path, answer):
+    """An env that swallows or replaces a cancellation is still cancelled: no turn and no attempt comes after it."""
+    waiting = asyncio.Event()
+    calls = 0
+
+    class Stubborn(Talk):
+        async def step(self, completion):
+            nonlocal calls
+            calls += 1
+            waiting.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if answer == "replace":
+                    raise RuntimeError("connection lost") from None
+            return StepResult(1.0, done=False, observation=Observation([Message("user", "More.")]))
+
+    task = asyncio.create_task(
+        play(tmp_path / "run", Stage(lambda _: Stubborn()), Remembering(said("x")), strategy=Retry(3))
+    )
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.status, rollout.stop_reason, rollout.reward) == ("cancelled", "cancelled", None)
+    assert calls == 1
+
+
+@pytest.mark.parametrize("size", [10**5000, "7"], ids=["huge", "text"])
+async def test_numbers_that_no_record_can_hold(tmp_path, size):
+    """A version or a count of tokens that cannot be written is noted; the line can be read, also by the grader."""
+    odd = Completion(message=Message("assistant", "x"), policy_version=size, usage=Usage(size, 1))
+    await play(tmp_path / "run", Stage(lambda _: Talk(), grader=Counting()), Remembering(odd))
+    [rollout] = recorded(tmp_path / "run")
+    assert rollout.reward == 11.0
+    assert rollout.notes
+
+
+async def test_tokens_are_those_that_the_policy_gave(tmp_path):
+    """An env that changes the completion's lists changes nothing of the record."""
+
+    class Meddler(Talk):
+        async def step(self, completion):
+            assert completion.tokens.response == (3,)
+            return self.result
+
+    given = Tokens([1, 2], [3], [-0.5])
+    policy = Remembering(Completion(message=Message("assistant", "x"), tokens=given))
+    await play(tmp_path / "run", Stage(lambda _: Meddler()), policy)
+    given.response.append(666)
+    [rollout] = recorded(tmp_path / "run")
+    assert rollout.steps[0].tokens == Tokens((1, 2), (3,), (-0.5,))
+
+
+async def test_nothing_is_no_builder():
+    """A source that hands out None is broken, not at its end."""
+    with pytest.raises(EnvError, match="Expected an EnvGroupBuilder, got NoneType"):
+        async for _ in Runner(Remembering(said("x")), sink=MemorySink()).play([None]):
+            pass
+
+
+async def test_a_count_of_tokens_is_a_number(tmp_path):
+    """What a policy says wrongly is the policy's failure."""
+    policy = Remembering(said("x"), context_length=10, tokens=lambda request: "7")
+    await play(tmp_path / "run", Stage(lambda _: Talk()), policy)
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.error.layer, rollout.error.type) == (Layer.POLICY, "PolicyError")
+
+
+async def test_waiting_for_a_place_is_not_the_rollouts_time(tmp_path):
+    """The clock of a rollout stands still while it waits at the gate, so its end does not depend on concurrency."""
+
+    def slow(request):
+        skip_time(400)
+        return said("x")
+
+    stage = Stage(lambda _: Talk(), episodes=4)
+    await play(tmp_path / "run", stage, Remembering(slow), limits=Limits(seconds=600), concurrency=1)
+    assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["completed"] * 4
+
+
+async def test_an_error_of_an_env_that_blocks_is_an_error(tmp_path):
+    """An env that raises after the deadline, without having been interrupted, has failed."""
+
+    class Blocking(Talk):
+        async def step(self, completion):
+            skip_time(3600)
+            raise KeyError("board")
+
+    await play(tmp_path / "run", Stage(lambda _: Blocking()), Remembering(said("x")), limits=Limits(seconds=600))
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.stop_reason, rollout.error.type) == ("error", "KeyError")
+
+
+async def test_grades_in_a_mapping_that_breaks_are_a_failure_of_the_grader(tmp_path):
+    """A mapping that raises when it is read costs the grades, not the run."""
+
+    class Odd(dict):
+        def keys(self):
+            raise RuntimeError("keys")
+
+        __iter__ = keys
+
+    class Group(GradedStage):
+        async def grade_group(self, rollouts):
+            return Odd(a=1)
+
+    await play(tmp_path / "run", Group(lambda _: Talk()), Remembering(said("x")))
+    [score] = RunReader(tmp_path / "run").scores()
+    assert (score.value, score.error.layer) == (None, Layer.GRADER)
+
+
+async def test_names_that_cannot_be_written_stay_apart(tmp_path):
+    """Two tasks whose names differ only in what UTF-8 cannot hold are two groups."""
+    stages = [Stage(lambda _: Talk(), task=f"t{letter}") for letter in ("\ud800", "\ud801")]
+    await play(tmp_path / "run", stages, Remembering(said("x")))
+    assert len({rollout.group for rollout in recorded(tmp_path / "run")}) == 2

@@ -35,6 +35,10 @@ class Verbs(click.Group):
         except RolltraceError as error:
             kind = WrongUsage if isinstance(error, InputError | RunNotFoundError) else Failed
             raise kind(str(error)) from error
+        except BrokenPipeError:  # nobody reads on, which click knows how to end with
+            raise
+        except OSError as error:  # such as a full disk under standard output
+            raise Failed(str(error)) from error
 
 
 class Failed(click.ClickException):

@@ -1,5 +1,7 @@
 """`rolltrace run`: plays and records."""
 
+import contextlib
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +14,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("env")
-@click.option("--policy", default="scripted:noisy", show_default=True, help="Who answers.")
+@click.option(
+    "--policy",
+    default="scripted:noisy",
+    show_default=True,
+    help="Who answers: scripted:NAME[,KEY=VALUE…], or package.module:name of your own.",
+)
 @click.option("--groups", type=click.IntRange(min=1), default=1, show_default=True, help="Groups in each iteration.")
 @click.option("--group-size", type=click.IntRange(min=1), default=4, show_default=True, help="Episodes in each group.")
-@click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="How often to go on.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Iterations; each plays the groups that come next.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="What all chance is drawn from.")
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Policy requests in flight."
@@ -46,9 +59,12 @@ def run(
     from rolltrace.jobs.play import play
     from rolltrace.store.create import fresh_path
 
+    if out is not None and not out.name:
+        raise click.BadParameter(f"Expected a place for the run, got {str(out)!r}.", param_hint="--out")
     place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
-        with progress(groups * iterations) as on_group:
+        # An env that prints must not print into the data.
+        with progress(groups * iterations) as on_group, contextlib.redirect_stdout(sys.stderr):
             summary = play(
                 env, policy, out=place, args=_parse_arguments(args), groups=groups, group_size=group_size,
                 iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,

@@ -113,7 +113,7 @@ class MessageEnvAdapter(Env):
             )
         tools = getattr(self.env, "tools", None) or ()
         stop = getattr(self.env, "stop", None) or ()
-        return Observation(history, tools=tuple(tools), stop=tuple(stop), replaces_history=True)
+        return Observation(history, tools=tools, stop=stop, replaces_history=True)
 
 
 def _result_of(env: Any, result: Any) -> tuple[bool, Any]:

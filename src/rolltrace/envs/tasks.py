@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.errors import InputError
+from rolltrace.errors import EnvError, InputError, RolltraceError
 from rolltrace.seeds import derive_seed
 
 
@@ -25,7 +25,16 @@ class Tasks(ABC):
 def walk(tasks: Tasks, *, iteration: int, groups: int, episodes: int, seed: int) -> Iterator[EnvGroupBuilder]:
     """The groups of one iteration: every task comes once before any comes again, in an order drawn from the seed."""
     for number in _numbers(tasks, iteration * groups, (iteration + 1) * groups, seed):
-        yield tasks.builder(number, episodes=episodes, seed=seed)
+        try:
+            builder = tasks.builder(number, episodes=episodes, seed=seed)
+        except RolltraceError:
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise EnvError(
+                f"{type(tasks).__name__}.builder could not make task {number} of {tasks.env}: {what}"
+            ) from error
+        yield builder
 
 
 def _numbers(tasks: Tasks, first: int, last: int, seed: int) -> Iterator[int]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.cancellation import is_failure
 from rolltrace.errors import InputError, ToolError
 from rolltrace.trace.freeform import Note, plain_value
 from rolltrace.trace.frozen import FrozenMap
@@ -109,7 +110,7 @@ class Tool:
     async def call(self, arguments: str, timeout: float | None = None) -> ToolOutcome:  # noqa: ASYNC109 - a time-out is an outcome here
         """Call the function with JSON arguments; whatever it does wrong is in the outcome.
 
-        Cancellation, and what else is not an `Exception`, is raised.
+        Cancellation that somebody asked for, and the end of the process, are raised.
         """
         try:
             given = self._decoder.decode(arguments)
@@ -125,7 +126,9 @@ class Tool:
             async with scope:
                 answer = await self._run(values)
             content, stop, log = self._render(answer)
-        except Exception as error:  # noqa: BLE001 - any failure of a tool is the tool's
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             if not scope.expired():
                 return self._raised(error, time.perf_counter() - started)
         else:
@@ -155,7 +158,7 @@ class Tool:
             text = f"{text[: self.max_content]}\n[cut here: {len(text) - self.max_content} more characters]"
         return text, result.stop, _clip("\n".join(f"{note.path}: {note.message}" for note in notes), _LONGEST_LOG)
 
-    def _raised(self, error: Exception, seconds: float) -> ToolOutcome:
+    def _raised(self, error: BaseException, seconds: float) -> ToolOutcome:
         # A ToolError is written for the model to read; of any other exception the type says half.
         said = _said(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {_said(error)}"
         log = "".join(traceback.format_exception(error))[-_LONGEST_LOG:]  # the end says where it was raised

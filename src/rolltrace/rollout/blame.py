@@ -1,8 +1,8 @@
 """Which layer an exception came from."""
 
-import asyncio
 from types import TracebackType
 
+from rolltrace.cancellation import is_failure
 from rolltrace.trace.outcome import Layer
 
 
@@ -33,17 +33,8 @@ class Blame:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, BlamedError) or error is None:
-            return
-        if isinstance(error, Exception | SystemExit) or (
-            isinstance(error, asyncio.CancelledError) and not _is_being_cancelled()
-        ):
+        if error is not None and not isinstance(error, BlamedError) and is_failure(error):
             raise BlamedError(self._layer, error) from error
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 BLAME_POLICY = Blame(Layer.POLICY)

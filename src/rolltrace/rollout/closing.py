@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from rolltrace.rollout.blame import BLAME_ENV, BlamedError
 from rolltrace.rollout.contract import awaitable
 
 
-async def close_within(seconds: float, close: Callable[[], Awaitable[None]], owner: object) -> Exception | None:
+async def close_within(seconds: float, close: Callable[[], Awaitable[None]], owner: object) -> BaseException | None:
     """Close, and return what went wrong with it; that takes no reward away."""
-    clock = asyncio.timeout(seconds)
     try:
-        async with clock:
-            await awaitable(close(), owner, close.__name__)
-    except TimeoutError as error:
-        return TimeoutError(f"it did not end within {seconds} s") if clock.expired() else error
-    except Exception as error:  # noqa: BLE001 - anything at all is only said
-        return error
+        async with asyncio.timeout(seconds):
+            with BLAME_ENV:
+                await awaitable(close(), owner, close.__name__)
+    except TimeoutError:  # only ours: its own arrives blamed
+        return TimeoutError(f"it did not end within {seconds} s")
+    except BlamedError as blamed:
+        return blamed.cause
     return None

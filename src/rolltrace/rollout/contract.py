@@ -15,6 +15,7 @@ from rolltrace.trace.message import Message
 from rolltrace.trace.numbers import as_number
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Grade
+from rolltrace.trace.sound import sound_tokens, sound_usage
 
 
 def awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
@@ -130,7 +131,18 @@ def checked_completion(value: Any, policy: Policy, notes: list[Note]) -> Complet
     if not _is_message(given):
         raise PolicyError(f"Expected {where} to give a message, got {describe(given)}.")
     message = as_message(given, "response", notes)
-    return value if message is given else replace(value, message=message)
+    usage = sound_usage(value.usage, "usage", notes)
+    tokens = sound_tokens(value.tokens, "tokens", notes)
+    if message is given and usage is value.usage and tokens is None:
+        return value
+    return replace(value, message=message, usage=usage, tokens=tokens)
+
+
+def checked_count(value: Any, policy: Policy) -> int | None:
+    """A number of tokens, or None where only the server knows."""
+    if value is not None and type(value) is not int:
+        raise PolicyError(f"Expected policy {policy.name!r} to count tokens as an int or None, got {describe(value)}.")
+    return value
 
 
 def checked_grade(value: Any, grader: str) -> Grade:

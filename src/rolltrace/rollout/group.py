@@ -149,9 +149,10 @@ class GroupPlay:
         try:
             with BLAME_GRADER:
                 rollouts = [member.rollout for member in members]
-                grades = await awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
-                if not isinstance(grades, Mapping):
-                    raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(grades)}.")
+                given = await awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
+                if not isinstance(given, Mapping):
+                    raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(given)}.")
+                grades = dict(given)
         except BlamedError as blamed:
             self._score_failure(pending, failure_of(Layer.GRADER, blamed.cause))
             return
@@ -162,7 +163,7 @@ class GroupPlay:
         self._name_strangers(grades, members, grader)
         await self._show(graded)
 
-    def _take_grade(self, member: Played, grades: Mapping[str, Any], grader: str) -> Grade | None:
+    def _take_grade(self, member: Played, grades: dict[str, Any], grader: str) -> Grade | None:
         """The member's grade, once it is a score; None where the score is that there is none."""
         try:
             if member.id not in grades:
@@ -207,7 +208,7 @@ class GroupPlay:
         for member in members:
             self._score("reward", None, rollout=member.id, error=failure)
 
-    def _name_strangers(self, grades: Mapping[str, Any], members: Sequence[Played], grader: str) -> None:
+    def _name_strangers(self, grades: dict[str, Any], members: Sequence[Played], grader: str) -> None:
         strangers = sorted(str(name) for name in grades.keys() - {member.id for member in members})
         if strangers:
             error = GraderError(f"{grader} graded what is no rollout of the group: {', '.join(strangers)}.")

@@ -7,12 +7,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rolltrace.cancellation import is_being_cancelled
 from rolltrace.envs.base import STEP_MAPS, Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
 from rolltrace.policies.base import Completion, Request
 from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError
-from rolltrace.rollout.contract import awaitable, checked_completion, checked_observation, checked_result
+from rolltrace.rollout.contract import (
+    awaitable,
+    checked_completion,
+    checked_count,
+    checked_observation,
+    checked_result,
+)
 from rolltrace.rollout.hooks import Turn
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import Stop, stop_at_limit, stop_for_failure
@@ -55,6 +62,7 @@ class Player:
         self._total_tokens = 0
         self._sampled_tokens = 0
         self._deadline: float | None = None
+        self._clock: asyncio.Timeout | None = None
         identity = self.identity
         self._seed = derive_seed(
             settings.seed, identity.split, identity.iteration, identity.group, identity.index, identity.attempt
@@ -62,17 +70,24 @@ class Player:
 
     async def play(self) -> Stop:
         """Play to an end. Only cancellation, and what stops the whole process, comes out as an exception."""
+        stop = await self._play_in_time()
+        if is_being_cancelled():  # as in `_turns`; what the time-out asked for is behind us
+            raise asyncio.CancelledError
+        return stop
+
+    async def _play_in_time(self) -> Stop:
         seconds = self._limits.seconds
         try:
             if seconds is None:
                 return await self._turns()
             self._deadline = asyncio.get_running_loop().time() + seconds
-            async with asyncio.timeout_at(self._deadline):
+            self._clock = asyncio.timeout_at(self._deadline)
+            async with self._clock:
                 return await self._turns()
         except TimeoutError:  # only ours: a layer's own time-outs arrive blamed
             return stop_at_limit(StopReason.TIMEOUT)
         except BlamedError as blamed:
-            if self._is_late():
+            if self._clock is not None and self._clock.expired():
                 what = failure_of(blamed.layer, blamed.cause)
                 self.draft.note("", f"the {what.layer} answered the time-out with {what.type}: {what.message}")
                 return stop_at_limit(StopReason.TIMEOUT)
@@ -100,6 +115,9 @@ class Player:
             if stop is not None:
                 return stop
             self._step += 1
+            await asyncio.sleep(0)  # a policy that never waits must not keep a cancellation from being heard
+            if is_being_cancelled() and not self._is_late():  # an env or policy has swallowed it
+                raise asyncio.CancelledError
 
     # Before sampling: wall clock, turns, messages added by hooks, context, total tokens, sampled tokens
 
@@ -124,8 +142,10 @@ class Player:
         with BLAME_HOOK:
             turn = Turn(self.identity, self._step, self.draft.prompt)
             added = await awaitable(hook(turn), self._hooks, "before_turn")
-            if not added:
+            if added is None:
                 return
+            if not isinstance(added, list | tuple):
+                raise TypeError(f"Expected before_turn to return a list of messages or None, got {describe(added)}.")
             messages = [as_message(message, "before_turn", self.draft.notes) for message in added]
         if not await self._put_in(messages):
             with BLAME_HOOK:
@@ -162,7 +182,7 @@ class Player:
         prompt_tokens: int | None = None
         if context is not None or limits.max_total_tokens is not None:
             with BLAME_POLICY:
-                prompt_tokens = self._policy.count_tokens(request)
+                prompt_tokens = checked_count(self._policy.count_tokens(request), self._policy)
         if context is not None and prompt_tokens is not None and prompt_tokens + self._reserve() > context:
             return self._overflow()
         if limits.max_total_tokens is not None and (
@@ -187,7 +207,8 @@ class Player:
 
     async def _sample(self, request: Request) -> tuple[Completion, float]:
         self.draft.send()
-        async with self._gate:
+        await self._pass_gate()
+        try:
             started = time.perf_counter()
             try:
                 with BLAME_POLICY:
@@ -199,8 +220,24 @@ class Player:
                 if isinstance(blamed.cause, ContextOverflowError):
                     raise blamed.cause from blamed
                 raise
+        finally:
+            self._gate.release()
         self._count(completion.usage)
         return completion, seconds
+
+    async def _pass_gate(self) -> None:
+        """Wait for a place among the requests in flight. That wait is not the rollout's: the clock stands still."""
+        if self._clock is None or self._deadline is None or not self._gate.locked():
+            await self._gate.acquire()
+            return
+        loop = asyncio.get_running_loop()
+        arrived = loop.time()
+        self._clock.reschedule(None)
+        try:
+            await self._gate.acquire()
+        finally:
+            self._deadline += loop.time() - arrived
+            self._clock.reschedule(self._deadline)
 
     def _count(self, usage: Usage | None) -> None:
         if usage is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
 import msgspec
 
@@ -15,9 +16,11 @@ from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.sink import Sink
 from rolltrace.rollout.strategies import KeepViable, Strategy
+from rolltrace.trace.freeform import clean_text
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.score import GroupKey
 
+_NO_MORE: Any = object()
 _ITERATIONS_REMEMBERED = 64
 """For so many iterations a runner knows the names of the groups it has played."""
 
@@ -71,7 +74,7 @@ class Runner:
         source = iter(builders)
         try:
             while True:
-                while crowd.has_room and (builder := next(source, None)) is not None:
+                while crowd.has_room and (builder := next(source, _NO_MORE)) is not _NO_MORE:
                     check_builder(builder)
                     key = GroupKey(split, iteration, builder.env, self._name(builder.task, split, iteration))
                     crowd.start(builder, key, settings)
@@ -95,7 +98,7 @@ class Runner:
         times = self._names.setdefault((split, iteration), {})
         if len(self._names) > _ITERATIONS_REMEMBERED:
             del self._names[next(iter(self._names))]
-        name = task
+        name = task = clean_text(task, "", [])  # what cannot be written must not make two names one
         while name in times:
             times[task] += 1
             name = f"{task}~{times[task]}"

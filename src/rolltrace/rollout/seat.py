@@ -1,10 +1,12 @@
 """One rollout from its draft to its line: played, closed, graded and written, whatever happens."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 import msgspec
 
+from rolltrace.cancellation import is_being_cancelled
 from rolltrace.envs.base import Env, EnvGroupBuilder
 from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
 from rolltrace.rollout.closing import close_within
@@ -92,7 +94,10 @@ class Seat:
             stop = await Player(env, self.draft, self._settings).play()
             closed = True
             await self._close(env)
-            return self.record(await self._judge(stop))
+            stop = await self._judge(stop)
+            if is_being_cancelled():  # whoever it was that swallowed it
+                raise asyncio.CancelledError
+            return self.record(stop)
         except BaseException:
             if not closed:
                 await self._close_quietly(env)
@@ -153,8 +158,12 @@ class Seat:
                 self.draft.grade = grade
                 await self._show(rollout, grade)
         except BlamedError as blamed:
-            self.draft.note("", f"played to an end ({stop.reason}, by {stop.by}) before the {blamed.layer} failed")
-            return stop_for_failure(failure_of(blamed.layer, blamed.cause))
+            failure = failure_of(blamed.layer, blamed.cause)
+            if stop.error is not None:  # the first failure is the one that counts
+                self.draft.note("", f"after that the {failure.layer} failed: {failure.type}: {failure.message}")
+                return stop
+            self.draft.note("", f"played to an end ({stop.reason}, by {stop.by}) before the {failure.layer} failed")
+            return stop_for_failure(failure)
         return stop
 
     def _rollout(self, stop: Stop) -> Rollout:

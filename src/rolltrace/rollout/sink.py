@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from rolltrace.trace.codec import decode_rollout
+from rolltrace.trace.codec import decode_rollout, decode_score, encode_score
 from rolltrace.trace.draft import Draft, Line, new_id
 from rolltrace.trace.rollout import Header, Rollout
 from rolltrace.trace.score import Score
@@ -53,7 +53,7 @@ class MemorySink:
 
     def write_score(self, score: Score) -> None:
         """Keep a late fact."""
-        self.scores.append(score)
+        self.scores.append(decode_score(encode_score(score)))  # as it is now, whatever becomes of its data
 
     @property
     def rollouts(self) -> list[Rollout]:

@@ -1,6 +1,5 @@
 """The names of a run's files, and the first of them: `run.json`."""
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,7 +8,7 @@ import msgspec
 from rolltrace.errors import NewerVersionError, RecordError
 from rolltrace.trace.codec import json_encoder
 from rolltrace.trace.freeform import restore_mapping
-from rolltrace.trace.rollout import FORMAT_VERSION
+from rolltrace.trace.rollout import FORMAT_VERSION, Moment
 
 RUN_FILE = "run.json"
 ROLLOUTS = "rollouts"
@@ -28,7 +27,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the format."""
     id: str
     """Unique everywhere; each record of the run names it."""
-    created_at: datetime
+    created_at: Moment
     config: dict[str, Any] = {}
     """What the run was started with, as its maker gave it."""
     package_version: str = ""

@@ -1,13 +1,12 @@
 """What became of every rollout that was begun: counts that must add up."""
 
 from collections import Counter
-from datetime import datetime
 
 import msgspec
 
 from rolltrace.store.layout import decode_versioned
 from rolltrace.trace.codec import json_encoder, seal, utc_now, verify
-from rolltrace.trace.rollout import FORMAT_VERSION
+from rolltrace.trace.rollout import FORMAT_VERSION, Moment
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +16,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the format."""
     run: str
     session: str
-    at: datetime
+    at: Moment
     dispatched: int = 0
     """Rollouts begun, each attempt counting: recorded + unrecordable + dropped + in flight."""
     recorded: int = 0

@@ -107,10 +107,13 @@ class RunReader:
         except OSError as error:
             self._report(folder, None, error.strerror or str(error))
             return []
+        files = []
         for path in paths:
-            if path.suffix != ".jsonl":
+            if path.suffix == ".jsonl" and path.is_file():  # a pipe or a device would never end
+                files.append(path)
+            else:
                 self._report(f"{folder}/{path.name}", None, "Expected a file whose name ends in .jsonl.")
-        return [path for path in paths if path.suffix == ".jsonl"]
+        return files
 
     def _lines(self, path: Path, name: str) -> Iterator[tuple[int, bytes]]:
         """The whole lines of a file, numbered from 1."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from copy import copy
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -17,6 +17,10 @@ FORMAT_VERSION = 1
 
 Range = tuple[int, int]
 """Half-open: the messages from the first index up to, not including, the second."""
+
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time that says where it was read; records are written in UTC."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -78,7 +82,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     session: str = ""
     """One opening of the run for writing."""
-    started_at: datetime
+    started_at: Moment
 
     @property
     def identity(self) -> Identity:
@@ -212,7 +216,7 @@ class Outcome(TypedDict):
 class Rollout(Header, frozen=True, kw_only=True):
     """One line of a run: all steps of one env by one policy."""
 
-    ended_at: datetime
+    ended_at: Moment
     status: Status
     stop_reason: str
     """A `StopReason`, or what the environment named."""

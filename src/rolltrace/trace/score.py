@@ -1,12 +1,11 @@
 """A late fact about a rollout or a group."""
 
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from rolltrace.trace.numbers import Float
-from rolltrace.trace.rollout import FORMAT_VERSION, Failure
+from rolltrace.trace.rollout import FORMAT_VERSION, Failure, Moment
 
 
 class GroupKey(msgspec.Struct, frozen=True):
@@ -37,5 +36,5 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """None where it could not be found out; `error` then says why."""
     data: dict[str, Any] = {}
     producer: str = ""
-    at: datetime
+    at: Moment
     error: Failure | None = None

@@ -6,6 +6,7 @@ from typing import Any
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import MAX_DEPTH, Note
 from rolltrace.trace.message import Message
+from rolltrace.trace.numbers import MAX_BITS
 
 
 class Freezer:
@@ -17,24 +18,37 @@ class Freezer:
 
     def __init__(self, notes: list[Note]) -> None:
         self._notes = notes
-        self._seen: dict[int, _Seen] = {}
+        self._by_id: dict[int, _Seen] = {}
+        self._in_order: list[_Seen | None] = []
 
     def freeze(self, history: Iterable[Any], path: str = "messages") -> list[Message]:
         """The history as it is now."""
         frozen: list[Message] = []
-        seen: dict[int, _Seen] = {}
+        by_id: dict[int, _Seen] = {}
+        in_order: list[_Seen | None] = []
         for position, original in enumerate(history):
             if type(original) is Message:
                 frozen.append(as_message(original, f"{path}[{position}]", self._notes))
+                in_order.append(None)
                 continue
-            before = self._seen.get(id(original))
-            if before is None or not before.is_still(original):
-                before = _Seen(original, as_message(original, f"{path}[{position}]", self._notes))
-            seen[id(original)] = before
-            frozen.append(before.message)
-        # An id may come to mean another object once its own is gone; `is_still` compares what it holds, not what it is.
-        self._seen = seen
+            seen = self._find(original, position)
+            if seen is None:
+                seen = _Seen(original, as_message(original, f"{path}[{position}]", self._notes))
+            by_id[id(original)] = seen
+            in_order.append(seen)
+            frozen.append(seen.message)
+        self._by_id, self._in_order = by_id, in_order
         return frozen
+
+    def _find(self, original: Any, position: int) -> "_Seen | None":
+        """The message as it was seen before: the same object, or, where the owner makes copies, at the same place.
+
+        An id may come to mean another object once its own is gone: what counts is what it holds.
+        """
+        seen = self._by_id.get(id(original))
+        if seen is None and position < len(self._in_order):
+            seen = self._in_order[position]
+        return seen if seen is not None and seen.is_still(original) else None
 
 
 class _Seen:
@@ -46,16 +60,20 @@ class _Seen:
         self.message = message
         leaves: set[type] = set()
         self._copy = _copy(original, leaves) if type(original) is dict else _OPAQUE
-        # `1 == True == 1.0`: where there are numbers, their spelling tells them apart.
-        self._spelling = repr(self._copy) if leaves & {bool, int, float} else None
+        self._spelling: str | None = None
         if object in leaves:
             self._copy = _OPAQUE
+        elif leaves:  # `1 == True == 1.0`: where there are numbers, their spelling tells them apart
+            self._spelling = repr(self._copy)
 
     def is_still(self, original: Any) -> bool:
         """Whether the owner's message says what it said."""
-        if self._copy is _OPAQUE:
-            return as_message(original, "", []) == self.message
-        return bool(original == self._copy) and (self._spelling is None or repr(original) == self._spelling)
+        try:
+            if self._copy is _OPAQUE:
+                return as_message(original, "", []) == self.message
+            return bool(original == self._copy) and (self._spelling is None or repr(original) == self._spelling)
+        except Exception:  # noqa: BLE001 - what cannot be compared has changed: it is converted, which never raises
+            return False
 
 
 _OPAQUE = object()
@@ -67,7 +85,7 @@ def _copy(value: Any, leaves: set[type], depth: int = 0) -> Any:
     kind = type(value)
     if kind is str or value is None:
         return value
-    if kind in (bool, int, float):
+    if kind in (bool, float) or (kind is int and value.bit_length() <= MAX_BITS):
         leaves.add(kind)
         return value
     if kind is dict and depth < MAX_DEPTH:

@@ -49,9 +49,11 @@ def sound_text(value: Any, path: str, notes: list[Note]) -> str | None:
 
 def sound_integer(value: Any, path: str, notes: list[Note]) -> int | None:
     """A whole number or nothing."""
-    if value is None or type(value) is int:
-        return value
+    if value is None:
+        return None
     number = as_number(value)
+    if type(number) is int:
+        return number
     if number is not None and number == number and abs(number) != float("inf") and number == int(number):
         return int(number)
     notes.append(Note(path, f"expected a whole number, got {describe(value)}: left out"))
@@ -60,8 +62,8 @@ def sound_integer(value: Any, path: str, notes: list[Note]) -> int | None:
 
 def sound_version(value: Any, path: str, notes: list[Note]) -> int | str | None:
     """A policy's version: a whole number, a name or nothing."""
-    if value is None or type(value) in (int, str):
-        return value  # type: ignore[no-any-return]
+    if value is None or type(value) is str:
+        return value
     number = as_number(value)
     if type(number) is int:
         return number
@@ -95,12 +97,10 @@ def sound_usage(usage: Any, path: str, notes: list[Note]) -> Usage | None:
     if type(usage) is not Usage:
         notes.append(Note(path, f"expected a Usage, got {describe(usage)}: left out"))
         return None
-    if type(usage.prompt_tokens) is int and type(usage.completion_tokens) is int:
-        return usage
-    return Usage(
-        sound_integer(usage.prompt_tokens, f"{path}.prompt_tokens", notes) or 0,
-        sound_integer(usage.completion_tokens, f"{path}.completion_tokens", notes) or 0,
-    )
+    prompt = sound_integer(usage.prompt_tokens, f"{path}.prompt_tokens", notes) or 0
+    completion = sound_integer(usage.completion_tokens, f"{path}.completion_tokens", notes) or 0
+    unchanged = prompt is usage.prompt_tokens and completion is usage.completion_tokens
+    return usage if unchanged else Usage(prompt, completion)
 
 
 def sound_tokens(tokens: Any, path: str, notes: list[Note]) -> Tokens | None:
@@ -132,7 +132,7 @@ def sound_sampling(sampling: Sampling, path: str, notes: list[Note]) -> Sampling
     integers = (sampling.top_k, sampling.max_tokens)
     if (
         all(value is None or type(value) is float for value in floats)
-        and all(value is None or type(value) is int for value in integers)
+        and all(value is None or (type(value) is int and as_number(value) is not None) for value in integers)
         and type(sampling.stop) is tuple
         and all(type(text) is str for text in sampling.stop)
     ):

@@ -1,7 +1,6 @@
 """A run as a table of its rollouts."""
 
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,7 +26,11 @@ def show_header(console: Console, path: str, info: RunInfo | None) -> None:
     console.print(Text(visible_line(path), "bold"), soft_wrap=True)
     if info is None:
         return
-    facts = [info.id, f"{info.created_at:%Y-%m-%d %H:%M:%S} UTC", f"rolltrace {visible_line(info.package_version)}"]
+    facts = [
+        visible_line(info.id),
+        f"{info.created_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"rolltrace {visible_line(info.package_version)}",
+    ]
     if info.code_revision:
         facts.append(f"code {visible_line(info.code_revision)[:12]}")
     _print(console, Text(" · ".join(facts), "dim"))
@@ -48,7 +51,7 @@ def show_totals(console: Console, rollouts: Sequence[Rollout], rewards: Mapping[
     latest = latest_plays(rollouts)
     groups = len({group_address(rollout) for rollout in latest})
     known = [reward for rollout in latest if (reward := rewards[rollout.id]) is not None]
-    mean = f"mean reward {number(statistics.fmean(known))} (n = {len(known)})" if known else "no rewards"
+    mean = f"mean reward {number(sum(known) / len(known))} (n = {len(known)})" if known else "no rewards"
     line = Text(f"{_count(len(latest), 'rollout')} in {_count(groups, 'group')} · {mean}", "bold")
     line.append(f" · {_counts(rollout.stop_reason for rollout in latest)}", "not bold")
     if earlier := len(rollouts) - len(latest):
@@ -96,7 +99,7 @@ def show_ledgers(console: Console, ledgers: Iterable[Ledger]) -> None:
     """Print what was lost; a session that lost nothing gets no line."""
     for ledger in ledgers:
         if not ledger.complete or not ledger.closed or ledger.in_flight:
-            _print(console, Text(f"session {ledger.session}: {ledger_text(ledger)}", "yellow"))
+            _print(console, Text(f"session {visible_line(ledger.session)}: {ledger_text(ledger)}", "yellow"))
 
 
 def _place(rollout: Rollout) -> tuple[Any, ...]:

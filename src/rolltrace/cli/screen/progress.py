@@ -2,8 +2,8 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from statistics import fmean
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rolltrace.cli.screen.console import errors
@@ -18,14 +18,19 @@ def progress(total: int) -> Iterator[Callable[[GroupResult], None]]:
     """A function to call with each group that has finished, of so many."""
     console = errors()
     if not console.is_terminal:
-        lines = PlainProgress(total, lambda line: console.print(line, soft_wrap=True))
-        yield lines.advance
+        yield PlainProgress(total, lambda line: _print_if_heard(console, line)).advance
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("groups"), TextColumn("{task.description}", markup=False))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
         rewards = _Mean()
         yield lambda group: bar.update(task, advance=1, description=f"mean reward {rewards.with_group(group)}")
+
+
+def _print_if_heard(console: Console, line: str) -> None:
+    """Print a line; that nobody listens any more is no reason to stop the job."""
+    with contextlib.suppress(OSError):
+        console.print(line, soft_wrap=True)
 
 
 class PlainProgress:
@@ -50,12 +55,13 @@ class PlainProgress:
 
 
 class _Mean:
-    """The mean over the groups so far that have one."""
+    """The mean reward so far, over the rollouts that have one."""
 
     def __init__(self) -> None:
-        self._means: list[float] = []
+        self._sum = 0.0
+        self._count = 0
 
     def with_group(self, group: GroupResult) -> str:
-        if group.rewards:
-            self._means.append(fmean(group.rewards))
-        return number(fmean(self._means) if self._means else None)
+        self._sum += sum(group.rewards)
+        self._count += len(group.rewards)
+        return number(self._sum / self._count if self._count else None)

@@ -50,7 +50,7 @@ class Transcript:
         self._line(title)
         policy = visible_line(rollout.policy)
         facts = [
-            rollout.id,
+            visible_line(rollout.id),
             f"task {visible_line(rollout.task)}",
             policy if rollout.policy_version is None else f"{policy} version {compact(rollout.policy_version)}",
             None if rollout.seed is None else f"seed {rollout.seed}",
