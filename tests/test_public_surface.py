@@ -10,7 +10,7 @@ import rolltrace
 PUBLIC = """
 Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
 MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Request Retry Rollout RolloutTrace
-RolltraceError RunReader Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
+RolltraceError Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
 Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run play
 """
 

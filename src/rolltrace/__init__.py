@@ -27,7 +27,6 @@ _HOMES = {
     "rolltrace.rollout.sink": ("MemorySink", "Sink"),
     "rolltrace.rollout.strategies": ("FailFast", "KeepViable", "Retry"),
     "rolltrace.store.create": ("create_run",),
-    "rolltrace.store.reader": ("RunReader",),
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
     "rolltrace.trace.outcome": ("Layer", "Status", "StopReason", "StoppedBy", "Termination"),
     "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),

@@ -29,7 +29,6 @@ from rolltrace.rollout.strategies import FailFast as FailFast
 from rolltrace.rollout.strategies import KeepViable as KeepViable
 from rolltrace.rollout.strategies import Retry as Retry
 from rolltrace.store.create import create_run as create_run
-from rolltrace.store.reader import RunReader as RunReader
 from rolltrace.trace.message import Message as Message
 from rolltrace.trace.message import Part as Part
 from rolltrace.trace.message import Sampling as Sampling

@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 
-from rolltrace.errors import PolicyError
+from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Completion, Policy, Request
 from rolltrace.policies.scripted import Scripted
 from rolltrace.trace.frozen import FrozenMap
@@ -64,7 +64,7 @@ async def test_running_out_of_replies_is_a_clear_error():
 
 async def test_a_reply_of_another_type_is_refused():
     """What is no reply is named by its type."""
-    with pytest.raises(PolicyError, match="got int"):
+    with pytest.raises(InputError, match="got int"):
         await Scripted(lambda request: 7).complete(ask())
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from rolltrace.errors import ChecksumError, InputError, RecordError, RunNotFoundError, UnknownNameError
+from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, UnknownNameError
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader, latest_rewards
 from rolltrace.trace.codec import seal, utc_now
@@ -131,7 +131,7 @@ def test_blob_names_are_digests(run):
     with pytest.raises(ChecksumError, match="found sha256-"):
         reader.blob(name)
     for hostile in ("../run.json", "/etc/passwd", name + "/..", name + "\n", "sha256-" + "A" * 64, ""):
-        with pytest.raises(InputError, match="64 hexadecimal digits"):
+        with pytest.raises(RecordError, match="64 hexadecimal digits"):
             reader.blob(hostile)
     with pytest.raises(RecordError, match="No such file"):
         reader.blob("sha256-" + "1" * 64)

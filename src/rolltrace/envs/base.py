@@ -79,6 +79,30 @@ class Env(ABC):
         return
 
 
+class SingleUse:
+    """The life of a single-use env: it is started once, then asked until it is done; the errors say what to do."""
+
+    def __init__(self) -> None:
+        self._started = self._done = False
+
+    def start(self) -> None:
+        """Note that the first prompt is asked for."""
+        if self._started:
+            raise EnvError("initial_observation() came twice: an environment is single use, make a new one.")
+        self._started = True
+
+    def expect_play(self, asked: str = "step()") -> None:
+        """Refuse what comes before the start or after the end."""
+        if not self._started:
+            raise EnvError(f"{asked} came before initial_observation(): call that first.")
+        if self._done:
+            raise EnvError(f"{asked} came after the episode was done: an environment plays once, make a new one.")
+
+    def end(self) -> None:
+        """Note that the episode is done."""
+        self._done = True
+
+
 class EnvGroupBuilder(ABC):
     """A picklable recipe for the episodes that play one task; heavy objects are made in `make_episode`."""
 

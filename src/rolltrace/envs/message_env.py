@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import STEP_MAPS, Env, Observation, StepResult
+from rolltrace.envs.base import STEP_MAPS, Env, Observation, SingleUse, StepResult
 from rolltrace.errors import EnvError
 from rolltrace.policies.base import Completion
 from rolltrace.trace.convert import to_openai
@@ -66,28 +66,24 @@ class MessageEnvAdapter(Env):
             if not callable(getattr(env, method, None)):
                 raise EnvError(f"Expected a message env with a method `{method}`, got {type(env).__name__} without it.")
         self.env = env
-        self._started = False
-        self._done = False
+        self._life = SingleUse()
 
     async def initial_observation(self) -> Observation:
         """The first prompt."""
-        if self._started:
-            raise EnvError("This environment has already been started. Environments are single use: make a new one.")
-        self._started = True
+        self._life.start()
         return self._observation(await _awaited(self.env.initial_observation()), "initial_observation")
 
     async def step(self, completion: Completion) -> StepResult:
         """Hand the policy's message over and translate what comes back."""
-        if not self._started:
-            raise EnvError("step() came before initial_observation(): call that first.")
-        if self._done:
-            raise EnvError("step() came after the episode was done: make a new environment.")
+        self._life.expect_play()
         result = await _awaited(self.env.step(to_openai(completion.message)))
-        self._done, history = _result_of(self.env, result)
+        done, history = _result_of(self.env, result)
+        if done:
+            self._life.end()
         optional = {name: getattr(result, name, {}) or {} for name in STEP_MAPS}
         return StepResult(
             reward=result.reward,
-            done=self._done,
+            done=done,
             observation=self._observation(history, "step"),
             stop_reason=getattr(result, "stop_reason", None),
             **optional,

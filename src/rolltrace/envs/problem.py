@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
-from rolltrace.errors import EnvError
+from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
 from rolltrace.graders.answers import Check, extract_answer, number_score
 from rolltrace.graders.base import Grader
 from rolltrace.policies.base import Completion
@@ -48,19 +47,18 @@ class ProblemEnv(Env):
         self.format_coef = format_coef
         self.format_check = format_check
         """None: the form is right if there is an answer in the reply."""
-        self._asked = self._done = False
+        self._life = SingleUse()
 
     async def initial_observation(self) -> Observation:
         """The system text if there is one, the examples, the question."""
-        if self._asked:
-            raise EnvError("initial_observation() was called twice: an environment is single use, make a new one.")
-        self._asked = True
+        self._life.start()
         system = () if self.system is None else (Message("system", self.system),)
         return Observation((*system, *self.examples, Message("user", self.question)))
 
     async def step(self, completion: Completion) -> StepResult:
         """Score the reply; the episode is over."""
-        self._take_turn()
+        self._life.expect_play()
+        self._life.end()
         reply = completion.message.content
         answer = extract_answer(reply)
         well_formed = float(completion.termination.well_formed)
@@ -75,13 +73,6 @@ class ProblemEnv(Env):
             metrics={"correct": correct, "format": numbers["format"], "answered": float(answer is not None)},
             stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
         )
-
-    def _take_turn(self) -> None:
-        if not self._asked:
-            raise EnvError("step() came before initial_observation(): call that first.")
-        if self._done:
-            raise EnvError("step() came after the episode was done: a problem takes one reply, make a new environment.")
-        self._done = True
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.base import Env, Observation, SingleUse, StepResult
 from rolltrace.envs.tools import Tool, ToolFault, ToolOutcome, parse_error_of
 from rolltrace.errors import EnvError, InputError, UnknownNameError
 from rolltrace.policies.base import Completion
@@ -55,24 +55,23 @@ class ToolEnv(Env):
         self._messages = tuple(as_message(value, f"messages[{n}]", self._notes) for n, value in enumerate(messages))
         self._tools = _by_name(tools)
         self._specs = tuple(tool.spec for tool in self._tools.values())
-        self._started = self._done = False
+        self._life = SingleUse()
 
     async def initial_observation(self) -> Observation:
         """The first prompt, and the tools."""
-        if self._started:
-            raise EnvError("Expected one call of initial_observation, got a second: an env plays once, make a new one.")
-        self._started = True
+        self._life.start()
         return self._observation(self._messages)
 
     async def step(self, completion: Completion) -> StepResult:
         """Run the tools that the turn calls, or score it where it calls none."""
-        self._expect_play("step")
+        self._life.expect_play()
         self.turns += 1
         if completion.message.tool_calls:
             result = await self._tool_turn(completion)
         else:
             result = await self._final_turn(completion)
-        self._done = result.done
+        if result.done:
+            self._life.end()
         logs = {"notes": [f"{note.path}: {note.message}" for note in self._notes]} if self._notes else {}
         self._notes = []
         return msgspec.structs.replace(
@@ -84,7 +83,7 @@ class ToolEnv(Env):
 
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
         """Take messages from outside; each of the policy's own is a turn used. None where no turn would be left."""
-        self._expect_play("observe")
+        self._life.expect_play("observe()")
         turns = self.turns + sum(message.role == "assistant" for message in messages)
         if self.max_turns is not None and turns >= self.max_turns:
             return None
@@ -187,12 +186,6 @@ class ToolEnv(Env):
 
     def _observation(self, messages: Sequence[Message | Mapping[str, Any]]) -> Observation:
         return Observation(messages=tuple(messages), tools=self._specs)
-
-    def _expect_play(self, asked: str) -> None:
-        if not self._started:
-            raise EnvError(f"Expected initial_observation before {asked}: call it first.")
-        if self._done:
-            raise EnvError(f"Expected no {asked} after the episode was done: an env plays once, make a new one.")
 
 
 def _check_limits(

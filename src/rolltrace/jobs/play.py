@@ -51,11 +51,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
 
-    @property
-    def total_groups(self) -> int:
-        """Groups in all iterations."""
-        return self.groups * self.iterations
-
 
 class PlanFields(TypedDict, total=False):
     """The fields of `Plan`, as arguments."""

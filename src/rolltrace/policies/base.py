@@ -4,6 +4,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from rolltrace.errors import InputError
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Identity, Tokens, Usage
@@ -37,6 +38,18 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the policy that answered, where it may change while running."""
     usage: Usage | None = None
     tokens: Tokens | None = None
+
+
+def completion_of(answer: object) -> Completion:
+    """The completion that a text, a message or a completion stands for."""
+    if isinstance(answer, Completion):
+        return answer
+    if isinstance(answer, str):
+        answer = Message("assistant", answer)
+    if isinstance(answer, Message):
+        ended = Termination.TOOL_CALLS if answer.tool_calls else Termination.EOS
+        return Completion(message=answer, termination=ended)
+    raise InputError(f"Expected an answer to be a str, a Message or a Completion, got {type(answer).__name__}.")
 
 
 @runtime_checkable

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from rolltrace.errors import PolicyError
-from rolltrace.policies.base import Completion, Request
+from rolltrace.policies.base import Completion, Request, completion_of
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Usage
 
 Reply = str | Message | Completion | Exception
@@ -78,19 +77,11 @@ def as_completion(reply: Reply, prompt_tokens: int) -> Completion:
     """The completion that a reply stands for; an exception is raised."""
     if isinstance(reply, Exception):
         raise reply.with_traceback(None)  # it may be raised many times, and would gather a traceback each time
-    if isinstance(reply, str):
-        reply = Message("assistant", reply)
-    if isinstance(reply, Message):
-        reply = Completion(message=reply, termination=Termination.TOOL_CALLS if reply.tool_calls else Termination.EOS)
-    if not isinstance(reply, Completion):
-        raise PolicyError(
-            f"Expected a scripted reply that is text, a Message, a Completion or an Exception, "
-            f"got {type(reply).__name__}."
-        )
-    if reply.usage is not None:
-        return reply
-    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=count_words(reply.message))
-    return msgspec.structs.replace(reply, usage=usage)
+    completion = completion_of(reply)
+    if completion.usage is not None:
+        return completion
+    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=count_words(completion.message))
+    return msgspec.structs.replace(completion, usage=usage)
 
 
 def count_words(message: Message) -> int:

@@ -2,20 +2,16 @@
 
 import hashlib
 import os
-import re
 from pathlib import Path
 
-from rolltrace.errors import ChecksumError, InputError, RecordError
+from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.segment import sync_folder
-
-_NAME = re.compile(r"sha256-[0-9a-f]{64}")
+from rolltrace.trace.blob import checked_blob_name
 
 
 def blob_path(folder: Path, name: str) -> Path:
     """Where a blob is; a name that is not a digest is refused, so that no path in a record is ever followed."""
-    if not _NAME.fullmatch(name):
-        raise InputError(f"Expected a blob's name, `sha256-` and 64 hexadecimal digits, got {name!r}.")
-    return folder / name
+    return folder / checked_blob_name(name)
 
 
 def read_blob(folder: Path, name: str) -> bytes:

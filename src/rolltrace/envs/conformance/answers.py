@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.policies.base import Completion
+from rolltrace.policies.base import Completion, completion_of
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.outcome import Termination
 
@@ -29,47 +29,35 @@ def styles_of(answers: Answers | None) -> dict[str, Style]:
         return {"given answers": _cycle(answers)}
     if callable(answers):
         function = answers
-        return {"given answers": lambda messages, tools, _turn: as_completion(function(messages, tools))}
+        return {"given answers": lambda messages, tools, _turn: completion_of(function(messages, tools))}
     raise InputError(
         f"Expected `answers` to be a sequence or a function, got {type(answers).__name__}: pass a list of str, Message "
         "or Completion, or a function of messages and tools that returns one."
     )
 
 
-def as_completion(answer: Answer) -> Completion:
-    """An answer as a policy gives it."""
-    if isinstance(answer, Completion):
-        return answer
-    if isinstance(answer, str):
-        answer = Message("assistant", answer)
-    if isinstance(answer, Message):
-        ended = Termination.TOOL_CALLS if answer.tool_calls else Termination.EOS
-        return Completion(message=answer, termination=ended)
-    raise InputError(f"Expected an answer to be a str, a Message or a Completion, got {type(answer).__name__}.")
-
-
 def _cycle(answers: Sequence[Answer]) -> Style:
     if not answers:
         raise InputError("Expected at least one answer, got none: pass None for the default answers.")
-    completions = [as_completion(answer) for answer in answers]
+    completions = [completion_of(answer) for answer in answers]
     return lambda _messages, _tools, turn: completions[turn % len(completions)]
 
 
 def _text(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], turn: int) -> Completion:
-    return as_completion(f"Turn {turn + 1}: I am not sure yet.")
+    return completion_of(f"Turn {turn + 1}: I am not sure yet.")
 
 
 def _final_answer(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], _turn: int) -> Completion:
-    return as_completion("Answer: 1")
+    return completion_of("Answer: 1")
 
 
 def _tool_calls(_messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], turn: int) -> Completion:
     """Calls the tools one after the other, with text each third turn; text where there are none."""
     if not tools or turn % 3 == 2:
-        return as_completion(f"Answer: {turn + 1}")
+        return completion_of(f"Answer: {turn + 1}")
     tool = tools[turn % len(tools)]
     arguments = msgspec.json.encode(example_of(tool.parameters.thaw())).decode()
-    return as_completion(Message("assistant", "", tool_calls=(ToolCall(tool.name, arguments, id=f"call_{turn}"),)))
+    return completion_of(Message("assistant", "", tool_calls=(ToolCall(tool.name, arguments, id=f"call_{turn}"),)))
 
 
 _DEFAULT_STYLES: dict[str, Style] = {"text": _text, "answer": _final_answer, "tool calls": _tool_calls}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rolltrace.envs.base import Env
 from rolltrace.envs.conformance.answers import Style
-from rolltrace.envs.conformance.player import Outcome, Patience, Player
+from rolltrace.envs.conformance.caller import Caller, CallOutcome, Patience
 from rolltrace.envs.conformance.report import Report, Rule, quote
 from rolltrace.envs.conformance.shapes import Shapes
 
@@ -23,17 +23,17 @@ class Bench:
         self.report = Report()
         self.shapes = Shapes(self.report)
         self._patience = Patience(seconds)
-        self._players: list[Player] = []
+        self._players: list[Caller] = []
         self._made: list[Env] = []
         """Every env so far; held, so that no later one can have the same identity."""
 
-    def player(self, target: Any) -> Player:
+    def player(self, target: Any) -> Caller:
         """Someone to make the calls of `target`."""
-        player = Player(target, self.report, self._patience)
+        player = Caller(target, self.report, self._patience)
         self._players.append(player)
         return player
 
-    async def make(self, builder: Player, number: int = 0) -> list[Env]:
+    async def make(self, builder: Caller, number: int = 0) -> list[Env]:
         """The fresh environments of an episode; none where they are not what the builder promises."""
         outcome = await builder.call("make_episode", number)
         name = f"`{type(builder.target).__name__}.make_episode({number})`"
@@ -50,7 +50,7 @@ class Bench:
             return []
         return self._fresh(list(envs), builder, name)
 
-    def raised(self, rule: Rule, name: str, outcome: Outcome, fix: str) -> None:
+    def raised(self, rule: Rule, name: str, outcome: CallOutcome, fix: str) -> None:
         """Report a call that raised; one that hung was reported when it did."""
         if outcome.error is not None:
             self.report.add(rule, f"{name} raised {quote(outcome.error)}", fix)
@@ -79,7 +79,7 @@ class Bench:
         for player in self._players:
             await player.stop()
 
-    def _fresh(self, envs: list[Env], builder: Player, name: str) -> list[Env]:
+    def _fresh(self, envs: list[Env], builder: Caller, name: str) -> list[Env]:
         seats = getattr(builder.target, "seats", 1)
         if len(envs) != seats:
             self.report.add(

@@ -4,9 +4,9 @@ import asyncio
 
 from rolltrace.envs.base import Env
 from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.player import CancelPoint, Player
+from rolltrace.envs.conformance.caller import Caller, CancelPoint
 from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.seat import Event, Seat
+from rolltrace.envs.conformance.tested import Event, TestedEnv
 
 _MOST_AWAITS = 16
 """How many awaits of one play are tried as places to be cancelled at."""
@@ -14,17 +14,18 @@ _MOST_AWAITS = 16
 
 async def play_episode(
     bench: Bench,
-    builder: Player,
+    builder: Caller,
     style: str,
     *,
     number: int = 0,
     point: CancelPoint | None = None,
     target: int = 0,
-) -> list[Seat]:
+) -> list[TestedEnv]:
     """Make an episode, play it to its end and close it; no seats where it could not be made."""
     envs = await bench.make(builder, number)
     seats = [
-        Seat(env, bench, _where(envs, seat, style), point if seat == target else None) for seat, env in enumerate(envs)
+        TestedEnv(env, bench, _where(envs, seat, style), point if seat == target else None)
+        for seat, env in enumerate(envs)
     ]
     await _play_together(seats, bench, style)
     when = "after a play" if point is None else "after a cancellation"
@@ -38,7 +39,7 @@ async def play_episode(
     return seats
 
 
-async def check_plays(bench: Bench, builder: Player, copy: Player | None) -> None:
+async def check_plays(bench: Bench, builder: Caller, copy: Caller | None) -> None:
     """Play in every style, twice; the same answers must give the same play."""
     for number, style in enumerate(bench.styles):
         first = await play_episode(bench, builder, style)
@@ -59,7 +60,7 @@ async def check_plays(bench: Bench, builder: Player, copy: Player | None) -> Non
                 )
 
 
-async def check_cancellation(bench: Bench, builder: Player) -> None:
+async def check_cancellation(bench: Bench, builder: Caller) -> None:
     """Cancel a play at each of its awaits in turn, in every style and at every seat."""
     seats = getattr(builder.target, "seats", 1)
     for style in bench.styles:
@@ -71,7 +72,7 @@ async def check_cancellation(bench: Bench, builder: Player) -> None:
                     break
 
 
-async def _play_together(seats: list[Seat], bench: Bench, style: str) -> None:
+async def _play_together(seats: list[TestedEnv], bench: Bench, style: str) -> None:
     """Once one seat stops before its env is done, the others, who may wait for its moves, stop too."""
     plays = {asyncio.create_task(seat.play(bench.styles[style])): seat for seat in seats}
     pending = set(plays)
@@ -90,7 +91,7 @@ def _where(envs: list[Env], number: int, style: str) -> str:
     return f" (style: {style})" if len(envs) == 1 else f" (style: {style}, seat {number})"
 
 
-def _difference(first: list[Seat], again: list[Seat]) -> str | None:
+def _difference(first: list[TestedEnv], again: list[TestedEnv]) -> str | None:
     """Where two plays first differ, in words."""
     if len(first) != len(again):
         return f"the number of seats, {len(first)} and {len(again)}" if first and again else None

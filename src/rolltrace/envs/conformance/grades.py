@@ -8,17 +8,17 @@ import msgspec
 
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.conformance.bench import Bench
+from rolltrace.envs.conformance.caller import Caller
 from rolltrace.envs.conformance.episode import play_episode
-from rolltrace.envs.conformance.player import Player
 from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.seat import Seat
 from rolltrace.envs.conformance.shapes import is_reward
+from rolltrace.envs.conformance.tested import TestedEnv
 from rolltrace.trace.draft import Draft, new_id
 from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason
 from rolltrace.trace.rollout import Failure, Grade, Header, Outcome, Rollout
 
 
-async def check_grade_group(bench: Bench, builder: Player) -> None:
+async def check_grade_group(bench: Bench, builder: Caller) -> None:
     """Play a group, and have it graded whole, and again with a failed member."""
     if not builder.target.grades_groups or bench.report.breaks(Rule.BUILDER):
         return
@@ -32,7 +32,7 @@ async def check_grade_group(bench: Bench, builder: Player) -> None:
         await _grade(bench, builder, [*rollouts[:-1], _failed(rollouts[-1])])
 
 
-async def _grade(bench: Bench, builder: Player, rollouts: list[Rollout]) -> None:
+async def _grade(bench: Bench, builder: Caller, rollouts: list[Rollout]) -> None:
     outcome = await builder.call("grade_group", tuple(rollouts))
     name = f"`{type(builder.target).__name__}.grade_group`"
     bench.raised(
@@ -62,7 +62,7 @@ def _is_grade(value: Any) -> bool:
     return isinstance(value, Grade) and is_reward(value.reward)
 
 
-def _rollout(builder: EnvGroupBuilder, seat: Seat, episode: int, number: int) -> Rollout:
+def _rollout(builder: EnvGroupBuilder, seat: TestedEnv, episode: int, number: int) -> Rollout:
     """The seat's play as a runner would record it."""
     now = datetime.now(UTC)
     game = builder.seats > 1

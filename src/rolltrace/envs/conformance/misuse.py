@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rolltrace.envs.conformance.player import Outcome
+from rolltrace.envs.conformance.caller import CallOutcome
 from rolltrace.envs.conformance.report import Report, Rule, quote
 from rolltrace.errors import RolltraceError
 
@@ -14,7 +14,7 @@ _WHEN = {
 }
 
 
-def check_misuse(report: Report, rule: Rule, env: Any, outcome: Outcome) -> None:
+def check_misuse(report: Report, rule: Rule, env: Any, outcome: CallOutcome) -> None:
     """Report a misused `step` that answered, or that failed by accident."""
     error = outcome.error
     if outcome.hung:

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.envs.conformance.answers import as_completion, unusual_completions
+from rolltrace.envs.conformance.answers import unusual_completions
 from rolltrace.envs.conformance.bench import Bench
+from rolltrace.envs.conformance.caller import Caller
 from rolltrace.envs.conformance.misuse import check_misuse
-from rolltrace.envs.conformance.player import Player
 from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.seat import Seat
+from rolltrace.envs.conformance.tested import TestedEnv
 from rolltrace.graders.base import Grader
+from rolltrace.policies.base import completion_of
 from rolltrace.trace.message import Message
 
 _MISSING = object()
@@ -94,19 +95,19 @@ def check_grader(bench: Bench, builder: Any) -> None:
         )
 
 
-async def check_unstarted(bench: Bench, builder: Player) -> None:
+async def check_unstarted(bench: Bench, builder: Caller) -> None:
     """Envs of the last episode are closed unused; others are asked to step without a start."""
     episodes = _attribute(builder.target, "episodes")
     for env in await bench.make(builder, episodes - 1 if _is_count(episodes) else 0):
-        await _end(Seat(env, bench), _UNSTARTED)
+        await _end(TestedEnv(env, bench), _UNSTARTED)
     for env in await bench.make(builder):
-        seat = Seat(env, bench)
-        outcome = await seat.player.call("step", as_completion("Answer: 1"))
+        seat = TestedEnv(env, bench)
+        outcome = await seat.player.call("step", completion_of("Answer: 1"))
         check_misuse(bench.report, Rule.STEP_BEFORE_START, env, outcome)
         await _end(seat, _UNSTARTED)
 
 
-async def check_any_completion(bench: Bench, builder: Player) -> None:
+async def check_any_completion(bench: Bench, builder: Caller) -> None:
     """A one-prompt env takes whatever came of its prompt."""
     for name, completion in unusual_completions().items():
         if (seat := await _lone_seat(bench, builder, f" ({name} completion)")) is None:
@@ -128,7 +129,7 @@ async def check_any_completion(bench: Bench, builder: Player) -> None:
         await _end(seat, _PLAYED)
 
 
-async def check_observe(bench: Bench, builder: Player) -> None:
+async def check_observe(bench: Bench, builder: Caller) -> None:
     """Messages that are put in come out in the observation, or the env says that it takes none."""
     if (seat := await _lone_seat(bench, builder)) is None:
         return
@@ -148,22 +149,22 @@ async def check_observe(bench: Bench, builder: Player) -> None:
     await _end(seat, _PLAYED)
 
 
-async def _lone_seat(bench: Bench, builder: Player, where: str = "") -> Seat | None:
+async def _lone_seat(bench: Bench, builder: Caller, where: str = "") -> TestedEnv | None:
     """The seat of an episode that has one: in a game, a seat may have to wait for the others before it can start."""
     envs = await bench.make(builder)
     if len(envs) == 1:
-        return Seat(envs[0], bench, where)
+        return TestedEnv(envs[0], bench, where)
     for env in envs:
-        await _end(Seat(env, bench), _UNSTARTED)
+        await _end(TestedEnv(env, bench), _UNSTARTED)
     return None
 
 
-async def _end(seat: Seat, when: str) -> None:
+async def _end(seat: TestedEnv, when: str) -> None:
     await seat.check_end(when)
     await seat.check_nothing_running(when)
 
 
-async def check_cleanup(bench: Bench, builders: list[Player]) -> None:
+async def check_cleanup(bench: Bench, builders: list[Caller]) -> None:
     """Builders clean up twice."""
     for builder in builders:
         name = f"`{type(builder.target).__name__}.cleanup`"

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rolltrace.envs.conformance.player import CancelPoint, Patience, Player
+from rolltrace.envs.conformance.caller import Caller, CancelPoint, Patience
 from rolltrace.envs.conformance.report import Report
 
 
@@ -32,7 +32,7 @@ class Target:
 
 @pytest.fixture
 async def player():
-    player = Player(Target(), Report(), Patience(5.0))
+    player = Caller(Target(), Report(), Patience(5.0))
     yield player
     await player.stop()
     assert player.task.done()

@@ -8,8 +8,8 @@ import msgspec
 from rolltrace.envs.base import Env, StepResult
 from rolltrace.envs.conformance.answers import Style
 from rolltrace.envs.conformance.bench import Bench
+from rolltrace.envs.conformance.caller import CallOutcome, CancelPoint
 from rolltrace.envs.conformance.misuse import check_misuse
-from rolltrace.envs.conformance.player import CancelPoint, Outcome
 from rolltrace.envs.conformance.report import Rule, quote
 from rolltrace.envs.conformance.shapes import Seen, is_bool
 from rolltrace.envs.message_env import MessageEnvAdapter
@@ -30,7 +30,7 @@ class Event(msgspec.Struct, frozen=True):
     raised: str | None = None
 
 
-class Seat:
+class TestedEnv:
     """Plays one environment."""
 
     def __init__(self, env: Env, bench: Bench, where: str = "", point: CancelPoint | None = None) -> None:
@@ -151,7 +151,7 @@ class Seat:
         fix = "cancel and await, in `finally` or in `close`, every task that the environment started"
         await self._bench.check_left_running(self._before, f"after `close` {when}", fix)
 
-    async def _call(self, method: str, *arguments: Any) -> Outcome | None:
+    async def _call(self, method: str, *arguments: Any) -> CallOutcome | None:
         """The outcome where there is a value to go on with."""
         outcome = await self.player.call(method, *arguments, point=self._point)
         if self._point is not None and self._point.fired:
@@ -169,7 +169,7 @@ class Seat:
             self.events.append(Event(method, raised=type(outcome.error).__name__))
         return None
 
-    def _check_cancelled(self, method: str, outcome: Outcome) -> None:
+    def _check_cancelled(self, method: str, outcome: CallOutcome) -> None:
         if outcome.cancelled or outcome.hung:
             return
         what = "went on" if outcome.returned else f"raised {quote(outcome.error)}"

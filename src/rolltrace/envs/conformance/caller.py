@@ -10,7 +10,7 @@ import msgspec
 from rolltrace.envs.conformance.report import Report, Rule
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CallOutcome(msgspec.Struct, frozen=True):
     """What came of one call."""
 
     value: Any = None
@@ -84,10 +84,10 @@ class Patience:
         self._hung.add(method)
 
 
-_Job = tuple[Awaitable[Any], "asyncio.Future[Outcome]"]
+_Job = tuple[Awaitable[Any], "asyncio.Future[CallOutcome]"]
 
 
-class Player:
+class Caller:
     """One task that makes all calls of one object, as a runner's would.
 
     What an environment enters in `initial_observation` it may have to leave in the same task.
@@ -103,14 +103,14 @@ class Player:
         self._given_up = False
         self.task = asyncio.create_task(self._serve())
 
-    async def call(self, method: str, *arguments: Any, point: CancelPoint | None = None) -> Outcome:
+    async def call(self, method: str, *arguments: Any, point: CancelPoint | None = None) -> CallOutcome:
         """Call a method and wait for it, but not for ever."""
         if self._given_up:
-            return Outcome(hung=True)
+            return CallOutcome(hung=True)
         try:
             result = getattr(self.target, method)(*arguments)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the code under test may raise anything
-            return Outcome(error=error)
+            return CallOutcome(error=error)
         if not inspect.isawaitable(result):
             owner = type(self.target).__name__
             self._report.add(
@@ -118,7 +118,7 @@ class Player:
                 f"`{owner}.{method}` is not `async def`: it returned a {type(result).__name__} at once",
                 f"write `async def {method}`",
             )
-            return Outcome(result)
+            return CallOutcome(result)
         return await self._wait_for(method, result if point is None else point.around(result))
 
     def interrupt(self) -> None:
@@ -136,8 +136,8 @@ class Player:
             self._jobs.put_nowait(None)
             await asyncio.wait({self.task}, timeout=1.0)
 
-    async def _wait_for(self, method: str, awaitable: Awaitable[Any]) -> Outcome:
-        reply: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    async def _wait_for(self, method: str, awaitable: Awaitable[Any]) -> CallOutcome:
+        reply: asyncio.Future[CallOutcome] = asyncio.get_running_loop().create_future()
         self._waiting = True
         self._jobs.put_nowait((awaitable, reply))
         try:
@@ -157,7 +157,7 @@ class Player:
         finally:
             if not reply.done():
                 self.interrupt()
-        return Outcome(hung=True)
+        return CallOutcome(hung=True)
 
     async def _serve(self) -> None:
         while (job := await self._jobs.get()) is not None:
@@ -172,12 +172,12 @@ class Player:
             if not reply.done():
                 reply.set_result(outcome)
 
-    async def _outcome(self, awaitable: Awaitable[Any]) -> Outcome:
+    async def _outcome(self, awaitable: Awaitable[Any]) -> CallOutcome:
         try:
-            return Outcome(await awaitable)
+            return CallOutcome(await awaitable)
         except asyncio.CancelledError:
-            return Outcome(cancelled=True)
+            return CallOutcome(cancelled=True)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the code under test may raise anything
-            return Outcome(error=error)
+            return CallOutcome(error=error)
