@@ -1,4 +1,4 @@
-"""What the README shows is run."""
+"""What the README and the guide to the runner show is run."""
 
 import re
 import subprocess
@@ -36,6 +36,16 @@ def test_the_commands_run(tmp_path):
         ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, (command, ran.stderr)
         assert ran.stdout
+
+
+def test_the_guide_to_the_runner_runs(tmp_path):
+    """The guide's blocks are one program, which plays eight groups."""
+    guide = (ROOT / "docs" / "guides" / "play-and-record.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 8
+    assert all(line.endswith("None") for line in ran.stdout.splitlines())
 
 
 @pytest.mark.skipif(not (ROOT / "src").exists(), reason="the tree is the checkout's")
