@@ -120,7 +120,7 @@ class Scripted(MessageEnv):
             mutate(self.history, mutation)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(script=st.lists(st.tuples(st.booleans(), SEVERAL, SEVERAL), min_size=1, max_size=6))
 async def test_any_mutation_sequence(script):
     """Under any sequence of mutations each recorded prompt equals a deep copy taken before the step."""

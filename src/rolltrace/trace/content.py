@@ -64,7 +64,7 @@ class ContentReader:
         named = fields.pop(kind, None)
         thought = as_text(named if named is not None else fields.pop("text", None), path, self._notes)
         other = self._other(fields, path)
-        if self.text or self.parts or self.tool_calls or self.reasoning or other is not None or not thought:
+        if self.text or self.parts or self.reasoning or other is not None or not thought:
             self._in_text = False
             self.parts.append(Part("thinking", at=len(self.text), text=thought, other=other))
         else:
