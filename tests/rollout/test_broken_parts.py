@@ -1,6 +1,7 @@
 """Broken envs, builders, policies and sinks: a clear error, a recorded failure, and the other members unharmed."""
 
 import asyncio
+import contextlib
 import re
 import sys
 
@@ -472,6 +473,28 @@ async def test_a_cancellation_cannot_be_swallowed(tmp_path, answer):
     [rollout] = recorded(tmp_path / "run")
     assert (rollout.status, rollout.stop_reason, rollout.reward) == ("cancelled", "cancelled", None)
     assert calls == 1
+
+
+async def test_what_swallowed_its_cancellation_is_not_graded(tmp_path):
+    """An env that swallows a cancellation and says it is done is cancelled all the same, and nobody grades it."""
+    waiting = asyncio.Event()
+
+    class Stubborn(Talk):
+        async def step(self, completion):
+            waiting.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return self.result
+
+    stage = Stage(lambda _: Stubborn(), grader=Counting())
+    task = asyncio.create_task(play(tmp_path / "run", stage, Remembering(said("x"))))
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.status, rollout.reward, rollout.reward_so_far) == ("cancelled", None, 1.0)
+    assert stage.grader.asked == []
 
 
 @pytest.mark.parametrize("size", [10**5000, "7"], ids=["huge", "text"])

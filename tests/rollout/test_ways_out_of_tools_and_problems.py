@@ -60,8 +60,9 @@ async def test_tool_env_turn_cap_runs_the_last_tools(tmp_path):
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
     assert [message.content for message in rollout.conversation if message.role == "tool"] == ["You see the wall."] * 2
+    assert case.rewards() == case.env_rewards() == [0.0, 0.0]
     assert case.graded
-    assert len(case.group_graded) == 1
+    assert case.group_graded == [110.0]
 
 
 async def test_tool_call_cap_runs_the_allowed_prefix(tmp_path):
@@ -73,9 +74,10 @@ async def test_tool_call_cap_runs_the_allowed_prefix(tmp_path):
     answers = [message.content for message in rollout.conversation if message.role == "tool"]
     assert answers[:2] == ["You see the wall 0.", "You see the wall 1."]
     assert "You see the wall 2." not in answers
-    assert rollout.steps[0].logs
+    assert rollout.steps[0].logs["dropped_tool_calls"] == [{"id": "c2", "name": "look"}]
+    assert case.rewards() == case.env_rewards() == [0.0]
     assert case.graded
-    assert len(case.group_graded) == 1
+    assert case.group_graded == [110.0]
 
 
 async def test_a_tool_may_stop_the_episode(tmp_path):
@@ -83,7 +85,9 @@ async def test_a_tool_may_stop_the_episode(tmp_path):
     case = Case(tmp_path, lambda _: tool_env(), Remembering(called(ToolCall("stop_here", "{}", id="c1"))))
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.TOOL_STOPPED, StoppedBy.ENV)
+    assert case.rewards() == case.env_rewards() == [0.0]
     assert case.graded
+    assert case.group_graded == [110.0]
 
 
 async def test_tool_errors_go_to_the_model(tmp_path):
