@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 Check = Callable[[str, str], float]
 """Scores an answer against the reference: 1.0 is right, 0.0 is wrong, anything between is kept as it is."""
@@ -85,8 +86,14 @@ def _last_box(text: str) -> tuple[int, str] | None:
 
 def _parse(text: str) -> tuple[Fraction, bool] | None:
     """The number, and whether a percent sign follows it."""
-    text = text.strip().replace("−", "-")
-    if len(text) > _LONGEST_NUMBER or (match := _NUMBER.fullmatch(text)) is None:
+    text = text.strip()
+    return None if len(text) > _LONGEST_NUMBER else _parse_short(text)
+
+
+@lru_cache(maxsize=4096)  # a group gives the same few answers to one reference
+def _parse_short(text: str) -> tuple[Fraction, bool] | None:
+    text = text.replace("−", "-")
+    if (match := _NUMBER.fullmatch(text)) is None:
         return None
     sign, inner_sign, numerator, denominator, percent = match.groups()
     value = _decimal(numerator)

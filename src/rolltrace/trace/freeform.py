@@ -18,7 +18,7 @@ import math
 import re
 import reprlib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -62,12 +62,32 @@ class Placeholder(dict[str, str]):
 
 def plain_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
     """A user's mapping as a fresh dict of plain JSON values, sharing nothing that can change."""
-    if type(values) is dict and not values:
-        return {}
+    if type(values) is dict and _is_flat(values):
+        return dict(values)
     plain = plain_value(values, path, notes)
     if type(plain) is dict and not (_is_marker(plain) and not next(iter(plain)).startswith("$$")):
         return plain
     return {"value": plain}
+
+
+def _is_flat(values: dict[Any, Any]) -> bool:
+    """Whether a map holds only what JSON has, one level deep: most do, and copying such a map is all there is to do."""
+    text = 0
+    for key, value in values.items():
+        is_fine = _FLAT.get(type(value))
+        if is_fine is None or not is_fine(value) or type(key) is not str or not key.isascii() or key.startswith("$"):
+            return False
+        text += len(key) + (len(value) if type(value) is str else 0)
+    return text <= MAX_TEXT and len(values) <= MAX_VALUES
+
+
+_FLAT: dict[type, Callable[[Any], bool]] = {
+    str: str.isascii,
+    float: math.isfinite,
+    int: lambda value: value.bit_length() <= MAX_BITS,
+    bool: lambda _: True,
+    type(None): lambda _: True,
+}
 
 
 def plain_value(value: Any, path: str, notes: list[Note]) -> Any:
