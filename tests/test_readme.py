@@ -36,6 +36,9 @@ def test_the_commands_run(tmp_path):
         ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, (command, ran.stderr)
         assert ran.stdout
+    [transcript] = blocks("text")  # of the last command
+    shown = ran.stdout.splitlines()
+    assert [line for line in transcript.splitlines() if line not in shown] == ["  …"]
 
 
 def test_the_guide_to_the_runner_runs(tmp_path):

@@ -124,7 +124,7 @@ class Transcript:
         if step.raw is not None:
             self._fact("raw", self._cut(visible_line(step.raw)))
         if answered := _answer_text(step):
-            self._fact("answer", Text(answered, "dim"))
+            self._fact("completion", Text(answered, "dim"))
 
     # The end
 
