@@ -270,6 +270,31 @@ async def test_a_group_grader_that_is_cancelled_says_so(tmp_path):
     assert stage.cleaned == 1
 
 
+async def test_who_had_finished_when_the_group_was_cancelled_is_told(tmp_path):
+    """A member that waits for a grade while its siblings are cancelled is told by a null score that none will come."""
+    first_done = asyncio.Event()
+
+    class Announcing(Meddling):
+        async def close(self):
+            await super().close()
+            first_done.set()
+
+    async def answer(request):
+        return said("x") if request.identity.index == 0 else await asyncio.Event().wait()
+
+    stage = GradedStage(lambda _: Announcing(turns=1), episodes=2)
+    task = asyncio.create_task(play(tmp_path / "run", stage, Remembering(answer)))
+    await first_done.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    first, second = recorded(tmp_path / "run")
+    assert (first.status, second.status) == ("ok", "cancelled")
+    [score] = RunReader(tmp_path / "run").scores()
+    assert (score.rollout, score.value, score.error.type) == (first.id, None, "CancelledError")
+
+
 async def test_what_is_no_number_in_a_grade_is_moved_and_noted(tmp_path):
     """A grade keeps its reward though its data hold text: the text goes to `extra`, and a note says so."""
     stage = BadGroup(lambda rollouts: {r.id: Grade(1.0, {"clear": 0.5, "why": "good"}) for r in rollouts})

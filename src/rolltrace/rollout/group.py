@@ -86,14 +86,16 @@ class GroupPlay:
             if isinstance(self._strategy, FailFast):
                 await self._until_failure(tasks)
             ended = await asyncio.gather(*tasks, return_exceptions=True)
-        except BaseException:
+        except BaseException as error:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self.builder.grades_groups:  # no grade will come for those who wait for one
+                self._score_failure(self._played_to_an_end(), failure_of(Layer.GRADER, error))
             raise
-        for error in ended:
-            if error is not None and not isinstance(error, asyncio.CancelledError):
-                raise error
+        for failed in ended:
+            if failed is not None and not isinstance(failed, asyncio.CancelledError):
+                raise failed
 
     async def _play_episode(self, number: int) -> None:
         episode = Episode(self.builder, self.key, number, self._settings, self._take_in)
@@ -107,6 +109,9 @@ class GroupPlay:
     def _take_in(self, played: Played) -> None:
         """Keep a member; the last attempt is the one that counts."""
         self._played[played.index] = played
+
+    def _played_to_an_end(self) -> list[Played]:
+        return [member for member in self._played.values() if member.status is Status.OK]
 
     def _is_worth_another(self, members: Sequence[Played], attempt: int) -> bool:
         if not isinstance(self._strategy, Retry) or attempt >= self._strategy.times:
@@ -141,7 +146,7 @@ class GroupPlay:
 
     async def _grade(self, members: Sequence[Played], failure: Failure | None) -> None:
         """Ask the group's grader, and leave one score per member that was played to an end."""
-        pending = [member for member in members if member.status is Status.OK]
+        pending = self._played_to_an_end()
         if failure is not None:
             self._score_failure(pending, Failure(failure.layer, failure.type, f"not graded: {failure.message}"))
             return
