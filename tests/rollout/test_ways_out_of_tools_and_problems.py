@@ -1,15 +1,20 @@
-"""The rows of "Every way out of a rollout" that need tools or one prompt: these envs keep no history to meddle with."""
+"""The rows of "Every way out of a rollout" that need tools or one prompt."""
+
+import asyncio
 
 import pytest
 
 from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.message_env import MessageStepResult
 from rolltrace.envs.problem import ProblemEnv
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.envs.tools import Tool, ToolResult
+from rolltrace.policies.base import completion_of
 from rolltrace.rollout.limits import Limits
+from rolltrace.trace.convert import as_message, to_openai
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.outcome import StoppedBy, StopReason, Termination
-from stage import BROKEN_CALL, GOOD_CALL, Case, Remembering, called, expect_limit, never, said
+from stage import BROKEN_CALL, GOOD_CALL, MEDDLINGS, Case, Meddling, Remembering, called, expect_limit, never, said
 
 
 @pytest.mark.parametrize(
@@ -137,3 +142,116 @@ async def test_wall_clock_inside_the_env(tmp_path):
     expect_limit(case, StopReason.TIMEOUT, total=1.0)
     assert rollout.pending_raw == "I open the door."
     assert [message.content for message in rollout.pending_messages] == ["Wait.", "I look.", "More."]
+
+
+# The same rows once more, by envs that meddle with what they have shown.
+
+
+class MeddlingTools(Meddling):
+    """A conversation with tools whose history is a list of dicts that is changed in place."""
+
+    def __init__(self, meddling, inner):
+        super().__init__(meddling)
+        self.inner = inner
+        self.history = []
+
+    async def initial_observation(self):
+        shown = await self.inner.initial_observation()
+        self.tools = shown.tools
+        self.history += [to_openai(message) for message in shown.messages]
+        return self._hand_out()
+
+    async def step(self, message):
+        result = await self.inner.step(completion_of(as_message(message, "", [])))
+        self.history.append(message)
+        self.history += [to_openai(shown) for shown in result.observation.messages] if result.observation else []
+        self.meddle()
+        return MessageStepResult(
+            1.0,
+            result.done,
+            self._hand_out(),
+            extra=result.extra,
+            logs=result.logs,
+            stop_reason=result.stop_reason,
+        )
+
+
+class MeddlingProblem(Env):
+    """One prompt, shown as a list that is changed as soon as anybody looks away."""
+
+    takes_any_completion = True
+
+    def __init__(self, meddling):
+        self.meddler = Meddling(meddling)
+
+    async def initial_observation(self):
+        return Observation(await self.meddler.initial_observation())
+
+    async def step(self, completion):
+        result = await self.meddler.step(to_openai(completion.message))
+        return StepResult(
+            0.25, done=True, observation=Observation(result.next_messages, replaces_history=True), stop_reason=None
+        )
+
+
+async def wait() -> str:
+    """Never answers."""
+    await asyncio.Event().wait()
+    return ""
+
+
+LOOKS = [ToolCall("look", f'{{"at": "wall {number}"}}', id=f"l{number}") for number in range(3)]
+FAULTS = (
+    ToolCall("peek", "{}", id="unknown"),
+    ToolCall("look", '{"at": 3}', id="unfit"),
+    ToolCall("look", '{"at": "sun"}', id="raises"),
+    ToolCall("wait", "{}", id="waits"),
+)
+
+
+@pytest.mark.parametrize("meddling", MEDDLINGS)
+@pytest.mark.parametrize(
+    ("settings", "answers", "reason", "errors"),
+    [
+        ({"max_turns": 2}, [called(LOOKS[0])], "max_turns", [[None], [None]]),
+        ({"max_tool_calls": 2}, [called(*LOOKS)], "max_tool_calls", [[None, None]]),
+        ({}, [called(LOOKS[0]), called(ToolCall("stop_here", "{}"))], "tool_stopped", [[None], [None]]),
+        ({}, [called(BROKEN_CALL, GOOD_CALL), said("Done.")], "completed", [["unparsable", None], []]),
+        (
+            {"tool_seconds": 0.01},
+            [called(*FAULTS), said("Done.")],
+            "completed",
+            [["unknown_tool", "bad_arguments", "raised", "timed_out"], []],
+        ),
+    ],
+)
+async def test_tool_rows_under_a_meddling_env(tmp_path, meddling, settings, answers, reason, errors):
+    """Prompts and responses are those that were sent and said, and each row ends as it should, whatever is changed."""
+
+    def make(_):
+        inner = ToolEnv([Message("user", "Look around.")], [look, stop_here, wait], **settings)
+        return MeddlingTools(meddling, inner)
+
+    case = Case(tmp_path, make, Remembering(*answers))
+    rollout = await case.play()
+    assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", reason, StoppedBy.ENV)
+    assert case.rewards() == case.env_rewards() == [1.0] * len(errors)
+    found = [[call["error"] for call in step.extra.get("tool_calls", [])] for step in rollout.steps]
+    assert found == errors
+    assert [bool(step.parse_error) for step in rollout.steps] == ["unparsable" in row for row in errors]
+    assert case.graded
+    assert case.group_graded == [110.0 + len(errors)]
+
+
+@pytest.mark.parametrize("meddling", MEDDLINGS)
+@pytest.mark.parametrize("termination", [Termination.EOS, Termination.LENGTH, Termination.MALFORMED])
+async def test_one_prompt_rows_under_a_meddling_env(tmp_path, meddling, termination):
+    """A one-prompt env that changes what it has shown is recorded as it was, on every ending, and graded by both."""
+    case = Case(tmp_path, lambda _: MeddlingProblem(meddling), Remembering(said("Four.", termination)))
+    rollout = await case.play()
+    assert rollout.stop_reason == ("max_tokens" if termination is Termination.LENGTH else "completed")
+    assert rollout.stopped_by is StoppedBy.ENV
+    assert case.rewards() == case.env_rewards() == [0.25]
+    assert rollout.steps[0].trace.prompt[-1].content == "What now?"
+    assert case.graded
+    assert case.group_graded == [110.25]
