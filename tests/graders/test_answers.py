@@ -56,7 +56,8 @@ def test_no_answer_is_none(text):
 )
 def test_hostile_text_is_read_in_one_pass(text):
     """A long text made to be slow to read ends like any other; a quadratic reading would never end."""
-    extract_answer(text)
+    found = extract_answer(text)
+    assert found is None or found in text
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rolltrace.errors import NewerVersionError, RecordError
-from rolltrace.trace.codec import json_encoder
+from rolltrace.errors import RecordError
+from rolltrace.trace.codec import Version, json_encoder, newer_version
 from rolltrace.trace.freeform import restore_mapping
 from rolltrace.trace.rollout import FORMAT_VERSION, Moment
 
@@ -34,10 +34,6 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The version of Rolltrace that made it."""
     code_revision: str | None = None
     """The git commit of the directory it was started in, where there is one."""
-
-
-class _Version(msgspec.Struct):
-    v: int
 
 
 def segment_name(writer: str, sequence: int) -> str:
@@ -69,12 +65,9 @@ def decode_info(data: bytes) -> RunInfo:
 def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
     """A record that says its version first; a newer one is refused by name, whatever else it holds."""
     try:
-        version = msgspec.json.decode(data, type=_Version).v
+        version = msgspec.json.decode(data, type=Version).v
         if version <= FORMAT_VERSION:
             return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError) as error:  # msgspec lets a UnicodeDecodeError through
         raise RecordError(f"Expected a {name} record: {error}.") from error
-    raise NewerVersionError(
-        f"Expected a {name} of format version {FORMAT_VERSION} or older, got version {version}: "
-        "it was written by a newer Rolltrace; upgrade to read it."
-    )
+    raise newer_version(name, version)

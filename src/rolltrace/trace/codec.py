@@ -17,8 +17,8 @@ from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, Range, Rollout,
 from rolltrace.trace.score import Score
 
 __all__ = [
-    "decode_rollout", "decode_score", "encode_rollout", "encode_score", "json_encoder", "seal", "utc_now", "verify",
-    "wire_free_form", "wire_numbers",
+    "Version", "decode_rollout", "decode_score", "encode_rollout", "encode_score", "json_encoder", "newer_version",
+    "seal", "utc_now", "verify", "wire_free_form", "wire_numbers",
 ]  # fmt: skip
 
 _CRC = b',"crc":"'
@@ -36,7 +36,9 @@ _FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data"}
 Record = TypeVar("Record", Rollout, Score)
 
 
-class _Version(msgspec.Struct):
+class Version(msgspec.Struct):
+    """What every record says first."""
+
     v: int
 
 
@@ -133,14 +135,19 @@ def _check_index(index: int | None, count: int, path: str) -> None:
 
 def _refuse_newer(line: bytes, kind: str) -> None:
     try:
-        version = msgspec.json.decode(line, type=_Version).v
+        version = msgspec.json.decode(line, type=Version).v
     except (ValueError, RecursionError):
         return
     if version > FORMAT_VERSION:
-        raise NewerVersionError(
-            f"Expected a {kind} of format version {FORMAT_VERSION} or older, got version {version}: "
-            "it was written by a newer Rolltrace; upgrade to read it."
-        )
+        raise newer_version(kind, version)
+
+
+def newer_version(kind: str, version: int) -> NewerVersionError:
+    """The error that names a version which this reader does not know."""
+    return NewerVersionError(
+        f"Expected a {kind} of format version {FORMAT_VERSION} or older, got version {version}: "
+        "it was written by a newer Rolltrace; upgrade to read it."
+    )
 
 
 def _holds_markers(line: bytes) -> bool:

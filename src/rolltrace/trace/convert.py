@@ -10,7 +10,7 @@ from typing import Any
 
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.content import ContentReader, content_list
-from rolltrace.trace.freeform import Note, as_text, describe, fields_of, join_surrogates
+from rolltrace.trace.freeform import Note, as_text, describe, fields_of, join_surrogates, optional_text
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall, ToolSpec
 from rolltrace.trace.toolcall import read_tool_call, read_tool_calls, read_unparsed_calls, tool_call_dict
@@ -44,9 +44,9 @@ def clean_message(message: Message, path: str, notes: list[Note]) -> Message:
             content=as_text(message.content, f"{path}.content", notes),
             parts=tuple(_clean_part(part, message.content, path, notes) for part in message.parts),
             tool_calls=tuple(_clean_call(call, path, notes) for call in message.tool_calls),
-            tool_call_id=_optional_text(message.tool_call_id, f"{path}.tool_call_id", notes),
-            name=_optional_text(message.name, f"{path}.name", notes),
-            reasoning=_optional_text(message.reasoning, f"{path}.reasoning", notes),
+            tool_call_id=optional_text(message.tool_call_id, f"{path}.tool_call_id", notes),
+            name=optional_text(message.name, f"{path}.name", notes),
+            reasoning=optional_text(message.reasoning, f"{path}.reasoning", notes),
             other=_frozen(message.other, f"{path}.other", notes),
         )
     except Exception as error:  # noqa: BLE001 - whatever was put in a field may do anything
@@ -114,8 +114,8 @@ def _message(fields: Mapping[Any, Any], path: str, notes: list[Note]) -> Message
         content=reader.text,
         parts=tuple(reader.parts),
         tool_calls=tuple(calls),
-        tool_call_id=_optional_text(fields.get("tool_call_id"), f"{path}.tool_call_id", notes),
-        name=_optional_text(fields.get("name"), f"{path}.name", notes),
+        tool_call_id=optional_text(fields.get("tool_call_id"), f"{path}.tool_call_id", notes),
+        name=optional_text(fields.get("name"), f"{path}.name", notes),
         reasoning=reader.reasoning or None,
         other=FrozenMap.of(rest, path, notes) if rest else None,
     )
@@ -127,10 +127,6 @@ def _thought(fields: Mapping[Any, Any]) -> tuple[Any, dict[Any, Any]]:
     if not named:
         return short, {}
     return named, {} if not short or short == named else {"reasoning": short}
-
-
-def _optional_text(value: Any, path: str, notes: list[Note]) -> str | None:
-    return None if value is None else as_text(value, path, notes)
 
 
 def _frozen(value: Any, path: str, notes: list[Note]) -> FrozenMap | None:
@@ -194,10 +190,10 @@ def _clean_part(part: Any, content: Any, path: str, notes: list[Note]) -> Part:
     return Part(
         as_text(part.type, path, notes),
         at=at,
-        text=_optional_text(part.text, path, notes),
-        url=_optional_text(part.url, path, notes),
+        text=optional_text(part.text, path, notes),
+        url=optional_text(part.url, path, notes),
         blob=Blob.of(bytes(blob)) if isinstance(blob, bytes | bytearray | memoryview) else blob,
-        media_type=_optional_text(part.media_type, path, notes),
+        media_type=optional_text(part.media_type, path, notes),
         other=_frozen(part.other, path, notes),
     )
 

@@ -136,6 +136,11 @@ def as_text(value: Any, path: str, notes: list[Note]) -> str:
     return json_text(value, path, notes)
 
 
+def optional_text(value: Any, path: str, notes: list[Note]) -> str | None:
+    """As `as_text`, but nothing stays nothing."""
+    return None if value is None else as_text(value, path, notes)
+
+
 def describe(value: Any) -> str:
     """What a value is, in few words, whatever it does when asked; the same words in every process."""
     kind = type(value)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rolltrace.trace.freeform import Note, as_text, fields_of, json_text
+from rolltrace.trace.freeform import Note, as_text, fields_of, json_text, optional_text
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import ToolCall
 
@@ -34,8 +34,8 @@ def read_tool_call(call: Any, path: str, notes: list[Note]) -> ToolCall:
     return ToolCall(
         name=as_text(body.get("name"), f"{path}.name", notes),
         arguments=_arguments(body.get("arguments"), f"{path}.arguments", notes),
-        id=_optional_text(fields.get("id"), f"{path}.id", notes),
-        error=_optional_text(fields.get("error"), f"{path}.error", notes),
+        id=optional_text(fields.get("id"), f"{path}.id", notes),
+        error=optional_text(fields.get("error"), f"{path}.error", notes),
         other=_other(call, fields, body if nested else {}, path, notes),
     )
 
@@ -84,7 +84,3 @@ def _other(
     if inner:
         rest["function"] = inner
     return FrozenMap.of(rest, path, notes) if rest else None
-
-
-def _optional_text(value: Any, path: str, notes: list[Note]) -> str | None:
-    return None if value is None else as_text(value, path, notes)
