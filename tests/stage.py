@@ -14,6 +14,7 @@ from rolltrace.policies.base import Completion, Request
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
+from rolltrace.store.recording import Recording
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.convert import to_openai
 from rolltrace.trace.message import Message, ToolCall
@@ -220,7 +221,7 @@ class GradedStage(Stage):
 async def play(path: Any, builders: Any, policy: Any, *, iteration: int = 0, **settings: Any) -> list[Any]:
     """Play into a run on disk and close it."""
     builders = builders if isinstance(builders, list) else [builders]
-    with create_run(path) as run:
+    with create_run(path, trace=Recording(tokens=True)) as run:
         runner = Runner(policy, sink=run, **settings)
         return [group async for group in runner.play(builders, iteration=iteration)]
 

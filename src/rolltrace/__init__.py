@@ -21,6 +21,7 @@ _HOMES = {
     "rolltrace.graders.base": ("Grader",),
     "rolltrace.jobs.play": ("play",),
     "rolltrace.policies.base": ("Completion", "Policy", "Request"),
+    "rolltrace.query.run": ("Run", "open_run"),
     "rolltrace.rollout.hooks": ("Hooks", "Turn"),
     "rolltrace.rollout.limits": ("Limits",),
     "rolltrace.rollout.runner": ("Runner",),

@@ -19,6 +19,8 @@ from rolltrace.jobs.play import play as play
 from rolltrace.policies.base import Completion as Completion
 from rolltrace.policies.base import Policy as Policy
 from rolltrace.policies.base import Request as Request
+from rolltrace.query.run import Run as Run
+from rolltrace.query.run import open_run as open_run
 from rolltrace.rollout.hooks import Hooks as Hooks
 from rolltrace.rollout.hooks import Turn as Turn
 from rolltrace.rollout.limits import Limits as Limits

@@ -217,7 +217,7 @@ async def test_a_sink_that_raises_loses_its_record_not_the_rollout(caplog):
     """Recording never stops training."""
 
     class Full(MemorySink):
-        def write_rollout(self, line):
+        def end(self, draft, outcome):
             raise OSError("no space")
 
     async for group in Runner(Remembering(said("x")), sink=Full()).play([Stage(lambda _: Talk())]):

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, UnknownNameError
+from rolltrace.query.rewards import latest_rewards
 from rolltrace.store.create import create_run
-from rolltrace.store.reader import RunReader, latest_rewards
+from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import seal, utc_now
 
 

@@ -48,6 +48,7 @@ def test_ledger_follows_a_rollout(tmp_path, make_line):
         line = make_line(writer)
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 1, 0)
         writer.write_rollout(line)
+        assert writer.flush()
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 0, 1)
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
     assert (ledger.recorded, ledger.closed, ledger.adds_up) == (1, True, True)
@@ -120,6 +121,7 @@ def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, c
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(4)]
         writer.write_rollout(lines[0])
+        assert writer.flush()
         small_files(len(lines[0].data) + len(lines[1].data) // 2)
         writer.write_rollout(lines[1])
         writer.write_rollout(lines[2])
@@ -144,22 +146,25 @@ def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, 
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(3)]
         writer.write_rollout(lines[0])
+        assert writer.flush()
         with monkeypatch.context() as patch:
             patch.setattr(os, "ftruncate", refuse)
             small_files(len(lines[0].data) + 10)
             writer.write_rollout(lines[1])
+            assert not writer.flush()
         small_files(resource.RLIM_INFINITY)
         writer.write_rollout(lines[2])
     reader = RunReader(tmp_path / "run")
     assert [rollout.index for rollout in reader.rollouts()] == [0, 2]
     [problem] = reader.problems
-    assert (problem.file, problem.line) == (f"rollouts/{writer.session}-000000.jsonl", 2)
+    assert (problem.file, problem.offset) == (f"rollouts/{writer.session}-000000.jsonl", len(lines[0].data))
 
 
 def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplog):
     """A run that is deleted under the writer is counted and told, and raises nothing."""
     with create_run(tmp_path / "run") as writer:
         writer.write_rollout(make_line(writer))
+        assert writer.flush()
         shutil.rmtree(tmp_path / "run")
         line = make_line(writer)
         writer.write_rollout(line)
@@ -175,6 +180,7 @@ def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
     """Where only the file was deleted, what comes after it is kept."""
     with create_run(tmp_path / "run") as writer:
         writer.write_rollout(make_line(writer, index=0))
+        assert writer.flush()
         (tmp_path / f"run/rollouts/{writer.session}-000000.jsonl").unlink()
         writer.write_rollout(make_line(writer, index=1))
     assert [rollout.index for rollout in RunReader(tmp_path / "run").rollouts()] == [1]

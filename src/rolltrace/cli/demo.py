@@ -42,8 +42,8 @@ def demo(out: Path | None, seed: int) -> None:
 def _tell_next(reader: "RunReader", rollouts: "Sequence[Rollout]") -> None:
     """Name the longest rollout and the worst one, as the two that tell most."""
     from rolltrace.cli.hints import command
-    from rolltrace.store.address import short_addresses
-    from rolltrace.store.reader import latest_rewards
+    from rolltrace.query.address import short_addresses
+    from rolltrace.query.rewards import latest_rewards
 
     addresses = short_addresses(rollouts)
     rewards = latest_rewards(rollouts, reader.scores())

@@ -23,7 +23,7 @@ def show(run: Path, id: str | None, full: bool, as_json: bool) -> None:  # noqa:
     ID is a rollout's id, the beginning or end of it, or where the rollout stands in the run, as the table says:
     GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group.
     """
-    from rolltrace.store.address import choose
+    from rolltrace.query.address import choose
     from rolltrace.store.reader import RunReader
 
     reader = RunReader(run)
@@ -42,7 +42,7 @@ def show_run(reader: "RunReader", rollouts: "Sequence[Rollout]") -> None:
     """Print the run's header, its totals and its table."""
     from rolltrace.cli.screen import overview
     from rolltrace.cli.screen.console import output
-    from rolltrace.store.reader import latest_rewards
+    from rolltrace.query.rewards import latest_rewards
 
     console = output()
     scores = list(reader.scores())
@@ -57,7 +57,7 @@ def show_run(reader: "RunReader", rollouts: "Sequence[Rollout]") -> None:
 def _show_transcripts(reader: "RunReader", rollouts: "Sequence[Rollout]", *, full: bool) -> None:
     from rolltrace.cli.screen.console import output
     from rolltrace.cli.screen.transcript import Transcript
-    from rolltrace.store.reader import latest_rewards
+    from rolltrace.query.rewards import latest_rewards
 
     scores = list(reader.scores())
     rewards = latest_rewards(rollouts, scores)

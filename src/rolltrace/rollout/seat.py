@@ -114,7 +114,7 @@ class Seat:
         self._played = Played(self.draft, stop, outcome, outcome["reward"])
         self._on_record(self._played)
         try:
-            self._settings.sink.write_rollout(self.draft.finish(outcome))
+            self._settings.sink.end(self.draft, outcome)
         except Exception:
             # A sink must not raise; one that does loses its record, not the rollout.
             log.exception("The sink failed to take rollout %s", self.draft.id)

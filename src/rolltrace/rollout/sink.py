@@ -4,7 +4,7 @@ from typing import Protocol
 
 from rolltrace.trace.codec import decode_rollout, decode_score, encode_score
 from rolltrace.trace.draft import Draft, Line, new_id
-from rolltrace.trace.rollout import Header, Rollout
+from rolltrace.trace.rollout import Header, Outcome, Rollout
 from rolltrace.trace.score import Score
 
 
@@ -22,11 +22,11 @@ class Sink(Protocol):
         ...
 
     def begin(self, header: Header) -> Draft:
-        """A draft for a rollout that starts now; it is in flight until its line is written."""
+        """A draft for a rollout that starts now; it is in flight until it has ended."""
         ...
 
-    def write_rollout(self, line: Line) -> None:
-        """Keep a finished rollout."""
+    def end(self, draft: Draft, outcome: Outcome) -> None:
+        """Keep a rollout that has ended."""
         ...
 
     def write_score(self, score: Score) -> None:
@@ -47,9 +47,9 @@ class MemorySink:
         """A draft that keeps everything."""
         return Draft(header)
 
-    def write_rollout(self, line: Line) -> None:
-        """Keep a finished rollout."""
-        self.lines.append(line)
+    def end(self, draft: Draft, outcome: Outcome) -> None:
+        """Keep a rollout that has ended."""
+        self.lines.append(draft.finish(outcome))
 
     def write_score(self, score: Score) -> None:
         """Keep a late fact."""

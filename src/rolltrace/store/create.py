@@ -9,6 +9,7 @@ from typing import Any
 
 from rolltrace.errors import InputError, RunExistsError, RunNotFoundError
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info
+from rolltrace.store.recording import Level, Recording, resolve_recording
 from rolltrace.store.segment import sync_folder
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
@@ -21,19 +22,25 @@ logger = logging.getLogger(__name__)
 _GIT_SECONDS = 2.0
 
 
-def create_run(path: str | Path, config: Mapping[str, Any] | None = None, join: bool = False) -> RunWriter:
+def create_run(
+    path: str | Path,
+    config: Mapping[str, Any] | None = None,
+    join: bool = False,
+    trace: Recording | Level | str | None = None,
+) -> RunWriter:
     """A writer for a new run at `path`; with `join`, for one that exists, as a new session.
 
-    A run that is joined keeps the config it was made with.
+    A run that is joined keeps the config it was made with. `trace` says how much to record.
     """
     place = Path(path)
+    recording = resolve_recording(trace)
     try:
         info = _join(place) if join else _create(place, config)
     except (InputError, RunNotFoundError):
         raise
     except OSError as error:
         raise InputError(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
-    return RunWriter(place, info)
+    return RunWriter(place.absolute(), info, recording)
 
 
 def fresh_path(folder: str | Path, name: str) -> Path:

@@ -1,5 +1,6 @@
 """What became of every rollout that was begun: counts that must add up."""
 
+import threading
 from collections import Counter
 
 import msgspec
@@ -24,13 +25,15 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     unrecordable: dict[str, int] = {}
     """Rollouts that gave no line that can be kept, by reason."""
     dropped: dict[str, int] = {}
-    """Lines that could not be written, by reason: the name of the system's error, or `closed`."""
+    """Lines that could not be written, by reason: the name of the system's error, `queue full` or `closed`."""
     in_flight: int = 0
     """Rollouts begun whose line has not come."""
     scores_recorded: int = 0
     scores_dropped: dict[str, int] = {}
     blobs_dropped: dict[str, int] = {}
     """Blobs that could not be kept, by reason; the lines that name them are kept."""
+    texts_dropped: dict[str, int] = {}
+    """Rollouts and scores recorded without their text because redacting it failed, by reason."""
     closed: bool = False
     """Whether the writer ended as it should."""
 
@@ -43,67 +46,99 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def complete(self) -> bool:
         """Whether all that was handed in so far was recorded."""
-        return not (self.unrecordable or self.dropped or self.scores_dropped or self.blobs_dropped)
+        lost = (self.unrecordable, self.dropped, self.scores_dropped, self.blobs_dropped, self.texts_dropped)
+        return not any(lost)
 
 
 class Tally:
-    """Counts on their way to a ledger."""
+    """Counts on their way to a ledger; any thread may count."""
 
     def __init__(self) -> None:
-        self.in_flight: set[str] = set()
         self.closed = False
-        self.scores_dropped: Counter[str] = Counter()
-        self.blobs_dropped: Counter[str] = Counter()
+        self.losses = 0
+        """Everything that could not be kept, of whatever kind."""
+        self._lock = threading.Lock()
+        self._in_flight: set[str] = set()
         self._dispatched = 0
         self._recorded = 0
         self._scores_recorded = 0
         self._unrecordable: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
+        self._scores_dropped: Counter[str] = Counter()
+        self._blobs_dropped: Counter[str] = Counter()
+        self._texts_dropped: Counter[str] = Counter()
+
+    def lose(self) -> None:
+        """Count something that could not be kept, of whatever kind."""
+        with self._lock:
+            self.losses += 1
 
     def begin(self, rollout: str) -> None:
         """Count a rollout that starts."""
-        self._dispatched += 1
-        self.in_flight.add(rollout)
+        with self._lock:
+            self._dispatched += 1
+            self._in_flight.add(rollout)
 
     def record(self, rollout: str) -> None:
         """Count a line that was written."""
-        self._end(rollout)
-        self._recorded += 1
+        with self._lock:
+            self._end(rollout)
+            self._recorded += 1
 
     def drop(self, rollout: str, reason: str) -> None:
         """Count a line that could not be written."""
-        self._end(rollout)
-        self._dropped[reason] += 1
+        with self._lock:
+            self._end(rollout)
+            self._dropped[reason] += 1
 
     def refuse(self, rollout: str, reason: str) -> None:
         """Count a line that cannot be kept."""
-        self._end(rollout)
-        self._unrecordable[reason] += 1
+        with self._lock:
+            self._end(rollout)
+            self._unrecordable[reason] += 1
 
     def score(self) -> None:
         """Count a score that was written."""
-        self._scores_recorded += 1
+        with self._lock:
+            self._scores_recorded += 1
+
+    def drop_score(self, reason: str) -> None:
+        """Count a score that could not be written."""
+        with self._lock:
+            self._scores_dropped[reason] += 1
+
+    def drop_blob(self, reason: str) -> None:
+        """Count a blob that could not be kept."""
+        with self._lock:
+            self._blobs_dropped[reason] += 1
+
+    def drop_text(self, reason: str) -> None:
+        """Count a rollout or score whose text could not be kept."""
+        with self._lock:
+            self._texts_dropped[reason] += 1
 
     def ledger(self, run: str, session: str) -> Ledger:
         """The counts as they stand."""
-        return Ledger(
-            run=run,
-            session=session,
-            at=utc_now(),
-            dispatched=self._dispatched,
-            recorded=self._recorded,
-            unrecordable=dict(self._unrecordable),
-            dropped=dict(self._dropped),
-            in_flight=len(self.in_flight),
-            scores_recorded=self._scores_recorded,
-            scores_dropped=dict(self.scores_dropped),
-            blobs_dropped=dict(self.blobs_dropped),
-            closed=self.closed,
-        )
+        with self._lock:
+            return Ledger(
+                run=run,
+                session=session,
+                at=utc_now(),
+                dispatched=self._dispatched,
+                recorded=self._recorded,
+                unrecordable=dict(self._unrecordable),
+                dropped=dict(self._dropped),
+                in_flight=len(self._in_flight),
+                scores_recorded=self._scores_recorded,
+                scores_dropped=dict(self._scores_dropped),
+                blobs_dropped=dict(self._blobs_dropped),
+                texts_dropped=dict(self._texts_dropped),
+                closed=self.closed,
+            )
 
     def _end(self, rollout: str) -> None:
-        if rollout in self.in_flight:
-            self.in_flight.remove(rollout)
+        if rollout in self._in_flight:
+            self._in_flight.remove(rollout)
         else:  # written without having been begun here, such as an imported one
             self._dispatched += 1
 

@@ -1,39 +1,42 @@
 """Reads a run: whatever of it is whole, with a report of what is not."""
 
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
+from typing import Literal, Protocol, TypeVar, overload
 
 from rolltrace.errors import RecordError, RunNotFoundError, UnknownNameError
 from rolltrace.store.blobs import read_blob
+from rolltrace.store.cursor import Cursor, Place, check_line
+from rolltrace.store.files import open_segment
 from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, RUN_FILE, SCORES, RunInfo, decode_info, is_run
 from rolltrace.store.ledger import Ledger, decode_ledger
+from rolltrace.store.offsets import Offsets, id_of
+from rolltrace.store.problems import Problem, Problems
 from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 Record = TypeVar("Record")
 
+_TRIES = 3
 
-class Problem(msgspec.Struct, frozen=True):
-    """Something of a run that could not be read."""
 
-    file: str
-    """Which file, from the run's directory on."""
-    line: int | None
-    """Which line, counting from 1; None where it is the whole file."""
-    message: str
+class Stop(Protocol):
+    """What ends the following of a run, such as a `threading.Event`."""
 
-    def __str__(self) -> str:
-        return f"{self.file}{'' if self.line is None else f':{self.line}'}: {self.message}"
+    def is_set(self) -> bool:
+        """Whether to end."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return when it is set, or after so many seconds."""
 
 
 class RunReader:
     """A run's records, in a stable order: by file name, then line by line.
 
-    What is damaged, torn or of a newer version costs only itself: it is reported once in `problems`.
+    What is damaged, torn or of a newer version costs only itself: it is reported once in `problems`. Nothing here
+    holds more than a few records at a time.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -43,100 +46,121 @@ class RunReader:
                 f"Expected a run at {self.path}: a directory with {RUN_FILE} and {ROLLOUTS}/, "
                 f"{'found other things there' if self.path.exists() else 'found nothing there'}."
             )
-        self._problems: dict[tuple[str, int | None], Problem] = {}
+        self._problems = Problems()
         self.info: RunInfo | None = self._read_info()
         """What `run.json` says; None where it cannot be read, which is then a problem."""
+        self.offsets = Offsets(self.path, self._problems)
+        """Where each rollout is, by id."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read so far, each once."""
-        return tuple(self._problems.values())
+        return self._problems.all()
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every rollout that can be read."""
-        return self._records(ROLLOUTS, decode_rollout)
+        return self._records(self.cursor(ROLLOUTS), decode_rollout)
 
     def scores(self) -> Iterator[Score]:
         """Every score that can be read."""
-        return self._records(SCORES, decode_score)
-
-    def get(self, rollout: str) -> Rollout:
-        """The rollout of this id."""
-        # Ids are found by their bytes: decoding every line for one of them would take a hundred times as long.
-        key = msgspec.json.encode(rollout)
-        for record in self._records(ROLLOUTS, decode_rollout, lambda line: key in line):
-            if record.id == rollout:
-                return record
-        raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}.")
+        return self._records(self.cursor(SCORES), decode_score)
 
     def ledgers(self) -> dict[str, Ledger]:
         """The last ledger of each session."""
-        return {ledger.session: ledger for ledger in self._records(LEDGER, decode_ledger)}
+        return {ledger.session: ledger for ledger in self._records(self.cursor(LEDGER), decode_ledger)}
 
     def blob(self, name: str) -> bytes:
         """The bytes of that name; the name must be a digest, and theirs."""
         return read_blob(self.path / BLOBS, name)
 
+    def cursor(self, folder: str, covered: Mapping[str, int] | None = None) -> Cursor:
+        """The lines of a folder, from what is covered on; what cannot be read is among this reader's problems."""
+        return Cursor(self.path, folder, self._problems.report, covered, self._problems.settle)
+
+    def at(self, place: Place) -> bytes:
+        """The line at a place; bytes that are not those that were written there are refused."""
+        folder, _, name = place.file.partition("/")
+        try:
+            segment = open_segment(self.path / folder, name)
+            try:
+                line = segment.read(place.offset, place.length)
+            finally:
+                segment.close()
+        except OSError as error:
+            raise RecordError(f"Expected a line in {place.file}, got: {error.strerror or error}.") from error
+        wrong = check_line(line) or ("" if len(line) == place.length else "The line ends too early.")
+        if wrong:
+            raise RecordError(
+                f"Expected a line of {place.length} bytes at byte {place.offset} of {place.file}: {wrong}"
+            )
+        return line
+
+    def get(self, rollout: str) -> Rollout:
+        """The rollout of this id; where several have it, the first."""
+        for _ in range(_TRIES):
+            place = self.offsets.find(rollout)
+            if place is None:
+                break
+            record = self._rollout_at(place, rollout)
+            if record is not None:
+                return record
+            # Files only grow: a place that is wrong means that the index or the file is damaged. Look for it anew.
+            self.offsets.distrust(rollout)
+        raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}.")
+
+    def _rollout_at(self, place: Place, rollout: str) -> Rollout | None:
+        """The rollout at a place, if it is the one of this id."""
+        try:
+            line = self.at(place)
+        except RecordError:
+            return None
+        return decode_rollout(line) if id_of(line) == rollout else None
+
+    @overload
+    def follow(
+        self, kind: Literal["rollouts"], *, stop: Stop | None = ..., seconds: float = ...
+    ) -> Iterator[Rollout]: ...
+    @overload
+    def follow(self, kind: Literal["scores"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Score]: ...
+    @overload
+    def follow(self, kind: Literal["ledger"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Ledger]: ...
+    def follow(
+        self, kind: Literal["rollouts", "scores", "ledger"], *, stop: Stop | None = None, seconds: float = 0.5
+    ) -> Iterator[Rollout] | Iterator[Score] | Iterator[Ledger]:
+        """The records that are there, and then those that come, looking every so many seconds.
+
+        It ends when `stop` is set, after all that was written before that.
+        """
+        stop = stop or threading.Event()
+        if kind == ROLLOUTS:
+            return self._follow(ROLLOUTS, decode_rollout, stop, seconds)
+        if kind == SCORES:
+            return self._follow(SCORES, decode_score, stop, seconds)
+        return self._follow(LEDGER, decode_ledger, stop, seconds)
+
+    def _follow(self, folder: str, decode: Callable[[bytes], Record], stop: Stop, seconds: float) -> Iterator[Record]:
+        cursor = self.cursor(folder)
+        ending = False
+        while not ending:
+            ending = stop.is_set()
+            yield from self._records(cursor, decode)
+            if not ending:
+                stop.wait(seconds)
+
+    def _records(self, cursor: Cursor, decode: Callable[[bytes], Record]) -> Iterator[Record]:
+        for place, line in cursor.read():
+            try:
+                record = decode(line)
+            except RecordError as error:
+                self._problems.report(Problem(f"{place.file}.jsonl", place.offset, str(error)))
+            else:
+                yield record
+
     def _read_info(self) -> RunInfo | None:
         try:
             return decode_info((self.path / RUN_FILE).read_bytes())
         except OSError as error:
-            self._report(RUN_FILE, None, error.strerror or str(error))
+            self._problems.report(Problem(RUN_FILE, None, error.strerror or str(error)))
         except RecordError as error:
-            self._report(RUN_FILE, None, str(error))
+            self._problems.report(Problem(RUN_FILE, None, str(error)))
         return None
-
-    def _records(
-        self, folder: str, decode: Callable[[bytes], Record], wanted: Callable[[bytes], bool] = bool
-    ) -> Iterator[Record]:
-        for path in self._files(folder):
-            name = f"{folder}/{path.name}"
-            for number, line in self._lines(path, name):
-                if not wanted(line):
-                    continue
-                try:
-                    record = decode(line)
-                except RecordError as error:
-                    self._report(name, number, str(error))
-                else:
-                    yield record
-
-    def _files(self, folder: str) -> list[Path]:
-        try:
-            paths = sorted((self.path / folder).iterdir())
-        except OSError as error:
-            self._report(folder, None, error.strerror or str(error))
-            return []
-        files = []
-        for path in paths:
-            if path.suffix == ".jsonl" and path.is_file():  # a pipe or a device would never end
-                files.append(path)
-            else:
-                self._report(f"{folder}/{path.name}", None, "Expected a file whose name ends in .jsonl.")
-        return files
-
-    def _lines(self, path: Path, name: str) -> Iterator[tuple[int, bytes]]:
-        """The whole lines of a file, numbered from 1."""
-        try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, start=1):
-                    if line.endswith(b"\n"):
-                        yield number, line
-                    else:
-                        self._report(name, number, f"Expected a whole line, got {len(line)} bytes without an end.")
-        except OSError as error:
-            self._report(name, None, error.strerror or str(error))
-
-    def _report(self, file: str, line: int | None, message: str) -> None:
-        self._problems.setdefault((file, line), Problem(file, line, message))
-
-
-def latest_rewards(rollouts: Iterable[Rollout], scores: Iterable[Score]) -> dict[str, float | None]:
-    """The reward of each rollout by id: its latest score named `reward`, else what its line says."""
-    latest: dict[str, Score] = {}
-    for score in scores:
-        if score.name == "reward" and score.rollout is not None:
-            before = latest.get(score.rollout)
-            if before is None or score.at >= before.at:
-                latest[score.rollout] = score
-    return {rollout.id: latest[rollout.id].value if rollout.id in latest else rollout.reward for rollout in rollouts}

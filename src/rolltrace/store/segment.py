@@ -2,44 +2,62 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
 class Segment:
-    """The lines that one writer puts into one folder.
+    """The lines that one writer puts into one folder, in one file after the other.
 
-    A line that could not be written whole is cut off again; where that fails too, or where the file was deleted, the
-    next line begins a new file.
+    A line that could not be written whole is cut off again. Where that fails too, where the file was deleted, and
+    where somebody closed its descriptor, the next line begins a new file.
     """
 
-    def __init__(self, folder: Path, writer: str, name: Callable[[str, int], str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        writer: str,
+        name: Callable[[str, int], str],
+        full_at: int | None = None,
+        on_full: Callable[[Path], None] | None = None,
+    ) -> None:
         self._folder = folder
         self._writer = writer
         self._name = name
+        self._full_at = full_at
+        self._on_full = on_full
         self._sequence = 0
         self._descriptor: int | None = None
+        self._identity: tuple[int, int] | None = None
         self._size = 0
+        self._is_synced = True
         self._folder_is_synced = True
 
-    def append(self, line: bytes) -> None:
-        """Write one whole line, or raise the `OSError` that prevented it and leave nothing of it."""
-        if self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0:
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Write these whole lines, or raise the `OSError` that prevented it and leave nothing of them."""
+        data = lines[0] if len(lines) == 1 else b"".join(lines)
+        if self._descriptor is not None and not self._is_ours(self._descriptor):
             self._abandon()
+        if self._full_at is not None and self._size > 0 and self._size + len(data) > self._full_at:
+            self._rotate()
         descriptor = self._open() if self._descriptor is None else self._descriptor
+        self._is_synced = False
         try:
-            rest = memoryview(line)
+            rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         except BaseException:
             self._cut_off_torn_line(descriptor)
             raise
-        self._size += len(line)
+        self._size += len(data)
 
     def sync(self) -> None:
         """Return when what was appended would survive a power loss."""
+        if self._is_synced and self._folder_is_synced:
+            return
         if self._descriptor is not None:
             os.fsync(self._descriptor)
+        self._is_synced = True
         if not self._folder_is_synced:
             sync_folder(self._folder)
             self._folder_is_synced = True
@@ -49,13 +67,49 @@ class Segment:
         if self._descriptor is not None:
             self._abandon()
 
+    def let_go(self) -> None:
+        """Give back a descriptor that was inherited from another process, whose file it is."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / self._name(self._writer, self._sequence)
+
     def _open(self) -> int:
-        path = self._folder / self._name(self._writer, self._sequence)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o666)
+        self._descriptor = os.open(self._path, flags, 0o666)
+        status = os.fstat(self._descriptor)
+        self._identity = (status.st_dev, status.st_ino)
         self._size = 0
         self._folder_is_synced = False
         return self._descriptor
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """Whether the descriptor still means the file that was opened, and the file still has a name.
+
+        Whoever closes a descriptor that is not theirs makes its number mean another file: writing there would damage
+        that file.
+        """
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            return False
+        if (status.st_dev, status.st_ino) != self._identity:
+            self._descriptor = None  # somebody else's by now, and not ours to close
+            return False
+        return status.st_nlink > 0
+
+    def _rotate(self) -> None:
+        path = self._path
+        try:
+            self.sync()
+        finally:
+            self._abandon()
+        if self._on_full is not None:
+            self._on_full(path)
 
     def _cut_off_torn_line(self, descriptor: int) -> None:
         try:
@@ -65,12 +119,15 @@ class Segment:
 
     def _abandon(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
-        self._sequence += 1
+        with contextlib.suppress(OSError):  # what it holds may be lost; the reader of the files will see
+            if descriptor is None:
+                descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            os.fsync(descriptor)
         if descriptor is not None:
-            with contextlib.suppress(OSError):  # what it holds may be lost; the reader of the files will see
-                os.fsync(descriptor)
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+        self._sequence += 1
+        self._size = 0
 
 
 def sync_folder(folder: Path) -> None:

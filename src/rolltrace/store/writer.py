@@ -1,107 +1,166 @@
-"""Writes rollouts and scores into a run: one writer, its own files, and a ledger of what became of everything."""
+"""Writes rollouts and scores into a run: any thread hands them in, one thread of its own brings them to the disk."""
 
-import errno
+import atexit
+import contextlib
 import logging
+import os
+import sys
 import threading
-import time
+import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, Unpack
 
-from rolltrace.errors import RolltraceError
-from rolltrace.store.blobs import blob_path, write_blob
-from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, RunInfo, ledger_name, segment_name
-from rolltrace.store.ledger import Ledger, Tally, encode_ledger
-from rolltrace.store.segment import Segment
+from rolltrace.store.backlog import Backlog, Errand, Job
+from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
+from rolltrace.store.ledger import Ledger, Tally
+from rolltrace.store.recorder import About, RolloutRecorder
+from rolltrace.store.recording import Level, Recording
+from rolltrace.store.scribe import LEDGER_SECONDS, Scribe
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.codec import encode_score
+from rolltrace.trace.codec import decode_rollout, encode_rollout, encode_score, utc_now
 from rolltrace.trace.draft import Draft, Line, new_id
-from rolltrace.trace.rollout import Header
-from rolltrace.trace.score import Score
+from rolltrace.trace.rewrite import Hand, Redaction, Withholding, rewrite_rollout, rewrite_score
+from rolltrace.trace.rollout import Header, Outcome, Rollout
+from rolltrace.trace.score import GroupKey, Score
 
 logger = logging.getLogger(__name__)
-
-LEDGER_SECONDS = 1.0
-"""How old the ledger on disk may grow while rollouts come and go."""
 
 
 class RunWriter:
     """Keeps what it is handed, and counts what it could not keep.
 
-    Any thread may call any method. Nothing that goes wrong with a file raises into the caller: it is counted by
-    reason, and logged once for each reason.
+    Any thread may call any method, and only `flush` and `close` wait on the disk. Nothing that goes wrong raises into
+    the caller: it is counted by reason, and logged once for each reason. A process that is forked from this one goes on
+    with a session and files of its own.
     """
 
-    def __init__(self, path: Path, info: RunInfo) -> None:
+    def __init__(self, path: Path, info: RunInfo, recording: Recording) -> None:
         self.path = path
         self.info = info
+        self.recording = recording
         self.run = info.id
         """The id of the run."""
+        self._redaction = None if recording.redact is None else Redaction(recording.redact)
+        self._begin_session()
+        _open_writers.add(self)
+
+    def begin_session_after_fork(self) -> None:
+        """Become another session, in a process that was forked from that of this one."""
+        if not self._backlog.is_closed:
+            self._scribe.let_go()
+            self._begin_session()
+
+    def _begin_session(self) -> None:
         self.session = new_id()
         """The id of this opening of the run; its files are named after it."""
-        self._lock = threading.Lock()
         self._tally = Tally()
-        self._rollouts = Segment(path / ROLLOUTS, self.session, segment_name)
-        self._scores = Segment(path / SCORES, self.session, segment_name)
-        self._ledger = Segment(path / LEDGER, self.session, ledger_name)
-        self._ledger_due = 0.0
-        self._kept_blobs: set[str] = set()
-        self._reasons_told: set[str] = set()
-        self._lost_since_flush = False
+        self._losses_told = 0
+        self._scribe = Scribe(self.path, self.run, self.session, self._tally, self.recording.segment_bytes)
+        self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._closing = threading.Lock()
+
+    # What a runner hands in
 
     def begin(self, header: Header) -> Draft:
         """A draft for a rollout that starts now; it is in flight until its line is written."""
-        with self._lock:
+        if self.records:
             self._tally.begin(header.id)
-            self._update_ledger()
-        return Draft(header)
+            self._start()
+        return Draft(header, keeps_tokens=bool(self.recording.tokens))
+
+    def end(self, draft: Draft, outcome: Outcome) -> None:
+        """Keep a rollout that has ended, as much of it as is to be recorded."""
+        header = draft.header
+        level = self.recording.level_of(header.split, header.iteration, header.env, header.group)
+        if level is Level.OFF:
+            return
+        try:
+            line = draft.finish(outcome)
+            if level is Level.NUMBERS or self._redaction is not None:
+                line = self._rewritten(line, level)
+        except Exception as error:  # noqa: BLE001 - recording never stops the caller
+            self._tally.refuse(draft.id, self._scribe.lost(type(error).__name__, "a rollout", error))
+        else:
+            self._put(Job(ROLLOUTS, line.data, line.id, line.blobs))
 
     def write_rollout(self, line: Line) -> None:
-        """Keep a finished rollout and the blobs it names."""
-        with self._lock:
-            if self._tally.closed:
-                self._tally.drop(line.id, self._lost("closed", "a rollout"))
-            elif not line.data.endswith(b'"}\n') or line.data.count(b"\n") != 1:
-                self._tally.refuse(line.id, self._lost("not one line", "a rollout"))
-            else:
-                self._append_rollout(line)
-            self._update_ledger()
+        """Keep a finished line as it is, and the blobs it names."""
+        if not line.data.endswith(b'"}\n') or line.data.count(b"\n") != 1:
+            self._tally.refuse(line.id, self._scribe.lost("not one line", "a rollout"))
+        else:
+            self._put(Job(ROLLOUTS, line.data, line.id, line.blobs))
 
     def write_score(self, score: Score) -> None:
         """Keep a late fact."""
-        with self._lock:
-            if self._tally.closed:
-                self._tally.scores_dropped[self._lost("closed", "a score")] += 1
-                return
-            try:
-                self._scores.append(encode_score(score))
-            except Exception as error:  # noqa: BLE001 - recording never stops the caller
-                self._tally.scores_dropped[self._lost(_reason(error), "a score", error)] += 1
-            else:
-                self._tally.score()
+        if not self.records:
+            return
+        try:
+            line = encode_score(self._rewritten_score(score))
+        except Exception as error:  # noqa: BLE001 - recording never stops the caller
+            self._tally.drop_score(self._scribe.lost(type(error).__name__, "a score", error))
+        else:
+            self._put(Job(SCORES, line))
+
+    # What a loop of somebody else's hands in
+
+    def rollout(self, **about: Unpack[About]) -> RolloutRecorder:
+        """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
+        return RolloutRecorder(self, about)
+
+    def score(
+        self,
+        rollout: str | None,
+        name: str,
+        value: float | None,
+        *,
+        data: dict[str, Any] | None = None,
+        producer: str = "",
+        group: GroupKey | None = None,
+    ) -> None:
+        """Record a late fact about the rollout of this id, or about a group."""
+        self.write_score(
+            Score(
+                id=new_id(), run=self.run, session=self.session, rollout=rollout, group=group, name=name, value=value,
+                data=data or {}, producer=producer, at=utc_now(),
+            )
+        )  # fmt: skip
+
+    # To the disk
 
     def flush(self) -> bool:
         """Return when all that was handed in would survive a power loss; False says that some of it was lost."""
-        with self._lock:
-            self._sync()
-            kept, self._lost_since_flush = not self._lost_since_flush, False
-            return kept
+        if threading.current_thread() is self._thread:  # a log handler that records, say: nobody else would do it
+            self._scribe.sync()
+        elif self._start() and (errand := self._backlog.send(self._scribe.sync)) is not None:
+            errand.done.wait()
+        losses, told = self._tally.losses, self._losses_told
+        self._losses_told = losses
+        return losses == told
 
     def close(self) -> None:
         """Flush, write the final ledger and give back the files. What is still in flight shows in the ledger."""
-        with self._lock:
-            if self._tally.closed:
+        with self._closing:
+            if self._backlog.is_closed:
                 return
-            self._tally.closed = True
-            self._sync()
-            for segment in (self._rollouts, self._scores, self._ledger):
-                segment.close()
+            self._scribe.is_asked_to_close = True
+            self._backlog.close()
+            if self._thread is None:
+                _work(self._backlog, self._scribe)
+            elif self._thread is not threading.current_thread():
+                self._thread.join()
+
+    @property
+    def records(self) -> bool:
+        """Whether anything is recorded at all."""
+        return self.recording.level is not Level.OFF
 
     @property
     def ledger(self) -> Ledger:
-        """What became of everything so far."""
-        with self._lock:
-            return self._tally.ledger(self.run, self.session)
+        """What became of everything so far; what waits to be written is in flight."""
+        return self._tally.ledger(self.run, self.session)
 
     def __enter__(self) -> Self:
         return self
@@ -111,68 +170,140 @@ class RunWriter:
     ) -> None:
         self.close()
 
-    def _append_rollout(self, line: Line) -> None:
-        for blob in line.blobs:
-            self._keep_blob(blob)
-        try:
-            self._rollouts.append(line.data)
-        except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._tally.drop(line.id, self._lost(_reason(error), "a rollout", error))
-        else:
-            self._tally.record(line.id)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process, a writer of the same run with a session of its own."""
+        return RunWriter, (self.path, self.info, self.recording)
 
-    def _keep_blob(self, blob: Blob) -> None:
-        if blob.name in self._kept_blobs:
+    def _put(self, job: Job) -> None:
+        self._start()
+        reason = self._backlog.put(job)
+        if reason is None:
             return
-        try:
-            if blob.data is not None:
-                write_blob(self.path / BLOBS, blob.name, blob.data, self.session)
-            elif not blob_path(self.path / BLOBS, blob.name).is_file():
-                self._tally.blobs_dropped[self._lost("no data", "a blob")] += 1
-                return
-        except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._tally.blobs_dropped[self._lost(_reason(error), "a blob", error)] += 1
+        if job.folder == ROLLOUTS:
+            self._tally.drop(job.rollout, self._scribe.lost(reason, "a rollout"))
         else:
-            self._kept_blobs.add(blob.name)
+            self._tally.drop_score(self._scribe.lost(reason, "a score"))
 
-    def _sync(self) -> None:
-        """Bring everything to the disk, the ledger last, so that it never speaks of lines that are not there yet."""
-        for segment in (self._rollouts, self._scores):
-            self._sync_segment(segment)
-        self._write_ledger()
-        self._sync_segment(self._ledger)
+    def _start(self) -> bool:
+        """Have a thread that writes; False where there is none, and `close` will."""
+        if self._thread is None:
+            with self._starting:
+                self._start_thread()
+        return self._thread is not None
 
-    def _sync_segment(self, segment: Segment) -> None:
+    def _start_thread(self) -> None:
+        if self._thread is not None or self._backlog.is_closed:
+            return
+        thread = threading.Thread(
+            target=_work, args=(self._backlog, self._scribe), name="rolltrace-writer", daemon=True
+        )
+        with contextlib.suppress(RuntimeError):  # at exit no thread can be started
+            thread.start()
+            self._thread = thread
+            weakref.finalize(self, self._backlog.close)  # when nobody can hand in anything any more, the thread ends
+            _close_when_process_ends()
+
+    def _rewritten(self, line: Line, level: Level) -> Line:
+        """The line with its text redacted, and withheld where that is the level or where redacting fails."""
+        rollout = decode_rollout(line.data)
+        if self._redaction is not None:
+            try:
+                rollout = rewrite_rollout(rollout, self._redaction)
+            except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+                self._text_lost(error, "the text of a rollout")
+                level = Level.NUMBERS
+        if level is Level.NUMBERS:
+            rollout = rewrite_rollout(rollout, _WITHHOLDING)
+        return Line(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs))
+
+    def _rewritten_score(self, score: Score) -> Score:
+        """As for a rollout. Whether a rollout's group is among those kept in full is not known from its id."""
+        hand: Hand | None = self._redaction
+        if self.recording.level is Level.NUMBERS or (self.recording.share or 0) < 1:
+            hand = _WITHHOLDING if hand is None else hand
+        if hand is None:
+            return score
         try:
-            segment.sync()
-        except OSError as error:
-            self._lost(_reason(error), "what was written since the last flush", error)
+            return rewrite_score(score, hand)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._text_lost(error, "the text of a score")
+            return rewrite_score(score, _WITHHOLDING)
 
-    def _update_ledger(self) -> None:
-        if time.monotonic() >= self._ledger_due and not self._tally.closed:
-            self._write_ledger()
-
-    def _write_ledger(self) -> None:
-        self._ledger_due = time.monotonic() + LEDGER_SECONDS
-        try:
-            self._ledger.append(encode_ledger(self._tally.ledger(self.run, self.session)))
-        except OSError as error:
-            self._lost(_reason(error), "a line of the ledger", error)
-
-    def _lost(self, reason: str, what: str, error: Exception | None = None) -> str:
-        """Tell of a loss, once for each reason; returns the reason."""
-        self._lost_since_flush = True
-        if reason not in self._reasons_told:
-            self._reasons_told.add(reason)
-            logger.warning(
-                "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
-                what, self.path, reason if error is None else f"{reason}, {error}",
-            )  # fmt: skip
-        return reason
+    def _text_lost(self, error: Exception, what: str) -> None:
+        self._tally.drop_text(self._scribe.lost(f"redact: {type(error).__name__}", what, error))
 
 
-def _reason(error: Exception) -> str:
-    """A stable name for what went wrong, such as `ENOSPC`."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return errno.errorcode.get(error.errno, f"errno {error.errno}")
-    return "bad name" if isinstance(error, RolltraceError) else type(error).__name__
+_WITHHOLDING = Withholding()
+
+
+def _work(backlog: Backlog, scribe: Scribe) -> None:
+    """Write what comes until nothing more will."""
+    while (batch := backlog.take(LEDGER_SECONDS)) is not None:
+        jobs: list[Job] = []
+        for item in batch:
+            if isinstance(item, Job):
+                jobs.append(item)
+            else:
+                _do(scribe, jobs, item)
+                jobs = []
+        _do(scribe, jobs, None)
+    scribe.close()
+
+
+def _do(scribe: Scribe, jobs: list[Job], errand: Errand | None) -> None:
+    """Write, and run the errand that waited for it; whatever happens, the thread lives and nobody waits for ever."""
+    try:
+        if jobs:
+            scribe.write(jobs)
+        if errand is None:
+            scribe.keep_up()
+        else:
+            errand.action()
+    except Exception:  # a bug of ours is not to stop recording
+        logger.exception("The writer of a run failed")
+    finally:
+        if errand is not None:
+            errand.done.set()
+
+
+def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:
+    """The blobs that the rollout's messages still name, with their bytes where anybody has them."""
+    if not blobs:
+        return ()
+    known = {blob.name: blob for blob in blobs}
+    messages = [*rollout.messages, *(step.response for step in rollout.steps if not isinstance(step.response, int))]
+    for call in rollout.calls:
+        messages += [*call.prompt, *([] if call.reply is None else [call.reply])]
+    named = {part.blob.name: part.blob for message in messages for part in message.parts if part.blob is not None}
+    return tuple(known.get(name, blob) for name, blob in named.items())
+
+
+# Processes end in more than one way, and are forked
+
+_open_writers: "weakref.WeakSet[RunWriter]" = weakref.WeakSet()
+_guarded_process: int | None = None
+
+
+def _close_when_process_ends() -> None:
+    """Have all writers closed when this process ends; one of multiprocessing's ends without `atexit`."""
+    global _guarded_process
+    if _guarded_process != os.getpid():
+        _guarded_process = os.getpid()
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, _close_all, exitpriority=0)
+
+
+def _close_all() -> None:
+    for writer in list(_open_writers):
+        writer.close()
+
+
+def _begin_sessions_after_fork() -> None:
+    """Give each open writer a session of its own; what the parent has queued is the parent's to write."""
+    for writer in list(_open_writers):
+        writer.begin_session_after_fork()
+
+
+os.register_at_fork(after_in_child=_begin_sessions_after_fork)

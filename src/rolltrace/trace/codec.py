@@ -47,10 +47,13 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def seal(body: bytes) -> bytes:
-    """A JSON object as a line: the same bytes, then the checksum of all that is before it, then a line feed."""
-    open_body = body[:-1]
-    return b'%b%b%08x"}\n' % (open_body, _CRC, zlib.crc32(open_body))
+def seal(*pieces: bytes | memoryview) -> bytes:
+    """A JSON object, in one piece or several, as a line: the checksum of its bytes put in last, then a line feed."""
+    opened = (*pieces[:-1], pieces[-1][:-1])
+    checksum = 0
+    for piece in opened:
+        checksum = zlib.crc32(piece, checksum)
+    return b"".join((*opened, b'%b%08x"}\n' % (_CRC, checksum)))
 
 
 def encode_rollout(rollout: Rollout) -> bytes:

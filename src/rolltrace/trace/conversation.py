@@ -20,20 +20,33 @@ class Conversation:
     """
 
     def __init__(self) -> None:
-        self.prompt: list[Message] = []
-        """The conversation as it stands."""
         self._trunk: list[Message] = []
         self._margin: list[Message] = []
+        self._prompt = self._trunk
+        """The conversation as it stands: the trunk itself until something else than growing happens."""
         self._ranges: list[Range] = []
+        """The prompt as places; empty as long as it is the trunk."""
+
+    @property
+    def prompt(self) -> list[Message]:
+        """The conversation as it stands; not the caller's to change."""
+        return self._prompt
 
     @property
     def messages(self) -> list[Message]:
         """Each occurrence once: the table that settled ranges are ranges of."""
-        return self._trunk + self._margin
+        return self._trunk + self._margin if self._margin else self._trunk
+
+    @property
+    def is_rearranged(self) -> bool:
+        """Whether ranges must be settled: something was changed further up."""
+        return bool(self._margin)
 
     @property
     def ranges(self) -> tuple[Range, ...]:
         """The conversation as it stands, as ranges that are still to be settled."""
+        if self._prompt is self._trunk:
+            return ((0, len(self._trunk)),) if self._trunk else ()
         return tuple(self._ranges)
 
     def settled(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
@@ -51,12 +64,12 @@ class Conversation:
 
     def extend(self, messages: Iterable[Message]) -> int:
         """Put messages at the end; returns the place of the first."""
-        first = len(self._trunk)
-        self._trunk.extend(messages)
-        last = len(self._trunk)
-        if last > first:
-            self.prompt.extend(self._trunk[first:])
-            _add_range(self._ranges, first, last)
+        trunk = self._trunk
+        first = len(trunk)
+        trunk.extend(messages)
+        if self._prompt is not trunk and len(trunk) > first:
+            self._prompt.extend(trunk[first:])
+            _add_range(self._ranges, first, len(trunk))
         return first
 
     def replace(self, messages: Sequence[Message], response: Message | None = None) -> int | None:
@@ -64,16 +77,16 @@ class Conversation:
 
         Returns the place of the response where it was kept.
         """
-        before = self.prompt if response is None else [*self.prompt, response]
+        before = self._prompt if response is None else [*self._prompt, response]
         if list(messages[: len(before)]) == before:  # it only grew
-            place = self.extend(messages[len(self.prompt) :])
+            place = self.extend(messages[len(self._prompt) :])
             return None if response is None else place
         return self._rearrange(before, messages, response)
 
     def _rearrange(
         self, before: Sequence[Message], messages: Sequence[Message], response: Message | None
     ) -> int | None:
-        places = [place for first, last in self._ranges for place in range(first, last)]
+        places = [place for first, last in self.ranges for place in range(first, last)]
         matches = align(before, messages)
         old = [match is not None and match < len(places) for match in matches]
         tail = len(old) - old[::-1].index(True) if any(old) else 0
@@ -89,7 +102,7 @@ class Conversation:
                 if match is not None if aligned else (kept is None and message == response):
                     kept = place
             _add_range(self._ranges, place, place + 1)
-        self.prompt = list(messages)
+        self._prompt = list(messages)
         return kept
 
     def _enter(self, message: Message, *, in_trunk: bool) -> int:

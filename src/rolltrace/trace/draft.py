@@ -3,7 +3,8 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from math import isfinite
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -53,14 +54,48 @@ class Line(msgspec.Struct, frozen=True):
     """The bytes that its messages carry."""
 
 
+class _Row(msgspec.Struct, gc=False):
+    """A step on its way to the encoder: the fields of `Step`, in their order, as they are written."""
+
+    step: int
+    prompt: tuple[Range, ...]
+    response: int | Message
+    tools: int | None
+    sampling: int | None
+    reward: Any
+    env_reward: Any
+    reward_data: Any
+    env_state: Any
+    extra: Any
+    metrics: Any
+    logs: Any
+    termination: Termination | None
+    parse_error: str | None
+    raw: str | None
+    policy_version: int | str | None
+    usage: Usage | None
+    seconds: Any
+    tokens: msgspec.Raw | None
+
+
+class _Body(NamedTuple):
+    """What a finished line says of the conversation and its steps."""
+
+    data: memoryview
+    """The fields from `messages` to `pending_raw`."""
+    notes: list[Note]
+    """What happened to them when they were encoded."""
+
+
 class Draft:
     """Collects one rollout and encodes it.
 
-    The last step stays open until the next prompt is known: only then is it clear whether that prompt holds the
-    policy's own message, and a limit may still replace the step's reward.
+    Messages are taken as they are: whoever hands them in has made them sound with `as_message`. The last step stays
+    open until the next prompt is known: only then is it clear whether that prompt holds the policy's own message, and
+    a limit may still replace the step's reward.
     """
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, *, keeps_tokens: bool = True) -> None:
         self.header = header
         self.id = header.id
         self.conversation = Conversation()
@@ -68,15 +103,21 @@ class Draft:
         self.calls: list[Call] = []
         self.metrics: dict[str, Any] = {}
         """Numbers about the rollout as a whole."""
+        self._keeps_tokens = keeps_tokens
         self._grade: Grade | None = None
         self._grade_json: msgspec.Raw | None = None
-        self._steps: list[dict[str, Any]] = []
+        self._steps: list[_Row] = []
         self._rewards: list[float] = []
         self._open_response: Message | None = None
         self._tools: dict[tuple[ToolSpec, ...], int] = {}
+        self._last_tools: tuple[ToolSpec, ...] | None = None
+        self._last_tools_at: int | None = None
         self._sampling: dict[Sampling, int] = {}
+        self._last_sampling: Sampling | None = None
+        self._last_sampling_at: int | None = None
         self._sent: tuple[Range, ...] | None = None
         self._came_back: str | None = None
+        self._body: _Body | None = None
         self._head = self._encode_header(header)
 
     # What the policy sees
@@ -88,6 +129,7 @@ class Draft:
 
     def extend(self, messages: Sequence[Message]) -> None:
         """Add these, frozen as they are, after the policy's own message where that is not yet in."""
+        self._body = None
         if self._open_response is not None:
             self._place_response(self.conversation.extend([self._open_response, *messages]))
         elif messages:
@@ -95,15 +137,18 @@ class Draft:
 
     def replace(self, messages: Sequence[Message]) -> None:
         """Make these the whole conversation."""
+        self._body = None
         self._place_response(self.conversation.replace(messages, self._open_response))
 
     def send(self) -> None:
         """Note that the conversation as it stands goes to the policy now."""
+        self._body = None
         self._sent = self.conversation.ranges
         self._came_back = None
 
     def came_back(self, raw: str | None) -> None:
         """Note what the policy answered, before anything is made of it."""
+        self._body = None
         self._came_back = raw
 
     # What happened
@@ -130,45 +175,63 @@ class Draft:
         tokens: Tokens | None = None,
     ) -> None:
         """Add the turn that answered what was last sent."""
-        self.extend(())
-        number = len(self._steps)
-        path = f"steps[{number}]"
-        notes = self.notes
+        if self._open_response is not None:
+            self.extend(())
+        self._body = None
+        # What is as it should be is told apart here, by its type: this runs at every step of every rollout.
+        if type(response) is not Message:
+            response = as_message(response, self._at("response"), self.notes)
         strays: dict[str, Any] = {}
-        reward = sound_reward(reward, path, strays, notes)
-        response = as_message(response, f"{path}.response", notes)
-        # In the order of the record's fields: this dict is encoded as it is.
-        step: dict[str, Any] = {
-            "step": number,
-            "prompt": self.conversation.ranges if self._sent is None else self._sent,
-            "response": response,
-            "tools": self._tools_index(tools, path) if tools else None,
-            "sampling": None if sampling is None else self._sampling_index(sampling, path),
-            "reward": wire_number(reward),
-            "env_reward": wire_number(sound_float(env_reward, f"{path}.env_reward", notes)),
-            "reward_data": self._numbers(reward_data, path, "reward_data", strays),
-            "env_state": self._free_form(env_state, f"{path}.env_state"),
-            "extra": _NOTHING,
-            "metrics": self._numbers(metrics, path, "metrics", strays),
-            "logs": self._free_form(logs, f"{path}.logs"),
-            "termination": sound_termination(termination, f"{path}.termination", notes),
-            "parse_error": sound_text(parse_error, f"{path}.parse_error", notes),
-            "raw": sound_text(raw, f"{path}.raw", notes),
-            "policy_version": sound_version(policy_version, f"{path}.policy_version", notes),
-            "usage": sound_usage(usage, f"{path}.usage", notes),
-            "seconds": wire_number(sound_float(seconds, f"{path}.seconds", notes)),
-            "tokens": None if tokens is None else self._encoded_tokens(tokens, f"{path}.tokens"),
-        }
-        step["extra"] = self._free_form(with_strays(extra, strays), f"{path}.extra")
-        self._steps.append(step)
+        if type(reward) is not float:
+            reward = sound_reward(reward, f"steps[{len(self._steps)}]", strays, self.notes)
+        row = _Row(
+            len(self._steps),
+            self.conversation.ranges if self._sent is None else self._sent,
+            response,
+            None if not tools else self._tools_index(tools) if tools is not self._last_tools else self._last_tools_at,
+            None
+            if sampling is None
+            else self._sampling_index(sampling)
+            if sampling is not self._last_sampling
+            else self._last_sampling_at,
+            reward if isfinite(reward) else wire_number(reward),
+            env_reward
+            if env_reward is None or (type(env_reward) is float and isfinite(env_reward))
+            else self._float(env_reward, "env_reward"),
+            self._numbers(reward_data, "reward_data", strays) if reward_data is not _EMPTY else _NOTHING,
+            self._free_form(env_state, "env_state") if env_state is not _EMPTY else _NOTHING,
+            _NOTHING,
+            self._numbers(metrics, "metrics", strays) if metrics is not _EMPTY else _NOTHING,
+            self._free_form(logs, "logs") if logs is not _EMPTY else _NOTHING,
+            termination
+            if termination is None or type(termination) is Termination
+            else sound_termination(termination, self._at("termination"), self.notes),
+            parse_error if parse_error is None else sound_text(parse_error, self._at("parse_error"), self.notes),
+            raw if raw is None or type(raw) is str else sound_text(raw, self._at("raw"), self.notes),
+            policy_version
+            if policy_version is None or type(policy_version) is str or _is_small(policy_version)
+            else sound_version(policy_version, self._at("policy_version"), self.notes),
+            usage
+            if usage is None
+            or (type(usage) is Usage and _is_small(usage.prompt_tokens) and _is_small(usage.completion_tokens))
+            else sound_usage(usage, self._at("usage"), self.notes),
+            seconds
+            if seconds is None or (type(seconds) is float and isfinite(seconds))
+            else self._float(seconds, "seconds"),
+            None if tokens is None or not self._keeps_tokens else self._encoded_tokens(tokens, self._at("tokens")),
+        )
+        if strays or extra is not _EMPTY:
+            row.extra = self._free_form(with_strays(extra, strays), "extra")
+        self._steps.append(row)
         self._rewards.append(reward)
         self._open_response = response
         self._sent = self._came_back = None
 
     def replace_last_reward(self, reward: float) -> None:
         """Let a limit charge the last step; what the env gave stays in `env_reward`."""
+        self._body = None
         self._rewards[-1] = float(reward)
-        self._steps[-1]["reward"] = wire_number(self._rewards[-1])
+        self._steps[-1].reward = wire_number(self._rewards[-1])
 
     @property
     def rewards(self) -> Sequence[float]:
@@ -186,7 +249,7 @@ class Draft:
         self._grade_json = None
         if grade is not None:
             sound = sound_grade(grade, "grade", self.notes)
-            free_form = self._free_form(sound.extra, "grade.extra")
+            free_form = self._encoded(plain_mapping(sound.extra, "grade.extra", self.notes))
             self._grade_json = self._encoded({**wire_grade(Grade(sound.reward, sound.reward_data)), "extra": free_form})
 
     def note(self, path: str, message: str) -> None:
@@ -196,14 +259,14 @@ class Draft:
     # The end
 
     def finish(self, outcome: Outcome) -> Line:
-        """The rollout as a line. Nothing of the draft may change after the last call."""
-        self.extend(())
-        notes = list(self.notes)
-        messages = self.conversation.messages
-        settled = self.conversation.settled
+        """The rollout as a line. What was encoded for an earlier call, and has not changed, is not encoded again."""
+        if self._open_response is not None:
+            self.extend(())
+        body = self._encoded_body() if self._body is None else self._body
+        notes = [*self.notes, *body.notes]
         calls = [sound_call(call, f"calls[{number}]", notes) for number, call in enumerate(self.calls)]
-        # In the order of the record's fields, as in `step`.
-        fields = {
+        # In the order of the record's fields, as in `_Row`.
+        ending = {
             "ended_at": sound_time(outcome["ended_at"]),
             "status": outcome["status"],
             "stop_reason": sound_text(outcome["stop_reason"], "stop_reason", notes),
@@ -213,38 +276,50 @@ class Draft:
             "reward_so_far": wire_number(sound_reward(outcome["reward_so_far"], "", {}, notes)),
             "unclamped_reward": wire_number(sound_float(outcome["unclamped_reward"], "unclamped_reward", notes)),
             "grade": self._grade_json,
-            "messages": messages,
-            "tools": list(self._tools),
-            "sampling": [wire_sampling(sampling) for sampling in self._sampling],
-            "steps": [self._settled(step) for step in self._steps],
-            "final": settled(self.conversation.ranges),
-            "pending_prompt": None if self._sent is None else settled(self._sent),
-            "pending_raw": sound_text(self._came_back, "pending_raw", notes),
+        }
+        start = _encode(ending, notes)
+        rest = {
             "calls": [wire_call(call) for call in calls],
-            "metrics": self._rollout_metrics(notes),
+            "metrics": self._rollout_metrics(notes) if self.metrics else _EMPTY,
             "notes": notes,
         }
-        try:
-            tail = json_encoder.encode(fields)
-        except Exception:  # noqa: BLE001 - whatever it is, the rollout must not fail for it
-            tail = encode_carefully(fields, notes)
-        return Line(self.id, seal(b"%b,%b" % (self._head, tail[1:])), _blobs(self._all_messages(messages, calls)))
+        line = seal(self._head, b",", start[1:-1], b",", body.data, b",", _encode(rest, notes)[1:])
+        return Line(self.id, line, _blobs(self._all_messages(calls)))
 
     def rollout(self, outcome: Outcome) -> Rollout:
         """The rollout with this outcome, decoded afresh: whoever is handed it can change nothing of the record."""
         return decode_rollout(self.finish(outcome).data)
 
-    def _settled(self, step: dict[str, Any]) -> dict[str, Any]:
+    def _encoded_body(self) -> _Body:
+        notes: list[Note] = []
+        conversation = self.conversation
+        fields = {
+            "messages": conversation.messages,
+            "tools": list(self._tools),
+            "sampling": [wire_sampling(sampling) for sampling in self._sampling],
+            "steps": [self._settled(row) for row in self._steps] if conversation.is_rearranged else self._steps,
+            "final": conversation.settled(conversation.ranges),
+            "pending_prompt": None if self._sent is None else conversation.settled(self._sent),
+            "pending_raw": sound_text(self._came_back, "pending_raw", notes),
+        }
+        self._body = _Body(memoryview(_encode(fields, notes))[1:-1], notes)
+        return self._body
+
+    def _settled(self, row: _Row) -> _Row:
         """A step whose prompt and response refer to the table of messages as it is now."""
-        response = step["response"]
+        response = row.response
         if type(response) is int:
             response = self.conversation.settled_place(response)
-        return {**step, "prompt": self.conversation.settled(step["prompt"]), "response": response}
+        return msgspec.structs.replace(row, prompt=self.conversation.settled(row.prompt), response=response)
 
     def _place_response(self, place: int | None) -> None:
         if self._open_response is not None and place is not None:
-            self._steps[-1]["response"] = place
+            self._steps[-1].response = place
         self._open_response = None
+
+    def _at(self, field: str) -> str:
+        """The path of a field of the step that is being made."""
+        return f"steps[{len(self._steps)}].{field}"
 
     def _encode_header(self, header: Header) -> bytes:
         wire = sound_header(header, self.notes)
@@ -252,15 +327,27 @@ class Draft:
         wire["task_data"] = plain_mapping(header.task_data, "task_data", self.notes)
         return bytes(self._encoded(wire))[:-1]
 
-    def _tools_index(self, tools: Sequence[ToolSpec], path: str) -> int:
-        frozen = tuple(as_tool(tool, f"{path}.tools", self.notes) for tool in tools)
-        return self._tools.setdefault(frozen, len(self._tools))
+    def _tools_index(self, tools: tuple[ToolSpec, ...]) -> int:
+        frozen = tuple(as_tool(tool, self._at("tools"), self.notes) for tool in tools)
+        index = self._tools.setdefault(frozen, len(self._tools))
+        if type(tools) is tuple:  # a list may hold others the next time
+            self._last_tools, self._last_tools_at = tools, index
+        return index
 
-    def _sampling_index(self, sampling: Sampling, path: str) -> int:
-        return self._sampling.setdefault(sound_sampling(sampling, f"{path}.sampling", self.notes), len(self._sampling))
+    def _sampling_index(self, sampling: Sampling) -> int:
+        sound = sound_sampling(sampling, self._at("sampling"), self.notes)
+        index = self._sampling.setdefault(sound, len(self._sampling))
+        self._last_sampling, self._last_sampling_at = sampling, index
+        return index
 
-    def _numbers(self, values: Mapping[str, Any], path: str, place: str, strays: dict[str, Any]) -> dict[str, Any]:
-        return wire_numbers(sound_numbers(values, path, place, strays, self.notes))
+    def _float(self, value: Any, field: str) -> Any:
+        return wire_number(sound_float(value, self._at(field), self.notes))
+
+    def _numbers(self, values: Any, field: str, strays: dict[str, Any]) -> Any:
+        """A flat map of numbers in a dict of its own."""
+        if type(values) is dict and _holds_plain_numbers(values):
+            return values.copy()
+        return wire_numbers(sound_numbers(values, f"steps[{len(self._steps)}]", field, strays, self.notes))
 
     def _rollout_metrics(self, notes: list[Note]) -> dict[str, Any]:
         strays: dict[str, Any] = {}
@@ -270,11 +357,11 @@ class Draft:
         )
         return numbers
 
-    def _free_form(self, values: Any, path: str) -> msgspec.Raw:
+    def _free_form(self, values: Any, field: str) -> msgspec.Raw:
         """A free-form map as bytes, so that nothing its owner does later can change it."""
         if type(values) is dict and not values:
             return _NOTHING
-        return msgspec.Raw(json_encoder.encode(plain_mapping(values, path, self.notes)))
+        return msgspec.Raw(json_encoder.encode(plain_mapping(values, self._at(field), self.notes)))
 
     def _encoded_tokens(self, tokens: Tokens, path: str) -> msgspec.Raw | None:
         sound = sound_tokens(tokens, path, self.notes)
@@ -284,18 +371,44 @@ class Draft:
         return self._encoded({"prompt": sound.prompt, "response": sound.response, "logprobs": logprobs})
 
     def _encoded(self, fields: dict[str, Any]) -> msgspec.Raw:
-        try:
-            return msgspec.Raw(json_encoder.encode(fields))
-        except Exception:  # noqa: BLE001 - as in `finish`
-            return msgspec.Raw(encode_carefully(fields, self.notes))
+        return msgspec.Raw(_encode(fields, self.notes))
 
-    def _all_messages(self, messages: Sequence[Message], calls: Sequence[Call]) -> Iterator[Message]:
-        yield from messages
-        yield from (step["response"] for step in self._steps if type(step["response"]) is Message)
+    def _all_messages(self, calls: Sequence[Call]) -> Iterator[Message]:
+        yield from self.conversation.messages
+        yield from (row.response for row in self._steps if type(row.response) is Message)
         for call in calls:
             yield from call.prompt
             if call.reply is not None:
                 yield call.reply
+
+
+def _encode(fields: dict[str, Any], notes: list[Note]) -> bytes:
+    try:
+        return json_encoder.encode(fields)
+    except Exception:  # noqa: BLE001 - whatever it is, the rollout must not fail for it
+        return encode_carefully(fields, notes)
+
+
+_SMALL = 1 << 62
+
+
+def _is_small(value: Any) -> bool:
+    """Whether it is an integer that every reader can hold."""
+    return type(value) is int and -_SMALL < value < _SMALL
+
+
+def _holds_plain_numbers(values: dict[Any, Any]) -> bool:
+    """Whether a map holds nothing but numbers that JSON has, under names: most do."""
+    for name, value in values.items():
+        kind = type(value)
+        if kind is float:
+            if not isfinite(value):
+                return False
+        elif kind is not bool and (kind is not int or not -_SMALL < value < _SMALL):
+            return False
+        if type(name) is not str:
+            return False
+    return True
 
 
 def _blobs(messages: Iterator[Message]) -> tuple[Blob, ...]:

@@ -1,4 +1,7 @@
-"""Messages, tool calls and tools, as immutable records."""
+"""Messages, tool calls and tools, as immutable records.
+
+What they hold cannot hold them, so the garbage collector need not look at them: a run keeps millions.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.numbers import Float
 
 
-class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=False):
     """One call of a tool that the policy asked for."""
 
     name: str
@@ -24,7 +27,7 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True)
     """Its other fields, as they came."""
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=False):
     """A part of a message that is not plain text, or a mark where a new text part begins."""
 
     type: str
@@ -43,7 +46,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """Its other fields, as they came."""
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=False):
     """One message of a conversation."""
 
     role: str
@@ -64,7 +67,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """Its other fields, as they came."""
 
 
-class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
+class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=False):
     """A tool that a policy may call."""
 
     name: str
@@ -73,7 +76,7 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True)
     """The arguments, as a JSON schema of an object."""
 
 
-class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=False):
     """How a policy is asked to sample; None leaves it to the policy."""
 
     temperature: Float | None = None

@@ -66,3 +66,5 @@ class Layer(StrEnum):
     LIMIT = "limit"
     HOOK = "hook"
     RUNNER = "runner"
+    CALLER = "caller"
+    """A loop that is not ours, which records what it plays."""

@@ -99,14 +99,14 @@ class Failure(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens that one completion took."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class Tokens(msgspec.Struct, frozen=True, gc=False):
     """The tokens of one step, where they were asked for."""
 
     prompt: tuple[int, ...]

@@ -12,7 +12,7 @@ from rich.text import Text
 from rolltrace.cli.screen.console import folded
 from rolltrace.cli.screen.transcript import STATUS_STYLES, note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
-from rolltrace.store.address import group_address, latest_plays, short_addresses
+from rolltrace.query.address import group_address, latest_plays, short_addresses
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.rollout import Failure, Rollout

@@ -9,7 +9,7 @@ from rich.text import Text
 from rolltrace.cli.screen.console import folded
 from rolltrace.cli.screen.storyline import Event, Remark, Said, storyline
 from rolltrace.cli.screen.visible import compact, duration, number, visible_line, visible_text
-from rolltrace.store.address import address
+from rolltrace.query.address import address
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, Part
 from rolltrace.trace.outcome import Status

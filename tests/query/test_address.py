@@ -3,7 +3,7 @@
 import pytest
 
 from rolltrace.errors import InputError, UnknownNameError
-from rolltrace.store.address import address, choose, short_addresses
+from rolltrace.query.address import address, choose, short_addresses
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 

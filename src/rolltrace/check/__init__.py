@@ -1,0 +1,1 @@
+"""Audits that find silent bugs in a run."""

@@ -1,0 +1,145 @@
+"""What was seen of a run, one small row per record, for audits that compare records with each other."""
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+from rolltrace.check.finding import Finding
+from rolltrace.store.cursor import Place
+from rolltrace.trace.message import Message
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
+
+_TABLES = """
+create table rollouts (id, file, offset, writer, run, session, split, iteration, env, "group", "index", attempt,
+                       status, has_reward, reward_so_far);
+create table scores (id, file, offset, writer, run, session, rollout, split, iteration, env, "group",
+                     name, reward_so_far);
+create table blobs (name primary key, rollout) without rowid;
+"""
+_INDEXES = """
+create index rollouts_by_id on rollouts (id);
+create index scores_by_rollout on scores (rollout);
+create index rollouts_by_group on rollouts (split, iteration, env, "group", "index");
+"""
+_WIDEST = 2**63
+_BATCH = 2_000
+
+GROUP = 'split, iteration, env, "group"'
+"""The columns that say which group."""
+
+
+class Catalogue:
+    """Tables `rollouts`, `scores` and `blobs`, in a file of SQLite's own that goes when this does.
+
+    Memory stays flat on a run of any size. A number that is not finite is null here.
+    """
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", isolation_level=None)  # no name: on disk once it outgrows its cache
+        self._database.executescript(_TABLES)
+        self._database.row_factory = sqlite3.Row
+        self._rollouts: list[tuple[Any, ...]] = []
+        self._scores: list[tuple[Any, ...]] = []
+        self._blobs: list[tuple[Any, ...]] = []
+
+    def add_rollout(self, place: Place, rollout: Rollout) -> None:
+        """Note a rollout."""
+        self._rollouts.append(
+            (
+                rollout.id, place.file, place.offset, writer_of(place.file), rollout.run, rollout.session,
+                rollout.split, _storable(rollout.iteration), rollout.env, rollout.group, _storable(rollout.index),
+                _storable(rollout.attempt), rollout.status.value, rollout.reward is not None, rollout.reward_so_far,
+            )
+        )  # fmt: skip
+        self._blobs.extend((name, rollout.id) for name in _blob_names(rollout))
+        if len(self._rollouts) >= _BATCH:
+            self._write()
+
+    def add_score(self, place: Place, score: Score) -> None:
+        """Note a score."""
+        key = score.group
+        so_far = score.data.get("reward_so_far") if "group_grade" in score.data else None
+        self._scores.append(
+            (
+                score.id, place.file, place.offset, writer_of(place.file), score.run, score.session, score.rollout,
+                None if key is None else key.split, None if key is None else _storable(key.iteration),
+                None if key is None else key.env, None if key is None else key.group,
+                score.name, so_far if isinstance(so_far, int | float) else None,
+            )
+        )  # fmt: skip
+        if len(self._scores) >= _BATCH:
+            self._write()
+
+    def finish(self) -> None:
+        """Write what is left and make it quick to ask."""
+        self._write()
+        self._database.executescript(_INDEXES)
+
+    def rows(self, sql: str, *values: Any) -> Iterator[sqlite3.Row]:
+        """The rows of a query, one after the other."""
+        yield from self._database.execute(sql, values)
+
+    def close(self) -> None:
+        """Give back the file."""
+        self._database.close()
+
+    def _write(self) -> None:
+        self._database.execute("begin")
+        for table, rows in (("rollouts", self._rollouts), ("scores", self._scores), ("blobs", self._blobs)):
+            if rows:
+                places = ", ".join("?" * len(rows[0]))
+                insert = f"insert or ignore into {table} values ({places})"  # noqa: S608 - our own names
+                self._database.executemany(insert, rows)
+                rows.clear()
+        self._database.execute("commit")
+
+
+def writer_of(file: str) -> str:
+    """The session whose file this is, from its name without endings."""
+    return file.rpartition("/")[2].rpartition("-")[0]
+
+
+def group_of(row: sqlite3.Row) -> str:
+    """Where the row's group stands in the run."""
+    return f"{row['split']}/{row['env']}/{row['iteration']}/{row['group']}"
+
+
+def found_rollout(row: sqlite3.Row, message: str, **data: Any) -> Finding:
+    """A finding about the rollout of a row of `rollouts`."""
+    return Finding(
+        message, rollout=row["id"], address=f"{group_of(row)}/{row['index']}", session=row["session"],
+        file=row["file"], offset=row["offset"], data=data,
+    )  # fmt: skip
+
+
+def found_score(row: sqlite3.Row, message: str, **data: Any) -> Finding:
+    """A finding about the score of a row of `scores`."""
+    address = None if row["group"] is None else group_of(row)
+    return Finding(
+        message, rollout=row["rollout"], address=address, session=row["session"], file=row["file"],
+        offset=row["offset"], data={"score": row["id"], "name": row["name"], **data},
+    )  # fmt: skip
+
+
+def _storable(value: int) -> int | str:
+    """Records hold integers of any size, SQLite those of 64 bits."""
+    return value if -_WIDEST <= value < _WIDEST else str(value)
+
+
+def _blob_names(rollout: Rollout) -> Iterator[str]:
+    for message in _messages(rollout):
+        for part in message.parts:
+            if part.blob is not None:
+                yield part.blob.name
+
+
+def _messages(rollout: Rollout) -> Iterator[Message]:
+    yield from rollout.messages
+    for step in rollout.steps:
+        if isinstance(step.response, Message):
+            yield step.response
+    for call in rollout.calls:
+        yield from call.prompt
+        if call.reply is not None:
+            yield call.reply

@@ -1,0 +1,135 @@
+"""Checks a run: reads it once, and lets every audit see what it asks for."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from rolltrace.check.audit import Audit, Over, fresh_look
+from rolltrace.check.finding import Finding
+from rolltrace.check.registry import choose_audits
+from rolltrace.check.report import Report, Result
+from rolltrace.check.subject import Subject
+from rolltrace.query.address import address
+from rolltrace.store.cursor import Place
+from rolltrace.store.layout import FOLDERS
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
+
+MOST_FINDINGS = 20
+"""How many findings of one audit a report holds, if nothing else is said; all are counted."""
+
+
+def check_run(
+    path: str | Path,
+    *,
+    only: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    add: Iterable[str | Audit] = (),
+    most_findings: int = MOST_FINDINGS,
+) -> Report:
+    """Audit the run at `path`.
+
+    `only` and `skip` are names of audits; `add` are audits of your own, as objects or as `package.module:name`. An
+    audit that raises is told of in its result, and stops no other.
+    """
+    inspectors = [_Inspector(audit, most_findings) for audit in choose_audits(only, skip, add)]
+    started = time.perf_counter()
+    with Subject(path) as run:
+        _see_records(run, inspectors)
+        for inspector in _over(Over.RUN, inspectors):
+            inspector.see(run)
+        sizes = [entry.size or 0 for folder in FOLDERS for entry in run.entries(folder) or ()]
+        return Report(
+            path=str(run.path),
+            run=None if run.info is None else run.info.id,
+            rollouts=run.rollouts_by_writer.total(),
+            scores=run.scores_by_writer.total(),
+            sessions=len(run.ledgers.keys() | run.rollouts_by_writer.keys() | run.scores_by_writer.keys()),
+            files=len(sizes),
+            bytes=sum(sizes),
+            seconds=time.perf_counter() - started,
+            results=tuple(inspector.result() for inspector in inspectors),
+        )
+
+
+def _see_records(run: Subject, inspectors: list["_Inspector"]) -> None:
+    of_scores, of_rollouts = _over(Over.SCORES, inspectors), _over(Over.ROLLOUTS, inspectors)
+    for place, score in run.scores():
+        for inspector in of_scores:
+            inspector.see(score, place)
+    for place, rollout in run.rollouts():
+        for inspector in of_rollouts:
+            inspector.see(rollout, place)
+    run.catalogue.finish()
+    for inspector in (*of_scores, *of_rollouts):
+        inspector.end()
+
+
+def _over(what: Over, inspectors: list["_Inspector"]) -> list["_Inspector"]:
+    return [inspector for inspector in inspectors if inspector.audit.over is what]
+
+
+class _Inspector:
+    """One audit at work: keeps its first findings, counts all, and survives its failure."""
+
+    def __init__(self, audit: Audit, most_findings: int) -> None:
+        self.audit = audit
+        self._most = most_findings
+        self._findings: list[Finding] = []
+        self._count = 0
+        self._error: str | None = None
+        try:
+            self._look, self._end = fresh_look(audit)
+        except Exception as error:  # noqa: BLE001 - an audit is anybody's code
+            self._fail(error, None)
+
+    def see(self, what: Subject | Rollout | Score, place: Place | None = None) -> None:
+        """Let the audit look at something, unless it failed before."""
+        if self._error is not None:
+            return
+        try:
+            for finding in self._look(what):
+                self._take(finding if place is None else _located(finding, what, place))
+        except Exception as error:  # noqa: BLE001 - an audit is anybody's code
+            self._fail(error, what)
+
+    def end(self) -> None:
+        """Let the audit say what it knows now that it saw everything."""
+        if self._error is not None:
+            return
+        try:
+            for finding in self._end():
+                self._take(finding)
+        except Exception as error:  # noqa: BLE001 - an audit is anybody's code
+            self._fail(error, None)
+
+    def result(self) -> Result:
+        """What it came to."""
+        audit = self.audit
+        return Result(audit.name, audit.severity, audit.about, self._count, tuple(self._findings), self._error)
+
+    def _take(self, finding: Finding) -> None:
+        self._count += 1
+        if len(self._findings) < self._most:
+            self._findings.append(finding)
+
+    def _fail(self, error: Exception, what: object) -> None:
+        where = f" at {type(what).__name__.lower()} {what.id}" if isinstance(what, Rollout | Score) else ""
+        self._error = f"{type(error).__name__}: {error}{where}"
+
+
+def _located(finding: Finding, what: Subject | Rollout | Score, place: Place) -> Finding:
+    """The finding with what its audit left unsaid: which record it is about, and where that is."""
+    if isinstance(what, Rollout):
+        where: dict[str, str | None] = {"rollout": what.id, "address": address(what)}
+    elif isinstance(what, Score):
+        key = what.group
+        group = None if key is None else f"{key.split}/{key.env}/{key.iteration}/{key.group}"
+        where = {"rollout": what.rollout, "address": group}
+        finding = replace(finding, data={"score": what.id, "name": what.name, **finding.data})
+    else:
+        return finding
+    known = {name: value for name, value in where.items() if getattr(finding, name) is None}
+    return replace(finding, **known, session=what.session, file=place.file, offset=place.offset)

@@ -1,0 +1,156 @@
+"""Audits of the files: are they all there, whole, and what was written."""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from rolltrace.check.audit import audit
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.subject import Entry, Subject
+from rolltrace.store.layout import BLOBS, FOLDERS, LEDGER, ROLLOUTS, RUN_FILE, SCORES
+from rolltrace.store.problems import Problem
+from rolltrace.trace.rollout import FORMAT_VERSION
+
+_SEGMENT = re.compile(r"(?P<writer>.+)-(?P<sequence>\d{6,})\.jsonl(?P<sealed>\.zst)?")
+_LEDGER = re.compile(r"(?P<writer>.+?)(\.\d+)?\.jsonl")
+_BLOB = re.compile(r"sha256-[0-9a-f]{64}")
+_NAMES = {ROLLOUTS: _SEGMENT, SCORES: _SEGMENT, LEDGER: _LEDGER, BLOBS: _BLOB}
+_EXPECTED = {
+    ROLLOUTS: "SESSION-NUMBER.jsonl or SESSION-NUMBER.jsonl.zst",
+    SCORES: "SESSION-NUMBER.jsonl or SESSION-NUMBER.jsonl.zst",
+    LEDGER: "SESSION.jsonl",
+    BLOBS: "sha256- and 64 hexadecimal digits",
+}
+
+
+@audit(
+    Severity.ERROR,
+    f"{RUN_FILE} says which run this is. Without it records cannot be told from those of another run. Copy it back; it "
+    "never changes after the run was made.",
+)
+def run_file(run: Subject) -> Iterator[Finding]:
+    """`run.json` can be read."""
+    if run.info is None:
+        told = [problem.message for problem in run.reader.problems if problem.file == RUN_FILE]
+        yield Finding(f"{RUN_FILE} cannot be read: {' '.join(told)}", file=RUN_FILE)
+
+
+@audit(
+    Severity.ERROR,
+    "A folder of the run is gone or cannot be listed, and all that was in it. Copy it back, or mind its permissions.",
+)
+def missing_folders(run: Subject) -> Iterator[Finding]:
+    """Each folder can be listed."""
+    for folder in FOLDERS:
+        if run.entries(folder) is None:
+            yield Finding(f"expected a directory {folder}/ that can be listed, found none", file=folder)
+
+
+@audit(
+    Severity.ERROR,
+    "Bytes cannot be read, or are not those that were written, so the records in them are lost; all others are read. "
+    "Restore the file from a copy, and suspect the disk or whatever edited it.",
+)
+def damaged(run: Subject) -> Iterator[Finding]:
+    """Every file can be read, and every line is a record whose checksum is right."""
+    for problem in run.problems:
+        if not problem.passing and _is_read(problem):
+            yield Finding(problem.message, file=problem.file, offset=problem.offset)
+
+
+@audit(
+    Severity.WARNING,
+    "The last line of a file has no end: its writer was killed, the machine lost power, or it is being written at this "
+    "moment. It costs only that record, which no flush had promised.",
+)
+def torn_tails(run: Subject) -> Iterator[Finding]:
+    """Every file ends with a whole line."""
+    for problem in run.problems:
+        if problem.passing and problem.offset is not None:
+            yield Finding(problem.message, file=problem.file, offset=problem.offset)
+
+
+@audit(
+    Severity.WARNING,
+    "These records were written by a newer Rolltrace and are left out of everything here. Upgrade to read them.",
+)
+def newer_version(run: Subject) -> Iterator[Finding]:
+    """Every record is of a version that can be read."""
+    for file, count in run.newer.items():
+        message = f"{count} records are of a newer version of the format than {FORMAT_VERSION}"
+        yield Finding(message, file=file, data={"records": count})
+
+
+@audit(
+    Severity.ERROR,
+    "A session numbers its files without gaps, so one that is missing was deleted or not copied, with all its records.",
+)
+def missing_segments(run: Subject) -> Iterator[Finding]:
+    """The files of each session are numbered from 0 without a gap."""
+    for folder in (ROLLOUTS, SCORES):
+        for writer, found in sorted(_sequences(run.entries(folder) or ()).items()):
+            highest = max(found)
+            if missing := highest + 1 - len(found):
+                first = next(number for number in range(highest) if number not in found)
+                yield Finding(
+                    f"{missing} of the {highest + 1} files of the session in {folder}/ are missing, first {first:06d}",
+                    session=writer, file=f"{folder}/{writer}-{first:06d}", data={"missing": missing, "first": first},
+                )  # fmt: skip
+
+
+@audit(
+    Severity.WARNING,
+    "Files whose names are not those of a run are not read. If they hold records, give them their names back; "
+    "otherwise move them elsewhere.",
+)
+def strange_files(run: Subject) -> Iterator[Finding]:
+    """Each file has a name that the format knows."""
+    for entry in _entries(run):
+        if not entry.name.startswith(".") and not _NAMES[entry.folder].fullmatch(entry.name):
+            yield Finding(f"expected the name {_EXPECTED[entry.folder]}", file=entry.path)
+
+
+@audit(
+    Severity.INFO,
+    "A file is there both plain and sealed, because sealing was interrupted. The plain one is read and nothing is "
+    "wrong; `rolltrace compact` tidies it up.",
+)
+def sealed_twice(run: Subject) -> Iterator[Finding]:
+    """No file is there both plain and sealed."""
+    for folder in (ROLLOUTS, SCORES):
+        names = {entry.name for entry in run.entries(folder) or ()}
+        for name in sorted(names):
+            if f"{name}.zst" in names:
+                yield Finding("is there plain and sealed", file=f"{folder}/{name}")
+
+
+@audit(
+    Severity.INFO,
+    "Temporary files of a writer that is at work, or that was killed. Nothing reads them; when no writer is left they "
+    "may be deleted.",
+)
+def leftovers(run: Subject) -> Iterator[Finding]:
+    """No temporary file is left."""
+    for entry in _entries(run):
+        if entry.name.startswith("."):
+            yield Finding(f"is a temporary file of {entry.size or 0} bytes", file=entry.path)
+
+
+def _entries(run: Subject) -> Iterator[Entry]:
+    yield from chain.from_iterable(run.entries(folder) or () for folder in FOLDERS)
+
+
+def _sequences(entries: Iterable[Entry]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for entry in entries:
+        if matched := _SEGMENT.fullmatch(entry.name):
+            found.setdefault(matched["writer"], set()).add(int(matched["sequence"]))
+    return found
+
+
+def _is_read(problem: Problem) -> bool:
+    """Whether it is about a file that should hold records; what else there is, other audits tell of."""
+    folder, _, name = problem.file.partition("/")
+    if folder not in _NAMES or not name:
+        return False
+    return problem.offset is not None or _NAMES[folder].fullmatch(name) is not None

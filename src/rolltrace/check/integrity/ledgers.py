@@ -1,0 +1,120 @@
+"""Audits of the ledgers: what became of every rollout that was begun."""
+
+from collections.abc import Iterator
+
+from rolltrace.check.audit import audit
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.subject import Subject
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name
+from rolltrace.store.ledger import Ledger
+
+
+@audit(
+    Severity.ERROR,
+    "A ledger must account for every rollout: dispatched = recorded + unrecordable + dropped + in flight. One that "
+    "does not was edited, or shows a bug in the writer: please report it.",
+)
+def ledger_sums(run: Subject) -> Iterator[Finding]:
+    """Every ledger adds up."""
+    for ledger in run.ledgers.values():
+        if not ledger.adds_up:
+            parts = (
+                f"{ledger.recorded} recorded + {sum(ledger.unrecordable.values())} unrecordable + "
+                f"{sum(ledger.dropped.values())} dropped + {ledger.in_flight} in flight"
+            )
+            yield _finding(ledger, f"{ledger.dispatched} dispatched, but {parts}", dispatched=ledger.dispatched)
+
+
+@audit(
+    Severity.ERROR,
+    "The session wrote more lines than its files hold now: they were deleted, cut or damaged after they were written. "
+    "Restore the files from a copy.",
+)
+def lost_lines(run: Subject) -> Iterator[Finding]:
+    """What the ledger says was recorded can be read."""
+    rollouts, scores = run.distinct(ROLLOUTS), run.distinct(SCORES)
+    for ledger in run.ledgers.values():
+        for what, recorded, found in (
+            (ROLLOUTS, ledger.recorded, rollouts[ledger.session]),
+            (SCORES, ledger.scores_recorded, scores[ledger.session]),
+        ):
+            if recorded > found:
+                message = f"{recorded} {what} were recorded, {found} can be read: {recorded - found} are lost"
+                yield _finding(ledger, message, recorded=recorded, found=found)
+
+
+@audit(
+    Severity.WARNING,
+    "A session that was closed has more lines than its ledger counted: somebody else wrote to its files, or the last "
+    "lines of its ledger are lost. The files are right.",
+)
+def uncounted_lines(run: Subject) -> Iterator[Finding]:
+    """A session that was closed counted all its lines."""
+    for ledger in run.ledgers.values():
+        found = run.rollouts_by_writer[ledger.session]
+        if ledger.closed and found > ledger.recorded:
+            message = f"{ledger.recorded} rollouts were counted when it was closed, {found} are there"
+            yield _finding(ledger, message, recorded=ledger.recorded, found=found)
+
+
+@audit(
+    Severity.WARNING,
+    "Rollouts, scores or blobs could not be written, for the reasons named, such as a full disk (ENOSPC) or a full "
+    "queue. They are in no statistic of this run.",
+)
+def dropped(run: Subject) -> Iterator[Finding]:
+    """Nothing was dropped."""
+    for ledger in run.ledgers.values():
+        for what, reasons in (
+            ("rollouts could not be kept", ledger.unrecordable),
+            ("rollouts were dropped", ledger.dropped),
+            ("scores were dropped", ledger.scores_dropped),
+            ("blobs were dropped", ledger.blobs_dropped),
+        ):
+            for reason, count in reasons.items():
+                if count > 0:
+                    yield _finding(ledger, f"{count} {what}: {reason}", count=count, reason=reason)
+
+
+@audit(
+    Severity.WARNING,
+    "Rollouts were begun of which there is no record. If the session is still at work they are being played; if it "
+    "ended they are lost: it was killed, or a rollout was never finished.",
+)
+def unfinished_rollouts(run: Subject) -> Iterator[Finding]:
+    """Every rollout that was begun has an end."""
+    for ledger in run.ledgers.values():
+        known = max(ledger.recorded, run.rollouts_by_writer[ledger.session])
+        ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
+        if ledger.dispatched > ended and ledger.in_flight > 0:
+            count = ledger.dispatched - ended
+            state = "when it was closed" if ledger.closed else "when it last said so, and are lost if it has ended"
+            yield _finding(ledger, f"{count} rollouts were in flight {state}", in_flight=count)
+
+
+@audit(
+    Severity.INFO,
+    "The session was never closed: it is still writing, or it was killed. What it flushed is safe.",
+)
+def open_sessions(run: Subject) -> Iterator[Finding]:
+    """Every session was closed."""
+    for ledger in run.ledgers.values():
+        if not ledger.closed:
+            yield _finding(ledger, f"not closed; its last word is of {ledger.at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@audit(
+    Severity.WARNING,
+    "A session has files but no ledger, so nobody can say whether all that it wrote is there.",
+)
+def missing_ledgers(run: Subject) -> Iterator[Finding]:
+    """Every session that wrote something has a ledger."""
+    counted = run.rollouts_by_writer + run.scores_by_writer
+    for writer in sorted(counted.keys() - run.ledgers.keys()):
+        file = f"{LEDGER}/{ledger_name(writer, 0)}"
+        yield Finding(f"{counted[writer]} records of a session without a ledger", session=writer, file=file)
+
+
+def _finding(ledger: Ledger, message: str, **data: int | str) -> Finding:
+    file = f"{LEDGER}/{ledger_name(ledger.session, 0)}"
+    return Finding(message, session=ledger.session, file=file, data=dict(data))

@@ -1,0 +1,65 @@
+"""Audits of the scores: each is about something that is there, and says something."""
+
+from collections.abc import Iterator
+
+from rolltrace.check.audit import Over, audit
+from rolltrace.check.catalogue import GROUP, found_score, group_of
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.subject import Subject
+from rolltrace.trace.score import Score
+
+
+@audit(
+    Severity.ERROR,
+    "A score names a rollout that the run does not hold: its line is lost, or the score was given the id of another "
+    "run's rollout. It counts for nothing.",
+)
+def unknown_rollout(run: Subject) -> Iterator[Finding]:
+    """Every score of a rollout names one that is there."""
+    strays = """
+        select * from scores where rollout is not null
+        and not exists (select 1 from rollouts where rollouts.id = scores.rollout)
+    """
+    for row in run.catalogue.rows(strays):
+        yield found_score(row, f"a score named {row['name']} is about rollout {row['rollout']}, which is not there")
+
+
+@audit(
+    Severity.ERROR,
+    "A score names a group of which the run holds no rollout: they are lost, or the name is wrong.",
+)
+def unknown_group(run: Subject) -> Iterator[Finding]:
+    """Every score of a group names one that is there."""
+    strays = f"""
+        select * from scores where "group" is not null
+        and not exists (select 1 from rollouts where ({GROUP}) = (scores.split, scores.iteration, scores.env,
+                                                                  scores."group"))
+    """  # noqa: S608 - our own names
+    for row in run.catalogue.rows(strays):
+        yield found_score(row, f"a score named {row['name']} is about group {group_of(row)}, which is not there")
+
+
+@audit(
+    Severity.ERROR,
+    "A score is about exactly one rollout or one group; this one cannot be used.",
+    over=Over.SCORES,
+)
+def aimless_score(score: Score) -> Iterator[Finding]:
+    """A score names one rollout, or one group."""
+    if (score.rollout is None) == (score.group is None):
+        names = "neither a rollout nor a group" if score.rollout is None else "both a rollout and a group"
+        yield Finding(f"a score named {score.name} names {names}")
+
+
+@audit(
+    Severity.WARNING,
+    "A grader, a hook or a clean-up failed, so that a value is missing. Rollouts without a reward are left out of "
+    "their group's statistics.",
+    over=Over.SCORES,
+)
+def failed_score(score: Score) -> Iterator[Finding]:
+    """Every score has a value."""
+    if score.value is None:
+        error = score.error
+        why = "and no error says why" if error is None else f"{error.layer.value} · {error.type}: {error.message}"
+        yield Finding(f"{score.name} is null: {why}", data={} if error is None else {"layer": error.layer.value})

@@ -1,0 +1,136 @@
+"""The run that is checked: its files, its records in one pass, and what was noted of them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from rolltrace.check.catalogue import Catalogue, writer_of
+from rolltrace.errors import RecordError
+from rolltrace.store.cursor import Cursor, Place
+from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.problems import Problem, Problems, without_ending
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.codec import decode_rollout, decode_score, newer_version
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
+
+_ANY = 987654321
+_NEWER = re.compile(re.escape(str(newer_version("record", _ANY))).replace(str(_ANY), r"\d+"))
+"""What a cursor says of a line that a newer Rolltrace wrote."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file of one of the run's folders."""
+
+    folder: str
+    name: str
+    size: int | None
+    """None where it is no ordinary file."""
+
+    @property
+    def path(self) -> str:
+        """From the run's directory on."""
+        return f"{self.folder}/{self.name}"
+
+
+class Subject:
+    """One run under check. Audits over the run find here what they need; the records themselves come only once.
+
+    Ledgers are read first, then scores, then rollouts, so that in a run which is being written nothing speaks of
+    what was not there yet when it was looked for.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.reader = RunReader(path)
+        self.path: Path = self.reader.path
+        self.info: RunInfo | None = self.reader.info
+        self.ledgers: dict[str, Ledger] = self.reader.ledgers()
+        """The last ledger of each session."""
+        self.catalogue = Catalogue()
+        """Everything that was read, as SQLite tables."""
+        self.newer: Counter[str] = Counter()
+        """By file, how many records are of a newer version of the format."""
+        self.rollouts_by_writer: Counter[str] = Counter()
+        """How many rollouts were read from the files of each session."""
+        self.scores_by_writer: Counter[str] = Counter()
+        self._problems = Problems()
+        for problem in self.reader.problems:
+            self._report(problem)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What could not be read, each once; not what is of a newer version."""
+        return self._problems.all()
+
+    def rollouts(self) -> Iterator[tuple[Place, Rollout]]:
+        """Every rollout that can be read; each is noted in the catalogue."""
+        for place, line in Cursor(self.path, ROLLOUTS, self._report).read():
+            try:
+                rollout = decode_rollout(line)
+            except RecordError as error:
+                self._report(Problem(f"{place.file}.jsonl", place.offset, str(error)))
+            else:
+                self.rollouts_by_writer[writer_of(place.file)] += 1
+                self.catalogue.add_rollout(place, rollout)
+                yield place, rollout
+
+    def scores(self) -> Iterator[tuple[Place, Score]]:
+        """Every score that can be read; each is noted in the catalogue."""
+        for place, line in Cursor(self.path, SCORES, self._report).read():
+            try:
+                score = decode_score(line)
+            except RecordError as error:
+                self._report(Problem(f"{place.file}.jsonl", place.offset, str(error)))
+            else:
+                self.scores_by_writer[writer_of(place.file)] += 1
+                self.catalogue.add_score(place, score)
+                yield place, score
+
+    def distinct(self, folder: str) -> Counter[str]:
+        """How many rollouts or scores the files of each session hold, each id once; those of a newer version count."""
+        counts: Counter[str] = Counter()
+        for row in self.catalogue.rows(f"select writer, count(distinct id) as n from {folder} group by writer"):  # noqa: S608
+            counts[row["writer"]] += row["n"]
+        for file, count in self.newer.items():
+            if file.startswith(f"{folder}/"):
+                counts[writer_of(file)] += count
+        return counts
+
+    def entries(self, folder: str) -> list[Entry] | None:
+        """The files of a folder, by name; None where the folder cannot be listed."""
+        try:
+            paths = sorted((self.path / folder).iterdir())
+        except OSError:
+            return None
+        return [Entry(folder, path.name, _size(path)) for path in paths]
+
+    def close(self) -> None:
+        """Give back what was opened."""
+        self.catalogue.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _report(self, problem: Problem) -> None:
+        if _NEWER.fullmatch(problem.message) and problem.offset is not None:
+            self.newer[without_ending(problem.file)] += 1
+        else:
+            self._problems.report(problem)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:  # gone since it was listed
+        return None

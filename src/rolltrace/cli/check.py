@@ -1,0 +1,56 @@
+"""`rolltrace check`: audits runs."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Audit runs for what is lost, damaged or does not add up.")
+@click.argument("runs", metavar="RUN...", type=click.Path(path_type=Path), nargs=-1)
+@click.option("--only", multiple=True, metavar="AUDIT", help="Only this audit; repeatable.")
+@click.option("--skip", multiple=True, metavar="AUDIT", help="Not this audit; repeatable.")
+@click.option("--add", multiple=True, metavar="AUDIT", help="An audit of your own: package.module:name; repeatable.")
+@click.option(
+    "--most", type=click.IntRange(min=1), default=20, show_default=True, help="How many findings of an audit to show."
+)
+@click.option("--list", "as_list", is_flag=True, help="List the audits, and check nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per run, or per audit with --list.")
+def check(
+    runs: tuple[Path, ...],
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    add: tuple[str, ...],
+    most: int,
+    as_list: bool,
+    as_json: bool,
+) -> None:
+    """Audit each RUN: damaged and missing files, records that are there twice, sums that do not add up.
+
+    Exit code 1 says that something is wrong. What is only worth knowing (info) is shown, and fails nothing.
+    """
+    from rolltrace.check.check import check_run
+    from rolltrace.check.registry import choose_audits
+    from rolltrace.check.report import encode_audit, encode_report
+    from rolltrace.cli.screen.audits import show_audits, show_report
+    from rolltrace.cli.screen.console import output, write_record
+
+    audits = choose_audits(only, skip, add)
+    if as_list:
+        if as_json:
+            for audit in audits:
+                write_record(encode_audit(audit) + b"\n")
+        else:
+            show_audits(output(), audits)
+        return
+    if not runs:
+        raise click.UsageError("Expected at least one RUN to check, got none.")
+    wrong = False
+    for number, run in enumerate(runs):
+        report = check_run(run, only=only, skip=skip, add=add, most_findings=most)
+        wrong |= not report.ok
+        if as_json:
+            write_record(encode_report(report) + b"\n")
+        else:
+            show_report(output(), report, is_first=number == 0)
+    if wrong:
+        raise SystemExit(1)

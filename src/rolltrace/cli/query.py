@@ -1,0 +1,64 @@
+"""`rolltrace query`: SQL over runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rolltrace.query.result import Result
+    from rolltrace.query.run import Run
+
+_ROWS_SHOWN = 100
+
+
+@click.command(short_help="Ask a run, or many, by SQL.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("sql")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help=f"How many rows at most; by default {_ROWS_SHOWN}, with --json all."
+)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Give up after so many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
+def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json: bool) -> None:
+    """Answer one SELECT over RUN, or over all runs in a directory.
+
+    The tables are runs, rollouts, every_rollout, steps, messages, scores, groups and ledger; docs/tables.md has their
+    columns. SQL here only reads, and reads nothing else. What is written while it is asked is there the next time.
+    """
+    from rolltrace.query.run import open_run
+
+    with open_run(run) as opened:
+        result = opened.sql(sql, timeout=timeout)
+        if as_json:
+            _write_rows(result, limit)
+        else:
+            _show_rows(result, limit or _ROWS_SHOWN)
+        _tell_problems(opened)
+
+
+def _write_rows(result: "Result", limit: int | None) -> None:
+    from itertools import islice
+
+    from rolltrace.cli.screen.console import write_record
+    from rolltrace.cli.screen.rows import json_row
+
+    for row in islice(result, limit):
+        write_record(json_row(result.columns, result.types, row))
+
+
+def _show_rows(result: "Result", limit: int) -> None:
+    from rolltrace.cli.screen.console import output
+    from rolltrace.cli.screen.rows import show_rows
+
+    rows = result.fetchmany(limit + 1)
+    show_rows(output(), result.columns, result.types, rows[:limit])
+    if len(rows) > limit:
+        click.echo(f"There are more rows than these {limit}: --limit shows more, --json all.", err=True)
+
+
+def _tell_problems(run: "Run") -> None:
+    from rolltrace.cli.screen.visible import visible_line
+
+    for problem in run.problems:
+        click.echo(f"Not read: {visible_line(str(problem))}", err=True)

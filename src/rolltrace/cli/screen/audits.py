@@ -1,0 +1,103 @@
+"""What a check came to, for reading."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rolltrace.check.audit import Audit
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.report import Report, Result, severity_of
+from rolltrace.cli.hints import command
+from rolltrace.cli.screen.amounts import counted, print_folded, size
+from rolltrace.cli.screen.visible import duration, visible_line
+
+_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_SIGNS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}
+
+
+def show_audits(console: Console, audits: Sequence[Audit]) -> None:
+    """Print each audit's name, severity and explanation."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for audit in audits:
+        severity = Text(audit.severity.value, _STYLES[audit.severity])
+        table.add_row(Text(visible_line(audit.name), "bold"), severity, Text(visible_line(audit.about)))
+    console.print(table)
+
+
+def show_report(console: Console, report: Report, *, is_first: bool = True) -> None:
+    """Print what was checked, what was found, audit by audit, and what it comes to."""
+    if not is_first:
+        console.print()
+    print_folded(console, Text(visible_line(report.path), "bold"))
+    records = f"{counted(report.rollouts, 'rollout')} and {counted(report.scores, 'score')}"
+    facts = (
+        f"{records} of {counted(report.sessions, 'session')}",
+        f"{counted(report.files, 'file')}, {size(report.bytes)}",
+        f"{counted(len(report.results), 'audit')} in {duration(report.seconds)}",
+    )
+    print_folded(console, Text(" · ".join(facts), "dim"))
+    for result in report.found:
+        console.print()
+        _show_result(console, result)
+    console.print()
+    print_folded(console, _conclusion(report))
+    example = next((f.rollout for result in report.found for f in result.findings if _is_shown(result, f)), None)
+    if example is not None:
+        print_folded(console, Text(f"To look at one: {command('show', report.path, example)}", "dim"))
+
+
+def _show_result(console: Console, result: Result) -> None:
+    severity = severity_of(result)
+    title = Text(f"{_SIGNS[severity]} ", f"bold {_STYLES[severity]}")
+    title.append(visible_line(result.audit), f"bold {_STYLES[severity]}")
+    title.append(f"  {severity.value}", _STYLES[severity])
+    if result.count:
+        title.append(f"  {counted(result.count, 'finding')}")
+    print_folded(console, title)
+    if result.error is not None:
+        print_folded(console, Text(f"the audit itself failed: {visible_line(result.error)}", "red"), "  ")
+    print_folded(console, Text(visible_line(result.about), "dim"), "  ")
+    for finding in result.findings:
+        print_folded(console, Text(f"– {visible_line(finding.message)}"), "  ")
+        if evidence := _evidence(finding):
+            print_folded(console, Text(evidence, "dim"), "    ")
+    if more := result.count - len(result.findings):
+        print_folded(console, Text(f"… and {more} more: --most {result.count} shows all", "italic"), "  ")
+
+
+def _evidence(finding: Finding) -> str:
+    """Where to look: what `rolltrace show` takes first, then the bytes."""
+    file = finding.file
+    if file is not None and finding.offset is not None:
+        file = f"{file}, byte {finding.offset}"
+    told = {finding.rollout: "", finding.address: "", file: "", finding.session: "session "}
+    named = finding.session is not None and finding.file is not None and finding.session in finding.file
+    facts = [
+        f"{label}{visible_line(text)}"
+        for text, label in told.items()
+        if text is not None and not (named and text == finding.session)
+    ]
+    return " · ".join(facts)
+
+
+def _is_shown(result: Result, finding: Finding) -> bool:
+    """Whether `rolltrace show` has it: a rollout that is not there cannot be looked at."""
+    return finding.rollout is not None and result.audit != "unknown_rollout"
+
+
+def _conclusion(report: Report) -> Text:
+    counts = {severity: report.count(severity) for severity in Severity}
+    if not any(counts.values()):
+        return Text("✓ nothing wrong", "bold green")
+    parts = [Text("✓ nothing wrong", "bold green")] if report.ok else []
+    names = {Severity.ERROR: "error", Severity.WARNING: "warning"}
+    for severity, count in counts.items():
+        if count:
+            told = f"{count} worth knowing" if severity is Severity.INFO else counted(count, names[severity])
+            parts.append(Text(told, f"bold {_STYLES[severity]}"))
+    return Text(", ").join(parts)

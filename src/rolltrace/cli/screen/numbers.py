@@ -1,0 +1,211 @@
+"""One run's numbers, for reading."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rolltrace.cli.hints import command
+from rolltrace.cli.screen.amounts import counted, print_folded
+from rolltrace.cli.screen.visible import duration, number, visible_line
+from rolltrace.query.summary import Iteration, Rewards, RunSummary
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDEST = 60
+"""How many bars a line of them has at most."""
+_MOST_ROWS = 12
+_MOST_REASONS = 12
+_LABEL = 12
+
+
+def show_numbers(console: Console, run: RunSummary) -> None:
+    """Print what the run comes to."""
+    print_folded(console, Text(visible_line(run.path), "bold"))
+    if run.run is not None and run.created_at is not None:
+        print_folded(console, Text(f"{visible_line(run.run)} · {run.created_at:%Y-%m-%d %H:%M:%S} UTC", "dim"))
+    console.print()
+    _fact(console, "rollouts", _rollouts_text(run))
+    _fact(console, "envs", Text(_shares(run.envs, run.rollouts)))
+    _fact(console, "policies", Text(_shares(run.policies, run.rollouts)))
+    _fact(console, "groups", _groups_text(run))
+    _fact(console, "reward", _rewards_text(run.rewards))
+    _fact(console, "stopped", Text(_shares(run.stop_reasons, run.rollouts)))
+    _fact(console, "status", _status_text(run))
+    _fact(console, "tokens", Text(_tokens_text(run)))
+    _fact(console, "time", Text(_time_text(run)))
+    _fact(console, "ledger", _ledger_text(run))
+    _show_errors(console, run)
+    _show_iterations(console, run.iterations)
+    _show_problems(console, run)
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Values as bars; many are put together, neighbours first, and what is none is a space."""
+    width = min(len(values), _WIDEST)
+    pieces = [values[place * len(values) // width : (place + 1) * len(values) // width] for place in range(width)]
+    means = [_mean([value for value in piece if value is not None and math.isfinite(value)]) for piece in pieces]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    return "".join(" " if mean is None else _BARS[_height(mean, low, high)] for mean in means)
+
+
+def _height(value: float, low: float, high: float) -> int:
+    if low == high:
+        return len(_BARS) // 2
+    return min(len(_BARS) - 1, int((value / 2 - low / 2) / (high / 2 - low / 2) * len(_BARS)))  # halves cannot overflow
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(value / len(values) for value in values) if values else None
+
+
+def _rollouts_text(run: RunSummary) -> Text:
+    text = Text(f"{run.rollouts:,}", "bold")
+    if run.iterations:
+        splits = len({one.split for one in run.iterations})
+        text.append(f" in {counted(len(run.iterations), 'iteration')}", "not bold")
+        text.append(f" of {splits} splits" if splits > 1 else "", "not bold")
+    text.append(f", {run.steps:,} steps", "not bold")
+    if run.retried:
+        text.append(f" · {run.retried:,} were tried again", "yellow")
+    if run.superseded:
+        text.append(f" · {run.superseded:,} more were repeated by a restart and do not count", "yellow")
+    return text
+
+
+def _groups_text(run: RunSummary) -> Text:
+    text = Text(f"{run.groups:,}")
+    if run.groups:
+        text.append(f" · {_share(run.groups_with_signal, run.groups)} with signal")
+    if run.groups_without_signal:
+        told = f" · {_share(run.groups_without_signal, run.groups)} without: all members have the same reward"
+        text.append(told, "yellow")
+    return text
+
+
+def _rewards_text(rewards: Rewards) -> Text:
+    if not rewards.n:
+        text = Text("none")
+    else:
+        text = Text(f"{number(rewards.mean)} ± {number(rewards.spread)}", "bold")
+        text.append(f" from {number(rewards.min)} to {number(rewards.max)} (n = {rewards.n:,})", "not bold")
+    if rewards.missing:
+        text.append(f" · {rewards.missing:,} without", "yellow")
+    if rewards.non_finite:
+        text.append(f" · {rewards.non_finite:,} not finite, left out", "red")
+    return text
+
+
+def _status_text(run: RunSummary) -> Text:
+    failed = run.rollouts - run.statuses.get("ok", 0)
+    return Text(_shares(run.statuses, run.rollouts), "red" if failed else "")
+
+
+def _tokens_text(run: RunSummary) -> str:
+    if not run.prompt_tokens and not run.completion_tokens:
+        return "not recorded"
+    each = f", {run.completion_tokens / run.rollouts:,.1f} sampled in a rollout" if run.rollouts else ""
+    return f"{run.prompt_tokens:,} of prompts, {run.completion_tokens:,} sampled{each}"
+
+
+def _time_text(run: RunSummary) -> str:
+    if run.started_at is None or run.ended_at is None or run.seconds is None:
+        return "–"
+    whole = (run.ended_at - run.started_at).total_seconds()
+    return f"{duration(whole)} from first to last, {duration(run.seconds)} a rollout"
+
+
+def _ledger_text(run: RunSummary) -> Text:
+    text = Text(f"{counted(run.sessions, 'session')}: ")
+    names = {"dispatched": "dispatched", "recorded": "recorded"}
+    lost = {
+        "unrecordable": "unrecordable", "dropped": "dropped", "in_flight": "in flight or lost",
+        "scores_dropped": "scores dropped", "blobs_dropped": "blobs dropped",
+    }  # fmt: skip
+    text.append(", ".join(f"{run.ledger.get(name, 0):,} {told}" for name, told in names.items()))
+    for name, told in lost.items():
+        if count := run.ledger.get(name, 0):
+            text.append(f" · {count:,} {told}", "red")
+    if run.open_sessions:
+        text.append(f" · {run.open_sessions:,} not closed", "yellow")
+    return text
+
+
+def _show_errors(console: Console, run: RunSummary) -> None:
+    if not run.errors:
+        return
+    console.print()
+    for error in run.errors:
+        line = Text(f"{_share(error.count, run.rollouts)} ", "red")
+        line.append(visible_line(f"{error.layer} · {error.type}: {error.example}"))
+        print_folded(console, line)
+
+
+def _show_iterations(console: Console, iterations: Sequence[Iteration]) -> None:
+    for split in dict.fromkeys(one.split for one in iterations):
+        own = [one for one in iterations if one.split == split]
+        console.print()
+        line = Text(f"{visible_line(split)} ", "bold")
+        line.append(sparkline([one.rewards.mean for one in own]), "cyan")
+        line.append(f"  mean reward, {counted(len(own), 'iteration')}", "dim")
+        console.print(line, soft_wrap=True)
+        _show_table(console, own)
+
+
+def _show_table(console: Console, iterations: Sequence[Iteration]) -> None:
+    shown = _some(iterations)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for heading in ("iteration", "reward", "±", "rollouts", "failed", "groups", "with signal", "steps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in shown:
+        table.add_row(
+            f"{one.iteration}",
+            Text(number(one.rewards.mean), "bold"),
+            Text(number(one.rewards.spread), "dim"),
+            f"{one.rollouts:,}",
+            Text(f"{one.failed:,}", "red" if one.failed else "dim"),
+            f"{one.groups:,}",
+            f"{one.groups_with_signal:,}",
+            number(one.steps),
+        )
+    console.print(table)
+    if len(shown) < len(iterations):
+        console.print(Text(f"{len(shown)} of {len(iterations):,} iterations; --json has all", "italic dim"))
+
+
+def _some(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """All of few, else some at equal distances, the first and the last among them."""
+    if len(iterations) <= _MOST_ROWS:
+        return list(iterations)
+    last = len(iterations) - 1
+    return [iterations[place * last // (_MOST_ROWS - 1)] for place in range(_MOST_ROWS)]
+
+
+def _show_problems(console: Console, run: RunSummary) -> None:
+    if not run.problem_count:
+        return
+    console.print()
+    told = f"{counted(run.problem_count, 'place')} could not be read: {command('check', run.path)}"
+    print_folded(console, Text(told, "red"))
+    for problem in run.problems[:3]:
+        print_folded(console, Text(visible_line(problem), "dim"), "  ")
+
+
+def _shares(counts: Mapping[str, int], total: int) -> str:
+    """Names with their counts and shares of the whole, the most frequent first."""
+    told = [f"{visible_line(name)} {_share(count, total)}" for name, count in list(counts.items())[:_MOST_REASONS]]
+    if len(counts) > _MOST_REASONS:
+        told.append(f"and {len(counts) - _MOST_REASONS} others")
+    return ", ".join(told) or "–"
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({100 * count / total:.3g} %)" if total else f"{count:,}"
+
+
+def _fact(console: Console, label: str, value: Text) -> None:
+    print_folded(console, Text(f"{label:{_LABEL}}", "dim").append_text(value))

@@ -1,0 +1,24 @@
+"""`rolltrace summary`: one run's numbers."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Show one run's numbers.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with every iteration.")
+def summary(run: Path, as_json: bool) -> None:
+    """Show the numbers of RUN: rewards by iteration, how rollouts ended, what failed, what was lost.
+
+    Shares are of all rollouts. Where a restart repeated an iteration, the latest session counts.
+    """
+    from rolltrace.cli.screen.console import output, write_record
+    from rolltrace.cli.screen.numbers import show_numbers
+    from rolltrace.query.summary import encode_run_summary, summarize
+
+    numbers = summarize(run)
+    if as_json:
+        write_record(encode_run_summary(numbers) + b"\n")
+    else:
+        show_numbers(output(), numbers)

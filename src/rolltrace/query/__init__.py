@@ -1,0 +1,1 @@
+"""SQL and data frames over runs."""

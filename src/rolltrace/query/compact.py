@@ -1,0 +1,109 @@
+"""Compaction: seals the segments that no longer grow, and makes each table one Parquet file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rolltrace.errors import InputError
+from rolltrace.query.database import Database
+from rolltrace.query.parts import CACHE, Part, parquet_files, remove_others
+from rolltrace.query.state import RunTables
+from rolltrace.query.tables import RAW
+from rolltrace.query.views import latest_scores
+from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.reader import RunReader
+from rolltrace.store.sealed import seal_file
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """What compacting did."""
+
+    sealed: int
+    """Segments that were sealed."""
+    rows: dict[str, int]
+    """By table, the rows of its file."""
+    bytes: int
+    """The size of the Parquet files."""
+
+
+def compact(path: str | Path) -> Compaction:
+    """Seal what no longer grows and make one Parquet file of each table, so that questions are answered at once."""
+    reader = RunReader(path)
+    sealed = sum(map(_seal, closed_segments(reader)))
+    existing = parquet_files(reader.path)
+    database = Database([reader])
+    try:
+        parts = _Compactor(database.runs[0], database.connection).compact()
+    finally:
+        database.close()
+    _check_kept(parts, reader.path)
+    remove_others([part.path for part in parts], existing)
+    rows = {part.label.table: part.label.facts.rows for part in parts}
+    return Compaction(sealed, rows, sum(part.path.stat().st_size for part in parts))
+
+
+def closed_segments(reader: RunReader) -> list[Path]:
+    """Plain segments that no longer grow: of sessions that were closed, or that have begun a later one."""
+    closed = {session for session, ledger in reader.ledgers().items() if ledger.closed}
+    found = []
+    for folder in (ROLLOUTS, SCORES):
+        last: dict[str, int] = {}
+        plain: list[tuple[str, int, Path]] = []
+        for path in sorted((reader.path / folder).glob("*.jsonl*")):
+            session, _, rest = path.name.rpartition("-")
+            number = rest.partition(".")[0]
+            if session and number.isdecimal():
+                last[session] = max(last.get(session, 0), int(number))
+                if path.suffix == ".jsonl" and path.is_file() and not path.is_symlink():
+                    plain.append((session, int(number), path))
+        found += [path for session, number, path in plain if session in closed or number < last[session]]
+    return found
+
+
+def _seal(path: Path) -> bool:
+    try:
+        seal_file(path)
+    except (OSError, InputError):  # it stays as it is, and is read as it is
+        return False
+    return True
+
+
+def _check_kept(parts: list[Part], run: Path) -> None:
+    if any(part.path.parent != run / CACHE for part in parts):
+        raise InputError(f"Expected to write into {run / CACHE}, and cannot: is it read-only, or the disk full?")
+
+
+class _Compactor:
+    def __init__(self, run: RunTables, connection: "duckdb.DuckDBPyConnection") -> None:
+        self._run = run
+        self._connection = connection
+
+    def compact(self) -> list[Part]:
+        """One part of each table that has rows, in the run's cache."""
+        self._run.refresh(RAW)
+        tables = [table for table in ("scores", "rollouts", "steps", "messages") if self._run.parts[table]]
+        return [self._compacted(table) for table in tables]
+
+    def _compacted(self, table: str) -> Part:
+        parts = self._run.parts[table]
+        if len(parts) == 1 and parts[0].path.parent == self._run.run / CACHE and self._is_fresh(parts[0]):
+            return parts[0]
+        if table == "rollouts":
+            return self._run.keep(self._merged_rollouts(parts))
+        return self._run.keep(self._run.merge(parts, covered=self._run.covered[table]))
+
+    def _is_fresh(self, part: Part) -> bool:
+        return part.label.table != "rollouts" or part.label.scores == self._run.covered["scores"]
+
+    def _merged_rollouts(self, parts: list[Part]) -> Part:
+        """Rollouts with the rewards that scores gave them, as far as scores were read."""
+        scores = [part for part in self._run.parts["scores"] if part.label.facts.rewards]
+        covered = self._run.covered
+        if not scores:
+            return self._run.merge(parts, covered=covered["rollouts"], scores=covered["scores"])
+        self._connection.execute(f"create or replace temp table latest as {latest_scores(scores)}")
+        return self._run.merge(parts, covered=covered["rollouts"], scores=covered["scores"], rewards="latest")

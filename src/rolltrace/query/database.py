@@ -1,0 +1,125 @@
+"""Statements over one run or many: reads what is new, makes the tables that a statement names, and runs it."""
+
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rolltrace.errors import InputError
+from rolltrace.query.engine import MEMORY, Engine, connect
+from rolltrace.query.parts import Part
+from rolltrace.query.small import small_part
+from rolltrace.query.state import RunTables
+from rolltrace.query.statement import Statement, check_expressions, check_statement, explained_error
+from rolltrace.query.tables import NEEDS, RAW, SMALL
+from rolltrace.query.views import Parts
+from rolltrace.store.problems import Problem
+from rolltrace.store.reader import RunReader
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+class Database:
+    """The tables of some runs. Any thread may ask it."""
+
+    def __init__(self, readers: Sequence[RunReader], memory: str = MEMORY) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="rolltrace-", ignore_cleanup_errors=True)
+        self._private = Path(self._folder.name)
+        self._memory = memory
+        self._lock = threading.Lock()
+        self.connection = connect(self._private, memory)
+        """Makes the parts; no statement of a user's is run on it."""
+        self._readers = readers
+        self.problems: dict[Problem, None] = {}
+        """What was found to be no record while tables were made, each once."""
+        self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
+        self._needed: set[str] = set()
+        self._made_from: tuple[Path, ...] | None = None
+        self._engine: Engine | None = None
+        self._small: dict[str, int] = {}
+
+    def check(self, sql: str) -> Statement:
+        """The statement, if it may be run."""
+        with self._lock:
+            return check_statement(sql, self.connection)
+
+    def check_expressions(self, where: str | None, order_by: str | None) -> Statement:
+        """A statement for the places of rollouts."""
+        with self._lock:
+            return check_expressions(where, order_by, self.connection)
+
+    def start(self, statement: Statement, timeout: float | None = None) -> "duckdb.DuckDBPyConnection":
+        """A cursor on which the statement has begun, over all that the runs hold now."""
+        import duckdb
+
+        attempt = 0
+        while True:
+            try:
+                return self.engine(statement.tables).execute(statement.sql, timeout)
+            except duckdb.Error as error:
+                attempt += 1
+                self.recover(error, attempt)
+
+    def recover(self, error: "duckdb.Error", attempt: int) -> None:
+        """Return where asking again may help: a part of the cache vanished or is damaged. Raise otherwise."""
+        if not _blames_a_file(error) or attempt > 2:
+            raise explained_error(error) from error
+        with self._lock:
+            for run in self.runs:
+                run.forget(uses_cache=attempt == 1)
+            self._made_from = None
+
+    def engine(self, tables: frozenset[str]) -> Engine:
+        """The locked engine with these tables as they are now."""
+        with self._lock:
+            self._needed |= {needed for table in tables for needed in NEEDS[table]}
+            runs = [self._refresh(number) for number in range(len(self.runs))]
+            made_from = tuple(part.path for parts in runs for table in sorted(parts) for part in parts[table])
+            if self._engine is None or made_from != self._made_from:
+                self._engine = Engine(runs, self._private, self._memory)
+                self._made_from = made_from
+            return self._engine
+
+    def close(self) -> None:
+        """Give everything back."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.close()
+            self.connection.close()
+            self._folder.cleanup()
+
+    def _refresh(self, number: int) -> Parts:
+        run = self.runs[number]
+        run.refresh(sorted(self._needed & set(RAW)))
+        parts: dict[str, list[Part]] = {table: list(run.parts[table]) for table in self._needed & set(RAW)}
+        for table in self._needed & set(SMALL):
+            parts[table] = [small_part(self._readers[number], table, run.private_path(table), self.connection)]
+        return parts
+
+    def _run_tables(self, number: int, reader: RunReader) -> RunTables:
+        return RunTables(
+            reader.path,
+            self._private / str(number),
+            self.connection,
+            lambda folder, covered: reader.cursor(folder, covered),
+            lambda problem: self.problems.setdefault(problem),
+        )
+
+
+def _blames_a_file(error: "duckdb.Error") -> bool:
+    import duckdb
+
+    kinds = (duckdb.IOException, duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException)
+    words = (".parquet", "parquet", "zstd", "corrupt", "page header", "thrift")
+    return isinstance(error, kinds) or any(word in str(error).lower() for word in words)
+
+
+def check_memory(memory: str) -> str:
+    """An amount of memory as the engine takes it."""
+    import re
+
+    if not re.fullmatch(r"\d{1,6}\s?(KB|MB|GB|TB|KiB|MiB|GiB|TiB)", memory):
+        raise InputError(f"Expected an amount of memory such as 2GB, got {memory!r}.")
+    return memory

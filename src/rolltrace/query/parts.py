@@ -1,0 +1,118 @@
+"""Parts of a table that were made before: immutable Parquet files in a run's `cache/`, each knowing what it covers."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rolltrace.query.rows import Facts
+from rolltrace.query.tables import LAYOUT, literal
+from rolltrace.store.segment import sync_folder
+
+if TYPE_CHECKING:
+    import duckdb
+
+CACHE = "cache"
+KEY = "rolltrace"
+"""The key of a Parquet file's own metadata under which a part says what it is."""
+
+Ranges = dict[str, tuple[int, int]]
+"""By file, from which byte and up to which, uncompressed."""
+
+
+class Label(msgspec.Struct, kw_only=True):
+    """What a part says of itself."""
+
+    layout: int = LAYOUT
+    table: str
+    ranges: Ranges
+    """What it was made from."""
+    facts: Facts
+    scores: dict[str, int] = {}
+    """By file of scores, up to which byte the rewards in it are taken into account."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A Parquet file with some rows of a table."""
+
+    path: Path
+    label: Label
+
+    @property
+    def size(self) -> int:
+        """How many bytes of lines it covers."""
+        return sum(last - first for first, last in self.label.ranges.values())
+
+
+def find_parts(run: Path, tables: Iterable[str], connection: "duckdb.DuckDBPyConnection") -> dict[str, list[Part]]:
+    """The parts in the run's cache that can be read; whatever else is there is passed over."""
+    found: dict[str, list[Part]] = {table: [] for table in tables}
+    for path in parquet_files(run):
+        if path.name.partition("-")[0] in found and (part := _read_part(path, connection)) is not None:
+            found[part.label.table].append(part)
+    return found
+
+
+def chain(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[list[Part], dict[str, int]]:
+    """Parts that together cover each file from its first byte on, once; and how far they do.
+
+    `sizes` has the files that are there: a part made from what is not there any more is not used.
+    """
+    covered: dict[str, int] = {}
+    chosen: list[Part] = []
+    rest = sorted(parts, key=lambda part: (part.size, part.path.name), reverse=True)
+    rest = [part for part in rest if all(last <= sizes.get(file, -1) for file, (_, last) in part.label.ranges.items())]
+    while fitting := next((part for part in rest if _fits(part, covered)), None):
+        rest.remove(fitting)
+        chosen.append(fitting)
+        covered |= {file: last for file, (_, last) in fitting.label.ranges.items()}
+    return chosen, covered
+
+
+def place_part(unfinished: Path, run: Path, table: str, name: str) -> Path:
+    """Put a finished file into the run's cache under its name, so that nobody ever sees half of it."""
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
+    path = run / CACHE / f"{table}-{name}.parquet"
+    unfinished.replace(path)
+    sync_folder(path.parent)
+    return path
+
+
+def remove_others(kept: Iterable[Path], existing: Iterable[Path]) -> None:
+    """Delete parts that were there before and are not needed any more."""
+    names = {path.name for path in kept}
+    for path in existing:
+        if path.name not in names:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def parquet_files(run: Path) -> list[Path]:
+    """Every Parquet file of the run's cache, sound or not."""
+    try:
+        return sorted(path for path in (run / CACHE).iterdir() if path.suffix == ".parquet" and path.is_file())
+    except OSError:
+        return []
+
+
+def _read_part(path: Path, connection: "duckdb.DuckDBPyConnection") -> Part | None:
+    import duckdb
+
+    try:
+        query = f"select decode(value) from parquet_kv_metadata({literal(path)}) where decode(key) = {literal(KEY)}"
+        row = connection.execute(query).fetchone()
+        label = msgspec.json.decode(row[0], type=Label) if row is not None else None
+    except (duckdb.Error, ValueError):
+        return None
+    if label is None or label.layout != LAYOUT or not path.name.startswith(f"{label.table}-"):
+        return None
+    return Part(path, label)
+
+
+def _fits(part: Part, covered: Mapping[str, int]) -> bool:
+    ranges = part.label.ranges
+    return bool(ranges) and all(covered.get(file, 0) == first for file, (first, _) in ranges.items())

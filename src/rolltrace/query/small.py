@@ -1,0 +1,67 @@
+"""The rows of the small tables: runs, and the ledgers of their sessions."""
+
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rolltrace.query.build import copy
+from rolltrace.query.parts import Label, Part
+from rolltrace.query.rows import Facts
+from rolltrace.query.tables import SMALL, literal, quoted
+from rolltrace.store.layout import RunInfo
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.freeform import plain_mapping
+
+if TYPE_CHECKING:
+    import duckdb
+
+_LIMIT = 2**63
+
+
+def small_part(reader: RunReader, table: str, path: Path, connection: "duckdb.DuckDBPyConnection") -> Part:
+    """All rows of a small table of one run, as a file."""
+    rows = [_run_row(reader.path, reader.info)] if table == "runs" else list(map(_ledger_row, _ledgers(reader)))
+    text = path.with_suffix(".ndjson")
+    text.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    columns = ", ".join(f"{quoted(name)}: {literal(kind)}" for name, kind in SMALL[table].items())
+    source = (
+        f"read_json({literal(text)}, format = 'newline_delimited', maximum_object_size = "
+        f"{max(16 << 20, 2 * text.stat().st_size)}, columns = {{{columns}}})"
+    )
+    label = Label(table=table, ranges={}, facts=Facts(rows=len(rows)))
+    copy(connection, f"select * from {source}", path, label)
+    text.unlink()
+    return Part(path, label)
+
+
+def _ledgers(reader: RunReader) -> list[Ledger]:
+    return list(reader.ledgers().values())
+
+
+def _run_row(path: Path, info: RunInfo | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"path": str(path).encode(errors="replace").decode()}
+    if info is not None:
+        row |= {
+            "id": info.id,
+            "created_at": info.created_at.astimezone(UTC).replace(tzinfo=None).isoformat(),
+            "config": plain_mapping(info.config, "config", []),
+            "package_version": info.package_version,
+            "code_revision": info.code_revision,
+        }
+    return row
+
+
+def _ledger_row(ledger: Ledger) -> dict[str, Any]:
+    row = {name: _fitting(getattr(ledger, name)) for name in SMALL["ledger"] if name not in ("at", "lost")}
+    lost = sum(ledger.unrecordable.values()) + sum(ledger.dropped.values()) + ledger.in_flight * ledger.closed
+    return row | {"at": ledger.at.astimezone(UTC).replace(tzinfo=None).isoformat(), "lost": _fitting(lost)}
+
+
+def _fitting(value: Any) -> Any:
+    """The value as a column of 64 bits can hold it, or nothing."""
+    if isinstance(value, dict):
+        return {name: _fitting(count) for name, count in value.items()}
+    return None if type(value) is int and not -_LIMIT <= value < _LIMIT else value

@@ -1,0 +1,210 @@
+"""The first wall around SQL: exactly one SELECT, over the tables of a run, with nothing in it that reaches outside.
+
+The second wall is the engine, which can open no file but the tables' own whatever it is asked (see `engine`).
+"""
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from rolltrace.errors import InputError
+from rolltrace.query.tables import NEEDS
+
+if TYPE_CHECKING:
+    import duckdb
+
+TABLES = tuple(NEEDS)
+HINT = f"The tables are {', '.join(TABLES)}; docs/tables.md has their columns."
+
+PLACES = "_places"
+"""As `rollouts`, with the place of each line; no statement of a user's can name it."""
+
+_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_SOURCES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "EMPTY_FROM"}
+_TABLE_FUNCTIONS = {"unnest", "range", "generate_series", "json_each", "json_tree", "generate_subscripts"}
+_REFUSED_FUNCTIONS = re.compile(
+    r"read_.*|duckdb_.*|pragma_.*|parquet_.*|pg_(?!typeof$).*|query.*|glob|sniff_.*|json_execute.*|.*_scan|"
+    r"getenv|getvariable|current_setting|nextval|currval|setval|write_log|sleep.*|which_secret|.*_external_resource.*|"
+    r"set_config|txid_current|has_.*_privilege|parse_duckdb_log_message|current_(connection|query|transaction)_id"
+)
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+_EXPLAIN = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*explain\s+(?!analy[sz]e\b|\()(.*)", re.IGNORECASE | re.DOTALL)
+_MOST_CHARACTERS = 1_000_000
+
+
+class Statement(NamedTuple):
+    """SQL that may be run."""
+
+    sql: str
+    tables: frozenset[str]
+    """The tables of the run that it names."""
+
+
+def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> Statement:
+    """The statement, if it is one SELECT or a plain EXPLAIN of one, and reads nothing but tables."""
+    kind, text = _only_statement(sql, connection)
+    if kind == "EXPLAIN":
+        explained = _EXPLAIN.fullmatch(text)
+        if explained is None:
+            raise _refused("an EXPLAIN that runs the statement, or with options")
+        kind, explained_text = _only_statement(explained[1], connection)
+        tree = _tree(explained_text, kind, connection)
+    else:
+        tree = _tree(text, kind, connection)
+    return Statement(text, frozenset(_check_tree(tree)))
+
+
+def check_expressions(where: str | None, order_by: str | None, connection: "duckdb.DuckDBPyConnection") -> Statement:
+    """A SELECT of the places of rollouts, if the condition and the order are expressions and nothing more."""
+    frame, ending = "select id from rollouts", ""
+    if where is not None:
+        _check_frame(frame, f"{frame} where (\n{where}\n)", ("where_clause",), f"where = {where!r}", connection)
+        ending += f" where (\n{where}\n)"
+    if order_by is not None:
+        _check_frame(frame, f"{frame} order by \n{order_by}\n", ("modifiers",), f"order_by = {order_by!r}", connection)
+        ending += f" order by \n{order_by}\n"
+    tables = check_statement(frame + ending, connection).tables
+    return Statement(f"select run, id, _file, _offset, _length from {PLACES} as rollouts{ending}", tables)
+
+
+def _check_frame(
+    frame: str, filled: str, changed: tuple[str, ...], what: str, connection: "duckdb.DuckDBPyConnection"
+) -> None:
+    """Refuse an expression that does more to the statement than fill its place."""
+    error = InputError(f"Expected an SQL expression over the columns of rollouts, got {what}. {HINT}")
+    try:
+        kind, text = _only_statement(filled, connection)
+        found, expected = _tree(text, kind, connection)["node"], _tree(frame, "SELECT", connection)["node"]
+    except InputError as reason:
+        raise InputError(f"{error} {reason}") from reason
+    modifiers = found.get("modifiers", [])
+    orders_only = [modifier.get("type") for modifier in modifiers] in ([], ["ORDER_MODIFIER"])
+    if not orders_only or _without(found, changed) != _without(expected, changed):
+        raise error
+    if "where_clause" in changed and modifiers:
+        raise error
+
+
+def _without(node: Any, names: tuple[str, ...]) -> Any:
+    """The tree without these fields of its root, and without where in the text its parts stand."""
+    return _placeless({name: value for name, value in node.items() if name not in names})
+
+
+def _placeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _placeless(item) for name, item in value.items() if not name.startswith("query_location")}
+    return [_placeless(item) for item in value] if isinstance(value, list) else value
+
+
+def _only_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> tuple[str, str]:
+    import duckdb
+
+    if len(sql) > _MOST_CHARACTERS:
+        raise InputError(f"Expected a statement of at most {_MOST_CHARACTERS} characters, got {len(sql)}.")
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise explained_error(error) from error
+    if len(statements) != 1:
+        raise InputError(f"Expected exactly one SELECT, got {len(statements)} statements. {HINT}")
+    kind = statements[0].type.name
+    if kind not in ("SELECT", "EXPLAIN"):
+        raise _refused(kind)
+    return kind, statements[0].query.rstrip().rstrip(";")
+
+
+def _tree(sql: str, kind: str, connection: "duckdb.DuckDBPyConnection") -> dict[str, Any]:
+    import duckdb
+
+    if kind != "SELECT":
+        raise _refused(kind)
+    try:
+        row = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
+    except duckdb.Error as error:
+        raise explained_error(error) from error
+    try:
+        answer = msgspec.json.decode(row[0] if row else "{}")
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"Expected a statement that is not nested so deeply. {HINT}") from error
+    if answer.get("error") is not False or len(answer.get("statements", ())) != 1:
+        raise InputError(f"{answer.get('error_message', 'The statement cannot be read.')} {HINT}")
+    tree: dict[str, Any] = answer["statements"][0]
+    return tree
+
+
+def _check_tree(tree: dict[str, Any]) -> set[str]:
+    parts = list(_walk(tree))
+    own = {entry["key"].lower() for part in parts for entry in part.get("cte_map", {}).get("map", ())}
+    own |= {part["cte_name"].lower() for part in parts if "cte_name" in part}
+    for name in own:
+        if not _PLAIN_NAME.fullmatch(name):
+            raise InputError(f"Expected a plain name for a WITH query, got {name!r}.")
+    tables = set()
+    for part in parts:
+        kind = part.get("type", "")
+        if kind.endswith("_NODE") and kind not in _NODES:
+            raise _refused(kind.removesuffix("_NODE").removesuffix("_QUERY"))
+        if "sample" in part and "alias" in part and "class" not in part and kind not in _SOURCES:
+            raise _refused({"SHOW_REF": "DESCRIBE, SHOW or SUMMARIZE"}.get(kind, kind))
+        if kind == "BASE_TABLE":
+            tables |= _check_table(part, own)
+        elif kind == "TABLE_FUNCTION":
+            _check_table_function(part)
+        elif "function_name" in part:
+            _check_function(part)
+    return tables
+
+
+def _walk(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a tree."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            yield item
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+
+
+def _check_table(part: dict[str, Any], own: set[str]) -> set[str]:
+    path = part.get("qualified_name", {}).get("path") or [part.get("table_name", "")]
+    name = str(path[-1]).lower()
+    if len(path) > 1 or part.get("schema_name") or part.get("catalog_name") or name not in {*own, *TABLES}:
+        shown = ".".join(map(str, path))
+        near = difflib.get_close_matches(name, TABLES, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise InputError(f"There is no table {shown!r}.{meant} {HINT}")
+    return {name} - own | ({name} & set(TABLES))
+
+
+def _check_table_function(part: dict[str, Any]) -> None:
+    name = _function_name(part.get("function", {}))
+    if name not in _TABLE_FUNCTIONS:
+        raise InputError(
+            f"The function {name} is not allowed as a table: only {', '.join(sorted(_TABLE_FUNCTIONS))} are. "
+            f"SQL here reads no file but the run's own, and no network. {HINT}"
+        )
+
+
+def _check_function(part: dict[str, Any]) -> None:
+    name = _function_name(part)
+    if _REFUSED_FUNCTIONS.fullmatch(name):
+        raise InputError(f"The function {name} is not allowed: SQL here sees the tables and nothing else. {HINT}")
+
+
+def _function_name(part: dict[str, Any]) -> str:
+    path = part.get("qualified_name", {}).get("path") or [part.get("function_name", "")]
+    return str(path[-1]).lower()
+
+
+def _refused(what: str) -> InputError:
+    return InputError(f"Expected one SELECT, or a plain EXPLAIN of one, got {what}: SQL here only reads. {HINT}")
+
+
+def explained_error(error: Exception) -> InputError:
+    """The engine's own message, and what there is to ask."""
+    return InputError(f"{str(error).strip()}\n{HINT}")

@@ -1,0 +1,97 @@
+"""The tables that SQL sees: their columns, and the types of what is kept of them."""
+
+from typing import Any
+
+from rolltrace.store.layout import ROLLOUTS, SCORES
+
+LAYOUT = 1
+"""Changes whenever a stored column does; what was derived under another number is made anew."""
+
+NUMBERS = "MAP(VARCHAR, DOUBLE)"
+COUNTS = "MAP(VARCHAR, BIGINT)"
+
+PLACE = {"_file": "VARCHAR", "_offset": "BIGINT", "_length": "BIGINT"}
+"""Where the line is that a row was made from; no table shows it."""
+
+_FAILURE = {"error_layer": "VARCHAR", "error_type": "VARCHAR", "error_message": "VARCHAR"}
+
+_HEADER = {
+    "id": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR", "env_args": "JSON",
+    "seed": "BIGINT", "task": "VARCHAR", "task_data": "JSON", "group": "VARCHAR", "index": "BIGINT",
+    "attempt": "BIGINT", "episode": "BIGINT", "seat": "BIGINT", "policy": "VARCHAR", "policy_version": "VARCHAR",
+    "tags": "VARCHAR[]", "session": "VARCHAR", "started_at": "TIMESTAMP", "ended_at": "TIMESTAMP",
+}  # fmt: skip
+_OUTCOME = {"status": "VARCHAR", "stop_reason": "VARCHAR", "stopped_by": "VARCHAR", **_FAILURE}
+_REWARDS = {
+    "line_reward": "DOUBLE", "reward_so_far": "DOUBLE", "unclamped_reward": "DOUBLE",
+    "grade_reward": "DOUBLE", "grade_reward_data": NUMBERS, "grade_extra": "JSON",
+}  # fmt: skip
+_COUNTED = {
+    "steps": "BIGINT", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "calls": "BIGINT",
+    "metrics": NUMBERS, "notes": "BIGINT",
+}  # fmt: skip
+
+RAW: dict[str, dict[str, str]] = {
+    "rollouts": {**_HEADER, **_OUTCOME, **_REWARDS, **_COUNTED, **PLACE},
+    "steps": {
+        "rollout": "VARCHAR", "run": "VARCHAR", "step": "BIGINT", "reward": "DOUBLE", "env_reward": "DOUBLE",
+        "reward_data": NUMBERS, "env_state": "JSON", "extra": "JSON", "metrics": NUMBERS, "logs": "JSON",
+        "termination": "VARCHAR", "parse_error": "VARCHAR", "raw": "VARCHAR", "policy_version": "VARCHAR",
+        "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "seconds": "DOUBLE", "sampling": "JSON",
+        "prompt_messages": "BIGINT", "response": "VARCHAR",
+    },
+    "messages": {
+        "rollout": "VARCHAR", "run": "VARCHAR", "position": "BIGINT", "step": "BIGINT", "role": "VARCHAR",
+        "content": "VARCHAR", "reasoning": "VARCHAR", "tool_calls": "JSON", "tool_call_id": "VARCHAR",
+        "name": "VARCHAR", "parts": "JSON", "other": "JSON",
+    },
+    "scores": {
+        "id": "VARCHAR", "run": "VARCHAR", "session": "VARCHAR", "rollout": "VARCHAR", "split": "VARCHAR",
+        "iteration": "BIGINT", "env": "VARCHAR", "group": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE",
+        "data": "JSON", "producer": "VARCHAR", "at": "TIMESTAMP", **_FAILURE, **PLACE,
+    },
+}  # fmt: skip
+"""By table, the columns that are read from lines."""
+
+FOLDER_OF = {"rollouts": ROLLOUTS, "steps": ROLLOUTS, "messages": ROLLOUTS, "scores": SCORES}
+"""The folder of the run that a table is made from."""
+
+SMALL: dict[str, dict[str, str]] = {
+    "runs": {
+        "id": "VARCHAR", "path": "VARCHAR", "created_at": "TIMESTAMP", "config": "JSON", "package_version": "VARCHAR",
+        "code_revision": "VARCHAR",
+    },
+    "ledger": {
+        "run": "VARCHAR", "session": "VARCHAR", "at": "TIMESTAMP", "dispatched": "BIGINT", "recorded": "BIGINT",
+        "unrecordable": COUNTS, "dropped": COUNTS, "in_flight": "BIGINT", "scores_recorded": "BIGINT",
+        "scores_dropped": COUNTS, "blobs_dropped": COUNTS, "closed": "BOOLEAN", "lost": "BIGINT", "adds_up": "BOOLEAN",
+    },
+}  # fmt: skip
+"""Tables of a few rows, which are made anew for every statement that names them."""
+
+ROLLOUT_COLUMNS = (
+    *_HEADER, "seconds", *_OUTCOME, "reward", *_REWARDS, *_COUNTED, "retried",
+)  # fmt: skip
+"""What `rollouts` shows, in order; `every_rollout` shows `superseded` too."""
+
+NEEDS = {
+    "runs": ("runs",),
+    "ledger": ("ledger",),
+    "scores": ("scores",),
+    "rollouts": ("rollouts", "scores"),
+    "every_rollout": ("rollouts", "scores"),
+    "groups": ("rollouts", "scores"),
+    "steps": ("rollouts", "steps"),
+    "messages": ("rollouts", "messages"),
+}
+"""By the table that a statement names, what must be read for it."""
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL takes it, whatever it is."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: Any) -> str:
+    """Text as SQL takes it, whatever it holds."""
+    return "'" + str(value).replace("'", "''") + "'"

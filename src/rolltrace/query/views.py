@@ -1,0 +1,152 @@
+"""The SQL that makes tables of parts: what was superseded, what was scored later, what groups are."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rolltrace.query.build import IDENTITY, read_files, repeated
+from rolltrace.query.parts import Part
+from rolltrace.query.statement import PLACES
+from rolltrace.query.tables import PLACE, RAW, ROLLOUT_COLUMNS, SMALL, quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+Parts = Mapping[str, Sequence[Part]]
+"""By table, the parts of one run."""
+
+
+def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts]) -> None:
+    """Make the tables that these parts have rows of."""
+    tables = set().union(*runs)
+    superseded = 0
+    if "rollouts" in tables:
+        superseded = _create_rollouts(connection, runs)
+        connection.execute(f"create view groups as {GROUPS}")
+    for table in ("steps", "messages"):
+        if table in tables:
+            kept = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
+            connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept}")
+    if "scores" in tables:
+        shown = ", ".join(quoted(name) for name in RAW["scores"] if name not in PLACE)
+        connection.execute(f"create view scores as select {shown} from ({_rows('scores', runs)})")
+    for table in SMALL:
+        if table in tables:
+            connection.execute(f"create view {table} as {_rows(table, runs)}")
+
+
+def latest_scores(parts: Sequence[Part]) -> str:
+    """The latest reward that scores give each rollout, and when."""
+    return f"""
+        select rollout, latest.value as value, latest.at as at from (
+            select rollout,
+                arg_max({{'value': value, 'at': at}}, {{'at': at, 'file': _file, 'offset': _offset}}) as latest
+            from {read_files(part.path for part in parts)}
+            where name = 'reward' and rollout is not null group by rollout
+        )
+    """
+
+
+def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts]) -> int:
+    """Make the tables of rollouts; returns how many of them were superseded."""
+    superseded = 0
+    selects = []
+    for number, parts in enumerate(runs):
+        count = _create_repeated(connection, f"_repeated_{number}", parts["rollouts"])
+        superseded += count + sum(part.label.facts.superseded for part in parts["rollouts"])
+        for place, part in enumerate(parts["rollouts"]):
+            late = _create_late(connection, f"_late_{number}_{place}", part, parts["scores"])
+            selects.append(_select_rollouts(part, f"_repeated_{number}" if count else None, late))
+    everything = " union all ".join(selects) or _nothing(
+        {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "superseded": "BOOLEAN", "retried": "BOOLEAN"}
+    )
+    shown = ", ".join(map(quoted, ROLLOUT_COLUMNS))
+    connection.execute(f"create view _everything as {everything}")
+    kept = "where not superseded" if superseded else ""
+    connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
+    connection.execute(f"create view rollouts as select {shown} from _everything {kept}")
+    connection.execute(f"create view {PLACES} as select {shown}, {', '.join(PLACE)} from _everything {kept}")
+    if superseded:
+        connection.execute("create table _superseded as select id from _everything where superseded")
+    return superseded
+
+
+def _create_repeated(connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part]) -> int:
+    """Which rollouts of one part another part repeats; each part knows about itself. Returns how many."""
+    sessions = set().union(*(part.label.facts.sessions for part in parts))
+    if len(parts) < 2 or (len(sessions) < 2 and not any(part.label.facts.attempts for part in parts)):
+        return 0
+    largest, *others = sorted(parts, key=lambda part: part.label.facts.rows, reverse=True)
+    columns = f"id, {IDENTITY}, session, attempt"
+    rest = f"select {columns} from {read_files(part.path for part in others)}"
+    # Only what shares its identity with a row of the smaller parts can be concerned.
+    connection.execute(f"""
+        create table {name} as with rest as materialized ({rest}), related as (
+            from rest union all
+            select {columns} from {read_files([largest.path])} semi join rest using ({IDENTITY})
+        ) {repeated("related")}
+    """)
+    counted = connection.execute(f"select count(*) from {name}").fetchone()
+    return int(counted[0]) if counted else 0
+
+
+def _create_late(connection: "duckdb.DuckDBPyConnection", name: str, part: Part, scores: Sequence[Part]) -> str | None:
+    """The rewards that scores gave after a part was made; None where there are none."""
+    late = [score for score in scores if score.label.facts.rewards and not _is_within(score, part.label.scores)]
+    if not late:
+        return None
+    connection.execute(f"create table {name} as {latest_scores(late)}")
+    return name
+
+
+def _is_within(scores: Part, covered: Mapping[str, int]) -> bool:
+    return all(last <= covered.get(file, 0) for file, (_, last) in scores.label.ranges.items())
+
+
+def _select_rollouts(part: Part, again: str | None, late: str | None) -> str:
+    reward, superseded, retried, joins = "r.reward", "r.superseded", "r.retried", ""
+    if late is not None:
+        joins += f" left join {late} on {late}.rollout = r.id"
+        is_later = f"{late}.rollout is not null and (r.reward_at is null or {late}.at >= r.reward_at)"
+        reward = f"case when {is_later} then {late}.value else r.reward end"
+    if again is not None:
+        joins += f" left join {again} on {again}.id = r.id"
+        superseded = f"r.superseded or coalesce({again}.superseded, false)"
+        retried = f"r.retried or coalesce({again}.retried, false)"
+    columns = ", ".join(f"r.{quoted(name)}" for name in (*RAW["rollouts"], "seconds"))
+    return (
+        f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried "
+        f"from {read_files([part.path])} r{joins}"
+    )
+
+
+def _rows(table: str, runs: Sequence[Parts]) -> str:
+    paths = [part.path for parts in runs for part in parts.get(table, ())]
+    kinds = RAW.get(table) or SMALL[table]
+    return f"select {', '.join(map(quoted, kinds))} from {read_files(paths)}" if paths else _nothing(kinds)
+
+
+def _nothing(kinds: Mapping[str, str]) -> str:
+    return f"select {', '.join(f'null::{kind} as {quoted(name)}' for name, kind in kinds.items())} where false"
+
+
+GROUPS = """
+    with grouped as (
+        select run, split, iteration, env, "group", count(*) as size, count(reward) as n,
+            bool_and(isfinite(reward)) as is_finite,
+            avg(reward) filter (isfinite(reward)) as finite_mean,
+            stddev_pop(reward) filter (isfinite(reward)) as finite_spread,
+            min(reward) as min, max(reward) as max,
+            list({'id': id, 'index': "index", 'reward': reward} order by "index", id) as them
+        from rollouts where not retried group by run, split, iteration, env, "group"
+    ), measured as (
+        select *, case when n = 0 then null when is_finite then finite_mean else 'NaN'::double end as mean,
+            case when n = 0 then null when is_finite then finite_spread else 'NaN'::double end as spread
+        from grouped
+    )
+    select run, split, iteration, env, "group", size, n, mean, spread, min, max,
+        n >= 2 and max > min as has_signal,
+        list_transform(them, lambda one: {
+            'id': one.id, 'index': one.index, 'reward': one.reward, 'advantage': one.reward - mean
+        }) as members
+    from measured
+"""

@@ -1,0 +1,208 @@
+"""One immutable file of the index of byte offsets: which lines are where, for some stretches of some segments."""
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from rolltrace.store.cursor import Place
+from rolltrace.store.problems import Problem
+from rolltrace.store.segment import sync_folder
+
+_VERSION = 1
+_READ_BYTES = 1024 * 1024
+
+_SCHEMA = f"""
+PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {_VERSION};
+PRAGMA cache_size = -32768;
+CREATE TABLE files (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE ranges (file TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE problems (file TEXT NOT NULL, position INTEGER NOT NULL, message TEXT NOT NULL);
+CREATE TABLE lines (id TEXT PRIMARY KEY, file INTEGER, position INTEGER, length INTEGER) WITHOUT ROWID;
+BEGIN;
+"""
+
+_ABSORB = """
+INSERT INTO lines SELECT theirs.id, files.number, theirs.position, theirs.length
+FROM other.lines AS theirs JOIN other.files AS named ON named.number = theirs.file JOIN files ON files.name = named.name
+WHERE true
+ON CONFLICT (id) DO UPDATE SET file = excluded.file, position = excluded.position, length = excluded.length
+WHERE ((SELECT name FROM files WHERE number = excluded.file), excluded.position)
+    < ((SELECT name FROM files WHERE number = lines.file), lines.position)
+"""
+"""Where two have the same id, the first line stands."""
+
+
+class Range(NamedTuple):
+    """A stretch of a segment of which every line is in the index."""
+
+    file: str
+    first: int
+    last: int
+    """The byte after it."""
+
+
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """The same stretches, those that touch each other as one."""
+    merged: list[Range] = []
+    for following in sorted(ranges):
+        if merged and merged[-1].file == following.file and following.first <= merged[-1].last:
+            merged[-1] = merged[-1]._replace(last=max(merged[-1].last, following.last))
+        else:
+            merged.append(following)
+    return merged
+
+
+class OffsetsFile:
+    """An index file that is open for reading. Any error of SQLite says that it is damaged, or gone."""
+
+    def __init__(self, path: Path | None, connection: sqlite3.Connection) -> None:
+        self.path = path
+        """None for one that only this process has."""
+        self._connection = connection
+        connection.execute("PRAGMA cell_size_check = ON")  # damaged pages are found before they are followed
+        if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
+            raise sqlite3.OperationalError("another version")
+        self.ranges = [Range(str(file), int(first), int(last)) for file, first, last in self._all("ranges")]
+        self.problems = [Problem(str(file), int(at), str(message)) for file, at, message in self._all("problems")]
+        self.size = path.stat().st_size if path else 0
+        """In bytes."""
+
+    @classmethod
+    def open(cls, path: Path) -> "OffsetsFile":
+        """The file at this place."""
+        connection = sqlite3.connect(_immutable(path), uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            return cls(path, connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def find(self, rollout: str) -> Place | None:
+        """Where the line with this id is."""
+        row = self._connection.execute(
+            "SELECT name, position, length FROM lines JOIN files ON number = file WHERE id = ?", (rollout,)
+        ).fetchone()
+        return None if row is None else Place(str(row[0]), int(row[1]), int(row[2]))
+
+    def close(self) -> None:
+        """Give back the file."""
+        self._connection.close()
+
+    def _all(self, table: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a name of ours
+
+
+def is_sound(path: Path) -> bool:
+    """Whether an index file has the bytes that were written: their checksum is in its name."""
+    try:
+        with path.open("rb") as file:
+            return path.stem.endswith(f"-{_checksum(file):08x}")
+    except OSError:
+        return False
+
+
+class OffsetsWriter:
+    """An index file that is being made; without a folder, one that only this process will have."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._unfinished: Path | None = None
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            self._unfinished = folder / f".offsets-{secrets.token_hex(8)}"
+        # SQLite keeps a database without a name in a file of its own that is gone with the process.
+        target = "" if self._unfinished is None else self._unfinished.absolute().as_uri()
+        self._connection = sqlite3.connect(target, uri=True, isolation_level=None, check_same_thread=False)
+        self._numbers: dict[str, int] = {}
+        self._ranges: list[Range] = []
+        self._problems: dict[tuple[str, int], Problem] = {}
+        self._connection.executescript(_SCHEMA)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes will see it."""
+        return self._folder is not None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def add(self, lines: Sequence[tuple[str, Place]]) -> None:
+        """Put lines in; of those with the same id the first stands."""
+        for file in {place.file for _, place in lines}:
+            self._number(file)
+        numbers = self._numbers
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO lines VALUES (?, ?, ?, ?)",
+            [(rollout, numbers[file], offset, length) for rollout, (file, offset, length) in lines],
+        )
+
+    def cover(self, ranges: Iterable[Range], problems: Iterable[Problem]) -> None:
+        """Say what was looked through, and what was wrong there."""
+        self._ranges.extend(ranges)
+        for problem in problems:
+            if problem.offset is not None:
+                self._problems.setdefault((problem.file, problem.offset), problem)
+
+    def absorb(self, path: Path, other: OffsetsFile) -> None:
+        """Put in all that another file holds."""
+        self._connection.execute("COMMIT")
+        self._connection.execute("ATTACH ? AS other", (_immutable(path),))
+        self._connection.execute("BEGIN")
+        for (name,) in self._connection.execute("SELECT name FROM other.files").fetchall():
+            self._number(name)
+        self._connection.execute(_ABSORB)
+        self._connection.execute("COMMIT")
+        self._connection.execute("DETACH other")
+        self._connection.execute("BEGIN")
+        self.cover(other.ranges, other.problems)
+
+    def finish(self) -> OffsetsFile:
+        """Put the file in place."""
+        self._connection.executemany("INSERT INTO ranges VALUES (?, ?, ?)", merge_ranges(self._ranges))
+        rows = [(problem.file, problem.offset, problem.message) for problem in self._problems.values()]
+        self._connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", rows)
+        self._connection.execute("COMMIT")
+        if self._unfinished is None or self._folder is None:
+            return OffsetsFile(None, self._connection)
+        self._connection.close()
+        with self._unfinished.open("rb") as file:
+            checksum = _checksum(file)
+            os.fsync(file.fileno())
+        path = self._folder / f"offsets-{secrets.token_hex(8)}-{checksum:08x}.sqlite"
+        self._unfinished.replace(path)
+        sync_folder(self._folder)
+        return OffsetsFile.open(path)
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        self._connection.close()
+        if self._unfinished is not None:
+            with contextlib.suppress(OSError):
+                self._unfinished.unlink(missing_ok=True)
+
+    def _number(self, file: str) -> int:
+        number = self._numbers.get(file)
+        if number is None:
+            number = self._numbers[file] = len(self._numbers)
+            self._connection.execute("INSERT INTO files VALUES (?, ?)", (number, file))
+        return number
+
+
+def _checksum(file: BinaryIO) -> int:
+    checksum = 0
+    while block := file.read(_READ_BYTES):
+        checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _immutable(path: Path) -> str:
+    """The address by which SQLite opens a file that nobody changes: without locks, and never making one."""
+    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"

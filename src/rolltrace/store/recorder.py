@@ -1,0 +1,232 @@
+"""Records one rollout of a loop that is not ours: what was sent, what came back, and the numbers."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Protocol, Required, Self, TypedDict
+
+from rolltrace.errors import InputError
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.draft import Draft, new_id
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.message import Sampling, ToolSpec
+from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.rollout import Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.snapshot import Freezer
+from rolltrace.trace.sound import sound_grade
+
+_EMPTY: dict[str, Any] = {}
+
+
+class About(TypedDict, total=False):
+    """What is known of a rollout when it starts: fields of the record, of the same names."""
+
+    env: Required[str]
+    task: Required[str]
+    group: Required[str]
+    index: Required[int]
+    id: str
+    """Made anew where it is not given; it must be unique everywhere."""
+    split: str
+    iteration: int
+    attempt: int
+    episode: int | None
+    seat: int | None
+    seed: int | None
+    env_args: Mapping[str, Any]
+    task_data: Mapping[str, Any]
+    policy: str
+    policy_version: int | str | None
+    tags: Sequence[str]
+    started_at: datetime
+
+
+class Keeper(Protocol):
+    """Who keeps the rollout."""
+
+    @property
+    def run(self) -> str:
+        """The id of the run."""
+        ...
+
+    @property
+    def session(self) -> str:
+        """The id of this opening of the run."""
+        ...
+
+    @property
+    def records(self) -> bool:
+        """Whether anything is recorded at all."""
+        ...
+
+    def begin(self, header: Header) -> Draft:
+        """A draft for a rollout that starts now."""
+        ...
+
+    def end(self, draft: Draft, outcome: Outcome) -> None:
+        """Keep a rollout that has ended."""
+        ...
+
+
+class RolloutRecorder:
+    """One rollout while it is being played elsewhere.
+
+    As a context it ends with its block; an exception in the block is recorded as a failed rollout and raised again.
+    Without one, call `end`. One thread at a time may use it.
+    """
+
+    def __init__(self, keeper: Keeper, about: About) -> None:
+        fields: dict[str, Any] = {**about}
+        for name in ("env", "task", "group", "index"):
+            if name not in fields:
+                raise InputError(f"Expected {name}= of the rollout, got none: a record must say which rollout it is.")
+        fields.setdefault("id", new_id())
+        fields.setdefault("started_at", utc_now())
+        fields["tags"] = tuple(fields.get("tags", ()))
+        try:
+            header = Header(run=keeper.run, session=keeper.session, **fields)
+        except TypeError as error:
+            raise InputError(f"Expected fields of a rollout's header, got others: {error}.") from error
+        self.id: str = header.id
+        """What scores name the rollout by."""
+        self._keeper = keeper
+        self._draft = keeper.begin(header)
+        self._freezer = Freezer(self._draft.notes)
+        self._policy_version = header.policy_version
+        self._tools: tuple[ToolSpec, ...] = ()
+        self._tools_seen: Sequence[Any] = ()
+        self._ended = False
+
+    def step(
+        self,
+        prompt: Sequence[Any],
+        response: Any,
+        reward: float = 0.0,
+        *,
+        reward_data: Mapping[str, Any] = _EMPTY,
+        env_state: Mapping[str, Any] = _EMPTY,
+        extra: Mapping[str, Any] = _EMPTY,
+        metrics: Mapping[str, Any] = _EMPTY,
+        logs: Mapping[str, Any] = _EMPTY,
+        tools: Sequence[Any] = (),
+        sampling: Sampling | None = None,
+        termination: Termination | str | None = None,
+        parse_error: str | None = None,
+        raw: str | None = None,
+        policy_version: int | str | None = None,
+        usage: Usage | None = None,
+        seconds: float | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        """Record one turn: the whole prompt as it was sent, what came back, and what it earned.
+
+        Messages are chat dicts, API objects or `Message`. All is recorded as it is now, whatever becomes of it later.
+        A response that is a text is taken for an assistant's message.
+        """
+        self.send(prompt)
+        if not self._keeper.records:
+            return
+        draft = self._draft
+        if isinstance(response, str):
+            response = {"role": "assistant", "content": response}
+        draft.step(
+            as_message(response, "response", draft.notes),
+            reward=reward,
+            env_reward=reward,
+            reward_data=reward_data,
+            env_state=env_state,
+            extra=extra,
+            metrics=metrics,
+            logs=logs,
+            tools=self._frozen_tools(tools) if tools else (),
+            sampling=sampling,
+            termination=termination,  # type: ignore[arg-type]
+            parse_error=parse_error,
+            raw=raw,
+            policy_version=self._policy_version if policy_version is None else policy_version,
+            usage=usage,
+            seconds=seconds,
+            tokens=tokens,
+        )
+
+    def send(self, prompt: Sequence[Any]) -> None:
+        """Record what is being sent now, before there is an answer; `step` does it where this was not called."""
+        self._refuse_if_ended()
+        if self._keeper.records:
+            self._draft.replace(self._freezer.freeze(prompt, "prompt"))
+            self._draft.send()
+
+    def observe(self, messages: Sequence[Any]) -> None:
+        """Record the conversation as it stands after the last step, the response included: no prompt will follow."""
+        self._refuse_if_ended()
+        if self._keeper.records:
+            self._draft.replace(self._freezer.freeze(messages, "messages"))
+
+    def grade(self, reward: float, reward_data: Mapping[str, Any] = _EMPTY, extra: Mapping[str, Any] = _EMPTY) -> None:
+        """Record what a grader says of the rollout as a whole; its reward is added to those of the steps."""
+        self._refuse_if_ended()
+        grade = Grade(reward, dict(reward_data), dict(extra))
+        self._draft.grade = sound_grade(grade, "grade", self._draft.notes)
+
+    def metric(self, name: str, value: float) -> None:
+        """Record a number about the rollout as a whole."""
+        self._refuse_if_ended()
+        self._draft.metrics[name] = value
+
+    def end(
+        self,
+        stop_reason: str = StopReason.COMPLETED,
+        *,
+        stopped_by: StoppedBy | str = StoppedBy.ENV,
+        pending: bool = False,
+        error: BaseException | None = None,
+    ) -> None:
+        """End the rollout; further calls do nothing.
+
+        With `pending` the total is left open until `run.score(id, "reward", total)`.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        if self._keeper.records:
+            self._keeper.end(self._draft, self._outcome(str(stop_reason), StoppedBy(stopped_by), pending, error))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end(error=error)
+
+    def _outcome(self, stop_reason: str, stopped_by: StoppedBy, pending: bool, error: BaseException | None) -> Outcome:
+        grade = self._draft.grade
+        so_far = float(sum(self._draft.rewards)) + (0.0 if grade is None else grade.reward)
+        status = Status.OK
+        if error is not None:
+            failed = isinstance(error, Exception)
+            status, stop_reason = (Status.ERROR, "error") if failed else (Status.CANCELLED, "cancelled")
+            stopped_by = StoppedBy.RUNNER
+        return Outcome(
+            ended_at=utc_now(),
+            status=status,
+            stop_reason=stop_reason,
+            stopped_by=stopped_by,
+            error=failure_of(Layer.CALLER, error) if error is not None and status is Status.ERROR else None,
+            reward=so_far if status is Status.OK and not pending else None,
+            reward_so_far=so_far,
+            unclamped_reward=None,
+        )
+
+    def _frozen_tools(self, tools: Sequence[Any]) -> tuple[ToolSpec, ...]:
+        """The tools as they are now; those that are the same as at the step before are compared, not converted."""
+        if tools != self._tools_seen:
+            self._tools = tuple(as_tool(tool, "tools", self._draft.notes) for tool in tools)
+            self._tools_seen = deepcopy(tools)
+        return self._tools
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise InputError(f"Expected a rollout that is being recorded, got {self.id}, which has ended.")

@@ -1,0 +1,117 @@
+"""How much of a run to record: one setting, from code, the command line or the environment."""
+
+import os
+import zlib
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from rolltrace.errors import InputError
+from rolltrace.trace.rewrite import Redact
+
+LEVEL_VARIABLE = "ROLLTRACE_TRACE"
+SHARE_VARIABLE = "ROLLTRACE_TRACE_SHARE"
+TOKENS_VARIABLE = "ROLLTRACE_TRACE_TOKENS"
+
+_MEGABYTE = 1 << 20
+_BUCKETS = 1 << 32
+
+Value = TypeVar("Value")
+
+
+class Level(StrEnum):
+    """How much of a rollout is recorded."""
+
+    FULL = "full"
+    """Everything."""
+    NUMBERS = "numbers"
+    """Everything but text, of which length and hash are left."""
+    OFF = "off"
+    """Nothing."""
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """What a writer records, and how it gets it to the disk.
+
+    Where `level`, `share` or `tokens` is None, the environment variable decides, and else the default.
+    """
+
+    level: Level | None = None
+    """Default: `full`."""
+    share: float | None = None
+    """The share of groups to record in full, by a hash of the group: whole groups, the same in every process. The
+    others are recorded as numbers. Default: 1."""
+    tokens: bool | None = None
+    """Whether token ids and log-probabilities are kept where a policy gives them. Default: no."""
+    redact: Redact | None = None
+    """Is shown each message and each free-form map before it is recorded, and returns what may be. If it raises, the
+    rollout is recorded as numbers, and counted."""
+    queue_bytes: int = 64 * _MEGABYTE
+    """How much may wait to be written."""
+    queue_seconds: float = 1.0
+    """How long a caller waits for room where that much waits. After that its rollout is dropped, and counted."""
+    segment_bytes: int = 64 * _MEGABYTE
+    """How large a file grows before the next is begun and it is sealed."""
+
+    def __post_init__(self) -> None:
+        if self.share is not None and not 0 <= self.share <= 1:
+            raise InputError(f"Expected a share of groups from 0 to 1, got {self.share!r}.")
+        for name in ("queue_bytes", "segment_bytes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)!r}.")
+        if not self.queue_seconds >= 0:
+            raise InputError(f"Expected queue_seconds of 0 or more, got {self.queue_seconds!r}.")
+
+    def level_of(self, split: str, iteration: int, env: str, group: str) -> Level:
+        """How much of this group's rollouts is recorded."""
+        level = self.level or Level.FULL
+        if level is not Level.FULL or self.share is None or self.share >= 1:
+            return level
+        place = zlib.crc32("\0".join((split, str(iteration), env, group)).encode("utf-8", "replace"))
+        return Level.FULL if place < self.share * _BUCKETS else Level.NUMBERS
+
+
+def resolve_recording(given: Recording | Level | str | None) -> Recording:
+    """The settings with nothing left open: what was given, else the environment's variables, else the defaults."""
+    if given is None or isinstance(given, str):
+        given = Recording(level=None if given is None else as_level(given, "level"))
+    return msgspec.structs.replace(
+        given,
+        level=_first(given.level, LEVEL_VARIABLE, as_level, Level.FULL),
+        share=_first(given.share, SHARE_VARIABLE, _as_share, 1.0),
+        tokens=_first(given.tokens, TOKENS_VARIABLE, _as_switch, False),
+    )
+
+
+def as_level(text: str, where: str) -> Level:
+    """A level by its name."""
+    try:
+        return Level(text)
+    except ValueError:
+        raise InputError(f"Expected {where} to be one of {', '.join(Level)}, got {text!r}.") from None
+
+
+def _first(given: Value | None, variable: str, read: Callable[[str, str], Value], default: Value) -> Value:
+    if given is not None:
+        return given
+    text = os.environ.get(variable, "")
+    return read(text, variable) if text else default
+
+
+def _as_share(text: str, where: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InputError(f"Expected {where} to be a number from 0 to 1, got {text!r}.")
+    return share
+
+
+def _as_switch(text: str, where: str) -> bool:
+    known: dict[str, Any] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in known:
+        raise InputError(f"Expected {where} to be 1 or 0, got {text!r}.")
+    return bool(known[text.lower()])

@@ -1,0 +1,177 @@
+"""Brings lines to the disk, and keeps the ledger of what became of them; one thread at a time."""
+
+import errno
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from rolltrace.errors import RolltraceError
+from rolltrace.store.backlog import Job
+from rolltrace.store.blobs import blob_path, write_blob
+from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, ledger_name, segment_name
+from rolltrace.store.ledger import Ledger, Tally, encode_ledger
+from rolltrace.store.sealed import seal_file
+from rolltrace.store.segment import Segment
+from rolltrace.trace.blob import Blob
+
+logger = logging.getLogger(__name__)
+
+LEDGER_SECONDS = 1.0
+"""How old the ledger on disk, and what was not yet brought to the disk, may grow while lines come."""
+
+
+class Scribe:
+    """The files of one session. Nothing that goes wrong with a file raises: it is counted by reason, and told once."""
+
+    def __init__(self, path: Path, run: str, session: str, tally: Tally, segment_bytes: int) -> None:
+        self._path = path
+        self._run = run
+        self._session = session
+        self._tally = tally
+        self._segments = {
+            ROLLOUTS: Segment(path / ROLLOUTS, session, segment_name, segment_bytes, self._seal),
+            SCORES: Segment(path / SCORES, session, segment_name, segment_bytes, self._seal),
+        }
+        self._ledger = Segment(path / LEDGER, session, ledger_name)
+        self.is_asked_to_close = False
+        """Whether the writer ends as it should; else nobody has closed it."""
+        self._last_ledger: Ledger | None = None
+        self._due = 0.0
+        self._kept_blobs: set[str] = set()
+        self._reasons_told: set[str] = set()
+        self._sealer: ThreadPoolExecutor | None = None
+        self._sealing: list[Future[Path]] = []
+
+    def write(self, jobs: Sequence[Job]) -> None:
+        """Write lines; those of one folder in one go."""
+        for job in jobs:
+            for blob in job.blobs:
+                self._keep_blob(blob)
+        for folder in (ROLLOUTS, SCORES):
+            self._append(folder, [job for job in jobs if job.folder == folder])
+
+    def keep_up(self) -> None:
+        """Bring to the disk what has waited long enough."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + LEDGER_SECONDS
+            self.sync()
+
+    def sync(self) -> None:
+        """Bring everything to the disk, the ledger last, so that it never speaks of lines that are not there yet."""
+        for segment in self._segments.values():
+            self._sync_segment(segment)
+        self._write_ledger()
+        self._sync_segment(self._ledger)
+
+    def close(self) -> None:
+        """Write the final ledger, give back the files, and wait for segments that are being sealed."""
+        self._tally.closed = self.is_asked_to_close
+        self.sync()
+        for segment in (*self._segments.values(), self._ledger):
+            segment.close()
+        if self._sealer is not None:
+            self._sealer.shutdown(wait=True)
+            self._note_sealed()
+
+    def let_go(self) -> None:
+        """Forget files that belong to another process, from which this one was forked."""
+        for segment in (*self._segments.values(), self._ledger):
+            segment.let_go()
+
+    def lost(self, reason: str, what: str, error: BaseException | None = None) -> str:
+        """Tell of a loss, once for each reason; returns the reason."""
+        self._tally.lose()
+        if reason not in self._reasons_told:
+            self._reasons_told.add(reason)
+            logger.warning(
+                "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
+                what, self._path, reason if error is None else f"{reason}, {error}",
+            )  # fmt: skip
+        return reason
+
+    def _append(self, folder: str, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
+        try:
+            self._segments[folder].append([job.data for job in jobs])
+        except Exception as error:  # noqa: BLE001 - recording never stops the caller
+            if len(jobs) == 1:
+                self._drop(jobs[0], self.lost(_reason(error), _what(folder), error))
+            else:  # some of them may still fit
+                for job in jobs:
+                    self._append(folder, [job])
+        else:
+            for job in jobs:
+                self._tally.record(job.rollout) if folder == ROLLOUTS else self._tally.score()
+
+    def _drop(self, job: Job, reason: str) -> None:
+        if job.folder == ROLLOUTS:
+            self._tally.drop(job.rollout, reason)
+        else:
+            self._tally.drop_score(reason)
+
+    def _keep_blob(self, blob: Blob) -> None:
+        if blob.name in self._kept_blobs:
+            return
+        try:
+            if blob.data is not None:
+                write_blob(self._path / BLOBS, blob.name, blob.data, self._session)
+            elif not blob_path(self._path / BLOBS, blob.name).is_file():
+                self._tally.drop_blob(self.lost("no data", "a blob"))
+                return
+        except Exception as error:  # noqa: BLE001 - recording never stops the caller
+            self._tally.drop_blob(self.lost(_reason(error), "a blob", error))
+        else:
+            self._kept_blobs.add(blob.name)
+
+    def _write_ledger(self) -> None:
+        ledger = self._tally.ledger(self._run, self._session)
+        last = self._last_ledger
+        if last is not None and replace(ledger, at=last.at) == last:
+            return
+        try:
+            self._ledger.append([encode_ledger(ledger)])
+            self._last_ledger = ledger
+        except OSError as error:
+            self.lost(_reason(error), "a line of the ledger", error)
+
+    def _sync_segment(self, segment: Segment) -> None:
+        try:
+            segment.sync()
+        except OSError as error:
+            self.lost(_reason(error), "what was written since the last flush", error)
+
+    def _seal(self, path: Path) -> None:
+        """Have a full segment sealed by a thread of its own: the next lines need not wait for it."""
+        if self._sealer is None:
+            self._sealer = ThreadPoolExecutor(1, thread_name_prefix="rolltrace-seal")
+        self._note_sealed()
+        try:
+            self._sealing.append(self._sealer.submit(seal_file, path))
+        except RuntimeError:  # the interpreter is shutting down, and begins nothing new
+            logger.debug("%s is not sealed at exit", path)
+
+    def _note_sealed(self) -> None:
+        waiting = []
+        for future in self._sealing:
+            if not future.done():
+                waiting.append(future)
+            elif (error := future.exception()) is not None:
+                # Nothing is lost: the plain segment stands, and `rolltrace compact` will try again.
+                logger.warning("Could not seal a segment of %s: %s. It stays as it is.", self._path, error)
+        self._sealing = waiting
+
+
+def _what(folder: str) -> str:
+    return "a rollout" if folder == ROLLOUTS else "a score"
+
+
+def _reason(error: Exception) -> str:
+    """A stable name for what went wrong, such as `ENOSPC`."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return errno.errorcode.get(error.errno, f"errno {error.errno}")
+    return "bad name" if isinstance(error, RolltraceError) else type(error).__name__

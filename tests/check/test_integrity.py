@@ -1,0 +1,369 @@
+"""Each audit finds its fault, made by hand in the bytes of a real run; and nothing is found where nothing is wrong."""
+
+import pytest
+
+from rolltrace.check.check import check_run
+from rolltrace.check.finding import Severity
+from rolltrace.check.registry import built_in
+
+# Each fault is one function that is handed the run, and the audits that must see it. Nothing else may.
+
+
+def copy_run_file_away(run):
+    (run.path / "run.json").unlink()
+
+
+def spoil_run_file(run):
+    (run.path / "run.json").write_bytes(b'{"v":1,"id":')
+
+
+def newer_run_file(run):
+    text = (run.path / "run.json").read_text()
+    (run.path / "run.json").write_text(text.replace('"v": 1', '"v": 99'))
+
+
+def lose_scores_folder(run):
+    run.scores.unlink()
+    (run.path / "scores").rmdir()
+
+
+def flip_a_bit(run):
+    data = bytearray(run.rollouts.read_bytes())
+    data[data.index(b"1 + 1?")] ^= 1
+    run.rollouts.write_bytes(data)
+
+
+def garble_a_score(run):
+    data = bytearray(run.scores.read_bytes())
+    data[data.index(b"1.25")] ^= 1
+    run.scores.write_bytes(data)
+
+
+def write_no_record(run):
+    run.forge(run.rollouts, 4, status="splendid")
+
+
+def tear_the_end(run):
+    run.rollouts.write_bytes(run.rollouts.read_bytes() + run.lines(run.rollouts)[0][:-40])
+
+
+def cut_the_last_line(run):
+    run.rollouts.write_bytes(run.rollouts.read_bytes()[:-5])
+
+
+def write_a_newer_version(run):
+    run.forge(run.rollouts, 4, v=99, brand_new=True)
+
+
+def lose_the_first_file(run):
+    run.rollouts.rename(run.rollouts.with_name(run.rollouts.name.replace("-000000", "-000002")))
+
+
+def put_notes_beside(run):
+    (run.path / "rollouts" / "notes.txt").write_text("mine")
+
+
+def make_a_folder_of_a_name(run):
+    (run.path / "rollouts" / "someone-000000.jsonl").mkdir()
+
+
+def leave_a_temporary_file(run):
+    (run.path / "rollouts" / ".someone-000000.jsonl.zst.1").write_bytes(b"half")
+
+
+def break_the_sum(run):
+    run.forge(run.ledger, -1, dispatched=9)
+
+
+def delete_lines(run):
+    run.rollouts.write_bytes(b"".join(run.lines(run.rollouts)[:4]))
+
+
+def hide_a_loss_behind_a_copy(run):
+    lines = run.lines(run.rollouts)
+    run.rollouts.write_bytes(b"".join([lines[0], lines[0], *lines[2:]]))
+
+
+def delete_scores(run):
+    run.scores.write_bytes(run.lines(run.scores)[0])
+
+
+def delete_all_files_of_a_session(run):
+    run.rollouts.unlink()
+    run.scores.unlink()
+
+
+def count_too_few(run):
+    run.forge(run.ledger, -1, dispatched=4, recorded=4)
+
+
+def drop_some(run):
+    run.forge(run.ledger, -1, dispatched=8, dropped={"ENOSPC": 3})
+
+
+def drop_scores(run):
+    run.forge(run.ledger, -1, scores_dropped={"ENOSPC": 3})
+
+
+def drop_blobs(run):
+    run.forge(run.ledger, -1, blobs_dropped={"ENOSPC": 3})
+
+
+def refuse_some(run):
+    run.forge(run.ledger, -1, dispatched=6, unrecordable={"not one line": 1})
+
+
+def die_in_flight(run):
+    run.forge(run.ledger, -1, dispatched=7, in_flight=2, closed=False)
+
+
+def close_in_flight(run):
+    run.forge(run.ledger, -1, dispatched=7, in_flight=2)
+
+
+def never_close(run):
+    run.forge(run.ledger, -1, closed=False)
+
+
+def lose_the_ledger(run):
+    run.ledger.unlink()
+
+
+def repeat_a_rollout(run):
+    run.repeat(run.rollouts, 0)
+
+
+def repeat_a_score(run):
+    run.repeat(run.scores, 0)
+
+
+def play_the_same_twice(run):
+    run.repeat(run.rollouts, 0, id="another")
+
+
+def name_another_run(run):
+    run.forge(run.rollouts, 0, run="another")
+
+
+def score_another_run(run):
+    run.forge(run.scores, 1, run="another")
+
+
+def keep_books_of_another_run(run):
+    run.forge(run.ledger, -1, run="another")
+
+
+def lose_the_first_attempt(run):
+    run.remove(run.rollouts, 2)
+
+
+def lose_a_member(run):
+    run.remove(run.rollouts, 0)
+
+
+def number_a_member_below_zero(run):
+    run.repeat(run.rollouts, 0, id="another", index=-1)
+
+
+def miscount_the_steps(run):
+    run.forge(run.rollouts, 3, reward=2.0, reward_so_far=2.0)
+
+
+def leave_out_the_grade(run):
+    run.forge(run.rollouts, 0, reward=1.0, reward_so_far=1.0)
+
+
+def reward_something_else(run):
+    run.forge(run.rollouts, 3, reward=2.0)
+
+
+def clamp_wrongly(run):
+    run.forge(run.rollouts, 1, unclamped_reward=3.0)
+
+
+def clamp_above_zero(run):
+    run.forge(run.rollouts, 1, reward=0.5)
+
+
+def clamp_nothing(run):
+    run.forge(run.rollouts, 4, unclamped_reward=1.0)
+
+
+def reward_a_failure(run):
+    run.forge(run.rollouts, 2, reward=1.0)
+
+
+def never_grade(run):
+    run.remove(run.scores, 0)
+
+
+def grade_without_adding_up(run):
+    run.forge(run.scores, 0, value=9.0)
+
+
+def grade_clamped_above_zero(run):
+    run.forge(run.scores, 0, lambda score: score["data"].update(unclamped_reward=1.25))
+
+
+def grade_on_another_sum(run):
+    run.forge(run.scores, 0, lambda score: score["data"].update(reward_so_far=2.0), value=2.25)
+
+
+def reward_nan(run):
+    def change(rollout):
+        rollout.update(reward="NaN", reward_so_far="NaN")
+        rollout["steps"][0]["reward"] = "NaN"
+
+    run.forge(run.rollouts, 3, change)
+
+
+def env_reward_infinite(run):
+    run.forge(run.rollouts, 3, lambda rollout: rollout["steps"][0].update(env_reward="-Infinity"))
+
+
+def grade_nan(run):
+    def change(rollout):
+        rollout.update(reward="NaN", reward_so_far="NaN")
+        rollout["grade"]["reward"] = "NaN"
+
+    run.forge(run.rollouts, 0, change)
+
+
+def number_behind_a_reward_nan(run):
+    run.forge(run.rollouts, 3, lambda rollout: rollout["steps"][0]["reward_data"].update(correct="Infinity"))
+
+
+def number_behind_a_grade_nan(run):
+    run.forge(run.rollouts, 0, lambda rollout: rollout["grade"]["reward_data"].update(style="NaN"))
+
+
+def score_nan(run):
+    run.forge(run.scores, 1, value="NaN")
+
+
+def score_a_stranger(run):
+    run.forge(run.scores, 1, group=None, rollout="nobody")
+
+
+def score_a_strange_group(run):
+    run.forge(run.scores, 1, lambda score: score["group"].update(iteration=7))
+
+
+def score_nothing(run):
+    run.forge(run.scores, 1, group=None)
+
+
+def score_two_things(run):
+    run.forge(run.scores, 1, rollout=run.records(run.rollouts)[0]["id"])
+
+
+def score_null(run):
+    run.forge(run.scores, 1, value=None)
+
+
+def score_failed(run):
+    failure = {"layer": "grader", "type": "ValueError", "message": "no", "traceback": ""}
+    run.forge(run.scores, 1, value=None, error=failure)
+
+
+def lose_a_blob(run):
+    for blob in (run.path / "blobs").iterdir():
+        blob.unlink()
+
+
+def change_a_blob(run):
+    for blob in (run.path / "blobs").iterdir():
+        blob.write_bytes(b"another picture")
+
+
+FAULTS = [
+    (copy_run_file_away, {"run_file"}),
+    (spoil_run_file, {"run_file"}),
+    (newer_run_file, {"run_file"}),
+    (lose_scores_folder, {"missing_folders", "lost_lines", "reward_missing"}),
+    (flip_a_bit, {"damaged", "lost_lines", "index_gaps"}),
+    (garble_a_score, {"damaged", "lost_lines", "reward_missing"}),
+    (write_no_record, {"damaged", "lost_lines", "unknown_rollout"}),
+    (tear_the_end, {"torn_tails"}),
+    (cut_the_last_line, {"torn_tails", "lost_lines", "unknown_rollout"}),
+    (write_a_newer_version, {"newer_version", "unknown_rollout"}),
+    (lose_the_first_file, {"missing_segments"}),
+    (put_notes_beside, {"strange_files"}),
+    (make_a_folder_of_a_name, {"damaged"}),
+    (leave_a_temporary_file, {"leftovers"}),
+    (break_the_sum, {"ledger_sums"}),
+    (delete_lines, {"lost_lines", "unknown_rollout"}),
+    (hide_a_loss_behind_a_copy, {"lost_lines", "duplicate_id"}),
+    (delete_scores, {"lost_lines"}),
+    (delete_all_files_of_a_session, {"lost_lines"}),
+    (count_too_few, {"uncounted_lines"}),
+    (drop_some, {"dropped"}),
+    (drop_scores, {"dropped"}),
+    (drop_blobs, {"dropped"}),
+    (refuse_some, {"dropped"}),
+    (die_in_flight, {"unfinished_rollouts", "open_sessions"}),
+    (close_in_flight, {"unfinished_rollouts"}),
+    (never_close, {"open_sessions"}),
+    (lose_the_ledger, {"missing_ledgers"}),
+    (repeat_a_rollout, {"duplicate_id", "lost_lines"}),
+    (repeat_a_score, {"duplicate_id"}),
+    (play_the_same_twice, {"duplicate_identity"}),
+    (name_another_run, {"foreign_records"}),
+    (score_another_run, {"foreign_records"}),
+    (keep_books_of_another_run, {"foreign_records"}),
+    (lose_the_first_attempt, {"attempt_gaps"}),
+    (lose_a_member, {"index_gaps"}),
+    (number_a_member_below_zero, {"index_gaps"}),
+    (miscount_the_steps, {"reward_parts"}),
+    (leave_out_the_grade, {"reward_parts"}),
+    (reward_something_else, {"reward_total"}),
+    (clamp_wrongly, {"reward_total"}),
+    (clamp_above_zero, {"reward_total"}),
+    (clamp_nothing, {"reward_total"}),
+    (reward_a_failure, {"reward_of_failure"}),
+    (never_grade, {"reward_missing"}),
+    (grade_without_adding_up, {"group_reward"}),
+    (grade_clamped_above_zero, {"group_reward"}),
+    (grade_on_another_sum, {"group_reward_base"}),
+    (reward_nan, {"non_finite_reward"}),
+    (env_reward_infinite, {"non_finite_reward"}),
+    (grade_nan, {"non_finite_reward"}),
+    (number_behind_a_reward_nan, {"non_finite_data"}),
+    (number_behind_a_grade_nan, {"non_finite_data"}),
+    (score_nan, {"non_finite_score"}),
+    (score_a_stranger, {"unknown_rollout"}),
+    (score_a_strange_group, {"unknown_group"}),
+    (score_nothing, {"aimless_score"}),
+    (score_two_things, {"aimless_score"}),
+    (score_null, {"failed_score"}),
+    (score_failed, {"failed_score"}),
+    (lose_a_blob, {"missing_blobs"}),
+    (change_a_blob, {"damaged_blobs"}),
+]
+
+
+def test_a_run_with_nothing_wrong(run):
+    """Retries, clamped rewards, late grades and pictures are nothing to complain of."""
+    report = check_run(run.path)
+    assert report.ok
+    assert report.found == []
+    assert (report.rollouts, report.scores, report.sessions) == (5, 2, 1)
+    assert report.files == 4
+    assert {result.audit for result in report.results} == {audit.name for audit in built_in()}
+
+
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_fault_is_found(run, fault, expected):
+    """The audits of this fault find it, and no other does."""
+    fault(run)
+    report = check_run(run.path)
+    assert {result.audit: result.findings for result in report.found}.keys() == expected
+    assert all(result.error is None for result in report.results)
+    severities = {audit.name: audit.severity for audit in built_in()}
+    assert report.ok == all(severities[name] is Severity.INFO for name in expected)
+
+
+def test_every_audit_has_a_fault():
+    """An audit that nobody has seen to find something is not finished."""
+    tried = {"sealed_twice"}.union(*(expected for _, expected in FAULTS))  # tried below
+    assert {audit.name for audit in built_in()} == tried

@@ -1,0 +1,143 @@
+"""`rolltrace check`: what a person and a program are told, and the exit code."""
+
+import json
+
+import pytest
+
+from rolltrace.check.registry import built_in
+from rolltrace.trace.codec import seal
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold]"
+
+
+def forge(file, **fields):
+    """Change the last line of a file, with a right checksum."""
+    lines = file.read_bytes().splitlines(keepends=True)
+    record = json.loads(lines[-1])
+    del record["crc"]
+    lines[-1] = seal(json.dumps(record | fields).encode())
+    file.write_bytes(b"".join(lines))
+
+
+@pytest.fixture
+def path(make_run, one_plus_one):
+    return make_run(one_plus_one, one_plus_one)
+
+
+def only_file(path, folder):
+    (file,) = (path / folder).iterdir()
+    return file
+
+
+def test_nothing_wrong(rolltrace, path):
+    """A sound run is told so, with what was looked at, and ends with 0."""
+    shown = rolltrace("check", path)
+    assert shown.exit_code == 0
+    assert "2 rollouts and 0 scores of 1 session" in shown.stdout
+    assert f"{len(built_in())} audits" in shown.stdout
+    assert shown.stdout.rstrip().endswith("✓ nothing wrong")
+    assert shown.stderr == ""
+
+
+def test_a_finding_is_told_with_where_to_look(rolltrace, path):
+    """An error names its audit, why it matters, the rollout as `show` takes it, and ends with 1."""
+    forge(only_file(path, "rollouts"), reward=7.0)
+    shown = rolltrace("check", path)
+    assert shown.exit_code == 1
+    assert "✗ reward_total  error  1 finding" in shown.stdout
+    assert "reward is 7.0, reward_so_far is 1.0" in shown.stdout
+    assert "What it was trained on is not what it earned." in shown.stdout
+    assert "train/sums/0/two/1" in shown.stdout
+    assert "1 error" in shown.stdout
+    command = shown.stdout.rstrip().splitlines()[-1]
+    assert command.startswith("To look at one:")
+    identifier = command.split()[-1]
+    assert rolltrace("show", path, identifier).exit_code == 0
+
+
+def test_what_is_worth_knowing_fails_nothing(rolltrace, path):
+    """An info is shown, and the exit code is 0."""
+    (path / "rollouts" / ".left.zst").write_bytes(b"half")
+    shown = rolltrace("check", path)
+    assert shown.exit_code == 0
+    assert "leftovers" in shown.stdout
+    assert "✓ nothing wrong, 1 worth knowing" in shown.stdout
+
+
+def test_more_findings_than_are_shown(rolltrace, path):
+    """The rest is counted, and how to see it is said."""
+    for number in range(5):
+        (path / "rollouts" / f"notes{number}.txt").write_text("mine")
+    shown = rolltrace("check", path, "--most", 2)
+    assert "5 findings" in shown.stdout
+    assert "… and 3 more: --most 5 shows all" in shown.stdout
+    assert "notes1.txt" in shown.stdout
+    assert "notes2.txt" not in shown.stdout
+    assert "… and" not in rolltrace("check", path, "--most", 5).stdout
+
+
+def test_several_runs(rolltrace, path, tmp_path):
+    """One bad run among several ends with 1; each has its report."""
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "rollouts").mkdir()
+    shown = rolltrace("check", path, tmp_path / "bad")
+    assert shown.exit_code == 1
+    assert "✓ nothing wrong" in shown.stdout
+    assert "✗ run_file" in shown.stdout
+
+
+def test_json(rolltrace, path):
+    """A program gets one object per run, with the findings of every audit."""
+    forge(only_file(path, "rollouts"), reward=7.0)
+    shown = rolltrace("check", path, path, "--json")
+    assert shown.exit_code == 1
+    reports = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert len(reports) == 2
+    assert reports[0]["ok"] is False
+    assert (reports[0]["rollouts"], reports[0]["scores"]) == (2, 0)
+    counts = {result["audit"]: result["count"] for result in reports[0]["results"]}
+    assert counts.keys() == {audit.name for audit in built_in()}
+    assert counts.pop("reward_total") == 1
+    assert set(counts.values()) == {0}
+
+
+def test_audits_can_be_chosen(rolltrace, path):
+    """`--only` and `--skip` decide what is looked at; a wrong name is wrong usage."""
+    forge(only_file(path, "rollouts"), reward=7.0)
+    assert rolltrace("check", path, "--skip", "reward_total").exit_code == 0
+    assert rolltrace("check", path, "--only", "damaged").exit_code == 0
+    assert rolltrace("check", path, "--only", "reward_total").exit_code == 1
+    shown = rolltrace("check", path, "--only", "reward_totl")
+    assert shown.exit_code == 2
+    assert "Did you mean 'reward_total'?" in shown.stderr
+
+
+def test_list(rolltrace):
+    """`--list` says what each audit is for, to people and to programs."""
+    shown = rolltrace("check", "--list")
+    assert shown.exit_code == 0
+    for audit in built_in():
+        assert audit.name in shown.stdout
+        assert audit.about in shown.stdout
+    told = [json.loads(line) for line in rolltrace("check", "--list", "--json").stdout.splitlines()]
+    assert [one["name"] for one in told] == [audit.name for audit in built_in()]
+    assert {one["severity"] for one in told} == {"error", "warning", "info"}
+
+
+def test_wrong_usage(rolltrace, tmp_path):
+    """No run, or a place that is none, ends with 2 and a message."""
+    for words in (("check",), ("check", tmp_path), ("check", tmp_path / "nowhere")):
+        shown = rolltrace(*words)
+        assert shown.exit_code == 2
+        assert "Expected" in shown.stderr
+        assert shown.stdout == ""
+
+
+def test_hostile_text_cannot_steer(rolltrace, path, in_terminal):
+    """Names and messages that a model or a stranger wrote are shown, not obeyed."""
+    forge(only_file(path, "rollouts"), reward=7.0, group=HOSTILE, id=HOSTILE, session=HOSTILE)
+    for shown in (rolltrace("check", path).stdout, in_terminal("check", path, NO_COLOR="1")[1]):
+        assert "␛[31mred" in shown
+        assert "[bold]markup[/bold]" in shown
+        for harmful in ("\x1b[31m", "\x1b]", "\u202e", "\x07"):
+            assert harmful not in shown

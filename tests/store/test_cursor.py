@@ -1,0 +1,273 @@
+"""The cursor over a folder of segments: every sound line once, and every problem once."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.store import lines
+from rolltrace.store.cursor import Cursor, Place
+from rolltrace.store.lines import TORN, Block, split_lines
+from rolltrace.store.problems import MOST_OF_ONE_FILE, Problem, Problems
+from rolltrace.store.sealed import seal_file
+from rolltrace.trace.codec import seal
+from segments import make_run, segment
+
+A, B, C = (seal(b'{"v":1,"id":"%s"}' % name) for name in (b"a", b"b", b"c"))
+FILE = "rollouts/session-000000"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run without records."""
+    return make_run(tmp_path / "run")
+
+
+class Reading:
+    """A cursor, and the problems it reports."""
+
+    def __init__(self, run, covered=None):
+        self.reported = []
+        self.problems = Problems()
+        self.cursor = Cursor(run, "rollouts", self._report, covered, self.problems.settle)
+
+    def _report(self, problem):
+        self.reported.append(problem)
+        self.problems.report(problem)
+
+    def read(self):
+        """The lines that are new."""
+        return [line for _, line in self.cursor.read()]
+
+    @property
+    def places(self):
+        """Where the problems are that stand."""
+        return [(problem.file, problem.offset) for problem in self.problems.all()]
+
+
+def test_goes_on_where_it_stopped(run):
+    """What was read is not read again; what was appended is."""
+    segment(run).write_bytes(A + B)
+    reading = Reading(run)
+    assert list(reading.cursor.read()) == [(Place(FILE, 0, len(A)), A), (Place(FILE, len(A), len(B)), B)]
+    assert reading.cursor.covered == {FILE: len(A + B)}
+    assert reading.read() == []
+    segment(run).write_bytes(A + B + C)
+    assert reading.read() == [C]
+    assert Reading(run, {FILE: len(A)}).read() == [B, C]
+    assert reading.reported == []
+
+
+def test_segments_are_read_in_the_order_of_their_names(run):
+    """Plain and sealed ones stand among each other, each once."""
+    for name, line in (("s-000001", B), ("s-000000", A), ("s-000002", C)):
+        segment(run, name).write_bytes(line)
+    seal_file(segment(run, "s-000001"))
+    reading = Reading(run)
+    assert reading.read() == [A, B, C]
+    assert reading.reported == []
+
+
+def test_sealing_changes_nothing_for_a_reader(run):
+    """A segment that is sealed between two readings is not read again."""
+    segment(run).write_bytes(A + B)
+    reading = Reading(run)
+    assert reading.read() == [A, B]
+    seal_file(segment(run))
+    assert reading.read() == []
+    assert Reading(run, {FILE: len(A)}).read() == [B]
+    assert reading.reported == []
+
+
+def test_file_that_is_sealed_after_it_was_listed_is_read(run):
+    """A plain file that is gone when it is opened is read in its sealed form."""
+    segment(run, "s-000000").write_bytes(A)
+    segment(run, "s-000001").write_bytes(B + C)
+    reading = Reading(run)
+    going = reading.cursor.read()
+    assert next(going)[1] == A
+    seal_file(segment(run, "s-000001"))
+    assert [line for _, line in going] == [B, C]
+    assert reading.reported == []
+
+
+def test_torn_line_is_reported_until_it_is_whole(run):
+    """A last line without its end is named once, is not covered, and is forgiven when the rest of it comes."""
+    segment(run).write_bytes(A + B[:10])
+    reading = Reading(run)
+    assert reading.read() == [A]
+    segment(run).write_bytes(A + B[:20])
+    assert reading.read() == []
+    assert [(problem.offset, problem.passing) for problem in reading.reported] == [(len(A), True)]
+    assert reading.cursor.covered == {FILE: len(A)}
+    segment(run).write_bytes(A + B + C[:5])
+    assert reading.read() == [B]
+    assert reading.places == [(f"{FILE}.jsonl", len(A + B))]
+    segment(run).write_bytes(A + B + C)
+    assert reading.read() == [C]
+    assert reading.places == []
+
+
+def test_torn_line_of_a_sealed_segment_stays_a_problem(run):
+    """Nobody will complete what was sealed."""
+    segment(run).write_bytes(A + B[:10])
+    seal_file(segment(run))
+    reading = Reading(run)
+    assert reading.read() == [A]
+    assert reading.read() == []
+    [problem] = reading.reported
+    assert (problem.file, problem.offset, problem.passing) == (f"{FILE}.jsonl.zst", len(A), False)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\n", b"\x00" * 5000 + b"\n", b"{}\n", b"\xff\xfe\n", A[:-3] + b"\n", A.replace(b'"a"', b'"x"'), A[:-1] + b"\r\n",
+        seal(b'"text"'), seal(b'{"id":"no version"}'), seal(b'{"v":0,"id":"x"}'), seal(b'{"v":"1","id":"x"}'),
+        seal(b"[" * 100_000 + b"]" * 100_000),
+    ],
+)  # fmt: skip
+def test_damaged_line_costs_only_itself(run, damage):
+    """Whatever stands in the place of a line, the lines around it are read, and its place is named once."""
+    segment(run).write_bytes(A + damage + C)
+    reading = Reading(run)
+    assert reading.read() == [A, C]
+    assert reading.read() == []
+    assert [(problem.file, problem.offset) for problem in reading.reported] == [(f"{FILE}.jsonl", len(A))]
+
+
+def test_newer_version_is_refused_by_name(run):
+    """A sound line of a newer version is not returned, and the problem says which version it is."""
+    segment(run).write_bytes(A + seal(b'{"v":99,"id":"x"}') + B)
+    reading = Reading(run)
+    assert reading.read() == [A, B]
+    assert "version 99" in reading.reported[0].message
+
+
+def test_order_of_fields_is_not_relied_on(run):
+    """A line of this version whose version does not come first is a line."""
+    line = seal(b'{"id":"x","v":1}')
+    segment(run).write_bytes(line)
+    assert Reading(run).read() == [line]
+
+
+def test_strange_names_are_reported_once(run):
+    """What is no segment is named and passed over; hidden names are files on their way."""
+    folder = run / "rollouts"
+    segment(run).write_bytes(A)
+    (folder / "notes.txt").touch()
+    (folder / "folder-000000.jsonl").mkdir()
+    os.mkfifo(folder / "pipe-000000.jsonl")
+    (folder / "nowhere-000000.jsonl").symlink_to("nothing")
+    (folder / "device-000000.jsonl").symlink_to("/dev/zero")
+    (folder / "loop-000000.jsonl").symlink_to("loop-000000.jsonl")
+    (folder / ".session-000000.jsonl.zst.0123").write_bytes(b"half")
+    (folder / os.fsdecode(b"\xff\xfe.jsonl")).write_bytes(B)
+    reading = Reading(run)
+    assert sorted(reading.read()) == [A, B]
+    reading.read()
+    assert sorted(problem.file for problem in reading.reported) == [
+        "rollouts/device-000000.jsonl", "rollouts/folder-000000.jsonl", "rollouts/loop-000000.jsonl",
+        "rollouts/notes.txt", "rollouts/nowhere-000000.jsonl", "rollouts/pipe-000000.jsonl",
+    ]  # fmt: skip
+
+
+def test_link_to_a_segment_is_read(run, tmp_path):
+    """A segment may be elsewhere."""
+    (tmp_path / "elsewhere").write_bytes(A)
+    segment(run).symlink_to(tmp_path / "elsewhere")
+    assert Reading(run).read() == [A]
+
+
+def test_missing_folder_is_a_problem_until_it_is_there(run):
+    """A folder that cannot be listed is named once; when it comes, all is well."""
+    (run / "rollouts").rmdir()
+    reading = Reading(run)
+    assert reading.read() == reading.read() == []
+    assert [problem.file for problem in reading.reported] == ["rollouts"]
+    (run / "rollouts").mkdir()
+    segment(run).write_bytes(A)
+    assert reading.read() == [A]
+    assert reading.places == []
+
+
+def test_missing_segment_is_named(run):
+    """A session numbers its segments without gaps, so a gap is a loss; so is a file that was there before."""
+    for number, line in ((0, A), (2, B), (3, C)):
+        segment(run, f"s-{number:06d}").write_bytes(line)
+    reading = Reading(run)
+    assert reading.read() == [A, B, C]
+    assert reading.places == [("rollouts/s-000001.jsonl", None)]
+    segment(run, "s-000003").unlink()
+    reading.read()
+    reading.read()
+    assert reading.places == [("rollouts/s-000001.jsonl", None), ("rollouts/s-000003.jsonl", None)]
+    assert len(reading.reported) == 2
+
+
+def test_number_made_up_by_a_name_costs_little(run):
+    """A segment with a huge number does not make a million problems."""
+    segment(run, "s-999999").write_bytes(A)
+    reading = Reading(run)
+    assert reading.read() == [A]
+    assert 0 < len(reading.reported) <= 100
+
+
+def test_file_that_shrank_is_reported_once(run):
+    """Files only grow: one that is shorter than what was read of it was cut or replaced."""
+    segment(run).write_bytes(A + B)
+    reading = Reading(run)
+    reading.read()
+    segment(run).write_bytes(A)
+    assert reading.read() == reading.read() == []
+    [problem] = reading.reported
+    assert "cut or replaced" in problem.message
+
+
+def test_line_that_is_too_long_is_passed_over(run, monkeypatch):
+    """A line beyond the limit is a problem; the next one is read."""
+    monkeypatch.setattr(lines, "LONGEST_LINE", 100)
+    segment(run).write_bytes(A + b"x" * 101 + b"\n" + B + b"y" * 200)
+    reading = Reading(run)
+    assert reading.read() == [A, B]
+    assert [problem.offset for problem in reading.reported] == [len(A), len(A) + 102 + len(B)]
+
+
+def test_long_line_is_read(run):
+    """A line of many blocks is one line, plain and sealed."""
+    line = seal(b'{"v":1,"id":"x","text":"%s"}' % (b"0123456789" * 500_000))
+    segment(run).write_bytes(A + line + B)
+    assert Reading(run).read() == [A, line, B]
+    seal_file(segment(run))
+    assert Reading(run).read() == [A, line, B]
+
+
+def test_damage_everywhere_is_told_in_short(run):
+    """A file of nothing but damage does not fill the memory with problems."""
+    segment(run).write_bytes(b"\n" * (MOST_OF_ONE_FILE + 500))
+    reading = Reading(run)
+    assert reading.read() == []
+    assert len(reading.places) == MOST_OF_ONE_FILE + 1
+    assert "More than" in reading.problems.all()[-1].message
+
+
+def test_problem_is_the_same_before_and_after_sealing():
+    """One place is one problem, whatever the file is called by then."""
+    problems = Problems()
+    problems.report(Problem(f"{FILE}.jsonl", 3, "first"))
+    problems.report(Problem(f"{FILE}.jsonl.zst", 3, "second"))
+    assert [problem.message for problem in problems.all()] == ["first"]
+    assert str(problems.all()[0]) == f"{FILE}.jsonl, byte 3: first"
+
+
+@given(data=st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x00"])).map(b"".join), cuts=st.sets(st.integers(0, 40)))
+def test_lines_do_not_depend_on_blocks(data, cuts):
+    """However bytes are cut into blocks, the lines are those between line feeds, at their offsets."""
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    blocks = [Block(first, last - first, data[first:last]) for first, last in zip(edges, edges[1:], strict=False)]
+    found = list(split_lines(blocks))
+    whole = [line for line in found if not line.fault]
+    assert b"".join(line.data for line in whole) == data[: data.rfind(b"\n") + 1]
+    assert all(line.data == data[line.offset : line.end] and line.data.count(b"\n") == 1 for line in whole)
+    assert [line.fault for line in found if line.fault] == ([] if data.endswith(b"\n") or not data else [TORN])

@@ -1,0 +1,271 @@
+"""The index of byte offsets: derived, shared, and never believed where it is wrong."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from rolltrace.errors import UnknownNameError
+from rolltrace.store import offsets
+from rolltrace.store.cursor import Place
+from rolltrace.store.offsets import id_of
+from rolltrace.store.offsets_file import OffsetsFile, OffsetsWriter, Range, merge_ranges
+from rolltrace.store.problems import Problem
+from rolltrace.store.reader import RunReader
+from rolltrace.store.sealed import seal_file
+from rolltrace.trace.codec import seal
+from segments import make_run, rollout_line, segment
+
+COUNT = 30
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """An index that is written for a few lines."""
+    monkeypatch.setattr(offsets, "_MOST_LINES", 10)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of two segments, one of them sealed, of thirty rollouts in all."""
+    path = make_run(tmp_path / "run")
+    for number in (0, 1):
+        segment(path, f"s-{number:06d}").write_bytes(b"".join(rollout_line(f"r{i}") for i in range(number, COUNT, 2)))
+    seal_file(segment(path, "s-000000"))
+    return path
+
+
+def check(run, reader=None):
+    """Every rollout is found by its id, and no other is."""
+    reader = reader or RunReader(run)
+    assert [reader.get(f"r{number}").id for number in range(COUNT)] == [f"r{number}" for number in range(COUNT)]
+    with pytest.raises(UnknownNameError, match="nobody"):
+        reader.get("nobody")
+    return reader
+
+
+def index_files(run):
+    return sorted(run.glob("cache/*"))
+
+
+def append(run, *rollouts):
+    with segment(run, "s-000001").open("ab") as file:
+        file.writelines(map(rollout_line, rollouts))
+
+
+def test_little_is_kept_in_memory(run):
+    """A run that is looked through at once leaves no file."""
+    check(run)
+    assert index_files(run) == []
+
+
+def test_index_is_used(run, small, monkeypatch):
+    """What the index covers is not read again."""
+    RunReader(run).offsets.update()
+    assert len(index_files(run)) == 1
+
+    def refuse(*_):
+        raise AssertionError("the segments were looked through")
+
+    monkeypatch.setattr(offsets, "id_of", refuse)
+    reader = RunReader(run)
+    reader.offsets.update()
+    assert reader.get("r7").id == "r7"
+    assert reader.get("r8").id == "r8"
+
+
+def test_what_came_later_is_found(run, small):
+    """An index that covers a part is completed by what is new."""
+    check(run)
+    append(run, "late")
+    assert RunReader(run).get("late").id == "late"
+    reader = check(run)
+    append(run, "later")
+    assert reader.get("later").id == "later"
+
+
+def test_files_are_few(run, small):
+    """Small files are absorbed into larger ones, so their number grows with the logarithm, and all is still found."""
+    names = []
+    for batch in range(40):
+        names.extend(f"b{batch}-{number}" for number in range(12))
+        append(run, *names[-12:])
+        RunReader(run).offsets.update()
+    assert len(index_files(run)) <= 6
+    reader = check(run)
+    assert [reader.get(name).id for name in names] == names
+
+
+def test_files_may_be_deleted_at_any_time(run, small):
+    """A reader that has the index open, and one that comes after, both find everything."""
+    reader = check(run)
+    for path in index_files(run):
+        path.unlink()
+    check(run, reader)
+    check(run)
+    assert index_files(run) != []
+    (run / "cache").rename(run / "other")
+    check(run, reader)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"SQLite format 3\x00" + bytes(5000)])
+def test_what_is_no_index_is_replaced(run, small, content):
+    """A file that is none is deleted, and the index is made again."""
+    check(run)
+    [path] = index_files(run)
+    path.write_bytes(content)
+    check(run)
+    assert path not in index_files(run)
+
+
+def test_damaged_index_never_misleads(run, small):
+    """Whatever happens to the bytes of an index, every rollout is found, and only that one."""
+    check(run)
+    [path] = index_files(run)
+    whole = path.read_bytes()
+    chance = random.Random(3)
+    for _ in range(40):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 1, 5, 50])):
+            # The first pages have all that there is; the rest of a small database is empty.
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        if chance.random() < 0.3:
+            del data[chance.randrange(len(data)) :]
+        for other in index_files(run):
+            other.unlink()
+        path.write_bytes(data)
+        check(run)
+
+
+def test_index_of_other_files_is_not_believed(run, small):
+    """An index that belongs to segments as they were before is made again."""
+    check(run)
+    for number in (0, 1):
+        lines = [rollout_line(f"r{i}", "longer than before") for i in range(number, COUNT, 2)]
+        segment(run, f"s-{number:06d}").write_bytes(b"".join(reversed(lines)))
+    (run / "rollouts/s-000000.jsonl.zst").unlink()
+    check(run)
+
+
+def test_wrong_place_is_looked_up_again(run, tmp_path):
+    """A place that holds another rollout, or that is outside of the run, is not believed."""
+    writer = OffsetsWriter(run / "cache")
+    writer.add([("r1", Place("rollouts/s-000000", 0, 10)), ("r2", Place("rollouts/../../secret", 0, 10))])
+    writer.cover([Range("rollouts/s-000000", 0, 10**6), Range("rollouts/s-000001", 0, 10**6)], [])
+    writer.finish().close()
+    (tmp_path / "secret.jsonl").write_bytes(rollout_line("r2"))
+    assert RunReader(run).get("r1").id == "r1"
+
+
+def test_problems_are_kept(run, small):
+    """A reader that uses the index knows what was wrong with what it covers."""
+    with segment(run, "s-000001").open("ab") as file:
+        file.write(b"damage\n" + seal(b'{"v":1}') + rollout_line("last"))
+    RunReader(run).offsets.update()
+    reader = RunReader(run)
+    assert reader.get("r1").id == "r1"
+    assert [problem.file for problem in reader.problems] == ["rollouts/s-000001.jsonl"] * 2
+    assert [problem.offset for problem in reader.problems] == sorted(problem.offset for problem in reader.problems)
+
+
+def test_first_of_two_stands(run, small):
+    """Of two lines with one id, the first is found, in one file of the index or in two."""
+    RunReader(run).offsets.update()
+    with segment(run, "s-000001").open("ab") as file:
+        file.writelines(rollout_line(name, "second") for name in ["r0", "new", *(f"x{number}" for number in range(40))])
+        file.write(rollout_line("new", "third"))
+    for reader in (RunReader(run), RunReader(run)):
+        reader.offsets.update()
+        assert reader.get("r0").messages[0].content == "2 + 2?"
+        assert reader.get("new").messages[0].content == "second"
+
+
+def test_place_for_no_file_costs_only_speed(run, small):
+    """A run whose cache cannot be written to is read all the same."""
+    (run / "cache").write_bytes(b"a file, where there should be a folder")
+    reader = check(run)
+    append(run, *(f"x{number}" for number in range(25)))
+    assert reader.get("x24").id == "x24"
+    check(run, reader)
+
+
+def test_builders_do_not_disturb_each_other(run):
+    """Processes that make the index at once, while it is deleted, all find everything."""
+    program = (
+        "import sys, pathlib\n"
+        "from rolltrace.store import offsets\n"
+        "from rolltrace.store.reader import RunReader\n"
+        "offsets._MOST_LINES = 10\n"
+        "for turn in range(15):\n"
+        "    reader = RunReader(sys.argv[1])\n"
+        f"    assert [reader.get(f'r{{n}}').id for n in range({COUNT})] == [f'r{{n}}' for n in range({COUNT})]\n"
+        "    for path in pathlib.Path(sys.argv[1]).glob('cache/*') if turn % 5 == 4 else ():\n"
+        "        path.unlink(missing_ok=True)\n"
+    )
+    builders = [subprocess.Popen([sys.executable, "-c", program, str(run)]) for _ in range(3)]
+    assert [builder.wait(timeout=60) for builder in builders] == [0, 0, 0]
+    check(run)
+    assert not list(run.glob("cache/.*"))
+
+
+def test_interrupted_building_starts_over(run, small, monkeypatch):
+    """What was read when a person interrupted is not taken for indexed, and no half file stays."""
+    reader = RunReader(run)
+    real = id_of
+
+    def interrupt(line):
+        if b'"r9"' in line:
+            raise KeyboardInterrupt
+        return real(line)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(offsets, "id_of", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reader.get("r29")
+    assert index_files(run) == []
+    check(run, reader)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"v":1,"id":"plain","x":1}', "plain"),
+        (b'{"v":1,"id":"a\\"b","x":1}', 'a"b'),
+        ('{"v":1,"id":"é"}'.encode(), "é"),
+        (b'{"id":"late","v":1}', "late"),
+        (b'{"v":1,"id":7}', None),
+        (b'{"v":1,"id":"\xff"}', None),
+        (b'{"v":1,"id":"open', None),
+        (b"", None),
+    ],
+)
+def test_id_of_a_line(line, expected):
+    """The quick way to an id gives what reading the whole line gives."""
+    assert id_of(line) == expected
+
+
+def test_ids_that_are_no_text_are_not_found(run, small):
+    """Asking for an id that no file could hold is no crash."""
+    check(run)
+    with pytest.raises(UnknownNameError):
+        RunReader(run).get("\ud800")
+
+
+def test_ranges_that_touch_are_one():
+    """Coverage counts from the first byte on, over the edges of files of the index."""
+    assert merge_ranges([Range("b", 0, 5), Range("a", 10, 20), Range("a", 0, 10), Range("a", 25, 30)]) == [
+        Range("a", 0, 20), Range("a", 25, 30), Range("b", 0, 5),
+    ]  # fmt: skip
+
+
+def test_gap_in_the_index_is_looked_through(run, small):
+    """Where a file of the index is gone, what it covered is read again."""
+    end = segment(run, "s-000001").stat().st_size
+    append(run, *(f"x{number}" for number in range(12)))
+    writer = OffsetsWriter(run / "cache")
+    writer.cover([Range("rollouts/s-000001", end, end + 10)], [Problem("rollouts/s-000001.jsonl", end, "old")])
+    file = writer.finish()
+    assert OffsetsFile.open(file.path).ranges == [Range("rollouts/s-000001", end, end + 10)]
+    reader = check(run)
+    assert reader.get("x11").id == "x11"
