@@ -10,7 +10,7 @@ from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Identity, Tokens, Usage
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One question to a policy."""
 
     messages: tuple[Message, ...]
@@ -25,7 +25,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Which part in the env this answer plays: `policy`, `grader`, `answerer`, `opponent`."""
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
+class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One answer."""
 
     message: Message

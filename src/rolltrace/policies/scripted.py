@@ -35,7 +35,11 @@ class ScriptedPolicy(ABC):
         reply = self.reply(request)
         if inspect.isawaitable(reply):
             reply = await reply
-        return as_completion(reply, self.count_tokens(request))
+        completion = as_completion(reply)
+        if completion.usage is not None:
+            return completion
+        usage = Usage(self.count_tokens(request), count_words(completion.message))
+        return msgspec.structs.replace(completion, usage=usage)
 
     def count_tokens(self, request: Request) -> int:
         """A simple count that grows with the prompt: words, and a little for each message and tool."""
@@ -73,15 +77,11 @@ class Scripted(ScriptedPolicy):
         return self.replies[request.step]
 
 
-def as_completion(reply: Reply, prompt_tokens: int) -> Completion:
+def as_completion(reply: Reply) -> Completion:
     """The completion that a reply stands for; an exception is raised."""
     if isinstance(reply, Exception):
         raise reply.with_traceback(None)  # it may be raised many times, and would gather a traceback each time
-    completion = completion_of(reply)
-    if completion.usage is not None:
-        return completion
-    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=count_words(completion.message))
-    return msgspec.structs.replace(completion, usage=usage)
+    return completion_of(reply)
 
 
 def count_words(message: Message) -> int:

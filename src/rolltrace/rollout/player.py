@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rolltrace.cancellation import is_being_cancelled
-from rolltrace.envs.base import STEP_MAPS, Env, Observation, StepResult
+from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
 from rolltrace.policies.base import Completion, Request
@@ -37,6 +37,9 @@ CORRECTION = (
     "None of your tool calls could be read: {errors}. "
     "Call a tool again, with the arguments as one valid JSON object, or answer without a tool."
 )
+
+
+_NOTHING_TOLD = StepResult(0.0, done=False)
 
 
 class Player:
@@ -318,13 +321,17 @@ class Player:
         result: StepResult | None = None,
     ) -> None:
         """Add the step; without a result the env was not asked, and the reward is a limit's."""
-        told: dict[str, Any] = {}
-        if result is not None:
-            told = {name: getattr(result, name) for name in STEP_MAPS} | {"env_reward": result.reward}
         raw = completion.raw
+        told = _NOTHING_TOLD if result is None else result
         self.draft.step(
             completion.message,
             reward=reward,
+            env_reward=None if result is None else result.reward,
+            reward_data=told.reward_data,
+            env_state=told.env_state,
+            extra=told.extra,
+            metrics=told.metrics,
+            logs=told.logs,
             tools=request.tools,
             sampling=request.sampling,
             termination=completion.termination,
@@ -334,7 +341,6 @@ class Player:
             usage=completion.usage,
             seconds=seconds,
             tokens=completion.tokens,
-            **told,
         )
 
     def _take_in(self, observation: Observation) -> None:

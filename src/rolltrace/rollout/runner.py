@@ -128,8 +128,10 @@ class _Crowd:
         self.playing.add(task)
 
     def _episode_ended(self, seats: int) -> None:
+        had_room = self.has_room
         self._rollouts -= seats
-        self._news.put_nowait(None)
+        if self.has_room and not had_room:
+            self._news.put_nowait(None)
 
     async def next_finished(self) -> GroupResult | None:
         task = await self._news.get()

@@ -1,8 +1,11 @@
 """A rollout while it is being played: each fact is frozen the moment it is known, and encoded once."""
 
+import contextlib
 import os
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -19,6 +22,8 @@ from rolltrace.trace.numbers import wire_floats, wire_number, wire_numbers
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Call, Grade, Header, Outcome, Range, Rollout, Tokens, Usage
 from rolltrace.trace.sound import (
+    is_plain_header,
+    is_sound_sampling,
     sound_call,
     sound_float,
     sound_grade,
@@ -39,9 +44,13 @@ _EMPTY: dict[str, Any] = {}
 _NOTHING = msgspec.Raw(b"{}")
 
 
+_chance = random.Random()  # noqa: S311 - ids are unique, not secret; the system's own chance is slow to ask
+os.register_at_fork(after_in_child=_chance.seed)
+
+
 def new_id() -> str:
     """An id that is unique everywhere and sorts by time."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+    return f"{time.time_ns() // 1_000_000:012x}{_chance.getrandbits(80):020x}"
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -296,7 +305,7 @@ class Draft:
         fields = {
             "messages": conversation.messages,
             "tools": list(self._tools),
-            "sampling": [wire_sampling(sampling) for sampling in self._sampling],
+            "sampling": [encoded_sampling(sampling) for sampling in self._sampling],
             "steps": [self._settled(row) for row in self._steps] if conversation.is_rearranged else self._steps,
             "final": conversation.settled(conversation.ranges),
             "pending_prompt": None if self._sent is None else conversation.settled(self._sent),
@@ -322,6 +331,9 @@ class Draft:
         return f"steps[{len(self._steps)}].{field}"
 
     def _encode_header(self, header: Header) -> bytes:
+        if is_plain_header(header):
+            with contextlib.suppress(Exception):  # such as text that UTF-8 cannot hold
+                return json_encoder.encode(header)[:-1]
         wire = sound_header(header, self.notes)
         wire["env_args"] = plain_mapping(header.env_args, "env_args", self.notes)
         wire["task_data"] = plain_mapping(header.task_data, "task_data", self.notes)
@@ -335,7 +347,7 @@ class Draft:
         return index
 
     def _sampling_index(self, sampling: Sampling) -> int:
-        sound = sound_sampling(sampling, self._at("sampling"), self.notes)
+        sound = sampling if is_sound_sampling(sampling) else sound_sampling(sampling, self._at("sampling"), self.notes)
         index = self._sampling.setdefault(sound, len(self._sampling))
         self._last_sampling, self._last_sampling_at = sampling, index
         return index
@@ -380,6 +392,16 @@ class Draft:
             yield from call.prompt
             if call.reply is not None:
                 yield call.reply
+
+
+@lru_cache(maxsize=64)
+def encoded_sampling(sampling: Sampling) -> msgspec.Raw | dict[str, Any]:
+    """Settings as they are written; a run has few, and each of its rollouts names one."""
+    fields = wire_sampling(sampling)
+    try:
+        return msgspec.Raw(json_encoder.encode(fields))
+    except Exception:  # noqa: BLE001 - as below: whoever encodes the rollout will clean it, and note that
+        return fields
 
 
 def _encode(fields: dict[str, Any], notes: list[Note]) -> bytes:

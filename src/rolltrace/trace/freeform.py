@@ -18,7 +18,7 @@ import math
 import re
 import reprlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -38,6 +38,7 @@ MAX_TEXT = 1 << 26
 MAX_NOTES = 32
 """One free-form place leaves at most so many notes; one more says how many there would have been."""
 
+_SMALL = 1 << 62
 _DEEPEST_READ = 2 * MAX_DEPTH
 _LONGEST_DESCRIPTION = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -62,7 +63,7 @@ class Placeholder(dict[str, str]):
 
 def plain_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
     """A user's mapping as a fresh dict of plain JSON values, sharing nothing that can change."""
-    if type(values) is dict and _is_flat(values):
+    if type(values) is dict and is_flat(values):
         return dict(values)
     plain = plain_value(values, path, notes)
     if type(plain) is dict and not (_is_marker(plain) and not next(iter(plain)).startswith("$$")):
@@ -70,24 +71,27 @@ def plain_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
     return {"value": plain}
 
 
-def _is_flat(values: dict[Any, Any]) -> bool:
+def is_flat(values: dict[Any, Any]) -> bool:
     """Whether a map holds only what JSON has, one level deep: most do, and copying such a map is all there is to do."""
     text = 0
     for key, value in values.items():
-        is_fine = _FLAT.get(type(value))
-        if is_fine is None or not is_fine(value) or type(key) is not str or not key.isascii() or key.startswith("$"):
+        kind = type(value)
+        if kind is str:
+            if not value.isascii():
+                return False
+            text += len(value)
+        elif kind is float:
+            if not math.isfinite(value):
+                return False
+        elif kind is int:
+            if not -_SMALL < value < _SMALL:
+                return False
+        elif kind is not bool and value is not None:
             return False
-        text += len(key) + (len(value) if type(value) is str else 0)
+        if type(key) is not str or not key.isascii() or key.startswith("$"):
+            return False
+        text += len(key)
     return text <= MAX_TEXT and len(values) <= MAX_VALUES
-
-
-_FLAT: dict[type, Callable[[Any], bool]] = {
-    str: str.isascii,
-    float: math.isfinite,
-    int: lambda value: value.bit_length() <= MAX_BITS,
-    bool: lambda _: True,
-    type(None): lambda _: True,
-}
 
 
 def plain_value(value: Any, path: str, notes: list[Note]) -> Any:

@@ -23,7 +23,7 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time that says where it was read; records are written in UTC."""
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, gc=False):
     """Which rollout this is; nothing in it tells a policy the answer."""
 
     id: str
@@ -87,7 +87,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> Identity:
         """The fields that say which rollout this is, and no others."""
-        return Identity(**{name: getattr(self, name) for name in Identity.__struct_fields__})
+        return Identity(
+            self.id, self.run, self.session, self.split, self.iteration, self.env, self.task, self.group, self.index,
+            self.attempt, self.episode, self.seat,
+        )  # fmt: skip
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 import msgspec
 
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.freeform import Note, as_text, describe
+from rolltrace.trace.freeform import Note, as_text, describe, is_flat
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.numbers import Number, as_float, as_number
 from rolltrace.trace.outcome import Termination
@@ -16,6 +18,28 @@ from rolltrace.trace.rollout import Call, Grade, Header, Tokens, Usage
 _TEXTS = ("id", "run", "split", "env", "task", "group", "policy", "session")
 _COUNTS = ("iteration", "index", "attempt")
 _NUMBERS_OR_NONE = ("seed", "episode", "seat")
+
+
+_PLAIN_HEADER = (
+    (int,), (str,), (str,), (str,), (int,), (str,), (dict,), (int, NoneType), (str,), (dict,), (str,), (int,), (int,),
+    (int, NoneType), (int, NoneType), (str,), (int, str, NoneType), (tuple,), (str,), (datetime,),
+)  # fmt: skip
+
+
+def is_plain_header(header: Header) -> bool:
+    """Whether a header can be encoded as it is: each field of its type, and nothing in its maps but plain values."""
+    return (
+        _is_plain_shape(tuple(map(type, msgspec.structs.astuple(header))))
+        and header.started_at.tzinfo is UTC
+        and is_flat(header.env_args)
+        and is_flat(header.task_data)
+        and all(type(tag) is str for tag in header.tags)
+    )
+
+
+@lru_cache(maxsize=64)
+def _is_plain_shape(kinds: tuple[type, ...]) -> bool:
+    return all(kind in plain for kind, plain in zip(kinds, _PLAIN_HEADER, strict=True))
 
 
 def sound_header(header: Header, notes: list[Note]) -> dict[str, Any]:
@@ -126,17 +150,28 @@ def _whole(value: Any) -> int | None:
     return value if type(value) is int else sound_integer(value, "", [])
 
 
-def sound_sampling(sampling: Sampling, path: str, notes: list[Note]) -> Sampling:
-    """Settings of sampling, each of its type, so that equal ones are one entry of the record's table."""
+def is_sound_sampling(sampling: Sampling) -> bool:
+    """Whether each setting is of its type."""
+    try:
+        return _is_sound_sampling(sampling)
+    except TypeError:  # it holds something that can change, and so has no hash
+        return False
+
+
+@lru_cache(maxsize=64)
+def _is_sound_sampling(sampling: Sampling) -> bool:
     floats = (sampling.temperature, sampling.top_p, sampling.min_p)
     integers = (sampling.top_k, sampling.max_tokens)
-    if (
+    return (
         all(value is None or type(value) is float for value in floats)
         and all(value is None or (type(value) is int and as_number(value) is not None) for value in integers)
         and type(sampling.stop) is tuple
         and all(type(text) is str for text in sampling.stop)
-    ):
-        return sampling
+    )
+
+
+def sound_sampling(sampling: Sampling, path: str, notes: list[Note]) -> Sampling:
+    """Settings of sampling, each of its type, so that equal ones are one entry of the record's table."""
     changes: dict[str, Any] = {
         name: sound_float(getattr(sampling, name), f"{path}.{name}", notes)
         for name in ("temperature", "top_p", "min_p")
