@@ -1,6 +1,7 @@
 """What the README and the guide to the runner show is run."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,14 @@ def blocks(language):
 
 
 def test_the_python_runs(tmp_path):
-    """The first example plays four rollouts and reads them back."""
-    [code] = blocks("python")
+    """The first example plays four rollouts and reads them back; the second goes on and records one."""
+    code = "\n".join(blocks("python"))
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout.splitlines() == [
         "hello [1.0, 1.0, 1.0, 1.0]",
         *["Say hello. Hello! {'polite': True} completed"] * 4,
+        "[(4, 1.0)]",
     ]
 
 
@@ -32,7 +34,7 @@ def test_the_commands_run(tmp_path):
     commands = re.findall(r"^\$ (rolltrace .*)$", "\n".join(blocks("console")), re.MULTILINE)
     assert len(commands) >= 4
     for command in commands:
-        words = [sys.executable, "-m", *command.split()]
+        words = [sys.executable, "-m", *shlex.split(command)]
         ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, (command, ran.stderr)
         assert ran.stdout
@@ -49,6 +51,16 @@ def test_the_guide_to_the_runner_runs(tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert len(ran.stdout.splitlines()) == 8
     assert all(line.endswith("None") for line in ran.stdout.splitlines())
+
+
+def test_the_guide_to_recording_runs(tmp_path):
+    """The guide's blocks are one program, which records two rollouts of a loop of its own and reads them back."""
+    guide = (ROOT / "docs" / "guides" / "record-your-loop.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["2 recorded, {} dropped", "41?", "(4, 3, 0.75)"]
+    assert "ann@example.org" not in "".join(path.read_text() for path in tmp_path.glob("runs/private/*/*.jsonl"))
 
 
 @pytest.mark.skipif(not (ROOT / "src").exists(), reason="the tree is the checkout's")

@@ -28,6 +28,7 @@ _HOMES = {
     "rolltrace.rollout.sink": ("MemorySink", "Sink"),
     "rolltrace.rollout.strategies": ("FailFast", "KeepViable", "Retry"),
     "rolltrace.store.create": ("create_run",),
+    "rolltrace.store.recording": ("Level", "Recording"),
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
     "rolltrace.trace.outcome": ("Layer", "Status", "StopReason", "StoppedBy", "Termination"),
     "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),

@@ -31,6 +31,8 @@ from rolltrace.rollout.strategies import FailFast as FailFast
 from rolltrace.rollout.strategies import KeepViable as KeepViable
 from rolltrace.rollout.strategies import Retry as Retry
 from rolltrace.store.create import create_run as create_run
+from rolltrace.store.recording import Level as Level
+from rolltrace.store.recording import Recording as Recording
 from rolltrace.trace.message import Message as Message
 from rolltrace.trace.message import Part as Part
 from rolltrace.trace.message import Sampling as Sampling

@@ -34,6 +34,24 @@ if TYPE_CHECKING:
     "--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Policy requests in flight."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Where the run goes; by default a fresh name in runs/.")
+@click.option(
+    "--trace",
+    "level",
+    type=click.Choice(["full", "numbers", "off"]),
+    help="How much to record: all, all but text, or nothing.  [default: $ROLLTRACE_TRACE, else full]",
+)
+@click.option(
+    "--trace-share",
+    "share",
+    type=click.FloatRange(0, 1),
+    help="The share of groups to record in full, the others as numbers.  [default: $ROLLTRACE_TRACE_SHARE, else 1]",
+)
+@click.option(
+    "--trace-tokens/--no-trace-tokens",
+    "tokens",
+    default=None,
+    help="Record token ids and log-probabilities too.  [default: $ROLLTRACE_TRACE_TOKENS, else no]",
+)
 @click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument of the environment; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 def run(
@@ -45,6 +63,9 @@ def run(
     seed: int,
     concurrency: int,
     out: Path | None,
+    level: str | None,
+    share: float | None,
+    tokens: bool | None,
     args: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -58,6 +79,7 @@ def run(
     from rolltrace.cli.screen.progress import progress
     from rolltrace.jobs.play import play
     from rolltrace.store.create import fresh_path
+    from rolltrace.store.recording import Level, Recording
 
     if out is not None and not out.name:
         raise click.BadParameter(f"Expected a place for the run, got {str(out)!r}.", param_hint="--out")
@@ -68,6 +90,7 @@ def run(
             summary = play(
                 env, policy, out=place, args=_parse_arguments(args), groups=groups, group_size=group_size,
                 iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
+                trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
             )  # fmt: skip
     except KeyboardInterrupt:
         click.echo(f"Interrupted. What was in flight is recorded as cancelled in {place}.", err=True)

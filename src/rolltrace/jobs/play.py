@@ -21,6 +21,7 @@ from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.recording import Level, Recording
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import json_encoder
 from rolltrace.trace.message import Sampling
@@ -106,11 +107,12 @@ def play(
     *,
     out: str | Path,
     args: Mapping[str, Any] | None = None,
+    trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
     **plan: Unpack[PlanFields],
 ) -> Summary:
     """Play and record, and return when all is done. Inside an event loop, await `play_async`."""
-    return asyncio.run(play_async(env, policy, out=out, args=args, on_group=on_group, **plan))
+    return asyncio.run(play_async(env, policy, out=out, args=args, trace=trace, on_group=on_group, **plan))
 
 
 async def play_async(
@@ -119,12 +121,13 @@ async def play_async(
     *,
     out: str | Path,
     args: Mapping[str, Any] | None = None,
+    trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
     **plan: Unpack[PlanFields],
 ) -> Summary:
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
 
-    `on_group` is called with each group as it finishes.
+    `trace` says how much to record. `on_group` is called with each group as it finishes.
     """
     planned = Plan(**plan)
     tasks = load_env(env, args or {}) if isinstance(env, str) else env
@@ -136,7 +139,7 @@ async def play_async(
         **msgspec.structs.asdict(planned),
         "strategy": describe_strategy(planned.strategy),
     }
-    with create_run(out, config) as writer:
+    with create_run(out, config, trace=trace) as writer:
         summary = await record(tasks, player, planned, writer, on_group)
     return msgspec.structs.replace(summary, ledger=writer.ledger)
 

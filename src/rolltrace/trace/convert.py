@@ -13,6 +13,7 @@ from rolltrace.trace.content import ContentReader, content_list
 from rolltrace.trace.freeform import Note, as_text, describe, fields_of, join_surrogates, optional_text
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall, ToolSpec
+from rolltrace.trace.quick import quick_message
 from rolltrace.trace.toolcall import read_tool_call, read_tool_calls, read_unparsed_calls, tool_call_dict
 
 _MESSAGE_KEYS = {
@@ -25,6 +26,8 @@ def as_message(value: Any, path: str, notes: list[Note]) -> Message:
     """Any message as an immutable one that shares nothing with it; never raises."""
     if type(value) is Message:
         return value if _is_sound(value) else clean_message(value, path, notes)
+    if type(value) is dict and (message := quick_message(value)) is not None:
+        return message
     try:
         fields = fields_of(value)
         if fields is None:

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.freeform import Note, describe
+from rolltrace.trace.freeform import Note, Placeholder, describe
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.message import Message, Part, ToolCall, ToolSpec
+from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
 from rolltrace.trace.rollout import Call, Failure, Grade, Rollout, Step
 from rolltrace.trace.score import Score
 
@@ -101,6 +101,7 @@ def rewrite_rollout(rollout: Rollout, hand: Hand) -> Rollout:
         grade=_grade(rollout.grade, hand),
         messages=tuple(map(hand.message, rollout.messages)),
         tools=tuple(tuple(_tool(tool, hand) for tool in tools) for tools in rollout.tools),
+        sampling=tuple(_sampling(sampling, hand) for sampling in rollout.sampling),
         steps=tuple(_step(step, hand) for step in rollout.steps),
         pending_raw=_text("pending_raw", rollout.pending_raw, hand),
         calls=tuple(_call(call, hand) for call in rollout.calls),
@@ -137,6 +138,8 @@ def _withheld_value(value: Any) -> Any:
         return withheld(value)
     if isinstance(value, bytes):
         return f"withheld:{len(value)}:{hashlib.sha256(value).hexdigest()[:_HASH_DIGITS]}"
+    if isinstance(value, Placeholder):
+        return Placeholder({key: withheld(text) for key, text in value.items()})
     if isinstance(value, Mapping):
         return {key: _withheld_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -163,6 +166,11 @@ def _grade(grade: Grade | None, hand: Hand) -> Grade | None:
 def _tool(tool: ToolSpec, hand: Hand) -> ToolSpec:
     parameters = FrozenMap.of(hand.mapping(tool.parameters.thaw()))
     return ToolSpec(tool.name, hand.text("description", tool.description), parameters)
+
+
+def _sampling(sampling: Sampling, hand: Hand) -> Sampling:
+    other = None if sampling.other is None else FrozenMap.of(hand.mapping(sampling.other.thaw()))
+    return replace(sampling, stop=tuple(hand.text("stop", text) for text in sampling.stop), other=other)
 
 
 def _step(step: Step, hand: Hand) -> Step:
