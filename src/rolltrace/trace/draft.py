@@ -4,9 +4,8 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import isfinite
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +20,7 @@ from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.numbers import wire_floats, wire_number, wire_numbers
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Call, Grade, Header, Outcome, Range, Rollout, Tokens, Usage
+from rolltrace.trace.row import Row, are_plain, holds_plain_numbers
 from rolltrace.trace.sound import (
     is_plain_header,
     is_sound_sampling,
@@ -63,30 +63,6 @@ class Line(msgspec.Struct, frozen=True):
     """The bytes that its messages carry."""
 
 
-class _Row(msgspec.Struct, gc=False):
-    """A step on its way to the encoder: the fields of `Step`, in their order, as they are written."""
-
-    step: int
-    prompt: tuple[Range, ...]
-    response: int | Message
-    tools: int | None
-    sampling: int | None
-    reward: Any
-    env_reward: Any
-    reward_data: Any
-    env_state: Any
-    extra: Any
-    metrics: Any
-    logs: Any
-    termination: Termination | None
-    parse_error: str | None
-    raw: str | None
-    policy_version: int | str | None
-    usage: Usage | None
-    seconds: Any
-    tokens: msgspec.Raw | None
-
-
 class _Body(NamedTuple):
     """What a finished line says of the conversation and its steps."""
 
@@ -115,7 +91,7 @@ class Draft:
         self._keeps_tokens = keeps_tokens
         self._grade: Grade | None = None
         self._grade_json: msgspec.Raw | None = None
-        self._steps: list[_Row] = []
+        self._steps: list[Row] = []
         self._rewards: list[float] = []
         self._open_response: Message | None = None
         self._tools: dict[tuple[ToolSpec, ...], int] = {}
@@ -187,48 +163,32 @@ class Draft:
         if self._open_response is not None:
             self.extend(())
         self._body = None
-        # What is as it should be is told apart here, by its type: this runs at every step of every rollout.
         if type(response) is not Message:
             response = as_message(response, self._at("response"), self.notes)
         strays: dict[str, Any] = {}
-        if type(reward) is not float:
-            reward = sound_reward(reward, f"steps[{len(self._steps)}]", strays, self.notes)
-        row = _Row(
+        row = Row(
             len(self._steps),
             self.conversation.ranges if self._sent is None else self._sent,
             response,
-            None if not tools else self._tools_index(tools) if tools is not self._last_tools else self._last_tools_at,
-            None
-            if sampling is None
-            else self._sampling_index(sampling)
-            if sampling is not self._last_sampling
-            else self._last_sampling_at,
-            reward if isfinite(reward) else wire_number(reward),
-            env_reward
-            if env_reward is None or (type(env_reward) is float and isfinite(env_reward))
-            else self._float(env_reward, "env_reward"),
+            self._tools_index(tools) if tools else None,
+            None if sampling is None else self._sampling_index(sampling),
+            reward,
+            env_reward,
             self._numbers(reward_data, "reward_data", strays) if reward_data is not _EMPTY else _NOTHING,
             self._free_form(env_state, "env_state") if env_state is not _EMPTY else _NOTHING,
             _NOTHING,
             self._numbers(metrics, "metrics", strays) if metrics is not _EMPTY else _NOTHING,
             self._free_form(logs, "logs") if logs is not _EMPTY else _NOTHING,
-            termination
-            if termination is None or type(termination) is Termination
-            else sound_termination(termination, self._at("termination"), self.notes),
-            parse_error if parse_error is None else sound_text(parse_error, self._at("parse_error"), self.notes),
-            raw if raw is None or type(raw) is str else sound_text(raw, self._at("raw"), self.notes),
-            policy_version
-            if policy_version is None or type(policy_version) is str or _is_small(policy_version)
-            else sound_version(policy_version, self._at("policy_version"), self.notes),
-            usage
-            if usage is None
-            or (type(usage) is Usage and _is_small(usage.prompt_tokens) and _is_small(usage.completion_tokens))
-            else sound_usage(usage, self._at("usage"), self.notes),
-            seconds
-            if seconds is None or (type(seconds) is float and isfinite(seconds))
-            else self._float(seconds, "seconds"),
+            termination,
+            parse_error,
+            raw,
+            policy_version,
+            usage,
+            seconds,
             None if tokens is None or not self._keeps_tokens else self._encoded_tokens(tokens, self._at("tokens")),
         )
+        if not are_plain(reward, env_reward, seconds, termination, parse_error, raw, policy_version, usage):
+            reward = self._make_sound(row, strays)
         if strays or extra is not _EMPTY:
             row.extra = self._free_form(with_strays(extra, strays), "extra")
         self._steps.append(row)
@@ -274,7 +234,7 @@ class Draft:
         body = self._encoded_body() if self._body is None else self._body
         notes = [*self.notes, *body.notes]
         calls = [sound_call(call, f"calls[{number}]", notes) for number, call in enumerate(self.calls)]
-        # In the order of the record's fields, as in `_Row`.
+        # In the order of the record's fields, as in `Row`.
         ending = {
             "ended_at": sound_time(outcome["ended_at"]),
             "status": outcome["status"],
@@ -293,7 +253,7 @@ class Draft:
             "notes": notes,
         }
         line = seal(self._head, b",", start[1:-1], b",", body.data, b",", _encode(rest, notes)[1:])
-        return Line(self.id, line, _blobs(self._all_messages(calls)))
+        return Line(self.id, line, self._blobs(calls))
 
     def rollout(self, outcome: Outcome) -> Rollout:
         """The rollout with this outcome, decoded afresh: whoever is handed it can change nothing of the record."""
@@ -314,7 +274,7 @@ class Draft:
         self._body = _Body(memoryview(_encode(fields, notes))[1:-1], notes)
         return self._body
 
-    def _settled(self, row: _Row) -> _Row:
+    def _settled(self, row: Row) -> Row:
         """A step whose prompt and response refer to the table of messages as it is now."""
         response = row.response
         if type(response) is int:
@@ -339,25 +299,40 @@ class Draft:
         wire["task_data"] = plain_mapping(header.task_data, "task_data", self.notes)
         return bytes(self._encoded(wire))[:-1]
 
-    def _tools_index(self, tools: tuple[ToolSpec, ...]) -> int:
+    def _tools_index(self, tools: tuple[ToolSpec, ...]) -> int | None:
+        if tools is self._last_tools:
+            return self._last_tools_at
         frozen = tuple(as_tool(tool, self._at("tools"), self.notes) for tool in tools)
         index = self._tools.setdefault(frozen, len(self._tools))
         if type(tools) is tuple:  # a list may hold others the next time
             self._last_tools, self._last_tools_at = tools, index
         return index
 
-    def _sampling_index(self, sampling: Sampling) -> int:
+    def _sampling_index(self, sampling: Sampling) -> int | None:
+        if sampling is self._last_sampling:
+            return self._last_sampling_at
         sound = sampling if is_sound_sampling(sampling) else sound_sampling(sampling, self._at("sampling"), self.notes)
         index = self._sampling.setdefault(sound, len(self._sampling))
         self._last_sampling, self._last_sampling_at = sampling, index
         return index
 
-    def _float(self, value: Any, field: str) -> Any:
-        return wire_number(sound_float(value, self._at(field), self.notes))
+    def _make_sound(self, row: Row, strays: dict[str, Any]) -> float:
+        """Make each field of a step what a record can hold; returns the reward."""
+        notes = self.notes
+        reward = sound_reward(row.reward, f"steps[{row.step}]", strays, notes)
+        row.reward = wire_number(reward)
+        row.env_reward = wire_number(sound_float(row.env_reward, self._at("env_reward"), notes))
+        row.seconds = wire_number(sound_float(row.seconds, self._at("seconds"), notes))
+        row.termination = sound_termination(row.termination, self._at("termination"), notes)
+        row.parse_error = sound_text(row.parse_error, self._at("parse_error"), notes)
+        row.raw = sound_text(row.raw, self._at("raw"), notes)
+        row.policy_version = sound_version(row.policy_version, self._at("policy_version"), notes)
+        row.usage = sound_usage(row.usage, self._at("usage"), notes)
+        return reward
 
     def _numbers(self, values: Any, field: str, strays: dict[str, Any]) -> Any:
         """A flat map of numbers in a dict of its own."""
-        if type(values) is dict and _holds_plain_numbers(values):
+        if type(values) is dict and holds_plain_numbers(values):
             return values.copy()
         return wire_numbers(sound_numbers(values, f"steps[{len(self._steps)}]", field, strays, self.notes))
 
@@ -385,13 +360,18 @@ class Draft:
     def _encoded(self, fields: dict[str, Any]) -> msgspec.Raw:
         return msgspec.Raw(_encode(fields, self.notes))
 
-    def _all_messages(self, calls: Sequence[Call]) -> Iterator[Message]:
-        yield from self.conversation.messages
-        yield from (row.response for row in self._steps if type(row.response) is Message)
+    def _blobs(self, calls: Sequence[Call]) -> tuple[Blob, ...]:
+        """The blobs that messages carry, each once, with their bytes where anybody has them."""
+        carriers = [message for message in self.conversation.messages if message.parts]
+        carriers += [row.response for row in self._steps if type(row.response) is Message and row.response.parts]
         for call in calls:
-            yield from call.prompt
-            if call.reply is not None:
-                yield call.reply
+            carriers += call.prompt if call.reply is None else (*call.prompt, call.reply)
+        blobs: dict[str, Blob] = {}
+        for message in carriers:
+            for part in message.parts:
+                if part.blob is not None and (part.blob.name not in blobs or blobs[part.blob.name].data is None):
+                    blobs[part.blob.name] = part.blob
+        return tuple(blobs.values())
 
 
 @lru_cache(maxsize=64)
@@ -409,35 +389,3 @@ def _encode(fields: dict[str, Any], notes: list[Note]) -> bytes:
         return json_encoder.encode(fields)
     except Exception:  # noqa: BLE001 - whatever it is, the rollout must not fail for it
         return encode_carefully(fields, notes)
-
-
-_SMALL = 1 << 62
-
-
-def _is_small(value: Any) -> bool:
-    """Whether it is an integer that every reader can hold."""
-    return type(value) is int and -_SMALL < value < _SMALL
-
-
-def _holds_plain_numbers(values: dict[Any, Any]) -> bool:
-    """Whether a map holds nothing but numbers that JSON has, under names: most do."""
-    for name, value in values.items():
-        kind = type(value)
-        if kind is float:
-            if not isfinite(value):
-                return False
-        elif kind is not bool and (kind is not int or not -_SMALL < value < _SMALL):
-            return False
-        if type(name) is not str:
-            return False
-    return True
-
-
-def _blobs(messages: Iterator[Message]) -> tuple[Blob, ...]:
-    """The blobs that messages carry, each once, with their bytes where anybody has them."""
-    blobs: dict[str, Blob] = {}
-    for message in messages:
-        for part in message.parts:
-            if part.blob is not None and (part.blob.name not in blobs or blobs[part.blob.name].data is None):
-                blobs[part.blob.name] = part.blob
-    return tuple(blobs.values())

@@ -1,0 +1,85 @@
+"""A step on its way to the encoder, and whether its fields can be encoded as they are."""
+
+from math import isfinite
+from types import NoneType
+from typing import Any
+
+import msgspec
+
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Termination
+from rolltrace.trace.rollout import Range, Usage
+
+_SMALL = 1 << 62
+_TEXT_OR_NONE = frozenset({str, NoneType})
+_TERMINATION_OR_NONE = frozenset({Termination, NoneType})
+
+
+class Row(msgspec.Struct, gc=False):
+    """A step on its way to the encoder: the fields of `Step`, in their order, as they are written."""
+
+    step: int
+    prompt: tuple[Range, ...]
+    response: int | Message
+    tools: int | None
+    sampling: int | None
+    reward: Any
+    env_reward: Any
+    reward_data: Any
+    env_state: Any
+    extra: Any
+    metrics: Any
+    logs: Any
+    termination: Termination | None
+    parse_error: str | None
+    raw: str | None
+    policy_version: int | str | None
+    usage: Usage | None
+    seconds: Any
+    tokens: msgspec.Raw | None
+
+
+def are_plain(
+    reward: Any,
+    env_reward: Any,
+    seconds: Any,
+    termination: Any,
+    parse_error: Any,
+    raw: Any,
+    policy_version: Any,
+    usage: Any,
+) -> bool:
+    """Whether a step's fields can be encoded as they are: almost always, so one look at their types is all it costs."""
+    return (
+        type(reward) is float
+        and isfinite(reward)
+        and (env_reward is None or (type(env_reward) is float and isfinite(env_reward)))
+        and (seconds is None or (type(seconds) is float and isfinite(seconds)))
+        and type(termination) in _TERMINATION_OR_NONE
+        and type(parse_error) in _TEXT_OR_NONE
+        and type(raw) in _TEXT_OR_NONE
+        and (type(policy_version) in _TEXT_OR_NONE or _is_small(policy_version))
+        and (
+            usage is None
+            or (type(usage) is Usage and _is_small(usage.prompt_tokens) and _is_small(usage.completion_tokens))
+        )
+    )
+
+
+def _is_small(value: Any) -> bool:
+    """Whether it is an integer that every reader can hold."""
+    return type(value) is int and -_SMALL < value < _SMALL
+
+
+def holds_plain_numbers(values: dict[Any, Any]) -> bool:
+    """Whether a map holds nothing but numbers that JSON has, under names: most do."""
+    for name, value in values.items():
+        kind = type(value)
+        if kind is float:
+            if not isfinite(value):
+                return False
+        elif kind is not bool and (kind is not int or not -_SMALL < value < _SMALL):
+            return False
+        if type(name) is not str:
+            return False
+    return True
