@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 CORE := .cache/core
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-core lint types format docs clean
+.PHONY: demo test test-slow test-core lint types format docs bench clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -37,6 +37,13 @@ format: $(READY)
 # The pages of docs/ that are made from the code.
 docs: $(READY)
 	$(BIN)/python -m rolltrace.cli.reference > docs/commands.md
+
+# What things cost, on this machine; docs/performance.md says what the figures mean.
+bench: $(READY)
+	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/trace_cost.py
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/store_scale.py
 
 clean:
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,7 @@
 """What the tests of audits play with: a real run with a bit of everything, and hands to break it with."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,20 @@ def sealed(record: dict[str, Any]) -> bytes:
 
 
 @pytest.fixture
-def run(tmp_path) -> Broken:
+def run(tmp_path, sound_run) -> Broken:
+    """The sound run, to be broken."""
+    return Broken(shutil.copytree(sound_run, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def sound_run(tmp_path_factory) -> Path:
     """A run with nothing wrong: a graded rollout, a clamped one, a retry, a picture, and a group that was graded late.
 
     Lines 0 and 1 are group `a`, line 2 is a failure and 3 its retry, 4 waits for a grade. Score 0 is its grade, score
     1 is about a group.
     """
-    with create_run(tmp_path / "run") as writer:
+    path = tmp_path_factory.mktemp("sound") / "run"
+    with create_run(path) as writer:
         play(writer, "a", 0, grade=Grade(0.5, {"style": 0.5}), reward=1.5, reward_so_far=1.5)
         play(
             writer, "a", 1, reward=0.0, reward_so_far=1.0, unclamped_reward=1.0,
@@ -106,7 +114,7 @@ def run(tmp_path) -> Broken:
         parts = {"reward_so_far": 1.0, "grade": None, "group_grade": 0.25, "unclamped_reward": None}
         score(writer, rollout=pending, name="reward", value=1.25, data=parts)
         score(writer, group=GroupKey("train", 0, "sums", "a"), name="spread", value=0.75)
-    return Broken(tmp_path / "run")
+    return path
 
 
 def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: Grade | None = None, **fields) -> str:

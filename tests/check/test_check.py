@@ -82,6 +82,18 @@ def test_an_audit_may_ask_the_catalogue(run):
     assert [finding.message for finding in findings] == ["a: 2", "b: 2", "c: 1"]
 
 
+def test_an_audit_may_ask_the_tables(run):
+    """An audit over the run can ask the same SQL as everybody."""
+
+    @audit(Severity.INFO, "Counts.")
+    def failures(run):
+        for status, count in run.tables.sql("select status, count(*) from every_rollout group by 1 order by 1"):
+            yield Finding(f"{status}: {count}")
+
+    findings = found(check_run(run.path, add=[failures]))["failures"].findings
+    assert [finding.message for finding in findings] == ["error: 1", "ok: 4"]
+
+
 @pytest.mark.parametrize("over", Over)
 def test_an_audit_that_raises_is_a_finding(run, over):
     """What an audit raises is told in its result, fails the check, and stops no other audit."""
@@ -141,6 +153,13 @@ def test_info_fails_nothing(run):
     report = check_run(run.path, add=[nice])
     assert report.ok
     assert report.count(Severity.INFO) == 1
+
+
+def test_progress_is_told(run):
+    """Whoever asks is told how many rollouts were seen of how many."""
+    told = []
+    check_run(run.path, on_progress=lambda seen, expected: told.append((seen, expected)))
+    assert told == [(1, 5)]
 
 
 def test_audits_are_chosen_by_name(run):

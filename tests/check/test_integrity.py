@@ -1,5 +1,7 @@
 """Each audit finds its fault, made by hand in the bytes of a real run; and nothing is found where nothing is wrong."""
 
+import os
+
 import pytest
 
 from rolltrace.check.check import check_run
@@ -109,6 +111,10 @@ def drop_blobs(run):
     run.forge(run.ledger, -1, blobs_dropped={"ENOSPC": 3})
 
 
+def drop_texts(run):
+    run.forge(run.ledger, -1, texts_dropped={"ValueError": 3})
+
+
 def refuse_some(run):
     run.forge(run.ledger, -1, dispatched=6, unrecordable={"not one line": 1})
 
@@ -127,6 +133,8 @@ def never_close(run):
 
 def lose_the_ledger(run):
     run.ledger.unlink()
+    for file in (run.rollouts, run.scores):
+        os.utime(file, (1e9, 1e9))
 
 
 def repeat_a_rollout(run):
@@ -300,6 +308,7 @@ FAULTS = [
     (drop_some, {"dropped"}),
     (drop_scores, {"dropped"}),
     (drop_blobs, {"dropped"}),
+    (drop_texts, {"dropped"}),
     (refuse_some, {"dropped"}),
     (die_in_flight, {"unfinished_rollouts", "open_sessions"}),
     (close_in_flight, {"unfinished_rollouts"}),
@@ -361,6 +370,56 @@ def test_a_fault_is_found(run, fault, expected):
     assert all(result.error is None for result in report.results)
     severities = {audit.name: audit.severity for audit in built_in()}
     assert report.ok == all(severities[name] is Severity.INFO for name in expected)
+
+
+def test_a_session_that_has_just_begun_has_no_ledger_yet(run):
+    """The first ledger comes within a second, and until then nobody misses it, or members that still play."""
+    run.remove(run.rollouts, 0)
+    run.ledger.unlink()
+    assert check_run(run.path).found == []
+
+
+def never_begin(rollout):
+    """As after a first prompt that did not fit, when all there is is the charge for that."""
+    rollout.update(steps=[], reward=-0.1, reward_so_far=-0.1, stop_reason="context_overflow", stopped_by="runner")
+
+
+def test_the_charge_for_a_first_prompt_that_did_not_fit_is_in_no_step(run):
+    """It is the one reward without a part; any other is a mistake."""
+    run.forge(run.rollouts, 3, never_begin)
+    assert check_run(run.path).found == []
+    run.forge(run.rollouts, 3, stop_reason="timeout")
+    assert [result.audit for result in check_run(run.path).found] == ["reward_parts"]
+
+
+@pytest.mark.parametrize("error", [4e-7, -4e-7])
+def test_rounding_is_no_mistake(run, error):
+    """A loop that adds in 32 bits is off by less than what is worth a word."""
+    run.forge(run.rollouts, 3, reward=1.0 + error, reward_so_far=1.0 - error)
+    assert check_run(run.path).found == []
+    run.forge(run.rollouts, 3, reward=1.0 + 10 * error, reward_so_far=1.0 - 10 * error)
+    assert {result.audit for result in check_run(run.path).found} == {"reward_parts", "reward_total"}
+
+
+def test_a_run_file_that_cannot_be_read_says_why(run):
+    """The reason is told."""
+    spoil_run_file(run)
+    put_notes_beside(run)
+    [finding] = check_run(run.path, only=["run_file"]).found[0].findings
+    assert "Expected a run record" in finding.message
+    assert "jsonl" not in finding.message
+
+
+def test_a_score_is_told_with_what_it_is_about(run):
+    """A score of a group is found by the group, one of a rollout by the rollout, and both by their bytes."""
+    lines = run.lines(run.scores)
+    score_a_strange_group(run)
+    [finding] = check_run(run.path, only=["unknown_group"]).found[0].findings
+    assert (finding.rollout, finding.address) == (None, "train/sums/7/a")
+    assert finding.offset == len(lines[0])
+    score_a_stranger(run)
+    [finding] = check_run(run.path, only=["unknown_rollout"]).found[0].findings
+    assert (finding.rollout, finding.address, finding.data["name"]) == ("nobody", None, "spread")
 
 
 def test_every_audit_has_a_fault():

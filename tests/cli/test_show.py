@@ -206,7 +206,7 @@ def test_damage_is_told_and_the_rest_shown(rolltrace, make_run, one_plus_one):
     segment.write_bytes(segment.read_bytes()[:-30])
     shown = rolltrace("show", path)
     assert shown.exit_code == 0
-    assert f"rollouts/{segment.name}:2" in shown.stderr
+    assert f"rollouts/{segment.name}, byte " in shown.stderr
     assert "1 rollout in 1 group" in shown.stdout
 
 

@@ -1,13 +1,15 @@
 """The cursor over a folder of segments: every sound line once, and every problem once."""
 
 import os
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.store import lines
+from rolltrace.store import cursor, lines
 from rolltrace.store.cursor import Cursor, Place
+from rolltrace.store.files import Listing, list_segments
 from rolltrace.store.lines import TORN, Block, split_lines
 from rolltrace.store.problems import MOST_OF_ONE_FILE, Problem, Problems
 from rolltrace.store.sealed import seal_file
@@ -100,12 +102,23 @@ def test_torn_line_is_reported_until_it_is_whole(run):
     segment(run).write_bytes(A + B[:20])
     assert reading.read() == []
     assert [(problem.offset, problem.passing) for problem in reading.reported] == [(len(A), True)]
+    assert reading.places == [(f"{FILE}.jsonl", len(A))]
     assert reading.cursor.covered == {FILE: len(A)}
     segment(run).write_bytes(A + B + C[:5])
     assert reading.read() == [B]
     assert reading.places == [(f"{FILE}.jsonl", len(A + B))]
     segment(run).write_bytes(A + B + C)
     assert reading.read() == [C]
+    assert reading.places == []
+
+
+def test_torn_line_may_be_cut_off_and_written_again(run):
+    """A writer whose disk was full cuts off what it began; the next line may end at the very same byte."""
+    segment(run).write_bytes(A + b"x" * len(B))
+    reading = Reading(run)
+    assert reading.read() == [A]
+    segment(run).write_bytes(A + B)
+    assert reading.read() == [B]
     assert reading.places == []
 
 
@@ -123,7 +136,8 @@ def test_torn_line_of_a_sealed_segment_stays_a_problem(run):
 @pytest.mark.parametrize(
     "damage",
     [
-        b"\n", b"\x00" * 5000 + b"\n", b"{}\n", b"\xff\xfe\n", A[:-3] + b"\n", A.replace(b'"a"', b'"x"'), A[:-1] + b"\r\n",
+        b"\n", b"\x00" * 5000 + b"\n", b"{}\n", b"\xff\xfe\n", A[:-3] + b"\n", A[:-1] + b"\r\n",
+        A.replace(b'"a"', b'"x"'),
         seal(b'"text"'), seal(b'{"id":"no version"}'), seal(b'{"v":0,"id":"x"}'), seal(b'{"v":"1","id":"x"}'),
         seal(b"[" * 100_000 + b"]" * 100_000),
     ],
@@ -206,6 +220,17 @@ def test_missing_segment_is_named(run):
     assert len(reading.reported) == 2
 
 
+def test_file_that_a_listing_missed_is_looked_for_again(run, monkeypatch):
+    """A listing that races with sealing may have neither name of a segment: it is made anew before that is told."""
+    for number, line in ((0, A), (1, B), (2, C)):
+        segment(run, f"s-{number:06d}").write_bytes(line)
+    listings = [Listing(["s-000000", "s-000002"], [])]
+    monkeypatch.setattr(cursor, "list_segments", lambda folder: listings.pop() if listings else list_segments(folder))
+    reading = Reading(run)
+    assert reading.read() == [A, B, C]
+    assert reading.reported == []
+
+
 def test_number_made_up_by_a_name_costs_little(run):
     """A segment with a huge number does not make a million problems."""
     segment(run, "s-999999").write_bytes(A)
@@ -261,11 +286,22 @@ def test_problem_is_the_same_before_and_after_sealing():
     assert str(problems.all()[0]) == f"{FILE}.jsonl, byte 3: first"
 
 
-@given(data=st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x00"])).map(b"".join), cuts=st.sets(st.integers(0, 40)))
+def test_line_that_runs_into_damage_is_named():
+    """A line whose end is in a damaged block is a problem of its own, and does not join what follows the block."""
+    blocks = [Block(0, 5, b"a\nbcd"), Block(5, 3, b"", "damaged"), Block(8, 4, b"efg\n"), Block(12, 0, b"", "no frame")]
+    found = [(line.offset, line.end, line.data, bool(line.fault)) for line in split_lines(blocks)]
+    assert found == [
+        (0, 2, b"a\n", False), (2, 5, b"", True), (5, 8, b"", True), (8, 12, b"efg\n", False), (12, 12, b"", True),
+    ]  # fmt: skip
+
+
+@given(
+    data=st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x00"])).map(b"".join), cuts=st.sets(st.integers(0, 40))
+)
 def test_lines_do_not_depend_on_blocks(data, cuts):
     """However bytes are cut into blocks, the lines are those between line feeds, at their offsets."""
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    blocks = [Block(first, last - first, data[first:last]) for first, last in zip(edges, edges[1:], strict=False)]
+    blocks = [Block(first, last - first, data[first:last]) for first, last in pairwise(edges)]
     found = list(split_lines(blocks))
     whole = [line for line in found if not line.fault]
     assert b"".join(line.data for line in whole) == data[: data.rfind(b"\n") + 1]

@@ -7,6 +7,7 @@ import pytest
 
 from rolltrace.errors import RecordError, UnknownNameError
 from rolltrace.store import offsets, sealed
+from rolltrace.store.frames import Frames
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sealed import seal_file
 from rolltrace.trace.codec import encode_rollout
@@ -83,7 +84,7 @@ class Patient:
         self.spans = []
         data = b""
         for number in range(LINES):
-            text = "".join(chance.choices("abcdefgh \n\"\\é{}[],", k=chance.randint(1, 900)))
+            text = "".join(chance.choices('abcdefgh \n"\\é{}[],', k=chance.randint(1, 900)))
             line = rollout_line(f"{number:032x}", text)
             self.lines[f"{number:032x}"] = line
             self.spans.append((len(data), len(data) + len(line), line))
@@ -94,9 +95,15 @@ class Patient:
             self.path = seal_file(self.path)
         self.is_sealed = is_sealed
         self.whole = self.path.read_bytes()
+        self.table = self._end_of_frames() if is_sealed else len(self.whole)
         RunReader(self.run).offsets.update()
         assert len(list(self.run.glob("cache/*"))) == 1
         shutil.copytree(self.run / "cache", self.run / "kept")
+
+    def _end_of_frames(self):
+        with self.path.open("rb") as file:
+            last = list(Frames(file.fileno()))[-1]
+        return last.position + last.size
 
     def damage(self, chance):
         """Damage the segment; the index is the one of the whole segment, or there is none."""
@@ -120,7 +127,7 @@ class Patient:
         lost = [span for span in self.spans if span[2] not in set(found)]
         if lost and not self._is_sound(data):
             assert reader.problems, "something is lost, and nothing was said"
-        if damage in KEEP_PLACES:
+        if damage in KEEP_PLACES and data[self.table :] == self.whole[self.table :]:
             self._check_places(lost, {problem.offset for problem in reader.problems})
         for rollout in chance.sample(sorted(self.lines), 2):
             self._check_get(reader, rollout, found)
@@ -164,7 +171,7 @@ def damage_many(path, is_sealed, times, seed, monkeypatch):
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["plain", "sealed"])
 def test_damage_costs_only_itself(tmp_path, monkeypatch, is_sealed):
     """After any damage every record that is returned is one that was written, and what is lost is named."""
-    damage_many(tmp_path, is_sealed, 150, 1, monkeypatch)
+    damage_many(tmp_path, is_sealed, 100, 1, monkeypatch)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The index of byte offsets: derived, shared, and never believed where it is wrong."""
 
+import os
 import random
 import subprocess
 import sys
@@ -140,22 +141,29 @@ def test_damaged_index_never_misleads(run, small):
 
 def test_index_of_other_files_is_not_believed(run, small):
     """An index that belongs to segments as they were before is made again."""
-    check(run)
+    reader = check(run)
     for number in (0, 1):
         lines = [rollout_line(f"r{i}", "longer than before") for i in range(number, COUNT, 2)]
         segment(run, f"s-{number:06d}").write_bytes(b"".join(reversed(lines)))
     (run / "rollouts/s-000000.jsonl.zst").unlink()
+    check(run, reader)
     check(run)
 
 
 def test_wrong_place_is_looked_up_again(run, tmp_path):
     """A place that holds another rollout, or that is outside of the run, is not believed."""
     writer = OffsetsWriter(run / "cache")
-    writer.add([("r1", Place("rollouts/s-000000", 0, 10)), ("r2", Place("rollouts/../../secret", 0, 10))])
+    first, secret = rollout_line("r1"), rollout_line("r7", "secret")
+    assert segment(run, "s-000001").read_bytes().startswith(first)
+    writer.add([("r3", Place("rollouts/s-000001", 0, len(first))), ("r5", Place("rollouts/s-000000", 0, 10))])
+    writer.add([("r7", Place("rollouts/../../secret", 0, len(secret)))])
     writer.cover([Range("rollouts/s-000000", 0, 10**6), Range("rollouts/s-000001", 0, 10**6)], [])
     writer.finish().close()
-    (tmp_path / "secret.jsonl").write_bytes(rollout_line("r2"))
-    assert RunReader(run).get("r1").id == "r1"
+    (tmp_path / "secret.jsonl").write_bytes(secret)
+    with pytest.raises(UnknownNameError):
+        RunReader(run).get("r7")
+    assert RunReader(run).get("r3").id == "r3"
+    check(run)
 
 
 def test_problems_are_kept(run, small):
@@ -179,6 +187,18 @@ def test_first_of_two_stands(run, small):
         reader.offsets.update()
         assert reader.get("r0").messages[0].content == "2 + 2?"
         assert reader.get("new").messages[0].content == "second"
+
+
+def test_first_stands_over_memory_and_files(run, small):
+    """The same where the second line, or both, are in no file of the index yet."""
+    RunReader(run).offsets.update()
+    with segment(run, "s-000001").open("ab") as file:
+        file.writelines([rollout_line("r0", "second"), rollout_line("new", "first"), rollout_line("new", "second")])
+    reader = RunReader(run)
+    reader.offsets.update()
+    assert len(index_files(run)) == 1
+    assert reader.get("r0").messages[0].content == "2 + 2?"
+    assert reader.get("new").messages[0].content == "first"
 
 
 def test_place_for_no_file_costs_only_speed(run, small):
@@ -269,3 +289,15 @@ def test_gap_in_the_index_is_looked_through(run, small):
     assert OffsetsFile.open(file.path).ranges == [Range("rollouts/s-000001", end, end + 10)]
     reader = check(run)
     assert reader.get("x11").id == "x11"
+
+
+def test_abandoned_files_are_deleted(run, small):
+    """What a process that died was making is deleted when it is old, and only then."""
+    (run / "cache").mkdir()
+    old, young = run / "cache/.offsets-old", run / "cache/.offsets-young"
+    old.touch()
+    young.touch()
+    os.utime(old, (0, 0))
+    check(run)
+    assert not old.exists()
+    assert young.exists()

@@ -1,6 +1,9 @@
 """Reading a run: whatever is whole, and a report of what is not."""
 
 import json
+import subprocess
+import sys
+import threading
 from datetime import timedelta
 
 import pytest
@@ -8,18 +11,19 @@ import pytest
 from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, UnknownNameError
 from rolltrace.query.rewards import latest_rewards
 from rolltrace.store.create import create_run
+from rolltrace.store.cursor import Place
 from rolltrace.store.reader import RunReader
+from rolltrace.store.sealed import seal_file
 from rolltrace.trace.codec import seal, utc_now
+from segments import make_run, rollout_line, segment
 
 
 @pytest.fixture
-def run(tmp_path, make_line):
+def run(tmp_path):
     """A run of three rollouts, and the path of its only segment."""
-    with create_run(tmp_path / "run") as writer:
-        for index in range(3):
-            writer.write_rollout(make_line(writer, index=index))
-    [segment] = (tmp_path / "run/rollouts").iterdir()
-    return tmp_path / "run", segment
+    path = make_run(tmp_path / "run")
+    segment(path).write_bytes(b"".join(rollout_line(f"r{index}", "1 + 1?", index=index) for index in range(3)))
+    return path, segment(path)
 
 
 def indexes(reader):
@@ -43,33 +47,33 @@ def test_no_run_says_what_was_expected(tmp_path):
 
 def test_torn_tail_costs_only_itself(run):
     """Half a last line is a problem, reported once however often it is met."""
-    path, segment = run
-    whole = segment.read_bytes()
-    segment.write_bytes(whole[:-20])
+    path, file = run
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
     reader = RunReader(path)
     assert indexes(reader) == [0, 1]
     assert indexes(reader) == [0, 1]
     [problem] = reader.problems
-    assert (problem.file, problem.line) == (f"rollouts/{segment.name}", 3)
+    assert (problem.file, problem.offset) == (f"rollouts/{file.name}", len(b"".join(whole.splitlines(True)[:2])))
     assert "whole line" in problem.message
 
 
 @pytest.mark.parametrize("damage", [b"\x00\xff\xfe", b"not json", b"", b"{}", b'{"v":1,"crc":"00000000"}'])
 def test_damaged_line_costs_only_itself(run, damage):
-    """Whatever a line was overwritten with, the others are read and the damage is named by file and line."""
-    path, segment = run
-    lines = segment.read_bytes().splitlines(keepends=True)
-    segment.write_bytes(lines[0] + damage + b"\n" + lines[2])
+    """Whatever a line was overwritten with, the others are read and the damage is named by file and byte."""
+    path, file = run
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + damage + b"\n" + lines[2])
     reader = RunReader(path)
     assert indexes(reader) == [0, 2]
     [problem] = reader.problems
-    assert problem.line == 2
+    assert problem.offset == len(lines[0])
 
 
 def test_flipped_bit_is_found(run):
     """A changed byte inside a line that is still JSON is found by the checksum."""
-    path, segment = run
-    segment.write_bytes(segment.read_bytes().replace(b'"1 + 1?"', b'"1 + 2?"', 1))
+    path, file = run
+    file.write_bytes(file.read_bytes().replace(b'"1 + 1?"', b'"1 + 2?"', 1))
     reader = RunReader(path)
     assert indexes(reader) == [1, 2]
     assert "checksum" in reader.problems[0].message
@@ -77,9 +81,9 @@ def test_flipped_bit_is_found(run):
 
 def test_newer_line_is_refused_by_name(run):
     """A line of a newer version is a problem that says so; older ones beside it are read."""
-    path, segment = run
-    with segment.open("ab") as file:
-        file.write(seal(b'{"v":99,"id":"x"}'))
+    path, file = run
+    with file.open("ab") as stream:
+        stream.write(seal(b'{"v":99,"id":"x"}'))
     reader = RunReader(path)
     assert indexes(reader) == [0, 1, 2]
     assert "version 99" in reader.problems[0].message
@@ -156,6 +160,148 @@ def test_latest_reward_counts(tmp_path, make_line, make_score):
 
 def test_records_are_plain_json(run):
     """A segment can be read with nothing but a JSON parser."""
-    _, segment = run
-    first = json.loads(segment.read_text().splitlines()[0])
-    assert (first["v"], first["env"], first["reward"]) == (1, "sums", 1.0)
+    _, file = run
+    first = json.loads(file.read_text().splitlines()[0])
+    assert (first["v"], first["env"], first["reward"]) == (1, "arithmetic", 1.0)
+
+
+def test_place_gives_its_line(run):
+    """A line is read by its place, before and after its segment is sealed."""
+    path, file = run
+    reader = RunReader(path)
+    found = list(reader.cursor("rollouts").read())
+    assert [reader.at(place) for place, _ in found] == [line for _, line in found]
+    seal_file(file)
+    assert [reader.at(place) for place, _ in found] == [line for _, line in found]
+    assert reader.problems == ()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place("rollouts/session-000000", 1, 100), Place("rollouts/session-000000", 0, 10**12),
+        Place("rollouts/session-000000", 10**12, 5), Place("rollouts/other-000000", 0, 5), Place("", 0, 5),
+    ],
+)  # fmt: skip
+def test_place_without_a_line_is_refused(run, place):
+    """Bytes that are no line are not returned as one."""
+    path, file = run
+    for _ in range(2):
+        with pytest.raises(RecordError, match="Expected a line"):
+            RunReader(path).at(place)
+        if file.exists():
+            seal_file(file)
+
+
+def test_sound_line_that_is_no_rollout_is_named(run):
+    """A line with the right checksum that is no rollout is a problem, and asking for it says what is wrong."""
+    path, file = run
+    end = file.stat().st_size
+    with file.open("ab") as stream:
+        stream.write(seal(b'{"v":1,"id":"odd","reward":"high"}'))
+    reader = RunReader(path)
+    assert indexes(reader) == [0, 1, 2]
+    assert [(problem.file, problem.offset) for problem in reader.problems] == [(f"rollouts/{file.name}", end)]
+    with pytest.raises(RecordError, match="Expected a rollout record"):
+        reader.get("odd")
+
+
+class Steps:
+    """In the place of an event: does the next thing whenever a follower would wait, and is set after the last."""
+
+    def __init__(self, *actions):
+        self._actions = list(actions)
+
+    def is_set(self):
+        return not self._actions
+
+    def wait(self, timeout=None):
+        self._actions.pop(0)()
+
+
+def test_follower_gets_what_comes(run):
+    """Following gives what is there and then each record once, over torn lines, new segments and sealing."""
+    path, file = run
+    line = rollout_line("r3", index=3)
+
+    def write(data, name="session-000000"):
+        with segment(path, name).open("ab") as stream:
+            stream.write(data)
+
+    steps = Steps(
+        lambda: write(line[:50]),
+        lambda: write(line[50:]),
+        lambda: seal_file(file),
+        lambda: write(rollout_line("r4", index=4), "session-000001"),
+    )
+    reader = RunReader(path)
+    assert [rollout.index for rollout in reader.follow("rollouts", stop=steps)] == [0, 1, 2, 3, 4]
+    assert reader.problems == ()
+
+
+def test_follower_ends_with_all_that_was_written_before(run):
+    """A follower that is stopped before it begins gives what is there."""
+    path, _ = run
+    stop = threading.Event()
+    stop.set()
+    assert [rollout.index for rollout in RunReader(path).follow("rollouts", stop=stop)] == [0, 1, 2]
+    assert list(RunReader(path).follow("scores", stop=stop)) == []
+    assert list(RunReader(path).follow("ledger", stop=stop)) == []
+
+
+def test_follower_looks_once_more_when_it_is_stopped(run):
+    """What was written just before the stop is still given."""
+    path, file = run
+
+    class LastWord:
+        def is_set(self):
+            with file.open("ab") as stream:
+                stream.write(rollout_line("r3", index=3))
+            return True
+
+        def wait(self, timeout=None):
+            raise AssertionError("there is nothing to wait for")
+
+    assert [rollout.index for rollout in RunReader(path).follow("rollouts", stop=LastWord())] == [0, 1, 2, 3]
+
+
+class Ended:
+    """An event that is set when a process has ended."""
+
+    def __init__(self, process):
+        self._process = process
+
+    def is_set(self):
+        return self._process.poll() is not None
+
+    def wait(self, timeout=None):
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def test_follower_while_another_process_writes(tmp_path):
+    """A reader beside a writer that writes in pieces, begins new segments and seals old ones loses nothing."""
+    path = make_run(tmp_path / "run")
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"".join(rollout_line(f"r{index}", index=index) for index in range(300)))
+    program = (
+        "import sys, pathlib\n"
+        "from rolltrace.store.sealed import seal_file\n"
+        "lines = open(sys.argv[1], 'rb').readlines()\n"
+        "for number in range(0, 300, 30):\n"
+        "    path = pathlib.Path(sys.argv[2], 'rollouts', f's-{number // 30:06d}.jsonl')\n"
+        "    with path.open('ab', buffering=0) as file:\n"
+        "        for line in lines[number:number + 30]:\n"
+        "            file.write(line[:700])\n"
+        "            file.write(line[700:])\n"
+        "    seal_file(path)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(lines), str(path)]) as process:
+        reader = RunReader(path)
+        found = [rollout.index for rollout in reader.follow("rollouts", stop=Ended(process), seconds=0.001)]
+    assert process.returncode == 0
+    assert found == list(range(300))
+    assert reader.problems == ()

@@ -210,6 +210,21 @@ def test_frames_are_found_without_the_table(plain, small_frames, lost):
     segment.close()
 
 
+def test_damaged_header_moves_no_other_frame(plain, small_frames):
+    """Where a frame's header and the table disagree, and the frame is damaged, the table is right."""
+    data = plain.read_bytes()
+    path = seal_file(plain)
+    with path.open("r+b") as file:
+        victim = list(Frames(file.fileno()))[3]
+        file.seek(victim.position + 5)  # of the length in the header
+        file.write(bytes([victim.length - 1]))
+    segment = SegmentFile(path)
+    assert segment.table_is_sound
+    assert segment.size == len(data)
+    segment.close()
+    assert content(path)[1] == [(victim.offset, victim.length)]
+
+
 def test_damaged_frame_without_a_table_costs_only_itself(plain, small_frames):
     """Frames after a damaged one are found by how they begin, at their right offsets."""
     data = plain.read_bytes()

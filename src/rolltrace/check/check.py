@@ -1,7 +1,7 @@
 """Checks a run: reads it once, and lets every audit see what it asks for."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,6 +20,10 @@ from rolltrace.trace.score import Score
 MOST_FINDINGS = 20
 """How many findings of one audit a report holds, if nothing else is said; all are counted."""
 
+_PROGRESS_EVERY = 1000
+
+Progress = Callable[[int, int], None]
+
 
 def check_run(
     path: str | Path,
@@ -28,19 +32,21 @@ def check_run(
     skip: Iterable[str] = (),
     add: Iterable[str | Audit] = (),
     most_findings: int = MOST_FINDINGS,
+    on_progress: Progress | None = None,
 ) -> Report:
     """Audit the run at `path`.
 
     `only` and `skip` are names of audits; `add` are audits of your own, as objects or as `package.module:name`. An
-    audit that raises is told of in its result, and stops no other.
+    audit that raises is told of in its result, and stops no other. `on_progress` is called now and then with how many
+    rollouts were seen and how many the ledgers speak of.
     """
     inspectors = [_Inspector(audit, most_findings) for audit in choose_audits(only, skip, add)]
     started = time.perf_counter()
     with Subject(path) as run:
-        _see_records(run, inspectors)
+        _see_records(run, inspectors, on_progress)
         for inspector in _over(Over.RUN, inspectors):
             inspector.see(run)
-        sizes = [entry.size or 0 for folder in FOLDERS for entry in run.entries(folder) or ()]
+        sizes = [entry.size for folder in FOLDERS for entry in run.entries(folder) or ()]
         return Report(
             path=str(run.path),
             run=None if run.info is None else run.info.id,
@@ -54,14 +60,17 @@ def check_run(
         )
 
 
-def _see_records(run: Subject, inspectors: list["_Inspector"]) -> None:
+def _see_records(run: Subject, inspectors: list["_Inspector"], on_progress: Progress | None) -> None:
     of_scores, of_rollouts = _over(Over.SCORES, inspectors), _over(Over.ROLLOUTS, inspectors)
     for place, score in run.scores():
         for inspector in of_scores:
             inspector.see(score, place)
-    for place, rollout in run.rollouts():
+    expected = sum(ledger.recorded for ledger in run.ledgers.values())
+    for number, (place, rollout) in enumerate(run.rollouts()):
         for inspector in of_rollouts:
             inspector.see(rollout, place)
+        if on_progress is not None and number % _PROGRESS_EVERY == 0:
+            on_progress(number + 1, expected)
     run.catalogue.finish()
     for inspector in (*of_scores, *of_rollouts):
         inspector.end()

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,6 +12,7 @@ import msgspec
 
 from rolltrace.check.catalogue import Catalogue, writer_of
 from rolltrace.errors import RecordError
+from rolltrace.query.run import Run, open_run
 from rolltrace.store.cursor import Cursor, Place
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger
@@ -30,8 +32,9 @@ class Entry(msgspec.Struct, frozen=True):
 
     folder: str
     name: str
-    size: int | None
-    """None where it is no ordinary file."""
+    size: int
+    changed: float
+    """When it was last written to, in seconds since 1970."""
 
     @property
     def path(self) -> str:
@@ -63,6 +66,11 @@ class Subject:
         for problem in self.reader.problems:
             self._report(problem)
 
+    @cached_property
+    def tables(self) -> Run:
+        """The run's SQL tables, for audits that count and compare much; they are made when first asked."""
+        return open_run(self.path)
+
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read, each once; not what is of a newer version."""
@@ -92,6 +100,12 @@ class Subject:
                 self.catalogue.add_score(place, score)
                 yield place, score
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether every session that left a record has said that it ended."""
+        ended = {ledger.session for ledger in self.ledgers.values() if ledger.closed}
+        return ended >= self.ledgers.keys() | self.rollouts_by_writer.keys() | self.scores_by_writer.keys()
+
     def distinct(self, folder: str) -> Counter[str]:
         """How many rollouts or scores the files of each session hold, each id once; those of a newer version count."""
         counts: Counter[str] = Counter()
@@ -108,10 +122,12 @@ class Subject:
             paths = sorted((self.path / folder).iterdir())
         except OSError:
             return None
-        return [Entry(folder, path.name, _size(path)) for path in paths]
+        return [_entry(folder, path) for path in paths]
 
     def close(self) -> None:
         """Give back what was opened."""
+        if "tables" in self.__dict__:
+            self.tables.close()
         self.catalogue.close()
 
     def __enter__(self) -> Self:
@@ -129,8 +145,9 @@ class Subject:
             self._problems.report(problem)
 
 
-def _size(path: Path) -> int | None:
+def _entry(folder: str, path: Path) -> Entry:
     try:
-        return path.stat().st_size if path.is_file() else None
+        status = path.lstat()
     except OSError:  # gone since it was listed
-        return None
+        return Entry(folder, path.name, 0, 0.0)
+    return Entry(folder, path.name, status.st_size, status.st_mtime)

@@ -31,7 +31,7 @@ def check(
     from rolltrace.check.check import check_run
     from rolltrace.check.registry import choose_audits
     from rolltrace.check.report import encode_audit, encode_report
-    from rolltrace.cli.screen.audits import show_audits, show_report
+    from rolltrace.cli.screen.audits import checking, show_audits, show_report
     from rolltrace.cli.screen.console import output, write_record
 
     audits = choose_audits(only, skip, add)
@@ -46,7 +46,8 @@ def check(
         raise click.UsageError("Expected at least one RUN to check, got none.")
     wrong = False
     for number, run in enumerate(runs):
-        report = check_run(run, only=only, skip=skip, add=add, most_findings=most)
+        with checking(run) as on_progress:
+            report = check_run(run, only=only, skip=skip, add=add, most_findings=most, on_progress=on_progress)
         wrong |= not report.ok
         if as_json:
             write_record(encode_report(report) + b"\n")

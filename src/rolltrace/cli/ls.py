@@ -6,7 +6,7 @@ import click
 
 
 @click.command(short_help="List the runs below a directory.")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
 def ls(directory: Path, as_json: bool) -> None:
     """List the runs in and below DIR (by default runs/), the newest first.

@@ -9,7 +9,7 @@ from rolltrace.cli.app import VERBS, cli
 
 def reference() -> str:
     """Every verb with its help, as `rolltrace --help` knows it."""
-    context = click.Context(cli, info_name="rolltrace")
+    context = click.Context(cli, info_name="rolltrace", **cli.context_settings)
     pages = ["# Commands", inspect.cleandoc(cli.help or "")]
     for verb in VERBS:
         command = cli.get_command(context, verb)

@@ -118,7 +118,7 @@ def finished_rollouts(
     reward, reward_at = "r.line_reward", "null::timestamp"
     if rewards is not None:
         joined += f" left join {rewards} s on s.rollout = r.id"
-        reward, reward_at = "case when s.rollout is null then r.line_reward else s.value end", "s.at"
+        reward, reward_at = "case when s.rollout is null then r.line_reward else s.value end", "s.moment"
     return (
         f"select r.*, (epoch_us(r.ended_at) - epoch_us(r.started_at)) / 1e6 as seconds, {reward} as reward, "
         f"{reward_at} as reward_at, {superseded} as superseded, {retried} as retried from {source} r {joined}"

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolltrace.errors import InputError
+from rolltrace.query.build import copy, read_files
 from rolltrace.query.database import Database
-from rolltrace.query.parts import CACHE, Part, parquet_files, remove_others
+from rolltrace.query.parts import CACHE, Label, Part, parquet_files, remove_others
+from rolltrace.query.rows import Facts
 from rolltrace.query.state import RunTables
 from rolltrace.query.tables import RAW
-from rolltrace.query.views import latest_scores
+from rolltrace.query.views import groups_of, latest_scores
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sealed import seal_file
@@ -86,7 +88,25 @@ class _Compactor:
         """One part of each table that has rows, in the run's cache."""
         self._run.refresh(RAW)
         tables = [table for table in ("scores", "rollouts", "steps", "messages") if self._run.parts[table]]
-        return [self._compacted(table) for table in tables]
+        parts = [self._compacted(table) for table in tables]
+        return [*parts, *(self._grouped(part) for part in parts if part.label.table == "rollouts")]
+
+    def _grouped(self, rollouts: Part) -> Part:
+        """The groups of the compacted rollouts."""
+        for part in self._run.group_parts():
+            if part.label.ranges == rollouts.label.ranges and part.label.scores == rollouts.label.scores:
+                return part
+        query = groups_of(f"(from {read_files([rollouts.path])} where not superseded)")
+        counted = self._connection.execute(f"select count(*) from ({query})").fetchone()
+        label = Label(
+            table="groups",
+            ranges=rollouts.label.ranges,
+            facts=Facts(rows=counted[0] if counted else 0),
+            scores=rollouts.label.scores,
+        )
+        path = self._run.private_path("groups")
+        copy(self._connection, query, path, label)
+        return self._run.keep(Part(path, label))
 
     def _compacted(self, table: str) -> Part:
         parts = self._run.parts[table]

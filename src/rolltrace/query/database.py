@@ -36,9 +36,8 @@ class Database:
         """What was found to be no record while tables were made, each once."""
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
         self._needed: set[str] = set()
-        self._made_from: tuple[Path, ...] | None = None
+        self._made_from: tuple[str, ...] | None = None
         self._engine: Engine | None = None
-        self._small: dict[str, int] = {}
 
     def check(self, sql: str) -> Statement:
         """The statement, if it may be run."""
@@ -49,18 +48,6 @@ class Database:
         """A statement for the places of rollouts."""
         with self._lock:
             return check_expressions(where, order_by, self.connection)
-
-    def start(self, statement: Statement, timeout: float | None = None) -> "duckdb.DuckDBPyConnection":
-        """A cursor on which the statement has begun, over all that the runs hold now."""
-        import duckdb
-
-        attempt = 0
-        while True:
-            try:
-                return self.engine(statement.tables).execute(statement.sql, timeout)
-            except duckdb.Error as error:
-                attempt += 1
-                self.recover(error, attempt)
 
     def recover(self, error: "duckdb.Error", attempt: int) -> None:
         """Return where asking again may help: a part of the cache vanished or is damaged. Raise otherwise."""
@@ -76,7 +63,8 @@ class Database:
         with self._lock:
             self._needed |= {needed for table in tables for needed in NEEDS[table]}
             runs = [self._refresh(number) for number in range(len(self.runs))]
-            made_from = tuple(part.path for parts in runs for table in sorted(parts) for part in parts[table])
+            paths = [part.path for parts in runs for table in sorted(parts) for part in parts[table]]
+            made_from = (*sorted(self._needed), *map(str, paths))
             if self._engine is None or made_from != self._made_from:
                 self._engine = Engine(runs, self._private, self._memory)
                 self._made_from = made_from
@@ -94,6 +82,8 @@ class Database:
         run = self.runs[number]
         run.refresh(sorted(self._needed & set(RAW)))
         parts: dict[str, list[Part]] = {table: list(run.parts[table]) for table in self._needed & set(RAW)}
+        if "groups" in self._needed:
+            parts["groups"] = run.group_parts()
         for table in self._needed & set(SMALL):
             parts[table] = [small_part(self._readers[number], table, run.private_path(table), self.connection)]
         return parts

@@ -26,7 +26,7 @@ def connect(private: Path, memory: str = MEMORY) -> "duckdb.DuckDBPyConnection":
         ":memory:",
         config={
             "memory_limit": memory,
-            "temp_directory": str(private),
+            "temp_directory": str(private / "spill"),  # the engine may read and write there, whatever it is told
             "autoload_known_extensions": "false",
             "autoinstall_known_extensions": "false",
             "allow_community_extensions": "false",
@@ -47,10 +47,9 @@ class Engine:
         self._connection.execute("set lock_configuration = true")
         create_views(self._connection, runs)
 
-    def execute(self, sql: str, timeout: float | None = None) -> "duckdb.DuckDBPyConnection":
-        """A cursor on which the statement has begun."""
-        cursor = self._connection.cursor()
-        return within(timeout, cursor, lambda: cursor.execute(sql))
+    def cursor(self) -> "duckdb.DuckDBPyConnection":
+        """A cursor of its own for one statement."""
+        return self._connection.cursor()
 
     def close(self) -> None:
         """Give back the memory; cursors that are still open go on."""

@@ -44,6 +44,8 @@ class State(StrEnum):
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a listing. What could not be had quickly is None."""
 
+    name: str
+    """Where it is, from the directory on that was listed."""
     path: str
     run: str | None
     """The run's id."""
@@ -92,7 +94,7 @@ def list_runs(folder: str | Path) -> list[Listed]:
         raise RunNotFoundError(
             f"Expected a directory that holds runs, found {'a file' if place.exists() else 'none'} at {place}."
         )
-    listed = [_describe(path) for path in find_runs(place)]
+    listed = [_describe(path, place) for path in find_runs(place)]
     return sorted(listed, key=lambda run: (run.created_at is not None, run.created_at or 0, run.path), reverse=True)
 
 
@@ -111,7 +113,7 @@ def encode_listed(listed: Listed) -> bytes:
     return json_encoder.encode(fields)
 
 
-def _describe(path: Path) -> Listed:
+def _describe(path: Path, folder: Path) -> Listed:
     reader = RunReader(path)
     ledgers = _last_ledgers(path)
     lost = sum(
@@ -124,6 +126,7 @@ def _describe(path: Path) -> Listed:
     elif not all(ledger.closed for ledger in ledgers):
         state = State.OPEN
     return Listed(
+        name=path.name if path == folder else str(path.relative_to(folder)),
         path=str(path),
         run=None if reader.info is None else reader.info.id,
         created_at=None if reader.info is None else reader.info.created_at,
@@ -168,7 +171,7 @@ def _read_details(path: Path) -> dict[str, Any]:
         "groups": len(groups),
         "envs": tuple(sorted(envs)),
         "policies": tuple(sorted(policies)),
-        "mean_reward": math.fsum(numbers) / len(numbers) if numbers else None,
+        "mean_reward": sum(number / len(numbers) for number in numbers) if numbers else None,
     }
 
 

@@ -25,15 +25,17 @@ class Result:
 
     def __init__(
         self,
-        start: "Callable[[], duckdb.DuckDBPyConnection]",
+        sql: str,
+        open_cursor: "Callable[[], duckdb.DuckDBPyConnection]",
         recover: "Callable[[duckdb.Error, int], None]",
         timeout: float | None = None,
     ) -> None:
-        self._start = start
+        self._sql = sql
+        self._open_cursor = open_cursor
         self._recover = recover
         self._timeout = timeout
-        self._fresh: duckdb.DuckDBPyConnection | None = start()
-        described = self._fresh.description or []
+        self._begun: duckdb.DuckDBPyConnection | None = self._do(lambda cursor: cursor.execute(sql))
+        described = self._begun.description or []
         self.columns = tuple(str(column[0]) for column in described)
         """The names of the columns."""
         self.types = tuple(str(column[1]) for column in described)
@@ -41,15 +43,15 @@ class Result:
 
     def fetchall(self) -> list[Row]:
         """Every row."""
-        return self._take(lambda cursor: cursor.fetchall())
+        return self._do(lambda cursor: self._begin(cursor).fetchall())
 
     def fetchone(self) -> Row | None:
         """The first row, or None where there is none."""
-        return self._take(lambda cursor: cursor.fetchone())
+        return self._do(lambda cursor: self._begin(cursor).fetchone())
 
     def fetchmany(self, count: int) -> list[Row]:
         """The first rows."""
-        return self._take(lambda cursor: cursor.fetchmany(count))
+        return self._do(lambda cursor: self._begin(cursor).fetchmany(count))
 
     def dicts(self) -> Iterator[dict[str, Any]]:
         """Each row by the names of its columns."""
@@ -59,23 +61,23 @@ class Result:
     def arrow(self) -> Any:
         """The rows as an Arrow table; needs pyarrow."""
         _require("pyarrow")
-        return self._take(lambda cursor: cursor.to_arrow_table())
+        return self._do(lambda cursor: cursor.sql(self._sql).to_arrow_table())
 
     def pandas(self) -> Any:
         """The rows as a pandas frame; needs pandas."""
         _require("pandas", "numpy")
-        return self._take(lambda cursor: cursor.df())
+        return self._do(lambda cursor: cursor.sql(self._sql).df())
 
     def polars(self) -> Any:
         """The rows as a Polars frame; needs polars and pyarrow."""
         _require("polars", "pyarrow")
-        return self._take(lambda cursor: importlib.import_module("polars").from_arrow(cursor.to_arrow_table()))
+        return importlib.import_module("polars").from_arrow(self.arrow())
 
     def __iter__(self) -> Iterator[Row]:
         given = 0
         for attempt in itertools.count(1):
             try:
-                cursor = self._cursor()
+                cursor = self._begin(self._open_cursor())
                 while rows := within(self._timeout, cursor, partial(cursor.fetchmany, _ROWS_AT_ONCE)):
                     yield from rows
                     given += len(rows)
@@ -91,18 +93,20 @@ class Result:
         lines = ["  ".join(map(str.ljust, text, widths)).rstrip() for text in texts]
         return "\n".join(lines + ["…"] * (len(rows) > _ROWS_SHOWN))
 
-    def _take(self, take: "Callable[[duckdb.DuckDBPyConnection], Given]") -> Given:
+    def _begin(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
+        """A cursor at the first row: that of the beginning, or else the one that is given."""
+        begun, self._begun = self._begun, None
+        return begun or cursor.execute(self._sql)
+
+    def _do(self, work: "Callable[[duckdb.DuckDBPyConnection], Given]") -> Given:
+        """What `work` makes of a fresh cursor; where a part of the tables vanished or is damaged, of another."""
         for attempt in itertools.count(1):
             try:
-                cursor = self._cursor()
-                return within(self._timeout, cursor, partial(take, cursor))
+                cursor = self._open_cursor()
+                return within(self._timeout, cursor, partial(work, cursor))
             except _duckdb().Error as error:
                 self._recover(error, attempt)
         raise AssertionError
-
-    def _cursor(self) -> "duckdb.DuckDBPyConnection":
-        fresh, self._fresh = self._fresh, None
-        return fresh or self._start()
 
 
 def unique_names(columns: Sequence[str]) -> list[str]:

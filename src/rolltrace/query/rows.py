@@ -111,6 +111,9 @@ class _StepsLine(msgspec.Struct, kw_only=True):
     v: Version
     id: str
     run: str
+    split: str = "train"
+    iteration: Integer = 0
+    env: str
     messages: list[_Said] = []
     sampling: list[msgspec.Raw] = []
     steps: list[_Step] = []
@@ -221,7 +224,8 @@ def step_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
         facts.rows += 1
         usage = step.usage
         yield _encoder.encode({
-            "rollout": record.id, "run": record.run, "step": step.step, "reward": step.reward,
+            "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
+            "env": record.env, "step": step.step, "reward": step.reward,
             "env_reward": step.env_reward, "reward_data": step.reward_data, "env_state": step.env_state,
             "extra": step.extra, "metrics": step.metrics, "logs": step.logs, "termination": step.termination,
             "parse_error": step.parse_error, "raw": step.raw, "policy_version": _text(step.policy_version),

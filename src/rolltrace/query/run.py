@@ -1,5 +1,6 @@
 """Opens a run, or many at once, for reading: records by id, and tables by SQL."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -8,24 +9,25 @@ from typing import Any, Self
 from rolltrace.errors import InputError, RunNotFoundError, UnknownNameError
 from rolltrace.query.database import Database, check_memory
 from rolltrace.query.engine import MEMORY
+from rolltrace.query.lines import LineReader
 from rolltrace.query.result import Result
 from rolltrace.query.statement import Statement
 from rolltrace.store.cursor import Place
 from rolltrace.store.layout import RUN_FILE, RunInfo, is_run
 from rolltrace.store.problems import Problem
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 
 def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY) -> "Run":
     """The run at `path`; a directory that holds runs, or several paths, are all of them as one."""
+    check_memory(memory)
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     found = [run for place in paths for run in _runs_at(place)]
     if not found:
         raise InputError("Expected at least one run to open, got none.")
-    return Run([RunReader(run) for run in found], check_memory(memory))
+    return Run([RunReader(run) for run in found], memory)
 
 
 def _runs_at(place: Path) -> list[Path]:
@@ -94,7 +96,7 @@ class Run:
         sql = statement.sql if order_by is not None else f"{statement.sql} order by run, _file, _offset"
         sql += "" if limit is None else f" limit {limit:d}"
         places = self._result(Statement(sql, statement.tables | {"rollouts"}), None)
-        return (self._at(row) for row in places)
+        return self._rollouts_at(places)
 
     def scores(self) -> Iterator[Score]:
         """Every score, one by one."""
@@ -137,12 +139,17 @@ class Run:
 
     def _result(self, statement: Statement, timeout: float | None) -> Result:
         database = self._database
-        return Result(lambda: database.start(statement, timeout), database.recover, timeout)
+        return Result(statement.sql, lambda: database.engine(statement.tables).cursor(), database.recover, timeout)
 
-    def _at(self, row: tuple[Any, ...]) -> Rollout:
-        """The rollout whose line is at the place that a row names."""
-        run, rollout, file, offset, length = row
-        for reader in self._readers:
-            if len(self._readers) == 1 or (reader.info is not None and reader.info.id == run):
-                return decode_rollout(reader.at(Place(file, offset, length)))
-        return self.get(rollout)
+    def _rollouts_at(self, places: Result) -> Iterator[Rollout]:
+        """The rollouts whose lines are at these places."""
+        with contextlib.ExitStack() as stack:
+            lines = {
+                "" if len(self._readers) == 1 or reader.info is None else reader.info.id: stack.enter_context(
+                    LineReader(reader)
+                )
+                for reader in self._readers
+            }
+            for run, rollout, file, offset, length in places:
+                found = lines.get("" if len(self._readers) == 1 else run)
+                yield self.get(rollout) if found is None else found.rollout(rollout, Place(file, offset, length))

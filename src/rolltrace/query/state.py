@@ -70,6 +70,14 @@ class RunTables:
         for table in wanted:
             self._join_small_parts(table)
 
+    def group_parts(self) -> list[Part]:
+        """Groups that were made before, for whoever finds that they still fit."""
+        if not self.uses_cache:
+            return []
+        if "groups" not in self.parts:
+            self.parts |= find_parts(self.run, ["groups"], self._connection)
+        return list(self.parts["groups"])
+
     def _read(self, folder: str, tables: list[str]) -> None:
         cursor = self._open_cursor(folder, earliest([self.covered[table] for table in tables]))
         batches = {table: Batches(table, self._private, self._connection) for table in tables}

@@ -60,6 +60,9 @@ def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> Statem
 def check_expressions(where: str | None, order_by: str | None, connection: "duckdb.DuckDBPyConnection") -> Statement:
     """A SELECT of the places of rollouts, if the condition and the order are expressions and nothing more."""
     frame, ending = "select id from rollouts", ""
+    for name, expression in (("where", where), ("order_by", order_by)):
+        if expression is not None and not expression.strip():
+            raise InputError(f"Expected an SQL expression over the columns of rollouts, got {name} = {expression!r}.")
     if where is not None:
         _check_frame(frame, f"{frame} where (\n{where}\n)", ("where_clause",), f"where = {where!r}", connection)
         ending += f" where (\n{where}\n)"
@@ -145,6 +148,7 @@ def _check_tree(tree: dict[str, Any]) -> set[str]:
     tables = set()
     for part in parts:
         kind = part.get("type", "")
+        kind = kind if isinstance(kind, str) else ""  # of some parts it is a tree of its own
         if kind.endswith("_NODE") and kind not in _NODES:
             raise _refused(kind.removesuffix("_NODE").removesuffix("_QUERY"))
         if "sample" in part and "alias" in part and "class" not in part and kind not in _SOURCES:

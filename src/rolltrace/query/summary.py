@@ -214,6 +214,6 @@ def _sum(ledgers: Iterable[Ledger]) -> dict[str, int]:
     for ledger in ledgers:
         for name in ("dispatched", "recorded", "in_flight", "scores_recorded"):
             total[name] += getattr(ledger, name)
-        for name in ("unrecordable", "dropped", "scores_dropped", "blobs_dropped"):
+        for name in ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "texts_dropped"):
             total[name] += sum(getattr(ledger, name).values())
     return dict(total)

@@ -34,7 +34,8 @@ _COUNTED = {
 RAW: dict[str, dict[str, str]] = {
     "rollouts": {**_HEADER, **_OUTCOME, **_REWARDS, **_COUNTED, **PLACE},
     "steps": {
-        "rollout": "VARCHAR", "run": "VARCHAR", "step": "BIGINT", "reward": "DOUBLE", "env_reward": "DOUBLE",
+        "rollout": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR",
+        "step": "BIGINT", "reward": "DOUBLE", "env_reward": "DOUBLE",
         "reward_data": NUMBERS, "env_state": "JSON", "extra": "JSON", "metrics": NUMBERS, "logs": "JSON",
         "termination": "VARCHAR", "parse_error": "VARCHAR", "raw": "VARCHAR", "policy_version": "VARCHAR",
         "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "seconds": "DOUBLE", "sampling": "JSON",
@@ -80,7 +81,7 @@ NEEDS = {
     "scores": ("scores",),
     "rollouts": ("rollouts", "scores"),
     "every_rollout": ("rollouts", "scores"),
-    "groups": ("rollouts", "scores"),
+    "groups": ("rollouts", "scores", "groups"),
     "steps": ("rollouts", "steps"),
     "messages": ("rollouts", "messages"),
 }

@@ -11,6 +11,8 @@ from rolltrace.query.tables import PLACE, RAW, ROLLOUT_COLUMNS, SMALL, quoted
 if TYPE_CHECKING:
     import duckdb
 
+GROUP_KEY = ", ".join(map(quoted, ("run", "split", "iteration", "env", "group")))
+
 Parts = Mapping[str, Sequence[Part]]
 """By table, the parts of one run."""
 
@@ -21,7 +23,9 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts])
     superseded = 0
     if "rollouts" in tables:
         superseded = _create_rollouts(connection, runs)
-        connection.execute(f"create view groups as {GROUPS}")
+    if "groups" in tables:
+        groups = " union all ".join(f"from _groups_{number}" for number in range(len(runs)))
+        connection.execute(f"create view groups as {groups}")
     for table in ("steps", "messages"):
         if table in tables:
             kept = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
@@ -37,9 +41,10 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts])
 def latest_scores(parts: Sequence[Part]) -> str:
     """The latest reward that scores give each rollout, and when."""
     return f"""
-        select rollout, latest.value as value, latest.at as at from (
-            select rollout,
-                arg_max({{'value': value, 'at': at}}, {{'at': at, 'file': _file, 'offset': _offset}}) as latest
+        select rollout, latest.value as value, latest.moment as moment from (
+            select rollout, arg_max(
+                {{'value': value, 'moment': "at"}}, {{'moment': "at", 'file': _file, 'offset': _offset}}
+            ) as latest
             from {read_files(part.path for part in parts)}
             where name = 'reward' and rollout is not null group by rollout
         )
@@ -47,19 +52,10 @@ def latest_scores(parts: Sequence[Part]) -> str:
 
 
 def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts]) -> int:
-    """Make the tables of rollouts; returns how many of them were superseded."""
-    superseded = 0
-    selects = []
-    for number, parts in enumerate(runs):
-        count = _create_repeated(connection, f"_repeated_{number}", parts["rollouts"])
-        superseded += count + sum(part.label.facts.superseded for part in parts["rollouts"])
-        for place, part in enumerate(parts["rollouts"]):
-            late = _create_late(connection, f"_late_{number}_{place}", part, parts["scores"])
-            selects.append(_select_rollouts(part, f"_repeated_{number}" if count else None, late))
-    everything = " union all ".join(selects) or _nothing(
-        {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "superseded": "BOOLEAN", "retried": "BOOLEAN"}
-    )
+    """Make the tables of rollouts and of groups; returns how many rollouts were superseded."""
+    superseded = sum(_create_run(connection, number, parts) for number, parts in enumerate(runs))
     shown = ", ".join(map(quoted, ROLLOUT_COLUMNS))
+    everything = " union all ".join(f"from _run_{number}" for number in range(len(runs)))
     connection.execute(f"create view _everything as {everything}")
     kept = "where not superseded" if superseded else ""
     connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
@@ -68,6 +64,53 @@ def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Par
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
     return superseded
+
+
+def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts) -> int:
+    """Make the rollouts and the groups of one run; returns how many rollouts were superseded."""
+    again = _create_repeated(connection, f"_repeated_{number}", parts["rollouts"])
+    lates = [
+        _create_late(connection, f"_late_{number}_{place}", part, parts.get("scores", ()))
+        for place, part in enumerate(parts["rollouts"])
+    ]
+    repeated_name = f"_repeated_{number}" if again else None
+    selects = [_select_rollouts(part, repeated_name, late) for part, late in zip(parts["rollouts"], lates, strict=True)]
+    rows = " union all ".join(selects) or _nothing(
+        {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "superseded": "BOOLEAN", "retried": "BOOLEAN"}
+    )
+    connection.execute(f"create view _run_{number} as {rows}")
+    if "groups" in parts:
+        connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, again, lates)}")
+    return again + sum(part.label.facts.superseded for part in parts["rollouts"])
+
+
+def _groups(
+    connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts, again: int, lates: Sequence[str | None]
+) -> str:
+    """The groups of a run: those made before, except where later lines touch them, and the others made now."""
+    rollouts = f"(from _run_{number} where not superseded)"
+    for place, part in enumerate(parts["rollouts"]):
+        for made in parts["groups"]:
+            if made.label.ranges == part.label.ranges and made.label.scores == part.label.scores:
+                touched = _touched(part, parts["rollouts"], f"_repeated_{number}" if again else None, lates[place])
+                if touched is None:
+                    return f"from {read_files([made.path])}"
+                connection.execute(f"create table _touched_{number} as {touched}")
+                untouched = f"from {read_files([made.path])} anti join _touched_{number} using ({GROUP_KEY})"
+                fresh = groups_of(f"({rollouts} semi join _touched_{number} using ({GROUP_KEY}))")
+                return f"{untouched} union all from ({fresh})"
+    return groups_of(rollouts)
+
+
+def _touched(part: Part, parts: Sequence[Part], again: str | None, late: str | None) -> str | None:
+    """The groups of a part that something outside it changed; None where nothing did."""
+    selects = [f"select {GROUP_KEY} from {read_files([other.path])}" for other in parts if other is not part]
+    own = f"select {GROUP_KEY} from {read_files([part.path])} r"
+    if again is not None:
+        selects.append(f"{own} semi join {again} on {again}.id = r.id")
+    if late is not None:
+        selects.append(f"{own} semi join {late} on {late}.rollout = r.id")
+    return f"select distinct * from ({' union all '.join(selects)})" if selects else None
 
 
 def _create_repeated(connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part]) -> int:
@@ -106,7 +149,7 @@ def _select_rollouts(part: Part, again: str | None, late: str | None) -> str:
     reward, superseded, retried, joins = "r.reward", "r.superseded", "r.retried", ""
     if late is not None:
         joins += f" left join {late} on {late}.rollout = r.id"
-        is_later = f"{late}.rollout is not null and (r.reward_at is null or {late}.at >= r.reward_at)"
+        is_later = f"{late}.rollout is not null and (r.reward_at is null or {late}.moment >= r.reward_at)"
         reward = f"case when {is_later} then {late}.value else r.reward end"
     if again is not None:
         joins += f" left join {again} on {again}.id = r.id"
@@ -129,24 +172,24 @@ def _nothing(kinds: Mapping[str, str]) -> str:
     return f"select {', '.join(f'null::{kind} as {quoted(name)}' for name, kind in kinds.items())} where false"
 
 
-GROUPS = """
-    with grouped as (
-        select run, split, iteration, env, "group", count(*) as size, count(reward) as n,
-            bool_and(isfinite(reward)) as is_finite,
-            avg(reward) filter (isfinite(reward)) as finite_mean,
-            stddev_pop(reward) filter (isfinite(reward)) as finite_spread,
-            min(reward) as min, max(reward) as max,
-            list({'id': id, 'index': "index", 'reward': reward} order by "index", id) as them
-        from rollouts where not retried group by run, split, iteration, env, "group"
-    ), measured as (
-        select *, case when n = 0 then null when is_finite then finite_mean else 'NaN'::double end as mean,
-            case when n = 0 then null when is_finite then finite_spread else 'NaN'::double end as spread
-        from grouped
-    )
-    select run, split, iteration, env, "group", size, n, mean, spread, min, max,
-        n >= 2 and max > min as has_signal,
-        list_transform(them, lambda one: {
-            'id': one.id, 'index': one.index, 'reward': one.reward, 'advantage': one.reward - mean
-        }) as members
-    from measured
-"""
+def groups_of(rollouts: str) -> str:
+    """The groups of some rollouts, of which none was superseded."""
+    return f"""
+        with grouped as (
+            select {GROUP_KEY}, count(*) as size, count(reward) as n, bool_and(isfinite(reward)) as is_finite,
+                avg(reward) filter (isfinite(reward)) as finite_mean,
+                stddev_pop(reward) filter (isfinite(reward)) as finite_spread,
+                min(reward) as min, max(reward) as max,
+                list({{'id': id, 'index': "index", 'reward': reward}} order by "index", id) as them
+            from {rollouts} where not retried group by {GROUP_KEY}
+        ), measured as (
+            select *, case when n = 0 then null when is_finite then finite_mean else 'NaN'::double end as mean,
+                case when n = 0 then null when is_finite then finite_spread else 'NaN'::double end as spread
+            from grouped
+        )
+        select {GROUP_KEY}, size, n, mean, spread, min, max, n >= 2 and max > min as has_signal,
+            list_transform(them, lambda one: {{
+                'id': one.id, 'index': one.index, 'reward': one.reward, 'advantage': one.reward - mean
+            }}) as members
+        from measured
+    """

@@ -57,7 +57,8 @@ class Backlog:
         self._hurried = False
         self.is_closed = False
         """Whether nothing more is taken."""
-        self._lock = threading.Lock()
+        # A writer that is no longer used is closed by the garbage collector, which may run in a thread that holds this.
+        self._lock = threading.RLock()
         self._something = threading.Condition(self._lock)
         self._urgent = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)

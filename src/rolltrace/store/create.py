@@ -20,6 +20,8 @@ from rolltrace.version import __version__
 logger = logging.getLogger(__name__)
 
 _GIT_SECONDS = 2.0
+_UNFINISHED = f".{RUN_FILE}."
+"""How the names of files begin that are to become `run.json`; a process that died may have left one."""
 
 
 def create_run(
@@ -60,7 +62,7 @@ def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:
     found = {entry.name for entry in place.iterdir()} if place.exists() else set()
     if RUN_FILE in found:
         raise _exists(place)
-    if found:
+    if any(not name.startswith(_UNFINISHED) for name in found):
         raise InputError(
             f"Expected a new or empty directory for the run, got {place}, which holds other files. "
             "Choose another place."
@@ -74,12 +76,12 @@ def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:
             code_revision=_code_revision(),
         )
     )
+    made = [parent for parent in (place.absolute(), *place.absolute().parents) if not parent.exists()]
     place.mkdir(parents=True, exist_ok=True)
     _write_new(place / RUN_FILE, described)
-    for folder in FOLDERS:
-        (place / folder).mkdir(exist_ok=True)
-    for folder_to_sync in (place, place.absolute().parent):
-        sync_folder(folder_to_sync)
+    _make_folders(place)
+    for folder in made or [place.absolute()]:
+        sync_folder(folder.parent)
     return decode_info(described)
 
 
@@ -87,21 +89,42 @@ def _join(place: Path) -> RunInfo:
     if not (place / RUN_FILE).is_file():
         raise RunNotFoundError(f"Expected a run to join at {place}, found no {RUN_FILE} there. Make it without `join`.")
     info = decode_info((place / RUN_FILE).read_bytes())
-    for folder in FOLDERS:
-        (place / folder).mkdir(exist_ok=True)
+    _make_folders(place)
     return info
 
 
+def _make_folders(place: Path) -> None:
+    for folder in FOLDERS:
+        (place / folder).mkdir(exist_ok=True)
+    sync_folder(place)
+
+
 def _write_new(path: Path, data: bytes) -> None:
-    """Write a file that no other process has made, or is making."""
+    """Write a file that no other process has made or is making; whoever sees it sees all of it."""
+    unfinished = path.with_name(f"{_UNFINISHED}{new_id()}")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with unfinished.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(unfinished, path)  # which, unlike renaming, overwrites nothing
+        except FileExistsError:
+            raise _exists(path.parent) from None
+        except OSError:  # there are file systems without links
+            _write_exclusively(path, data)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write_exclusively(path: Path, data: bytes) -> None:
+    try:
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
     except FileExistsError:
         raise _exists(path.parent) from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _exists(place: Path) -> RunExistsError:

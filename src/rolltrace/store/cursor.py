@@ -50,7 +50,7 @@ class Cursor:
         self._report = report
         self._settle = settle
         self.covered: dict[str, int] = dict(covered or {})
-        self._sizes: dict[str, int] = {}  # how large each file was when it was read to its end
+        self._finished: set[str] = set()  # sealed, and read to the end: there is no more to come
         self._told: set[tuple[str, int | None]] = set()
 
     def read(self) -> Iterator[tuple[Place, bytes]]:
@@ -64,6 +64,8 @@ class Cursor:
             )
         for name in listing.segments:
             file = f"{self._folder}/{name}"
+            if file in self._finished:
+                continue
             try:
                 segment = open_segment(self._run / self._folder, name)
             except (OSError, RecordError) as error:
@@ -115,7 +117,6 @@ class Cursor:
             )
         if segment.size < start:
             self._tell(Problem(shown, segment.size, f"Expected at least {start} bytes: it was cut or replaced."))
-        if segment.size == self._sizes.get(file) or segment.size < start:
             return
         torn = None
         for line in split_lines(segment.blocks(start)):
@@ -128,7 +129,8 @@ class Cursor:
                 self._report(Problem(shown, line.offset, wrong))
             else:
                 yield Place(file, line.offset, line.end - line.offset), line.data
-        self._sizes[file] = segment.size
+        if segment.is_sealed:
+            self._finished.add(file)
         self._settled(file, self.covered.get(file, 0))
         if torn is not None:
             message = f"Expected a whole line, got {torn.end - torn.offset} bytes without an end."

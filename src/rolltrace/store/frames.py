@@ -57,13 +57,9 @@ class Frames:
         self._size = os.fstat(descriptor).st_size
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_FRAME)
         table = self._read_table()
-        self.table_is_sound = table is not None
+        self._frames = self._look_for_frames() if table is None else self._settle_lengths(table)
+        self.table_is_sound = self._frames is table
         """Whether the table and the frames agree."""
-        frames = table
-        if table is not None:
-            frames = self._settle_lengths(table)
-            self.table_is_sound = frames is table
-        self._frames = self._look_for_frames() if frames is None else frames
         self._offsets = [frame.offset for frame in self._frames]
 
     @property
@@ -116,7 +112,7 @@ class Frames:
         end = frames[-1].position + frames[-1].size if frames else 0
         return frames if end == start and len(frames) == count else None
 
-    def _settle_lengths(self, frames: list[Frame]) -> list[Frame] | None:
+    def _settle_lengths(self, frames: list[Frame]) -> list[Frame]:
         """The same frames if their headers say the same lengths, or are damaged; corrected where the table is."""
         lengths = [frame.length for frame in frames]
         corrected = False

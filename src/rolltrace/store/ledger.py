@@ -58,7 +58,9 @@ class Tally:
         self.losses = 0
         """Everything that could not be kept, of whatever kind."""
         self._lock = threading.Lock()
-        self._in_flight: set[str] = set()
+        self._reasons: set[str] = set()
+        self._in_flight: Counter[str] = Counter()
+        self._count_in_flight = 0
         self._dispatched = 0
         self._recorded = 0
         self._scores_recorded = 0
@@ -68,16 +70,20 @@ class Tally:
         self._blobs_dropped: Counter[str] = Counter()
         self._texts_dropped: Counter[str] = Counter()
 
-    def lose(self) -> None:
-        """Count something that could not be kept, of whatever kind."""
+    def lose(self, reason: str) -> bool:
+        """Count something that could not be kept, of whatever kind; whether it is the first for that reason."""
         with self._lock:
             self.losses += 1
+            is_first = reason not in self._reasons
+            self._reasons.add(reason)
+            return is_first
 
     def begin(self, rollout: str) -> None:
         """Count a rollout that starts."""
         with self._lock:
             self._dispatched += 1
-            self._in_flight.add(rollout)
+            self._in_flight[rollout] += 1  # an id that its owner gave to two is counted twice
+            self._count_in_flight += 1
 
     def record(self, rollout: str) -> None:
         """Count a line that was written."""
@@ -128,7 +134,7 @@ class Tally:
                 recorded=self._recorded,
                 unrecordable=dict(self._unrecordable),
                 dropped=dict(self._dropped),
-                in_flight=len(self._in_flight),
+                in_flight=self._count_in_flight,
                 scores_recorded=self._scores_recorded,
                 scores_dropped=dict(self._scores_dropped),
                 blobs_dropped=dict(self._blobs_dropped),
@@ -137,8 +143,11 @@ class Tally:
             )
 
     def _end(self, rollout: str) -> None:
-        if rollout in self._in_flight:
-            self._in_flight.remove(rollout)
+        if self._in_flight[rollout] > 0:
+            self._in_flight[rollout] -= 1
+            self._count_in_flight -= 1
+            if not self._in_flight[rollout]:
+                del self._in_flight[rollout]
         else:  # written without having been begun here, such as an imported one
             self._dispatched += 1
 

@@ -18,6 +18,7 @@ CACHE = "cache"
 _MOST_LINES = 5000
 _MOST_BYTES = 8 * 1024 * 1024
 _TRIES = 3
+_LONGEST_NAME = 200
 _HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
 
 
@@ -28,8 +29,8 @@ class _Named(msgspec.Struct):
 def id_of(line: bytes) -> str | None:
     """The id of a line; None if it has none."""
     if line.startswith(_HEAD):  # as Rolltrace writes it; reading on would take longer than all the rest
-        name = line[len(_HEAD) : line.find(b'"', len(_HEAD))]
-        if name.isascii() and b"\\" not in name:
+        name, quote, _ = line[len(_HEAD) : len(_HEAD) + _LONGEST_NAME].partition(b'"')
+        if quote and name.isascii() and b"\\" not in name:
             return name.decode()
     try:
         return msgspec.json.decode(line, type=_Named).id

@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import sqlite3
+import time
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rolltrace.store.segment import sync_folder
 
 _VERSION = 1
 _READ_BYTES = 1024 * 1024
+_ABANDONED_SECONDS = 3600.0
 
 _SCHEMA = f"""
 PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {_VERSION};
@@ -114,6 +116,7 @@ class OffsetsWriter:
         self._unfinished: Path | None = None
         if folder is not None:
             folder.mkdir(exist_ok=True)
+            _delete_abandoned(folder)
             self._unfinished = folder / f".offsets-{secrets.token_hex(8)}"
         # SQLite keeps a database without a name in a file of its own that is gone with the process.
         target = "" if self._unfinished is None else self._unfinished.absolute().as_uri()
@@ -201,6 +204,14 @@ def _checksum(file: BinaryIO) -> int:
     while block := file.read(_READ_BYTES):
         checksum = zlib.crc32(block, checksum)
     return checksum
+
+
+def _delete_abandoned(folder: Path) -> None:
+    """Delete what processes that died were making: an index that is being made is written to all the time."""
+    for path in folder.glob(".offsets-*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                path.unlink()
 
 
 def _immutable(path: Path) -> str:

@@ -1,14 +1,23 @@
 """Records one rollout of a loop that is not ours: what was sent, what came back, and the numbers."""
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Required, Self, TypedDict
 
 from rolltrace.errors import InputError
+from rolltrace.store.given import (
+    as_messages,
+    as_sampling,
+    as_stopped_by,
+    as_tools,
+    as_usage,
+    check_header,
+    copy_of,
+    is_same,
+)
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.convert import as_tool
 from rolltrace.trace.draft import Draft, new_id
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.message import Sampling, ToolSpec
@@ -18,6 +27,7 @@ from rolltrace.trace.snapshot import Freezer
 from rolltrace.trace.sound import sound_grade
 
 _EMPTY: dict[str, Any] = {}
+_NO_TOOLS: tuple[Any, ...] = ()
 
 
 class About(TypedDict, total=False):
@@ -84,7 +94,7 @@ class RolloutRecorder:
                 raise InputError(f"Expected {name}= of the rollout, got none: a record must say which rollout it is.")
         fields.setdefault("id", new_id())
         fields.setdefault("started_at", utc_now())
-        fields["tags"] = tuple(fields.get("tags", ()))
+        check_header(fields)
         try:
             header = Header(run=keeper.run, session=keeper.session, **fields)
         except TypeError as error:
@@ -96,12 +106,12 @@ class RolloutRecorder:
         self._freezer = Freezer(self._draft.notes)
         self._policy_version = header.policy_version
         self._tools: tuple[ToolSpec, ...] = ()
-        self._tools_seen: Sequence[Any] = ()
+        self._tools_seen: Any = ()
         self._ended = False
 
     def step(
         self,
-        prompt: Sequence[Any],
+        prompt: Sequence[Any] | str,
         response: Any,
         reward: float = 0.0,
         *,
@@ -110,20 +120,20 @@ class RolloutRecorder:
         extra: Mapping[str, Any] = _EMPTY,
         metrics: Mapping[str, Any] = _EMPTY,
         logs: Mapping[str, Any] = _EMPTY,
-        tools: Sequence[Any] = (),
-        sampling: Sampling | None = None,
+        tools: Sequence[Any] = _NO_TOOLS,
+        sampling: Sampling | Mapping[str, Any] | None = None,
         termination: Termination | str | None = None,
         parse_error: str | None = None,
         raw: str | None = None,
         policy_version: int | str | None = None,
-        usage: Usage | None = None,
+        usage: Usage | Mapping[str, Any] | None = None,
         seconds: float | None = None,
         tokens: Tokens | None = None,
     ) -> None:
         """Record one turn: the whole prompt as it was sent, what came back, and what it earned.
 
         Messages are chat dicts, API objects or `Message`. All is recorded as it is now, whatever becomes of it later.
-        A response that is a text is taken for an assistant's message.
+        A prompt that is a text is taken for a user's message, a response that is one for an assistant's.
         """
         self.send(prompt)
         if not self._keeper.records:
@@ -132,7 +142,7 @@ class RolloutRecorder:
         if isinstance(response, str):
             response = {"role": "assistant", "content": response}
         draft.step(
-            as_message(response, "response", draft.notes),
+            self._freezer.freeze_response(response),
             reward=reward,
             env_reward=reward,
             reward_data=reward_data,
@@ -140,35 +150,37 @@ class RolloutRecorder:
             extra=extra,
             metrics=metrics,
             logs=logs,
-            tools=self._frozen_tools(tools) if tools else (),
-            sampling=sampling,
+            tools=self._frozen_tools(tools) if tools is not _NO_TOOLS else (),
+            sampling=as_sampling(sampling, draft.notes),
             termination=termination,  # type: ignore[arg-type]
             parse_error=parse_error,
             raw=raw,
             policy_version=self._policy_version if policy_version is None else policy_version,
-            usage=usage,
+            usage=as_usage(usage, draft.notes),
             seconds=seconds,
             tokens=tokens,
         )
 
-    def send(self, prompt: Sequence[Any]) -> None:
+    def send(self, prompt: Sequence[Any] | str) -> None:
         """Record what is being sent now, before there is an answer; `step` does it where this was not called."""
         self._refuse_if_ended()
+        listed = as_messages(prompt, "prompt")
         if self._keeper.records:
-            self._draft.replace(self._freezer.freeze(prompt, "prompt"))
+            self._take_in(listed, "prompt")
             self._draft.send()
 
     def observe(self, messages: Sequence[Any]) -> None:
         """Record the conversation as it stands after the last step, the response included: no prompt will follow."""
         self._refuse_if_ended()
+        listed = as_messages(messages, "messages")
         if self._keeper.records:
-            self._draft.replace(self._freezer.freeze(messages, "messages"))
+            self._take_in(listed, "messages")
 
     def grade(self, reward: float, reward_data: Mapping[str, Any] = _EMPTY, extra: Mapping[str, Any] = _EMPTY) -> None:
         """Record what a grader says of the rollout as a whole; its reward is added to those of the steps."""
         self._refuse_if_ended()
-        grade = Grade(reward, dict(reward_data), dict(extra))
-        self._draft.grade = sound_grade(grade, "grade", self._draft.notes)
+        # What the grade holds is encoded when it is set, so nothing of it is copied here.
+        self._draft.grade = sound_grade(Grade(reward, reward_data, extra), "grade", self._draft.notes)  # type: ignore[arg-type]
 
     def metric(self, name: str, value: float) -> None:
         """Record a number about the rollout as a whole."""
@@ -189,9 +201,10 @@ class RolloutRecorder:
         """
         if self._ended:
             return
+        outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error)
         self._ended = True
         if self._keeper.records:
-            self._keeper.end(self._draft, self._outcome(str(stop_reason), StoppedBy(stopped_by), pending, error))
+            self._keeper.end(self._draft, outcome)
 
     def __enter__(self) -> Self:
         return self
@@ -220,11 +233,18 @@ class RolloutRecorder:
             unclamped_reward=None,
         )
 
+    def _take_in(self, history: Iterable[Any], path: str) -> None:
+        grown = self._freezer.freeze_growth(history, path)
+        if grown is None:
+            self._draft.replace(self._freezer.freeze(history, path))
+        else:
+            self._draft.grow(grown)
+
     def _frozen_tools(self, tools: Sequence[Any]) -> tuple[ToolSpec, ...]:
         """The tools as they are now; those that are the same as at the step before are compared, not converted."""
-        if tools != self._tools_seen:
-            self._tools = tuple(as_tool(tool, "tools", self._draft.notes) for tool in tools)
-            self._tools_seen = deepcopy(tools)
+        if not is_same(tools, self._tools_seen):
+            self._tools = tuple(as_tool(tool, "tools", self._draft.notes) for tool in as_tools(tools))
+            self._tools_seen = copy_of(tools)
         return self._tools
 
     def _refuse_if_ended(self) -> None:

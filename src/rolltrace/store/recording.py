@@ -56,12 +56,18 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """How large a file grows before the next is begun and it is sealed."""
 
     def __post_init__(self) -> None:
-        if self.share is not None and not 0 <= self.share <= 1:
+        if self.level is not None:  # a name will do, and must not be taken for something else
+            msgspec.structs.force_setattr(self, "level", as_level(self.level, "level"))
+        if self.share is not None and not (_is_number(self.share) and 0 <= self.share <= 1):
             raise InputError(f"Expected a share of groups from 0 to 1, got {self.share!r}.")
+        if self.tokens is not None and not isinstance(self.tokens, bool):
+            raise InputError(f"Expected tokens to be True or False, got {self.tokens!r}.")
+        if self.redact is not None and not callable(self.redact):
+            raise InputError(f"Expected redact to be a function, got {self.redact!r}.")
         for name in ("queue_bytes", "segment_bytes"):
-            if getattr(self, name) < 1:
+            if not (_is_number(getattr(self, name)) and getattr(self, name) >= 1):
                 raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)!r}.")
-        if not self.queue_seconds >= 0:
+        if not (_is_number(self.queue_seconds) and self.queue_seconds >= 0):
             raise InputError(f"Expected queue_seconds of 0 or more, got {self.queue_seconds!r}.")
 
     def level_of(self, split: str, iteration: int, env: str, group: str) -> Level:
@@ -69,14 +75,14 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         level = self.level or Level.FULL
         if level is not Level.FULL or self.share is None or self.share >= 1:
             return level
-        place = zlib.crc32("\0".join((split, str(iteration), env, group)).encode("utf-8", "replace"))
+        place = zlib.crc32("\0".join(map(str, (split, iteration, env, group))).encode("utf-8", "replace"))
         return Level.FULL if place < self.share * _BUCKETS else Level.NUMBERS
 
 
 def resolve_recording(given: Recording | Level | str | None) -> Recording:
     """The settings with nothing left open: what was given, else the environment's variables, else the defaults."""
-    if given is None or isinstance(given, str):
-        given = Recording(level=None if given is None else as_level(given, "level"))
+    if not isinstance(given, Recording):
+        given = Recording(level=None if given is None else as_level(given, "trace"))
     return msgspec.structs.replace(
         given,
         level=_first(given.level, LEVEL_VARIABLE, as_level, Level.FULL),
@@ -91,6 +97,10 @@ def as_level(text: str, where: str) -> Level:
         return Level(text)
     except ValueError:
         raise InputError(f"Expected {where} to be one of {', '.join(Level)}, got {text!r}.") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _first(given: Value | None, variable: str, read: Callable[[str, str], Value], default: Value) -> Value:

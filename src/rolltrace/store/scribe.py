@@ -1,5 +1,6 @@
 """Brings lines to the disk, and keeps the ledger of what became of them; one thread at a time."""
 
+import contextlib
 import errno
 import logging
 import time
@@ -42,7 +43,7 @@ class Scribe:
         self._last_ledger: Ledger | None = None
         self._due = 0.0
         self._kept_blobs: set[str] = set()
-        self._reasons_told: set[str] = set()
+        self._unsealed_told: set[str] = set()
         self._sealer: ThreadPoolExecutor | None = None
         self._sealing: list[Future[Path]] = []
 
@@ -84,13 +85,12 @@ class Scribe:
 
     def lost(self, reason: str, what: str, error: BaseException | None = None) -> str:
         """Tell of a loss, once for each reason; returns the reason."""
-        self._tally.lose()
-        if reason not in self._reasons_told:
-            self._reasons_told.add(reason)
-            logger.warning(
-                "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
-                what, self._path, reason if error is None else f"{reason}, {error}",
-            )  # fmt: skip
+        if self._tally.lose(reason):
+            with contextlib.suppress(Exception):  # a log handler may raise anything, and no more is to be lost for it
+                logger.warning(
+                    "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
+                    what, self._path, reason if error is None else f"{reason}, {error}",
+                )  # fmt: skip
         return reason
 
     def _append(self, folder: str, jobs: Sequence[Job]) -> None:
@@ -160,10 +160,16 @@ class Scribe:
         for future in self._sealing:
             if not future.done():
                 waiting.append(future)
-            elif (error := future.exception()) is not None:
-                # Nothing is lost: the plain segment stands, and `rolltrace compact` will try again.
-                logger.warning("Could not seal a segment of %s: %s. It stays as it is.", self._path, error)
+            elif isinstance(error := future.exception(), Exception):
+                self._tell_unsealed(error)
         self._sealing = waiting
+
+    def _tell_unsealed(self, error: Exception) -> None:
+        """Nothing is lost: the plain segment stands, and `rolltrace compact` will try again."""
+        if _reason(error) not in self._unsealed_told:
+            self._unsealed_told.add(_reason(error))
+            with contextlib.suppress(Exception):
+                logger.warning("Could not seal a segment of %s: %s. It stays as it is.", self._path, error)
 
 
 def _what(folder: str) -> str:

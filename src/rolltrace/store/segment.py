@@ -32,11 +32,12 @@ class Segment:
         self._size = 0
         self._is_synced = True
         self._folder_is_synced = True
+        self._failure: OSError | None = None  # that befell a file which was given back; `sync` must tell
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Write these whole lines, or raise the `OSError` that prevented it and leave nothing of them."""
         data = lines[0] if len(lines) == 1 else b"".join(lines)
-        if self._descriptor is not None and not self._is_ours(self._descriptor):
+        if self._descriptor is not None and not self._is_there():
             self._abandon()
         if self._full_at is not None and self._size > 0 and self._size + len(data) > self._full_at:
             self._rotate()
@@ -47,17 +48,21 @@ class Segment:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         except BaseException:
-            self._cut_off_torn_line(descriptor)
+            self._cut_off_torn_line()
             raise
         self._size += len(data)
 
     def sync(self) -> None:
-        """Return when what was appended would survive a power loss."""
-        if self._is_synced and self._folder_is_synced:
-            return
-        if self._descriptor is not None:
-            os.fsync(self._descriptor)
+        """Return when what was appended would survive a power loss, or raise the `OSError` that may have cost it."""
+        if self._descriptor is not None and not self._is_synced:
+            if self._is_there():
+                os.fsync(self._descriptor)
+            else:
+                self._abandon()
         self._is_synced = True
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         if not self._folder_is_synced:
             sync_folder(self._folder)
             self._folder_is_synced = True
@@ -69,10 +74,7 @@ class Segment:
 
     def let_go(self) -> None:
         """Give back a descriptor that was inherited from another process, whose file it is."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        self._close_descriptor()
 
     @property
     def _path(self) -> Path:
@@ -87,47 +89,67 @@ class Segment:
         self._folder_is_synced = False
         return self._descriptor
 
-    def _is_ours(self, descriptor: int) -> bool:
-        """Whether the descriptor still means the file that was opened, and the file still has a name.
+    def _status(self) -> os.stat_result | None:
+        """What is known of the open file; None where the descriptor no longer means it.
 
-        Whoever closes a descriptor that is not theirs makes its number mean another file: writing there would damage
-        that file.
+        Whoever closes a descriptor that is not theirs makes its number mean another file: to write to that, to cut it
+        or to close it would do damage.
         """
+        if self._descriptor is None:
+            return None
         try:
-            status = os.fstat(descriptor)
+            status = os.fstat(self._descriptor)
         except OSError:
-            return False
-        if (status.st_dev, status.st_ino) != self._identity:
-            self._descriptor = None  # somebody else's by now, and not ours to close
-            return False
-        return status.st_nlink > 0
+            return None
+        return status if (status.st_dev, status.st_ino) == self._identity else None
+
+    def _is_there(self) -> bool:
+        """Whether the descriptor means our file, and that still has a name."""
+        status = self._status()
+        return status is not None and status.st_nlink > 0
 
     def _rotate(self) -> None:
         path = self._path
-        try:
-            self.sync()
-        finally:
-            self._abandon()
+        self._abandon()
         if self._on_full is not None:
             self._on_full(path)
 
-    def _cut_off_torn_line(self, descriptor: int) -> None:
-        try:
-            os.ftruncate(descriptor, self._size)
-        except OSError:
-            self._abandon()
+    def _cut_off_torn_line(self) -> None:
+        if self._descriptor is not None and self._is_there():
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+                return
+        self._abandon()
 
     def _abandon(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        with contextlib.suppress(OSError):  # what it holds may be lost; the reader of the files will see
-            if descriptor is None:
-                descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            os.fsync(descriptor)
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        """Give back the file, to begin the next; what may be lost with it is told by the next `sync`."""
+        try:
+            if not self._is_synced and self._descriptor is not None and self._is_there():
+                os.fsync(self._descriptor)
+            elif not self._is_synced:
+                sync_file(self._path)
+        except OSError as error:
+            self._failure = error
+        self._close_descriptor()
+        self._is_synced = True
         self._sequence += 1
         self._size = 0
+
+    def _close_descriptor(self) -> None:
+        is_ours = self._status() is not None
+        descriptor, self._descriptor = self._descriptor, None
+        if is_ours and descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Return when what the file holds would survive a power loss, whoever wrote it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -7,10 +7,13 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from rolltrace.errors import InputError
 from rolltrace.store.backlog import Backlog, Errand, Job
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, Tally
@@ -18,9 +21,10 @@ from rolltrace.store.recorder import About, RolloutRecorder
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.scribe import LEDGER_SECONDS, Scribe
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.codec import decode_rollout, encode_rollout, encode_score, utc_now
+from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score, utc_now
 from rolltrace.trace.draft import Draft, Line, new_id
-from rolltrace.trace.rewrite import Hand, Redaction, Withholding, rewrite_rollout, rewrite_score
+from rolltrace.trace.freeform import as_text, describe
+from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, rewrite_score
 from rolltrace.trace.rollout import Header, Outcome, Rollout
 from rolltrace.trace.score import GroupKey, Score
 
@@ -47,6 +51,8 @@ class RunWriter:
 
     def begin_session_after_fork(self) -> None:
         """Become another session, in a process that was forked from that of this one."""
+        if self._finalizer is not None:
+            self._finalizer.detach()  # the other process may hold a lock of that backlog, here for ever
         if not self._backlog.is_closed:
             self._scribe.let_go()
             self._begin_session()
@@ -55,12 +61,13 @@ class RunWriter:
         self.session = new_id()
         """The id of this opening of the run; its files are named after it."""
         self._tally = Tally()
-        self._losses_told = 0
+        self._told = threading.local()
         self._scribe = Scribe(self.path, self.run, self.session, self._tally, self.recording.segment_bytes)
         self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._closing = threading.Lock()
+        self._finalizer: weakref.finalize[..., RunWriter] | None = None
+        self._starting = threading.RLock()
+        self._closing = threading.RLock()
 
     # What a runner hands in
 
@@ -73,11 +80,11 @@ class RunWriter:
 
     def end(self, draft: Draft, outcome: Outcome) -> None:
         """Keep a rollout that has ended, as much of it as is to be recorded."""
-        header = draft.header
-        level = self.recording.level_of(header.split, header.iteration, header.env, header.group)
-        if level is Level.OFF:
+        if not self.records:
             return
+        header = draft.header
         try:
+            level = self.recording.level_of(header.split, header.iteration, header.env, header.group)
             line = draft.finish(outcome)
             if level is Level.NUMBERS or self._redaction is not None:
                 line = self._rewritten(line, level)
@@ -98,7 +105,7 @@ class RunWriter:
         if not self.records:
             return
         try:
-            line = encode_score(self._rewritten_score(score))
+            line = self._score_line(score)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._tally.drop_score(self._scribe.lost(type(error).__name__, "a score", error))
         else:
@@ -121,36 +128,65 @@ class RunWriter:
         group: GroupKey | None = None,
     ) -> None:
         """Record a late fact about the rollout of this id, or about a group."""
+        texts: tuple[Any, ...] = (name, "" if rollout is None else rollout)
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError(
+                f"Expected a rollout's id and a score's name, got {describe(rollout)} and {describe(name)}."
+            )
+        if group is not None and not isinstance(group, GroupKey):
+            raise InputError(f"Expected group= of a score to be a GroupKey, got {describe(group)}.")
+        if rollout is None and group is None:
+            raise InputError("Expected the id of a rollout, or group=, that the score is about; got neither.")
         self.write_score(
             Score(
                 id=new_id(), run=self.run, session=self.session, rollout=rollout, group=group, name=name, value=value,
-                data=data or {}, producer=producer, at=utc_now(),
+                data={} if data is None else data, producer=as_text(producer, "producer", []), at=utc_now(),
             )
         )  # fmt: skip
 
     # To the disk
 
     def flush(self) -> bool:
-        """Return when all that was handed in would survive a power loss; False says that some of it was lost."""
+        """Return when all that was handed in would survive a power loss.
+
+        False says that something was lost since this thread's last flush.
+        """
         if threading.current_thread() is self._thread:  # a log handler that records, say: nobody else would do it
             self._scribe.sync()
-        elif self._start() and (errand := self._backlog.send(self._scribe.sync)) is not None:
+        elif not self._start():
+            self._write_here()
+        elif (errand := self._backlog.send(self._scribe.sync)) is not None:
             errand.done.wait()
-        losses, told = self._tally.losses, self._losses_told
-        self._losses_told = losses
+        else:
+            self._join()
+        losses, told = self._tally.losses, getattr(self._told, "losses", 0)
+        self._told.losses = losses
         return losses == told
 
     def close(self) -> None:
         """Flush, write the final ledger and give back the files. What is still in flight shows in the ledger."""
         with self._closing:
-            if self._backlog.is_closed:
-                return
-            self._scribe.is_asked_to_close = True
-            self._backlog.close()
+            with self._starting:  # no thread is started after this
+                if self._backlog.is_closed:
+                    return
+                self._scribe.is_asked_to_close = True
+                self._backlog.close()
             if self._thread is None:
                 _work(self._backlog, self._scribe)
-            elif self._thread is not threading.current_thread():
+            self._join()
+
+    def _join(self) -> None:
+        """Return when all is written that was handed in before closing."""
+        with self._closing:
+            if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
+
+    def _write_here(self) -> None:
+        """Bring everything to the disk where no thread can be started to do it."""
+        with self._closing, self._starting:
+            if self._thread is None and (errand := self._backlog.send(self._scribe.sync)) is not None:
+                while not errand.done.is_set() and (batch := self._backlog.take(0)) is not None:
+                    _write(self._scribe, batch)
 
     @property
     def records(self) -> bool:
@@ -200,7 +236,9 @@ class RunWriter:
         with contextlib.suppress(RuntimeError):  # at exit no thread can be started
             thread.start()
             self._thread = thread
-            weakref.finalize(self, self._backlog.close)  # when nobody can hand in anything any more, the thread ends
+            # When nobody can hand in anything any more, the thread ends.
+            self._finalizer = weakref.finalize(self, self._backlog.close)
+            _threads.add(thread)
             _close_when_process_ends()
 
     def _rewritten(self, line: Line, level: Level) -> Line:
@@ -216,18 +254,20 @@ class RunWriter:
             rollout = rewrite_rollout(rollout, _WITHHOLDING)
         return Line(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs))
 
-    def _rewritten_score(self, score: Score) -> Score:
+    def _score_line(self, score: Score) -> bytes:
         """As for a rollout. Whether a rollout's group is among those kept in full is not known from its id."""
-        hand: Hand | None = self._redaction
-        if self.recording.level is Level.NUMBERS or (self.recording.share or 0) < 1:
-            hand = _WITHHOLDING if hand is None else hand
-        if hand is None:
-            return score
-        try:
-            return rewrite_score(score, hand)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._text_lost(error, "the text of a score")
-            return rewrite_score(score, _WITHHOLDING)
+        line = encode_score(score)
+        withholds = self.recording.level is Level.NUMBERS or (self.recording.share or 0) < 1
+        if not withholds and self._redaction is None:
+            return line
+        score = decode_score(line)
+        if self._redaction is not None:
+            try:
+                score = rewrite_score(score, self._redaction)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._text_lost(error, "the text of a score")
+                withholds = True
+        return encode_score(rewrite_score(score, _WITHHOLDING) if withholds else score)
 
     def _text_lost(self, error: Exception, what: str) -> None:
         self._tally.drop_text(self._scribe.lost(f"redact: {type(error).__name__}", what, error))
@@ -239,31 +279,32 @@ _WITHHOLDING = Withholding()
 def _work(backlog: Backlog, scribe: Scribe) -> None:
     """Write what comes until nothing more will."""
     while (batch := backlog.take(LEDGER_SECONDS)) is not None:
-        jobs: list[Job] = []
-        for item in batch:
-            if isinstance(item, Job):
-                jobs.append(item)
-            else:
-                _do(scribe, jobs, item)
-                jobs = []
-        _do(scribe, jobs, None)
-    scribe.close()
+        _write(scribe, batch)
+    _try(scribe, scribe.close)
 
 
-def _do(scribe: Scribe, jobs: list[Job], errand: Errand | None) -> None:
-    """Write, and run the errand that waited for it; whatever happens, the thread lives and nobody waits for ever."""
+def _write(scribe: Scribe, batch: Sequence[Job | Errand]) -> None:
+    """Write jobs, and run each errand when those before it are written; nobody waits for ever."""
+    jobs: list[Job] = []
+    for item in batch:
+        if isinstance(item, Job):
+            jobs.append(item)
+            continue
+        _try(scribe, partial(scribe.write, jobs))
+        jobs = []
+        _try(scribe, item.action)
+        item.done.set()
+    if jobs:
+        _try(scribe, partial(scribe.write, jobs))
+    _try(scribe, scribe.keep_up)
+
+
+def _try(scribe: Scribe, action: Callable[[], None]) -> None:
+    """Do something; whatever happens, the thread lives and the loss is counted."""
     try:
-        if jobs:
-            scribe.write(jobs)
-        if errand is None:
-            scribe.keep_up()
-        else:
-            errand.action()
-    except Exception:  # a bug of ours is not to stop recording
-        logger.exception("The writer of a run failed")
-    finally:
-        if errand is not None:
-            errand.done.set()
+        action()
+    except BaseException as error:  # noqa: BLE001 - a bug of ours, or of a log handler, is not to stop recording
+        scribe.lost(type(error).__name__, "something", error)
 
 
 def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:
@@ -281,6 +322,7 @@ def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:
 # Processes end in more than one way, and are forked
 
 _open_writers: "weakref.WeakSet[RunWriter]" = weakref.WeakSet()
+_threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 _guarded_process: int | None = None
 
 
@@ -298,10 +340,13 @@ def _close_when_process_ends() -> None:
 def _close_all() -> None:
     for writer in list(_open_writers):
         writer.close()
+    for thread in list(_threads):  # of writers that nobody uses any more; what they were handed is still to be written
+        thread.join()
 
 
 def _begin_sessions_after_fork() -> None:
     """Give each open writer a session of its own; what the parent has queued is the parent's to write."""
+    _threads.clear()
     for writer in list(_open_writers):
         writer.begin_session_after_fork()
 

@@ -125,6 +125,15 @@ class Draft:
         self._body = None
         self._place_response(self.conversation.replace(messages, self._open_response))
 
+    def grow(self, messages: Sequence[Message]) -> None:
+        """Go on with these, where the policy's own message is the first of them, or is gone."""
+        if self._open_response is None:
+            self.extend(messages)
+        elif messages and messages[0] == self._open_response:
+            self.extend(messages[1:])
+        else:
+            self.replace([*self.conversation.prompt, *messages])
+
     def send(self) -> None:
         """Note that the conversation as it stands goes to the policy now."""
         self._body = None

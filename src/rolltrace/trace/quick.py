@@ -14,22 +14,29 @@ def quick_message(chat: dict[Any, Any]) -> Message | None:
     known = 2
     if len(chat) == known:
         return Message(role, content)
-    calls: tuple[ToolCall, ...] = ()
-    if (given := chat.get("tool_calls")) is not None:
-        read = [_quick_call(call) for call in given] if type(given) is list else [None]
-        calls = tuple(call for call in read if call is not None)
-        if len(calls) < len(read):
-            return None
-        known += 1
-    if (answered := chat.get("tool_call_id")) is not None:
-        if type(answered) is not str or not answered.isascii():
-            return None
-        known += 1
-    if (name := chat.get("name")) is not None:
-        if type(name) is not str or not name.isascii():
-            return None
-        known += 1
+    calls = _quick_calls(chat.get("tool_calls"))
+    answered, name = chat.get("tool_call_id"), chat.get("name")
+    if calls is None or not _is_plain(answered) or not _is_plain(name):
+        return None
+    known += ("tool_calls" in chat) + (answered is not None) + (name is not None)
     return Message(role, content, (), calls, answered, name) if known == len(chat) else None
+
+
+def _is_plain(text: Any) -> bool:
+    return text is None or (type(text) is str and text.isascii())
+
+
+def _quick_calls(given: Any) -> tuple[ToolCall, ...] | None:
+    if given is None:
+        return ()
+    if type(given) is not list:
+        return None
+    calls: tuple[ToolCall, ...] = ()
+    for call in given:
+        if (read := _quick_call(call)) is None:
+            return None
+        calls = (*calls, read)
+    return calls
 
 
 def _quick_call(call: Any) -> ToolCall | None:
@@ -43,3 +50,11 @@ def _quick_call(call: Any) -> ToolCall | None:
     if type(name) is not str or type(arguments) is not str or not name.isascii() or not arguments.isascii():
         return None
     return ToolCall(name, arguments, identity)
+
+
+def quick_copy(chat: dict[Any, Any]) -> dict[Any, Any]:
+    """A copy of a dict that `quick_message` understood, sharing nothing with it that can change."""
+    copy = chat.copy()
+    if "tool_calls" in copy:
+        copy["tool_calls"] = [{**call, "function": call["function"].copy()} for call in chat["tool_calls"]]
+    return copy

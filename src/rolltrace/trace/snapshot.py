@@ -7,6 +7,7 @@ from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import MAX_DEPTH, Note
 from rolltrace.trace.message import Message
 from rolltrace.trace.numbers import MAX_BITS
+from rolltrace.trace.quick import quick_copy, quick_message
 
 
 class Freezer:
@@ -26,15 +27,32 @@ class Freezer:
 
     def freeze(self, history: Iterable[Any], path: str = "messages") -> list[Message]:
         """The history as it is now; the list is the caller's."""
-        if type(history) is list and self._only_grew(history):
-            known = len(self._copies)
-            for position, original in enumerate(history[known:], known):
-                self._take_in(original, position, path)
+        if self.freeze_growth(history, path) is not None:
             return self._frozen.copy()
-        return self._freeze_each(history, path)
+        by_id, in_order = self._by_id, self._in_order
+        self._by_id, self._in_order, self._copies, self._frozen = {}, [], [], []
+        for position, original in enumerate(history):
+            self._take_in(original, position, path, by_id, in_order)
+        return self._frozen.copy()
 
-    def _only_grew(self, history: list[Any]) -> bool:
-        """Whether the history is the one before with more at its end: one comparison tells it for all that is old."""
+    def freeze_growth(self, history: Iterable[Any], path: str = "messages") -> list[Message] | None:
+        """What a history has more than the one before, where it is that one and more; else None."""
+        if type(history) is not list or not self._is_start_of(history):
+            return None
+        known = len(self._frozen)
+        for position in range(known, len(history)):
+            self._take_in(history[position], position, path, self._by_id, ())
+        return self._frozen[known:]
+
+    def freeze_response(self, response: Any) -> Message:
+        """What came back as it is now; the owner will often put the same object into the next history."""
+        if type(response) is Message:
+            return as_message(response, "response", self._notes)
+        seen = self._by_id[id(response)] = _see(response, "response", self._notes)
+        return seen.message
+
+    def _is_start_of(self, history: list[Any]) -> bool:
+        """Whether the history starts as the one before was: one comparison tells it for all that is old."""
         known = len(self._copies)
         if not known or known != len(self._frozen) or len(history) < known:
             return False
@@ -43,28 +61,21 @@ class Freezer:
         except Exception:  # noqa: BLE001 - an owner's object may do anything when compared
             return False
 
-    def _freeze_each(self, history: Iterable[Any], path: str) -> list[Message]:
-        by_id, in_order = self._by_id, self._in_order
-        self._by_id, self._in_order, self._copies, self._frozen = {}, [], [], []
-        for position, original in enumerate(history):
-            self._take_in(original, position, path, by_id, in_order)
-        return self._frozen.copy()
-
     def _take_in(
         self,
         original: Any,
         position: int,
         path: str,
-        by_id: "dict[int, _Seen] | None" = None,
-        in_order: "Sequence[_Seen | None]" = (),
+        by_id: "dict[int, _Seen]",
+        in_order: "Sequence[_Seen | None]",
     ) -> None:
         if type(original) is Message:
             self._frozen.append(as_message(original, f"{path}[{position}]", self._notes))
             self._in_order.append(None)
             return
-        seen = None if by_id is None else _find(original, position, by_id, in_order)
+        seen = _find(original, position, by_id, in_order)
         if seen is None:
-            seen = _Seen(original, as_message(original, f"{path}[{position}]", self._notes))
+            seen = _see(original, f"{path}[{position}]", self._notes)
         self._by_id[id(original)] = seen
         self._in_order.append(seen)
         if seen.is_told_by_copy and len(self._copies) == len(self._frozen):
@@ -88,22 +99,14 @@ def _find(
 class _Seen:
     """One message of the owner's as it was when it was frozen."""
 
-    __slots__ = ("_spelling", "copy", "message")
+    __slots__ = ("_spelling", "copy", "is_told_by_copy", "message")
 
-    def __init__(self, original: Any, message: Message) -> None:
+    def __init__(self, message: Message, copy: Any, spelling: str | None) -> None:
         self.message = message
-        leaves: set[type] = set()
-        self.copy = _copy(original, leaves) if type(original) is dict else _OPAQUE
-        self._spelling: str | None = None
-        if object in leaves:
-            self.copy = _OPAQUE
-        elif leaves:  # `1 == True == 1.0`: where there are numbers, their spelling tells them apart
-            self._spelling = repr(self.copy)
-
-    @property
-    def is_told_by_copy(self) -> bool:
+        self.copy = copy
+        self._spelling = spelling
+        self.is_told_by_copy = copy is not _OPAQUE and spelling is None
         """Whether all that is equal to the copy says the same."""
-        return self.copy is not _OPAQUE and self._spelling is None
 
     def is_still(self, original: Any) -> bool:
         """Whether the owner's message says what it said."""
@@ -113,6 +116,21 @@ class _Seen:
             return bool(original == self.copy) and (self._spelling is None or repr(original) == self._spelling)
         except Exception:  # noqa: BLE001 - what cannot be compared has changed: it is converted, which never raises
             return False
+
+
+def _see(original: Any, path: str, notes: list[Note]) -> _Seen:
+    """Freeze a message of the owner's, and remember what it was."""
+    if type(original) is not dict:
+        return _Seen(as_message(original, path, notes), _OPAQUE, None)
+    if (quick := quick_message(original)) is not None:
+        return _Seen(quick, quick_copy(original), None)
+    leaves: set[type] = set()
+    copy = _copy(original, leaves)
+    message = as_message(original, path, notes)
+    if object in leaves:
+        return _Seen(message, _OPAQUE, None)
+    # `1 == True == 1.0`: where there are numbers, their spelling tells them apart.
+    return _Seen(message, copy, repr(copy) if leaves else None)
 
 
 _OPAQUE = object()

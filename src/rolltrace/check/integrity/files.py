@@ -133,7 +133,7 @@ def leftovers(run: Subject) -> Iterator[Finding]:
     """No temporary file is left."""
     for entry in _entries(run):
         if entry.name.startswith("."):
-            yield Finding(f"is a temporary file of {entry.size or 0} bytes", file=entry.path)
+            yield Finding(f"is a temporary file of {entry.size} bytes", file=entry.path)
 
 
 def _entries(run: Subject) -> Iterator[Entry]:

@@ -80,7 +80,7 @@ def attempt_gaps(run: Subject) -> Iterator[Finding]:
 )
 def index_gaps(run: Subject) -> Iterator[Finding]:
     """The members of each group are numbered from 0 without a gap, once all writers are done."""
-    if not all(ledger.closed for ledger in run.ledgers.values()):
+    if not run.is_closed:
         return  # what is missing may still be playing
     gaps = f"""
         select *, min("index") as lowest, max("index") as highest, count(distinct "index") as seen from rollouts

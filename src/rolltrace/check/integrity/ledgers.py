@@ -1,5 +1,6 @@
 """Audits of the ledgers: what became of every rollout that was begun."""
 
+import time
 from collections.abc import Iterator
 
 from rolltrace.check.audit import audit
@@ -7,6 +8,9 @@ from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name
 from rolltrace.store.ledger import Ledger
+
+_FIRST_LEDGER_SECONDS = 5.0
+"""A writer's first ledger comes within a second; this leaves it some time."""
 
 
 @audit(
@@ -39,7 +43,7 @@ def lost_lines(run: Subject) -> Iterator[Finding]:
             (SCORES, ledger.scores_recorded, scores[ledger.session]),
         ):
             if recorded > found:
-                message = f"{recorded} {what} were recorded, {found} can be read: {recorded - found} are lost"
+                message = f"{recorded} {what} were recorded, {found} can be read, {recorded - found} lost"
                 yield _finding(ledger, message, recorded=recorded, found=found)
 
 
@@ -59,8 +63,8 @@ def uncounted_lines(run: Subject) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "Rollouts, scores or blobs could not be written, for the reasons named, such as a full disk (ENOSPC) or a full "
-    "queue. They are in no statistic of this run.",
+    "Rollouts, scores, blobs or texts could not be written, for the reasons named, such as a full disk (ENOSPC) or a "
+    "full queue. They are in no statistic of this run.",
 )
 def dropped(run: Subject) -> Iterator[Finding]:
     """Nothing was dropped."""
@@ -70,6 +74,7 @@ def dropped(run: Subject) -> Iterator[Finding]:
             ("rollouts were dropped", ledger.dropped),
             ("scores were dropped", ledger.scores_dropped),
             ("blobs were dropped", ledger.blobs_dropped),
+            ("records lost their text", ledger.texts_dropped),
         ):
             for reason, count in reasons.items():
                 if count > 0:
@@ -88,8 +93,8 @@ def unfinished_rollouts(run: Subject) -> Iterator[Finding]:
         ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
         if ledger.dispatched > ended and ledger.in_flight > 0:
             count = ledger.dispatched - ended
-            state = "when it was closed" if ledger.closed else "when it last said so, and are lost if it has ended"
-            yield _finding(ledger, f"{count} rollouts were in flight {state}", in_flight=count)
+            state = "when it was closed" if ledger.closed else "when it last said so, and lost if it has ended"
+            yield _finding(ledger, f"{count} still in flight {state}", in_flight=count)
 
 
 @audit(
@@ -112,7 +117,18 @@ def missing_ledgers(run: Subject) -> Iterator[Finding]:
     counted = run.rollouts_by_writer + run.scores_by_writer
     for writer in sorted(counted.keys() - run.ledgers.keys()):
         file = f"{LEDGER}/{ledger_name(writer, 0)}"
-        yield Finding(f"{counted[writer]} records of a session without a ledger", session=writer, file=file)
+        if not _has_just_begun(run, writer):
+            yield Finding(f"{counted[writer]} records of a session without a ledger", session=writer, file=file)
+
+
+def _has_just_begun(run: Subject, writer: str) -> bool:
+    """Whether the session wrote so lately that its first ledger may still be due."""
+    newest = 0.0
+    for folder in (ROLLOUTS, SCORES):
+        for entry in run.entries(folder) or ():
+            if entry.name.startswith(f"{writer}-"):
+                newest = max(newest, entry.changed)
+    return time.time() - newest < _FIRST_LEDGER_SECONDS
 
 
 def _finding(ledger: Ledger, message: str, **data: int | str) -> Finding:

@@ -81,9 +81,9 @@ def reward_missing(run: Subject) -> Iterator[Finding]:
         select * from rollouts where status = 'ok' and not has_reward
         and not exists (select 1 from scores where scores.rollout = rollouts.id and scores.name = 'reward')
     """
-    working = {ledger.session for ledger in run.ledgers.values() if not ledger.closed}
+    ended = {ledger.session for ledger in run.ledgers.values() if ledger.closed}
     for row in run.catalogue.rows(pending):
-        if row["writer"] not in working:
+        if row["writer"] in ended:
             yield found_rollout(row, "status is ok, but there is no reward, and no score gave one later")
 
 

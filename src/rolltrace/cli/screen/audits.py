@@ -1,8 +1,11 @@
 """What a check came to, for reading."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -11,10 +14,29 @@ from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.report import Report, Result, severity_of
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.amounts import counted, print_folded, size
+from rolltrace.cli.screen.console import errors
 from rolltrace.cli.screen.visible import duration, visible_line
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 _SIGNS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}
+
+
+@contextlib.contextmanager
+def checking(path: Path) -> Iterator[Callable[[int, int], None] | None]:
+    """What to tell how many rollouts of how many were seen: a bar, where standard error is a terminal."""
+    console = errors()
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rollouts"),
+    )
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(visible_line(path.name), total=None)
+        yield lambda seen, expected: bar.update(task, completed=seen, total=max(seen, expected))
 
 
 def show_audits(console: Console, audits: Sequence[Audit]) -> None:

@@ -125,6 +125,7 @@ def _ledger_text(run: RunSummary) -> Text:
     lost = {
         "unrecordable": "unrecordable", "dropped": "dropped", "in_flight": "in flight or lost",
         "scores_dropped": "scores dropped", "blobs_dropped": "blobs dropped",
+        "texts_dropped": "texts dropped",
     }  # fmt: skip
     text.append(", ".join(f"{run.ledger.get(name, 0):,} {told}" for name, told in names.items()))
     for name, told in lost.items():

@@ -12,6 +12,8 @@ from rolltrace.query.listing import Listed, State
 
 _STYLES = {State.CLOSED: "green", State.OPEN: "yellow", State.LOST: "red", State.UNKNOWN: "red"}
 _MOST_NAMES = 3
+_ROOMY = 110
+"""A terminal with fewer columns is spared the policies."""
 
 
 def show_runs(console: Console, runs: Sequence[Listed]) -> None:
@@ -20,13 +22,14 @@ def show_runs(console: Console, runs: Sequence[Listed]) -> None:
     table.add_column("run", overflow="fold")
     table.add_column("created (UTC)", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for heading in ("rollouts", "groups", "mean reward", "size"):
+    for heading in ("rollouts", "groups", "reward", "size"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("envs", overflow="fold")
-    table.add_column("policies", overflow="fold")
+    if has_room := console.width >= _ROOMY:
+        table.add_column("policies", overflow="fold")
     for run in runs:
         table.add_row(
-            Text(visible_line(run.path), "bold"),
+            Text(visible_line(run.name), "bold"),
             Text("–" if run.created_at is None else f"{run.created_at:%Y-%m-%d %H:%M}", "dim"),
             _state(run),
             Text(f"{run.rollouts:,}"),
@@ -34,7 +37,7 @@ def show_runs(console: Console, runs: Sequence[Listed]) -> None:
             Text(number(run.mean_reward)),
             Text(size(run.bytes), "dim"),
             _names(run.envs),
-            _names(run.policies),
+            *([_names(run.policies)] if has_room else []),
         )
     console.print(table)
 

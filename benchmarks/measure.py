@@ -1,0 +1,146 @@
+"""What the benchmarks share: real-looking text, interleaved rounds, the machine they ran on, a table or one object."""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+PACKAGES = ("rolltrace", "msgspec", "zstandard", "duckdb")
+_WARM_BYTES = 32 << 20
+
+
+class Prose:
+    """Endless English-like text: a chain of word pairs, learnt from the language reference that Python ships."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._chance = random.Random(seed)  # noqa: S311 - not for secrets
+        words = _reference()
+        self._followers: dict[str, list[str]] = {}
+        for word, following in itertools.pairwise(words):
+            self._followers.setdefault(word, []).append(following)
+        self._word = words[0]
+
+    def words(self, count: int) -> str:
+        """So many words that were never said in this order before."""
+        said = []
+        for _ in range(count):
+            self._word = self._chance.choice(self._followers.get(self._word, ["The"]))
+            said.append(self._word)
+        return " ".join(said)
+
+
+class RealText:
+    """The language reference itself, passage by passage, and again from its start.
+
+    It is about as long as what is compressed at once, so that next to nothing comes twice in that.
+    """
+
+    def __init__(self) -> None:
+        self._words = itertools.cycle(_reference())
+
+    def words(self, count: int) -> str:
+        """The next so many words."""
+        return " ".join(itertools.islice(self._words, count))
+
+
+def _reference() -> list[str]:
+    return " ".join(topics.values()).split()
+
+
+def warm_allocator() -> None:
+    """Allocate and free a large block: a process that never did pays for its first megabytes page by page."""
+    block = bytearray(_WARM_BYTES)
+    del block
+
+
+def cpu_seconds(action: Callable[[], Any]) -> float:
+    """CPU time of the whole process, all its threads included, during the action."""
+    started = time.process_time()
+    action()
+    return time.process_time() - started
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one."""
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of all lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process ever held; on macOS the system counts in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def folder_bytes(folder: Path) -> int:
+    """The size of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def machine() -> dict[str, Any]:
+    """Where this ran, and with what."""
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", action="store_true", help="print one object instead of tables")
+    made.add_argument(
+        "--quick", action="store_true", help="the smallest size that runs everything; figures mean little"
+    )
+    return made
+
+
+def show(report: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> None:
+    """Print the report as one object, or its tables for people."""
+    if as_json:
+        print(json.dumps(report))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    # Where nobody looks at a terminal, a table must not be cut to one's width.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    for title, rows in tables.items():
+        table = Table(title=title, title_justify="left")
+        for name in rows[0] if rows else ():
+            table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
+        for row in rows:
+            table.add_row(*(_cell(value) for value in row.values()))
+        console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,273 @@
+"""What a run of many rollouts costs to write, seal, index and ask; each part in a process of its own."""
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import measure
+
+from rolltrace.query.compact import closed_segments, compact
+from rolltrace.query.run import open_run
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.store.sealed import seal_file
+from rolltrace.store.writer import RunWriter
+from rolltrace.trace.draft import Draft, new_id
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.rollout import Header, Outcome, Usage
+
+GROUP_SIZE = 8
+GROUPS_IN_ITERATION = 64
+WORDS = 80
+"""In each of the four messages of a rollout: about 3 KB a line."""
+PARAGRAPHS = 40_000
+"""So many different texts that few come twice in what is compressed at once."""
+IDS = "ids.json"
+_BATCH = 2_000
+_KEPT_IDS = 500
+_PAGE = 50
+
+LISTINGS: dict[str, dict[str, Any]] = {
+    "as written": {},
+    "latest iteration first": {"order_by": 'iteration desc, "group", "index"'},
+    "lowest reward first": {"order_by": "reward"},
+    "longest first": {"order_by": "seconds desc"},
+    "failed": {"where": "status <> 'ok'"},
+    "one group": {"where": "iteration = 0 and \"group\" = '3'", "order_by": '"index"'},
+    "by a metric": {"where": "metrics['length'] > 0.99", "order_by": "id"},
+}
+QUESTIONS = {
+    "mean reward by iteration": "select iteration, avg(reward), count(*) from rollouts group by 1 order by 1",
+    "stop reasons": "select stop_reason, count(*) / sum(count(*)) over () from rollouts group by 1",
+    "groups with a signal": "select iteration, avg(has_signal::int) from groups group by 1 order by 1",
+    "steps by termination": "select termination, count(*), avg(reward) from steps group by 1",
+    "mean of a reward part": "select avg(reward_data['correct']) from steps",
+}
+
+
+# What each child process does; its answer is one object
+
+
+def write(path: Path, count: str) -> dict[str, Any]:
+    """Write the run; the time to make up the rollouts is not counted."""
+    rollouts = int(count)
+    prose, chance = measure.Prose(), random.Random(0)  # noqa: S311 - not for secrets
+    texts = [prose.words(WORDS) for _ in range(min(PARAGRAPHS, 4 * rollouts))]
+    cpu = wall = 0.0
+    kept: list[str] = []
+    every = max(1, rollouts // _KEPT_IDS)
+    with create_run(path, trace="full") as run:
+        for first in range(0, rollouts, _BATCH):
+            numbers = range(first, min(first + _BATCH, rollouts))
+            plans = [(_header(run, number), chance.choices(texts, k=4), chance.random()) for number in numbers]
+            kept += [header.id for number, (header, _, _) in zip(numbers, plans, strict=True) if number % every == 0]
+            cpu_before, wall_before = time.process_time(), time.perf_counter()
+            for header, said, luck in plans:
+                _play(run.begin(header), said, luck, run)
+            cpu, wall = cpu + time.process_time() - cpu_before, wall + time.perf_counter() - wall_before
+        cpu_before, wall_before = time.process_time(), time.perf_counter()
+    cpu, wall = cpu + time.process_time() - cpu_before, wall + time.perf_counter() - wall_before
+    (path.parent / IDS).write_text(json.dumps(kept))
+    lost = run.ledger.dispatched - run.ledger.recorded
+    size = measure.folder_bytes(path / "rollouts")
+    return {"rollouts": rollouts, "lost": lost, "seconds": wall, "CPU seconds": cpu, "MB on disk": size / 1e6}
+
+
+def _header(run: RunWriter, number: int) -> Header:
+    group, index = divmod(number, GROUP_SIZE)
+    iteration, group = divmod(group, GROUPS_IN_ITERATION)
+    return Header(
+        id=new_id(), run=run.run, session=run.session, iteration=iteration, env="scale", task=f"task-{group}",
+        task_data={"answer": str(number)}, group=str(group), index=index, policy="policy", policy_version=iteration,
+        seed=number, tags=("scale",), started_at=datetime.now(UTC),
+    )  # fmt: skip
+
+
+def _play(draft: Draft, said: Sequence[str], luck: float, run: RunWriter) -> None:
+    """Two turns; one rollout in fifty fails."""
+    question, first, answer, second = said
+    draft.extend([Message("user", question)])
+    rewards = (0.0, float(luck > 0.5))
+    for text, reward in zip((first, second), rewards, strict=True):
+        draft.send()
+        draft.step(
+            Message("assistant", text), reward=reward, env_reward=reward, env_state={"turn": 1},
+            reward_data={"correct": reward, "format": luck}, metrics={"length": luck}, termination=Termination.EOS,
+            usage=Usage(200, 120), seconds=luck,
+        )  # fmt: skip
+        if text is first:
+            draft.extend([Message("user", answer)])
+    draft.metrics["length"] = luck
+    failed = luck < 0.02
+    run.end(draft, Outcome(
+        ended_at=datetime.now(UTC), status=Status.ERROR if failed else Status.OK,
+        stop_reason=StopReason.ERROR if failed else StopReason.COMPLETED,
+        stopped_by=StoppedBy.RUNNER if failed else StoppedBy.ENV, error=None,
+        reward=None if failed else sum(rewards), reward_so_far=sum(rewards), unclamped_reward=None,
+    ))  # fmt: skip
+
+
+def seal(path: Path) -> dict[str, Any]:
+    """Seal what the writer has not sealed already while it wrote."""
+    plain = [segment for segment in closed_segments(RunReader(path)) if segment.parent.name == "rollouts"]
+    size = sum(segment.stat().st_size for segment in plain)
+    seconds = _seconds(lambda: [seal_file(segment) for segment in plain])
+    after = measure.folder_bytes(path / "rollouts")
+    return {"segments": len(plain), "plain MB": size / 1e6, "seconds": seconds, "MB on disk": after / 1e6}
+
+
+def index(path: Path, name: str) -> dict[str, Any]:
+    """Build one index, from nothing, by asking the first question that needs it."""
+    ask: dict[str, Callable[[], Any]] = {
+        "ids": lambda: RunReader(path).get(_ids(path)[-1]),
+        "rollouts": lambda: open_run(path).sql("select count(*) from rollouts").fetchall(),
+        "steps": lambda: open_run(path).sql("select count(*) from steps").fetchall(),
+    }
+    before = measure.peak_megabytes()
+    seconds = _seconds(ask[name])
+    size = measure.folder_bytes(path / "cache") if (path / "cache").exists() else 0
+    return {"seconds": seconds, "peak MB": measure.peak_megabytes(), "MB before": before, "cache MB": size / 1e6}
+
+
+def get(path: Path) -> dict[str, Any]:
+    """One rollout by id: the first in a fresh process, then many others."""
+    ids = _ids(path)
+    random.Random(1).shuffle(ids)  # noqa: S311 - not for secrets
+    opened = open_run(path)
+    first = _seconds(lambda: opened.get(ids[0]))
+    later = [_seconds(lambda rollout=rollout: opened.get(rollout)) for rollout in ids[1:]] or [first]
+    return {
+        "first ms": 1000 * first, "median ms": 1000 * measure.median(later),
+        "p99 ms": 1000 * measure.percentile(later, 0.99),
+    }  # fmt: skip
+
+
+def listing(path: Path, name: str) -> dict[str, Any]:
+    """The first page of a listing, whole rollouts included: in a fresh process, and again."""
+    opened = open_run(path)
+    return _twice(lambda: list(opened.rollouts(**LISTINGS[name], limit=_PAGE)))
+
+
+def question(path: Path, name: str) -> dict[str, Any]:
+    """A question in SQL: in a fresh process, and again."""
+    opened = open_run(path)
+    return _twice(lambda: opened.sql(QUESTIONS[name]).fetchall())
+
+
+def _twice(ask: Callable[[], list[Any]]) -> dict[str, Any]:
+    rows: list[Any] = []
+    first = _seconds(lambda: rows.extend(ask()))
+    again = measure.median([_seconds(ask) for _ in range(3)])
+    return {"rows": len(rows), "first ms": 1000 * first, "again ms": 1000 * again}
+
+
+def compaction(path: Path) -> dict[str, Any]:
+    """`rolltrace compact`."""
+    seconds = _seconds(lambda: compact(path))
+    size = measure.folder_bytes(path / "cache")
+    return {"seconds": seconds, "cache MB": size / 1e6, "peak MB": measure.peak_megabytes()}
+
+
+def _ids(path: Path) -> list[str]:
+    found: list[str] = json.loads((path.parent / IDS).read_text())
+    return found
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    part.__name__: part for part in (write, seal, index, get, listing, question, compaction)
+}
+
+
+# The parent
+
+Do = Callable[..., dict[str, Any]]
+"""Does one part."""
+
+
+def in_child(part: str, path: Path, *more: str) -> dict[str, Any]:
+    """One part in a fresh process."""
+    words = [sys.executable, __file__, "--part", part, str(path), *more]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own code
+    if ran.returncode != 0:
+        raise SystemExit(f"{part} failed:\n{ran.stderr}")
+    answer: dict[str, Any] = json.loads(ran.stdout)
+    return answer
+
+
+def in_process(part: str, path: Path, *more: str) -> dict[str, Any]:
+    """One part here and now, for sizes at which figures mean nothing."""
+    return PARTS[part](path, *more)
+
+
+def questions(path: Path, do: Do, when: str) -> Iterator[dict[str, Any]]:
+    """Every listing and question."""
+    for part, names in (("listing", LISTINGS), ("question", QUESTIONS)):
+        for name in names:
+            yield {"when": when, "kind": part, "what": name, **do(part, path, name)}
+
+
+def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str, Any]]]:
+    """All parts, in the order in which a run meets them."""
+    path = folder / "run"
+    written = do("write", path, str(rollouts))
+    sealed = do("seal", path)
+    built = [{"index": name, **do("index", path, name)} for name in ("ids", "rollouts", "steps")]
+    for row in (written, *built):
+        row["rollouts per second"] = rollouts / row["seconds"]
+    got = do("get", path)
+    asked = list(questions(path, do, "indexed"))
+    compacted = do("compaction", path)
+    asked += questions(path, do, "compacted")
+    got_again = do("get", path)
+    return {
+        "Writing": [written],
+        "Sealing": [sealed],
+        "Building an index": built,
+        "One rollout by id": [{"when": "indexed", **got}, {"when": "compacted", **got_again}],
+        f"First page ({_PAGE} rollouts) and SQL": asked,
+        "Compaction": [compacted],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure every part and print tables."""
+    parser = measure.parser(__doc__)
+    parser.add_argument("--rollouts", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, help="where to put the run, which is kept; by default a temporary place")
+    parser.add_argument("--part", nargs="+", metavar=("PART", "PATH"), help="only this, of the run that is there")
+    options = parser.parse_args(arguments)
+    if options.part is not None:
+        part, path, *more = options.part
+        print(json.dumps(PARTS[part](Path(path), *more)))
+        return
+    do = in_child
+    if options.quick:
+        options.rollouts, do = 200, in_process
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        tables = measure_all(options.folder, options.rollouts, do)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            tables = measure_all(Path(folder), options.rollouts, do)
+    report = {
+        "benchmark": "store_scale", **measure.machine(), "parameters": {"rollouts": options.rollouts}, "figures": tables
+    }  # fmt: skip
+    measure.show(report, tables, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""`rolltrace compact`."""
+
+import json
+
+
+def test_compact_says_what_it_did(rolltrace, make_run):
+    """It seals, builds, says so, and can be repeated."""
+    run = make_run(lambda draft: None, lambda draft: None)
+    shown = rolltrace("compact", run)
+    assert shown.exit_code == 0, shown.stderr
+    assert "1 segments sealed; tables of 2 rollouts" in shown.stdout
+    again = json.loads(rolltrace("compact", run, "--json").stdout)
+    assert (again["sealed"], again["rows"]["rollouts"]) == (0, 2)
+    assert [place.suffix for place in (run / "rollouts").iterdir()] == [".zst"]
+    assert "2" in rolltrace("query", run, "select count(*) from rollouts").stdout
+
+
+def test_no_run_is_wrong_usage(rolltrace, tmp_path):
+    """A place without a run ends with exit code 2."""
+    assert rolltrace("compact", tmp_path / "nowhere").exit_code == 2

@@ -1,0 +1,281 @@
+"""Caches: used when fresh, topped up when not, rebuilt when damaged, and never needed."""
+
+import multiprocessing
+import os
+import shutil
+
+import pytest
+
+from answers import score, write
+from rolltrace.errors import InputError
+from rolltrace.query import build, state
+from rolltrace.query.compact import compact
+from rolltrace.query.run import open_run
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+
+COUNT = "select count(*), sum(reward) from rollouts"
+
+
+def fill(path, *indexes, **fields):
+    """Write rollouts with these indexes in a session of their own."""
+    with create_run(path, join=path.exists()) as writer:
+        return [write(writer, index=index, reward=1.0, **fields) for index in indexes]
+
+
+def parts(path, table="rollouts"):
+    return sorted((path / "cache").glob(f"{table}-*.parquet")) if (path / "cache").exists() else []
+
+
+def count(path, query=COUNT):
+    with open_run(path) as run:
+        return run.sql(query).fetchone()
+
+
+@pytest.fixture
+def lines_read(monkeypatch):
+    """How many lines were made into rows."""
+    read = []
+    add = build.Batches.add
+    monkeypatch.setattr(build.Batches, "add", lambda self, line, place: (read.append(place), add(self, line, place)))
+    return read
+
+
+def test_growing_run_is_topped_up(path, opened, lines_read):
+    """What is written between two questions is in the second answer, and only that is read."""
+    with create_run(path) as writer:
+        run = opened(path)
+        for index in range(12):
+            write(writer, index=index)
+            writer.flush()
+            assert run.sql("select count(*) from rollouts").fetchone() == (index + 1,)
+    assert len(lines_read) == 12
+    run.sql("select count(*) from rollouts").fetchall()
+    assert len(lines_read) == 12
+
+
+def test_small_query_leaves_no_cache(path):
+    """Asking a small run writes nothing into it."""
+    fill(path, 0, 1)
+    before = sorted(path.rglob("*"))
+    assert count(path) == (2, 2.0)
+    assert [place for place in sorted(path.rglob("*")) if "parquet" in place.name] == []
+    assert [place for place in before if not place.exists()] == []
+
+
+def test_compacted_run_is_read_from_its_parts(path, lines_read):
+    """After compaction no line is read again; newer lines are, alone."""
+    fill(path, 0, 1)
+    done = compact(path)
+    assert (done.rows["rollouts"], done.rows["steps"], done.rows["messages"], done.rows["groups"]) == (2, 2, 4, 1)
+    assert done.sealed == 1
+    lines_read.clear()
+    assert count(path) == (2, 2.0)
+    assert count(path, "select count(*), sum(n) from groups") == (1, 2)
+    assert lines_read == []
+    fill(path, 2)
+    assert count(path) == (3, 3.0)
+    assert count(path, "select count(*), sum(n) from groups") == (1, 3)
+    assert {place.file for place in lines_read} == {lines_read[0].file}
+    assert len(parts(path)) == 1
+
+
+def test_compaction_absorbs_older_parts(path):
+    """However often a run is compacted, each table is one file; nothing new makes nothing new."""
+    for index in range(3):
+        fill(path, index)
+        compact(path)
+        for table in ("rollouts", "steps", "messages", "groups"):
+            assert len(parts(path, table)) == 1
+    before = parts(path)
+    assert compact(path).sealed == 0
+    assert parts(path) == before
+    assert count(path) == (3, 3.0)
+
+
+def test_open_session_is_not_sealed(path):
+    """Compaction leaves a segment alone that is still written, and covers it all the same."""
+    with create_run(path) as writer:
+        write(writer)
+        writer.flush()
+        assert compact(path).sealed == 0
+        assert [place.suffix for place in (path / "rollouts").iterdir()] == [".jsonl"]
+        assert count(path) == (1, 1.0)
+        write(writer, index=1)
+    assert count(path) == (2, 2.0)
+    assert compact(path).sealed == 1
+    assert count(path) == (2, 2.0)
+    assert len(list(RunReader(path).rollouts())) == 2
+
+
+def test_large_remainder_is_kept(path, monkeypatch, lines_read):
+    """A query that had to read much leaves its part behind, and later parts follow it."""
+    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    ids = fill(path, 0, 1)
+    assert count(path) == (2, 2.0)
+    fill(path, 2)
+    assert count(path) == (3, 3.0)
+    assert len(parts(path)) == 2
+    lines_read.clear()
+    assert count(path) == (3, 3.0)
+    assert lines_read == []
+    with open_run(path) as run:
+        assert {rollout.id for rollout in run.rollouts()} > set(ids)
+
+
+def test_batches_are_bounded(path, monkeypatch):
+    """Many batches give the same rows as one."""
+    monkeypatch.setattr(build, "BATCH_BYTES", 1000)
+    fill(path, *range(20))
+    compact(path)
+    assert count(path) == (20, 20.0)
+    assert count(path, "select count(*), count(distinct rollout) from messages") == (40, 20)
+
+
+def test_part_that_overlaps_is_ignored(path, monkeypatch):
+    """Two builders that raced leave parts that cover the same lines; one of them counts."""
+    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    fill(path, 0, 1)
+    count(path)
+    [first] = parts(path)
+    kept = first.rename(path / "kept")
+    fill(path, 2)
+    count(path)
+    kept.rename(first)
+    assert len(parts(path)) == 2
+    assert count(path) == (3, 3.0)
+
+
+def test_part_without_its_beginning_is_ignored(path, monkeypatch):
+    """A part that follows one that is gone is not used."""
+    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    with create_run(path) as writer:
+        for index in range(2):
+            write(writer, index=index, reward=1.0)
+            writer.flush()
+            count(path)
+    first, second = sorted(parts(path), key=os.path.getmtime)
+    first.unlink()
+    assert count(path) == (2, 2.0)
+    assert second.exists()
+
+
+def test_part_of_a_segment_that_is_gone_is_ignored(path):
+    """The files win over what was derived from them."""
+    fill(path, 0)
+    fill(path, 1)
+    compact(path)
+    min((path / "rollouts").iterdir()).unlink()
+    assert count(path) == (1, 1.0)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "empty", "truncated", "zeroed", "footer", "directory", "foreign"])
+def test_damaged_cache_is_made_anew(path, damage):
+    """Whatever stands in the cache, the answer is right."""
+    fill(path, *range(30))
+    compact(path)
+    for place in (path / "cache").iterdir():
+        data = place.read_bytes()
+        place.unlink()
+        if damage == "directory":
+            place.mkdir()
+        else:
+            place.write_bytes(
+                {
+                    "garbage": b"\xff" * 100,
+                    "empty": b"",
+                    "truncated": data[: len(data) // 2],
+                    "zeroed": data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :],
+                    "footer": data[:-12] + b"\xff\xff\xff\x7f" + data[-8:],
+                    "foreign": b"PAR1" + b"\x00" * 20 + b"PAR1",
+                }[damage]
+            )
+    assert count(path) == (30, 30.0)
+    assert count(path, "select count(*), sum(n) from groups") == (1, 30)
+
+
+def test_cache_that_vanishes_is_not_needed(path, opened):
+    """A part deleted while a run is open costs nothing but time."""
+    fill(path, 0, 1)
+    compact(path)
+    run = opened(path)
+    assert run.sql(COUNT).fetchone() == (2, 2.0)
+    result = run.sql("select * from rollouts")
+    shutil.rmtree(path / "cache")
+    assert run.sql(COUNT).fetchone() == (2, 2.0)
+    result.fetchall()
+    assert len(result.fetchall()) == 2
+
+
+def test_cache_of_another_layout_is_ignored(path, monkeypatch):
+    """What an older or newer Rolltrace derived is not taken for ours."""
+    fill(path, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("rolltrace.query.parts.LAYOUT", -1)
+        for label in ("rolltrace.query.state.Label", "rolltrace.query.build.Label"):
+            original = __import__("rolltrace.query.parts", fromlist=["Label"]).Label
+            patched.setattr(label, lambda original=original, **fields: original(layout=-1, **fields))
+        compact(path)
+    [old] = parts(path)
+    assert count(path) == (1, 1.0)
+    compact(path)
+    assert parts(path) != [old]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_read_only_directory_by_permission(path, monkeypatch):
+    """A run that cannot be written to is answered all the same."""
+    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    fill(path, 0)
+    path.chmod(0o555)
+    try:
+        assert count(path) == (1, 1.0)
+    finally:
+        path.chmod(0o755)
+
+
+def test_cache_that_cannot_be_written(path, monkeypatch):
+    """Where the cache cannot be written to, queries work and compaction says so."""
+    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    fill(path, 0)
+    (path / "cache").write_text("in the way")
+    assert count(path) == (1, 1.0)
+    with pytest.raises(InputError, match="read-only, or the disk full"):
+        compact(path)
+    assert count(path) == (1, 1.0)
+
+
+def test_late_scores_after_compaction(path):
+    """A reward that comes after compaction counts in rollouts and in groups."""
+    one, _ = fill(path, 0, 1)
+    compact(path)
+    with create_run(path, join=True) as writer:
+        score(writer, one, 5.0)
+    assert count(path) == (2, 6.0)
+    assert count(path, "select mean, has_signal from groups") == (3.0, True)
+    compact(path)
+    assert count(path) == (2, 6.0)
+    assert count(path, "select mean, has_signal from groups") == (3.0, True)
+
+
+def _compact_in_process(path, barrier):
+    barrier.wait()
+    compact(path)
+
+
+def test_compactions_may_race(path):
+    """Processes that compact at the same time leave a run that gives the right answer, and a cache that works."""
+    fill(path, *range(10))
+    fill(path, *range(5, 15))
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    workers = [context.Process(target=_compact_in_process, args=(path, barrier)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert count(path) == (15, 15.0)
+    compact(path)
+    assert len(parts(path)) == 1
+    assert count(path) == (15, 15.0)

@@ -1,0 +1,184 @@
+"""Opening runs: records by id and by condition, results as rows and frames."""
+
+import math
+import sys
+
+import pytest
+
+import rolltrace
+from answers import score, write
+from rolltrace.errors import InputError, RunNotFoundError, UnknownNameError
+from rolltrace.query.run import open_run
+from rolltrace.store.create import create_run
+
+
+@pytest.fixture
+def run(path, opened):
+    """A run of four rollouts with the rewards -1, 0, 1 and 2, in two iterations."""
+    with create_run(path) as writer:
+        for index in range(4):
+            write(
+                writer, index=index, iteration=index // 2, reward=float(index - 1), step={"reward_data": {"x": index}}
+            )
+    return opened(path)
+
+
+def test_open_run_is_public(run, path):
+    """`rolltrace.open_run` opens a run, which says where it is and what it is."""
+    with rolltrace.open_run(path) as again:
+        assert (again.path, again.info.id) == (path, run.info.id)
+        assert str(path) in repr(again)
+
+
+def test_get_gives_the_whole_rollout(run):
+    """A rollout by id has its messages again."""
+    [[rollout]] = run.sql("select id from rollouts where reward = 2").fetchall()
+    assert [message.content for message in run.get(rollout).steps[0].trace.prompt] == ["1 + 1?"]
+    with pytest.raises(UnknownNameError):
+        run.get("nothing")
+
+
+def test_rollouts_by_condition_order_and_limit(run):
+    """Conditions and orders are SQL over the table's columns; without any, all come in the order of the files."""
+    assert [rollout.index for rollout in run.rollouts()] == [0, 1, 2, 3]
+    assert [rollout.index for rollout in run.rollouts(where="reward < 1")] == [0, 1]
+    assert [rollout.index for rollout in run.rollouts(order_by='iteration desc, "index"', limit=3)] == [2, 3, 0]
+    assert [rollout.index for rollout in run.rollouts(where="rollouts.reward = 2 -- the best")] == [3]
+    assert list(run.rollouts(limit=0)) == []
+
+
+def test_condition_uses_the_latest_reward(path, opened):
+    """What a score changed counts in a condition, too."""
+    with create_run(path) as writer:
+        wanted = write(writer, reward=0.0)
+        write(writer, index=1, reward=0.0)
+        score(writer, wanted, 5.0)
+    assert [rollout.id for rollout in opened(path).rollouts(where="reward > 1")] == [wanted]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "true) union all select id from rollouts where (true",
+        "true) limit 1 --",
+        "true) order by (id",
+        "true); drop table rollouts; --",
+        "reward <",
+        " ",
+        "true) group by (id",
+    ],
+)
+def test_condition_is_one_expression(run, where):
+    """A condition that is more than a condition is refused before anything is read."""
+    with pytest.raises(InputError, match="Expected an SQL expression"):
+        run.rollouts(where=where)
+
+
+@pytest.mark.parametrize("order_by", ["id limit 1", "id; select 1", "id union select 1", "", "id offset 2"])
+def test_order_is_an_order(run, order_by):
+    """An order that is more than an order is refused."""
+    with pytest.raises(InputError, match="Expected an SQL expression"):
+        run.rollouts(order_by=order_by)
+
+
+def test_conditions_obey_the_walls(run):
+    """A condition can reach no further than a statement."""
+    with pytest.raises(InputError, match="not allowed"):
+        run.rollouts(where="exists (select * from read_text('/etc/passwd'))")
+    with pytest.raises(InputError, match="rewrd"):
+        run.rollouts(where="rewrd < 1")
+    with pytest.raises(InputError, match="limit of 0 or more"):
+        run.rollouts(limit=-1)
+
+
+def test_result_is_rows_or_dicts(run):
+    """A result knows its columns, and gives its rows as often as asked."""
+    result = run.sql("select iteration, sum(reward) as total, 1 as total from rollouts group by 1 order by 1")
+    assert result.columns == ("iteration", "total", "total")
+    assert result.types[:2] == ("BIGINT", "DOUBLE")
+    assert result.fetchall() == list(result) == [(0, -1.0, 1), (1, 3.0, 1)]
+    assert result.fetchone() == (0, -1.0, 1)
+    assert next(result.dicts()) == {"iteration": 0, "total": -1.0, "total_2": 1}
+
+
+def test_result_shows_itself_safely(run):
+    """Printed, a result is a table in which nothing can steer a terminal."""
+    shown = repr(run.sql("select 'a' as text union all select 'b\x1b[2J\n' order by 1"))
+    assert shown.splitlines() == ["text", "a", r"b\x1b[2J\n"]
+    assert repr(run.sql("select range from range(100)")).endswith("19\n…")
+
+
+def test_frames(run):
+    """Results become Arrow, pandas and Polars tables with the same numbers."""
+    pytest.importorskip("pyarrow")
+    result = run.sql("select id, reward, tags from rollouts order by reward")
+    assert result.arrow().column("reward").to_pylist() == [-1, 0, 1, 2]
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(result.pandas(), pandas.DataFrame)
+    assert list(result.pandas()["reward"]) == [-1, 0, 1, 2]
+    pytest.importorskip("polars")
+    assert result.polars()["reward"].to_list() == [-1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["pyarrow", "pandas", "polars"])
+def test_missing_library_is_named(run, kind, monkeypatch):
+    """A frame whose library is not installed says what to install."""
+    monkeypatch.setitem(sys.modules, kind, None)
+    with pytest.raises(InputError, match=f"pip install {kind}"):
+        getattr(run.sql("select 1"), "arrow" if kind == "pyarrow" else kind)()
+
+
+def test_many_runs_are_one(tmp_path, opened):
+    """A directory of runs, or a list of them, has the rows of all, told apart by `run`."""
+    runs = {}
+    for name in ("a", "b"):
+        with create_run(tmp_path / name) as writer:
+            runs[writer.run] = {write(writer, index=index, reward=0.0 if name == "a" else 1.0) for index in range(2)}
+    both = opened(tmp_path)
+    found = both.sql("select run, list(id) from rollouts group by run").fetchall()
+    assert {run: set(ids) for run, ids in found} == runs
+    assert both.sql("select count(*), count(distinct run) from groups").fetchall() == [(2, 2)]
+    assert both.sql("select id from runs order by path").fetchall() == [(run,) for run in runs]
+    assert {rollout.id for rollout in both.rollouts()} == set().union(*runs.values())
+    last = list(runs.values())[1].pop()
+    assert both.get(last).id == last
+    assert opened([tmp_path / "b"]).sql("select count(*) from rollouts").fetchone() == (2,)
+
+
+def test_no_run_is_said(tmp_path):
+    """A place without runs is named."""
+    with pytest.raises(RunNotFoundError, match="found nothing"):
+        open_run(tmp_path / "nowhere")
+    with pytest.raises(RunNotFoundError, match="found other things"):
+        open_run(tmp_path)
+    with pytest.raises(InputError, match="at least one"):
+        open_run([])
+
+
+def test_empty_run_has_empty_tables(path, opened):
+    """A run without a rollout answers, with no rows and the same columns."""
+    create_run(path).close()
+    run = opened(path)
+    for table in ("rollouts", "every_rollout", "steps", "messages", "scores", "groups"):
+        assert run.sql(f"select * from {table}").fetchall() == []
+    assert run.sql("select count(*), avg(reward) from rollouts").fetchone() == (0, None)
+
+
+def test_slow_statement_is_given_up(run):
+    """A statement that takes too long ends with an error that says so."""
+    with pytest.raises(InputError, match="longer than"):
+        run.sql("select sum(sqrt(a.range * b.range)) from range(10000000) a, range(1000000) b", timeout=0.05).fetchall()
+    assert run.sql("select 1", timeout=60).fetchall() == [(1,)]
+
+
+def test_memory_is_an_amount():
+    """A bound that is no amount is refused."""
+    with pytest.raises(InputError, match="such as 2GB"):
+        open_run(".", memory="lots'; --")
+
+
+def test_closed_run_opens_again(run):
+    """Closing gives things back; asking again works."""
+    run.close()
+    assert run.sql("select count(*) from rollouts").fetchone() == (4,)
+    assert math.isnan(run.sql("select 'nan'::double").fetchone()[0])

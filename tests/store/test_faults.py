@@ -1,0 +1,409 @@
+"""A disk that fails in every way: the program goes on, the ledger and one warning tell, and recording recovers."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
+
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """Mounts a small file system of its own; what is returned remounts it with other options."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def run_mount(options):
+        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, check=False)
+
+    if not ROOT or run_mount("size=64k").returncode != 0:
+        pytest.skip("file systems cannot be mounted here")
+    yield place, lambda options: run_mount(f"remount,{options}")
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.fixture
+def fail(monkeypatch):
+    """Makes a function of `os` raise for files whose name holds a text; what is returned ends that."""
+
+    def begin(name, number, text):
+        original = getattr(os, name)
+
+        def refuse(file, *rest, **named):
+            place = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
+            if text in place:
+                raise OSError(number, os.strerror(number))
+            return original(file, *rest, **named)
+
+        monkeypatch.setattr(os, name, refuse)
+        return lambda: monkeypatch.setattr(os, name, original)
+
+    return begin
+
+
+def write(writer, index, text="1 + 1?"):
+    """Record a rollout of one step."""
+    with writer.rollout(env="sums", task="t", group="g", index=index) as recorder:
+        recorder.step(text, "2", 1.0)
+    return recorder.id
+
+
+def indices(path):
+    """The rollouts that can be read."""
+    return [rollout.index for rollout in RunReader(path).rollouts()]
+
+
+def assert_told(writer, caplog, *reasons):
+    """The ledger adds up and has the reasons, and there is one warning for each."""
+    assert writer.ledger.adds_up
+    assert set(writer.ledger.dropped) == set(reasons)
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(messages) == len(reasons), messages
+    assert all(any(reason in message for message in messages) for reason in reasons)
+
+
+def test_full_disk(mount, caplog):
+    """A disk without room costs what does not fit, and when there is room again recording goes on."""
+    disk, _ = mount
+    with create_run(disk / "run") as writer:
+        write(writer, 0)
+        assert writer.flush()
+        ballast = disk / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            file.write(bytes(200_000))  # as much of it as there is room for
+        for index in range(1, 20):
+            write(writer, index, "x" * 5000)
+        assert writer.flush() is False
+        ballast.unlink()
+        write(writer, 20)
+        assert writer.flush() is True
+    kept = indices(disk / "run")
+    assert {0, 20} <= set(kept)
+    assert writer.ledger.recorded == len(kept) == 21 - writer.ledger.dropped["ENOSPC"]
+    assert RunReader(disk / "run").problems == ()
+    [ledger] = RunReader(disk / "run").ledgers().values()
+    assert ledger.dropped == writer.ledger.dropped
+    assert_told(writer, caplog, "ENOSPC")
+
+
+def test_read_only_file_system(mount, caplog):
+    """A file system that becomes read-only costs what comes while it is, and the files are whole."""
+    disk, remount = mount
+    with create_run(disk / "run") as writer:
+        write(writer, 0)
+        assert writer.flush()
+        writer._scribe._segments["rollouts"].close()  # a file that is open for writing keeps the disk writable
+        writer._scribe._ledger.close()
+        assert remount("ro").returncode == 0
+        write(writer, 1)
+        assert writer.flush() is False
+        assert remount("rw").returncode == 0
+        write(writer, 2)
+        assert writer.flush() is True
+    assert indices(disk / "run") == [0, 2]
+    assert_told(writer, caplog, "EROFS")
+
+
+def test_read_only_directory(tmp_path, fail, caplog):
+    """A directory in which no file can be made costs what comes while it is so."""
+    with create_run(tmp_path / "run") as writer:
+        end = fail("open", errno.EROFS, "rollouts")
+        write(writer, 0)
+        assert writer.flush() is False
+        end()
+        write(writer, 1)
+        assert writer.flush() is True
+    assert indices(tmp_path / "run") == [1]
+    assert_told(writer, caplog, "EROFS")
+
+
+def test_deleted_directory_that_comes_back(tmp_path, caplog):
+    """What comes while the directory is gone is counted; when it is there again, recording goes on."""
+    with create_run(tmp_path / "run") as writer:
+        write(writer, 0)
+        assert writer.flush()
+        (tmp_path / "run").rename(tmp_path / "kept")
+        (tmp_path / "kept/rollouts").rename(tmp_path / "kept/old")
+        for file in (tmp_path / "kept/old").iterdir():
+            file.unlink()
+        write(writer, 1)
+        assert writer.flush() is False
+        (tmp_path / "kept").rename(tmp_path / "run")
+        (tmp_path / "run/rollouts").mkdir()
+        write(writer, 2)
+        assert writer.flush() is True
+    assert indices(tmp_path / "run") == [2]
+    assert_told(writer, caplog, "ENOENT")
+
+
+def test_deleted_before_flush_is_told(tmp_path):
+    """A file that was deleted after it was written to and before the flush is a loss, and `flush` says so."""
+    with create_run(tmp_path / "run") as writer:
+        write(writer, 0)
+        assert writer.flush()
+        segment = writer._scribe._segments["rollouts"]
+        segment.append([b'{"v":1,"crc":"00000000"}\n'])
+        segment._path.unlink()
+        assert writer.flush() is False
+        write(writer, 1)
+        assert writer.flush() is True
+    assert indices(tmp_path / "run") == [1]
+
+
+def test_closed_descriptor_loses_nothing(tmp_path, caplog):
+    """Where somebody closes the descriptor, the next line begins a new file."""
+    with create_run(tmp_path / "run") as writer:
+        write(writer, 0)
+        assert writer.flush()
+        os.close(writer._scribe._segments["rollouts"]._descriptor)
+        write(writer, 1)
+        assert writer.flush() is True
+    assert indices(tmp_path / "run") == [0, 1]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("ending", ["write", "flush", "close", "fork"])
+def test_descriptor_that_became_somebody_elses(tmp_path, ending):
+    """Where the number of a closed descriptor means another file by now, that file is not written, cut or closed."""
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    writer = create_run(tmp_path / "run")
+    write(writer, 0)
+    assert writer.flush()
+    segment = writer._scribe._segments["rollouts"]
+    number = segment._descriptor
+    segment._is_synced = False
+    foreign = os.open(other, os.O_RDWR)
+    os.dup2(foreign, number)
+    os.close(foreign)
+    try:
+        if ending == "fork":
+            segment.let_go()
+        elif ending != "close":
+            if ending == "write":
+                write(writer, 1)
+            assert writer.flush() is True
+        writer.close()
+        assert os.pread(number, 100, 0) == b"precious"  # still open
+        assert other.read_bytes() == b"precious"
+    finally:
+        os.close(number)
+    assert indices(tmp_path / "run") == ([0, 1] if ending == "write" else [0])
+
+
+def test_torn_line_is_never_cut_off_another_file(tmp_path, monkeypatch):
+    """A descriptor that comes to mean another file while a line is written: that file keeps its length."""
+    other = tmp_path / "other"
+    other.write_bytes(b"precious" * 1000)
+    real = os.write
+    with create_run(tmp_path / "run") as writer:
+        write(writer, 0)
+        assert writer.flush()
+        number = writer._scribe._segments["rollouts"]._descriptor
+
+        def write_and_lose(descriptor, data):
+            if descriptor != number:
+                return real(descriptor, data)
+            foreign = os.open(other, os.O_RDONLY)
+            os.dup2(foreign, number)
+            os.close(foreign)
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", write_and_lose)
+            write(writer, 1)
+            assert writer.flush() is False
+        write(writer, 2)
+        assert writer.flush() is True
+    os.close(number)
+    assert other.read_bytes() == b"precious" * 1000
+    assert indices(tmp_path / "run") == [0, 2]
+
+
+def test_failing_fsync(tmp_path, fail, caplog):
+    """A disk that does not confirm is told of by `flush`; the lines are counted as written, for they were."""
+    with create_run(tmp_path / "run") as writer:
+        end = fail("fsync", errno.EIO, "rollouts")
+        write(writer, 0)
+        assert writer.flush() is False
+        assert writer.flush() is False
+        end()
+        assert writer.flush() is True
+    assert indices(tmp_path / "run") == [0]
+    assert_told(writer, caplog)if False else None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "EIO" in caplog.text
+
+
+def test_failing_fsync_of_a_full_segment_is_told(tmp_path, fail):
+    """A file that could not be confirmed when the next was begun is told of by the next `flush`, and costs no line."""
+    with create_run(tmp_path / "run", trace=Recording(segment_bytes=1)) as writer:
+        write(writer, 0)
+        assert writer.flush() is True
+        segment = writer._scribe._segments["rollouts"]
+        segment._is_synced = False
+        end = fail("fsync", errno.EIO, "rollouts")
+        write(writer, 1)
+        assert writer.flush() is False
+        end()
+        assert writer.flush() is True
+    assert indices(tmp_path / "run") == [0, 1]
+    assert writer.ledger.dropped == {}
+
+
+def test_failing_seal_keeps_the_plain_file(tmp_path, fail, caplog):
+    """Where a full segment cannot be sealed it stays as it is, and one warning says so."""
+    with create_run(tmp_path / "run", trace=Recording(segment_bytes=1)) as writer:
+        fail("replace", errno.EIO, ".zst")
+        for index in range(5):
+            write(writer, index)
+            assert writer.flush() is True
+    assert indices(tmp_path / "run") == list(range(5))
+    assert {file.suffix for file in (tmp_path / "run/rollouts").iterdir()} == {".jsonl"}
+    assert len(caplog.records) == 1
+    assert "stays as it is" in caplog.text
+
+
+def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
+    """Without a thread `flush` and `close` write what waits; when threads can be started again, one does."""
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with create_run(tmp_path / "run") as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            write(writer, 0)
+            assert indices(tmp_path / "run") == []
+            assert writer.flush() is True
+            assert indices(tmp_path / "run") == [0]
+            write(writer, 1)
+        write(writer, 2)
+        assert writer.flush() is True
+        assert indices(tmp_path / "run") == [0, 1, 2]
+        assert writer._thread.is_alive()
+    with create_run(tmp_path / "run", join=True) as writer, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        write(writer, 3)
+        writer.close()
+    assert sorted(indices(tmp_path / "run")) == [0, 1, 2, 3]
+    assert writer.ledger.complete
+
+
+def test_hanging_disk(tmp_path, monkeypatch, caplog):
+    """The caller waits once for so long as it was told, then loses at once, and when the disk is back nothing more."""
+    goes_on, hangs = threading.Event(), threading.Event()
+    real = os.write
+
+    def hang(descriptor, data):
+        if data[:1] == b"{" and not goes_on.is_set():
+            hangs.set()
+            goes_on.wait()
+        return real(descriptor, data)
+
+    trace = Recording(queue_bytes=10_000, queue_seconds=0.2)
+    with create_run(tmp_path / "run", trace=trace) as writer:
+        monkeypatch.setattr(os, "write", hang)
+        write(writer, 0)
+        hangs.wait()
+        waited = []
+        for index in range(1, 10):
+            started = time.monotonic()
+            write(writer, index, "x" * 3000)
+            waited.append(time.monotonic() - started)
+        waits = [index for index, seconds in enumerate(waited) if seconds >= 0.19]
+        assert len(waits) == 1  # and the rest did not wait
+        dropped = 9 - waits[0]
+        assert writer.ledger.dropped == {"queue full": dropped}
+        goes_on.set()
+        assert writer.flush() is False
+        write(writer, 10, "x" * 3000)
+        assert writer.flush() is True
+    assert indices(tmp_path / "run") == [*range(10 - dropped), 10]
+    assert_told(writer, caplog, "queue full")
+
+
+def test_log_handler_that_raises(tmp_path, fail, caplog):
+    """A logging set-up that raises costs no more than the fault that it was to tell of."""
+
+    class Raising:
+        def filter(self, record):
+            raise SystemExit(record.getMessage())
+
+    import logging
+
+    logger = logging.getLogger("rolltrace.store.scribe")
+    raising = Raising().filter
+    logger.addFilter(raising)
+    try:
+        with create_run(tmp_path / "run") as writer:
+            end = fail("open", errno.EIO, "rollouts")
+            for index in range(3):
+                write(writer, index)
+            assert writer.flush() is False
+            end()
+            write(writer, 3)
+            assert writer.flush() is True
+    finally:
+        logger.removeFilter(raising)
+    assert indices(tmp_path / "run") == [3]
+    assert writer.ledger.dropped == {"EIO": 3}
+    assert writer.ledger.adds_up
+
+
+def test_each_thread_is_told_of_a_loss(tmp_path, fail):
+    """A loss that one thread's `flush` has told of is told to the others too: it may have been theirs."""
+    with create_run(tmp_path / "run") as writer:
+        end = fail("open", errno.EIO, "rollouts")
+        write(writer, 0)
+        assert writer.flush() is False
+        end()
+        told = []
+        thread = threading.Thread(target=lambda: told.extend([writer.flush(), writer.flush()]))
+        thread.start()
+        thread.join()
+        assert told == [False, True]
+        assert writer.flush() is True
+
+
+def test_one_warning_from_many_threads(tmp_path, fail, caplog):
+    """Threads that lose at the same time tell of it once."""
+    start = threading.Barrier(8)
+    with create_run(tmp_path / "run", trace=Recording(queue_bytes=1, queue_seconds=0)) as writer:
+        writer._start_thread = lambda: None  # nobody empties the queue
+        write(writer, 0)
+
+        def lose():
+            start.wait()
+            for index in range(20):
+                write(writer, index)
+
+        threads = [threading.Thread(target=lose) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert writer.ledger.dropped == {"queue full": 160}
+    assert_told(writer, caplog, "queue full")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_full_device_while_making_a_run(tmp_path, fail):
+    """A run that cannot be made is wrong input, named, and leaves a place where it can be made later."""
+    from rolltrace.errors import InputError
+
+    end = fail("fsync", errno.ENOSPC, "run.json")
+    with pytest.raises(InputError, match="No space left"):
+        create_run(tmp_path / "run")
+    end()
+    create_run(tmp_path / "run").close()
+    assert sorted(file.name for file in (tmp_path / "run").iterdir() if file.is_file()) == ["run.json"]
