@@ -64,4 +64,4 @@ def test_the_whole_surface_needs_no_extra():
         "reasoning_gym",
         "math_verify",
     }
-    assert not loaded & (extras | {"rich", "click", "docstring_parser", "zstandard", "duckdb"})
+    assert not loaded & (extras | {"rich", "click", "docstring_parser", "duckdb"})

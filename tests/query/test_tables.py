@@ -116,10 +116,25 @@ def check(run):
 
 
 # A failure is shown as it was drawn: making it smaller would write and compact hundreds of runs.
-@settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
+
+
+@settings(max_examples=3, phases=PHASES)
 @given(PLAYS, PLAYS, PLAYS)
 def test_tables_agree_with_records(first, second, third):
     """Rewards, repeats and groups are what the records say: live, topped up, compacted, and topped up after that."""
+    write_and_check(first, second, third)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, phases=PHASES)
+@given(PLAYS, PLAYS, PLAYS)
+def test_tables_agree_with_records_in_many_runs(first, second, third):
+    """The same law, over more runs."""
+    write_and_check(first, second, third)
+
+
+def write_and_check(first, second, third):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         create_run(path).close()

@@ -11,7 +11,7 @@ from rolltrace.store.recording import Recording
 def play(writer, process, thread, rollouts):
     """What one thread writes."""
     for number in range(rollouts):
-        with writer.rollout(env="sums", task=f"{thread}", group=f"{process}", index=number) as recorder:
+        with writer.rollout(env="sums", task="t", group=f"{process} {thread}", index=number) as recorder:
             recorder.step(f"{process} {thread} {number} " + "é" * (number * 37 % 400), "yes", number)
         writer.score(recorder.id, "advantage", number)
         if number % 10 == 0:

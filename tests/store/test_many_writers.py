@@ -16,7 +16,7 @@ WRITTEN = [(str(p), str(t), n) for p in range(PROCESSES) for t in range(THREADS)
 
 def identity(rollout):
     """Which process, thread and number wrote it."""
-    return rollout.group, rollout.task, rollout.index
+    return *rollout.group.split(), rollout.index
 
 
 def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
@@ -51,9 +51,9 @@ def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
 
 def assert_sessions_are_apart(path, rollouts):
     """A session is one process; each writes files of its own, and keeps the order of each of its threads."""
-    sessions = {rollout.group: rollout.session for rollout in rollouts}
+    sessions = {identity(rollout)[0]: rollout.session for rollout in rollouts}
     assert len(set(sessions.values())) == PROCESSES
-    assert all(sessions[rollout.group] == rollout.session for rollout in rollouts)
+    assert all(sessions[identity(rollout)[0]] == rollout.session for rollout in rollouts)
     assert {file.name.partition("-")[0] for file in (path / "rollouts").iterdir()} == set(sessions.values())
     for process in range(PROCESSES):
         for thread in range(THREADS):

@@ -1,7 +1,9 @@
 """Statements over one run or many: reads what is new, makes the tables that a statement names, and runs it."""
 
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +27,8 @@ class Database:
     """The tables of some runs. Any thread may ask it."""
 
     def __init__(self, readers: Sequence[RunReader], memory: str = MEMORY) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="rolltrace-", ignore_cleanup_errors=True)
-        self._private = Path(self._folder.name)
+        self._private = Path(tempfile.mkdtemp(prefix="rolltrace-"))
+        self._remove = weakref.finalize(self, shutil.rmtree, self._private, ignore_errors=True)
         self._memory = memory
         self._lock = threading.Lock()
         self.connection = connect(self._private, memory)
@@ -76,7 +78,7 @@ class Database:
             if self._engine is not None:
                 self._engine.close()
             self.connection.close()
-            self._folder.cleanup()
+            self._remove()
 
     def _refresh(self, number: int) -> Parts:
         run = self.runs[number]

@@ -304,7 +304,8 @@ def _try(scribe: Scribe, action: Callable[[], None]) -> None:
     try:
         action()
     except BaseException as error:  # noqa: BLE001 - a bug of ours, or of a log handler, is not to stop recording
-        scribe.lost(type(error).__name__, "something", error)
+        with contextlib.suppress(BaseException):
+            scribe.lost(type(error).__name__, "something", error)
 
 
 def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:

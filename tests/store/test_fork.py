@@ -1,0 +1,355 @@
+"""Processes are forked, and end in more than one way: each has its own files, and what was handed in is kept."""
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import Counter
+
+import pytest
+
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
+
+PROLOGUE = """
+import gc, multiprocessing, os, sys, threading
+from concurrent.futures import ProcessPoolExecutor
+from rolltrace.store.create import create_run
+from rolltrace.store.recording import Recording
+
+def play(run, name):
+    with run.rollout(env="sums", task="t", group=name, index=0) as recorder:
+        recorder.step("1 + 1?", "2", 1.0)
+
+def fork(action):
+    child = os.fork()
+    if child == 0:
+        action()
+        sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+"""
+
+
+def run_script(tmp_path, body, timeout=60):
+    """Run a program, in a file as programs are, so that its processes can find what it defines."""
+    script = tmp_path / "program.py"
+    script.write_text(PROLOGUE + "\n" + textwrap.dedent(body))
+    ended = subprocess.run(
+        [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def groups(tmp_path):
+    """The names of the rollouts that can be read, by session."""
+    reader = RunReader(tmp_path / "run")
+    sessions = {}
+    for rollout in reader.rollouts():
+        sessions.setdefault(rollout.session, []).append(rollout.group)
+    assert reader.problems == ()
+    assert all(ledger.adds_up for ledger in reader.ledgers().values())
+    return sorted(sessions.values())
+
+
+def test_child_has_its_own_session(tmp_path):
+    """A forked child writes files of its own, and its parent goes on in its own."""
+    run_script(
+        tmp_path,
+        """
+        run = create_run(sys.argv[1])
+        play(run, "before")
+        assert run.flush()
+        fork(lambda: play(run, "child"))
+        play(run, "after")
+        run.close()
+        """,
+    )
+    assert groups(tmp_path) == [["before", "after"], ["child"]]
+    assert all(ledger.closed for ledger in RunReader(tmp_path / "run").ledgers().values())
+
+
+def test_child_does_not_write_what_its_parent_has_queued(tmp_path):
+    """What waits in the parent when it forks is written once, by the parent; also when a lock is held meanwhile."""
+    run_script(
+        tmp_path,
+        """
+        real, goes_on, hangs = os.write, threading.Event(), threading.Event()
+
+        def hang(descriptor, data):
+            if data[:1] == b"{" and not goes_on.is_set():
+                hangs.set()
+                goes_on.wait()
+            return real(descriptor, data)
+
+        run = create_run(sys.argv[1])
+        os.write = hang
+        play(run, "first")
+        hangs.wait()
+        for number in range(5):
+            play(run, f"queued {number}")
+        held, release = threading.Event(), threading.Event()
+
+        def hold():
+            with run._backlog._lock, run._tally._lock, run._starting, run._closing:
+                held.set()
+                release.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+
+        def child():
+            goes_on.set()
+            play(run, "child")
+            assert run.flush()
+
+        fork(child)
+        release.set()
+        goes_on.set()
+        holder.join()
+        assert run.flush()
+        run.close()
+        """,
+    )
+    assert groups(tmp_path) == [["child"], ["first", *(f"queued {number}" for number in range(5))]]
+
+
+def test_child_that_never_writes_leaves_nothing(tmp_path):
+    """A child that does something else ends as it should, also while its parent's locks are held."""
+    run_script(
+        tmp_path,
+        """
+        run = create_run(sys.argv[1])
+        play(run, "parent")
+        held, release = threading.Event(), threading.Event()
+
+        def hold():
+            with run._backlog._lock:
+                held.set()
+                release.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+
+        def child():
+            global run
+            del run
+            gc.collect()
+
+        fork(child)
+        release.set()
+        """,
+    )
+    assert groups(tmp_path) == [["parent"]]
+
+
+def test_grandchildren(tmp_path):
+    """A child of a child is a third session."""
+    run_script(
+        tmp_path,
+        """
+        run = create_run(sys.argv[1])
+        play(run, "parent")
+
+        def child():
+            play(run, "child")
+            fork(lambda: play(run, "grandchild"))
+            play(run, "child again")
+
+        fork(child)
+        """,
+    )
+    assert groups(tmp_path) == [["child", "child again"], ["grandchild"], ["parent"]]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(tmp_path, method):
+    """A writer that goes to another process, by whatever method, is a session there, and needs no closing."""
+    run_script(
+        tmp_path,
+        f"""
+        if __name__ == "__main__":
+            context = multiprocessing.get_context({method!r})
+            run = create_run(sys.argv[1])
+            play(run, "parent")
+            processes = [context.Process(target=play, args=(run, f"child {{number}}")) for number in range(2)]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+                assert process.exitcode == 0
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                pool.submit(play, run, "pool").result()
+        """,
+    )
+    assert groups(tmp_path) == [["child 0"], ["child 1"], ["parent"], ["pool"]]
+
+
+@pytest.mark.parametrize(
+    "ending", ["pass", "sys.exit(0)", "del run", "del run; gc.collect()", "run.flush()", "run.close(); run.close()"]
+)
+def test_exit_without_close(tmp_path, ending):
+    """A program that ends without closing keeps all that it handed in, also segments that are being sealed."""
+    run_script(
+        tmp_path,
+        f"""
+        run = create_run(sys.argv[1], trace=Recording(segment_bytes=3000))
+        for number in range(200):
+            play(run, str(number))
+        {ending}
+        """,
+    )
+    assert groups(tmp_path) == [[str(number) for number in range(200)]]
+
+
+def test_exit_of_a_program_whose_writer_is_in_a_thread(tmp_path):
+    """What a thread that outlives the main one hands in is kept too."""
+    run_script(
+        tmp_path,
+        """
+        run = create_run(sys.argv[1])
+        over = threading.main_thread()
+
+        def late():
+            over.join()
+            play(run, "late")
+
+        threading.Thread(target=late).start()
+        """,
+    )
+    assert groups(tmp_path) == [["late"]]
+
+
+def play(run, name):
+    with run.rollout(env="sums", task="t", group=name, index=0) as recorder:
+        recorder.step("1 + 1?", "2", 1.0)
+
+
+def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
+    """A writer that is garbage writes what it was handed and gives back its files; its ledger says it was not closed."""
+    run = create_run(tmp_path / "run")
+    play(run, "kept")
+    thread, cycle = run._thread, [run]
+    cycle.append(cycle)
+    del run, cycle
+    gc.collect()
+    thread.join()
+    assert groups(tmp_path) == [["kept"]]
+    [ledger] = RunReader(tmp_path / "run").ledgers().values()
+    assert (ledger.recorded, ledger.closed) == (1, False)
+    open_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    assert not [name for name in open_files if name.startswith(str(tmp_path))]
+
+
+def test_pickled_writer_is_another_session(tmp_path):
+    """A copy by way of pickle writes the same run with the same settings, as a session of its own."""
+    with create_run(tmp_path / "run", trace=Recording(level="numbers")) as run:
+        play(run, "original")
+        with pickle.loads(pickle.dumps(run)) as copy:
+            play(copy, "copy")
+            assert (copy.run, copy.recording) == (run.run, run.recording)
+    assert groups(tmp_path) == [["copy"], ["original"]]
+
+
+def test_use_after_close(tmp_path):
+    """After closing nothing raises, and what comes is counted; `flush` says that it was lost."""
+    run = create_run(tmp_path / "run")
+    play(run, "kept")
+    run.close()
+    assert run.flush() is True
+    play(run, "late")
+    run.score("kept", "advantage", 1.0)
+    assert run.flush() is False
+    run.close()
+    assert groups(tmp_path) == [["kept"]]
+    assert run.ledger.dropped == run.ledger.scores_dropped == {"closed": 1}
+    assert run.ledger.adds_up
+
+
+def test_flush_waits_for_a_close_that_is_under_way(tmp_path, monkeypatch):
+    """A flush that comes while another thread closes returns when all is written, not before."""
+    closing, goes_on = threading.Event(), threading.Event()
+    run = create_run(tmp_path / "run")
+    scribe_close = run._scribe.close
+
+    def slow_close():
+        closing.set()
+        goes_on.wait()
+        scribe_close()
+
+    monkeypatch.setattr(run._scribe, "close", slow_close)
+    play(run, "kept")
+    closer = threading.Thread(target=run.close)
+    closer.start()
+    closing.wait()
+    flushed = threading.Thread(target=run.flush)
+    flushed.start()
+    flushed.join(0.05)
+    assert flushed.is_alive()
+    goes_on.set()
+    flushed.join()
+    closer.join()
+
+
+def test_flush_close_and_put_from_many_threads(tmp_path):
+    """Whatever threads do at once, what was taken is written once, and what was not is counted."""
+    run = create_run(tmp_path / "run", trace=Recording(segment_bytes=5000))
+    start = threading.Barrier(9)
+    flushed = Counter()
+
+    def work(name):
+        start.wait()
+        for number in range(60):
+            play(run, f"{name} {number}")
+            flushed[run.flush()] += 1
+
+    def close():
+        start.wait()
+        while run.ledger.recorded < 100:
+            run.flush()
+        run.close()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcdefgh"]
+    threads.append(threading.Thread(target=close))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [names] = groups(tmp_path)
+    assert len(set(names)) == len(names) == run.ledger.recorded
+    assert run.ledger.recorded + run.ledger.dropped.get("closed", 0) == run.ledger.dispatched == 480
+    assert flushed[True] >= run.ledger.recorded // 2
+
+
+def test_close_while_a_thread_is_being_started(tmp_path, monkeypatch):
+    """A writer that is closed while its first line comes has one thread at work on its files, never two."""
+    starting, goes_on = threading.Event(), threading.Event()
+    real = threading.Thread.start
+
+    def slow_start(self):
+        if self.name == "rolltrace-writer":
+            starting.set()
+            goes_on.wait()
+        real(self)
+
+    run = create_run(tmp_path / "run")
+    player = threading.Thread(target=play, args=(run, "first"))
+    closer = threading.Thread(target=run.close)
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    player.start()
+    starting.wait()
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    goes_on.set()
+    player.join()
+    closer.join()
+    assert run.ledger.adds_up
+    assert len(list((tmp_path / "run/ledger").iterdir())) == 1
