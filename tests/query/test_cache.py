@@ -253,7 +253,9 @@ def test_late_scores_after_compaction(path):
         score(writer, one, 5.0)
     assert count(path) == (2, 6.0)
     assert count(path, "select mean, has_signal from groups") == (3.0, True)
+    before = parts(path)
     compact(path)
+    assert parts(path) != before, "the rewards are taken in, so that nothing is joined any more"
     assert count(path) == (2, 6.0)
     assert count(path, "select mean, has_signal from groups") == (3.0, True)
 

@@ -8,8 +8,11 @@ import pytest
 import rolltrace
 from answers import score, write
 from rolltrace.errors import InputError, RunNotFoundError, UnknownNameError
+from rolltrace.query.lines import LineReader
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
+from rolltrace.store.cursor import Place
+from rolltrace.store.reader import RunReader
 
 
 @pytest.fixture
@@ -45,6 +48,17 @@ def test_rollouts_by_condition_order_and_limit(run):
     assert [rollout.index for rollout in run.rollouts(order_by='iteration desc, "index"', limit=3)] == [2, 3, 0]
     assert [rollout.index for rollout in run.rollouts(where="rollouts.reward = 2 -- the best")] == [3]
     assert list(run.rollouts(limit=0)) == []
+
+
+def test_place_that_is_wrong_is_found_out(run):
+    """A place at which another rollout stands, or nothing, gives the right rollout all the same."""
+    first, second = run.sql("select id from rollouts order by reward limit 2").fetchall()
+    [place] = list(RunReader(run.path).cursor("rollouts").read())[:1]
+    with LineReader(RunReader(run.path)) as lines:
+        assert lines.rollout(first[0], place[0]).id == first[0]
+        assert lines.rollout(second[0], place[0]).id == second[0]
+        assert lines.rollout(second[0], Place(place[0].file, 7, 10**6)).id == second[0]
+        assert lines.rollout(second[0], Place("rollouts/nothing", 0, 10)).id == second[0]
 
 
 def test_condition_uses_the_latest_reward(path, opened):

@@ -174,6 +174,20 @@ def test_nothing_outside_is_reached(run, sql, tmp_path):
     assert secret_frame
 
 
+@pytest.mark.parametrize("sql", [*OTHER_STATEMENTS, *OUTSIDE])
+def test_first_wall_stands_alone(sql, plain, tmp_path):
+    """Each is refused before it reaches any engine."""
+    with pytest.raises(InputError):
+        check_statement(sql.format(secret=tmp_path / "secret.csv", folder=tmp_path), plain)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """An engine without any wall."""
+    with duckdb.connect() as connection:
+        yield connection
+
+
 @pytest.fixture(scope="module")
 def bare(run, tmp_path_factory):
     """The engine without the first wall, and the files around it."""
@@ -202,6 +216,24 @@ def test_second_wall_stands_alone(bare, sql, tmp_path):
     assert "hidden words" not in given
     assert "secret.csv" not in given
     assert [place.stat().st_mtime_ns for place in watched] == before
+
+
+def test_engine_is_locked(bare):
+    """No setting can be changed, and so no wall be taken down."""
+    connection, _ = bare
+    for setting in ("enable_external_access = true", "lock_configuration = false", "memory_limit = '100GB'"):
+        with pytest.raises(duckdb.Error):
+            connection.cursor().execute(f"set {setting}")
+
+
+def test_engine_sees_no_variable(bare):
+    """A frame that the program holds is no table."""
+    pandas = pytest.importorskip("pandas")
+    connection, _ = bare
+    secret_frame = pandas.DataFrame({"words": ["hidden words"]})
+    with pytest.raises(duckdb.CatalogException):
+        connection.cursor().execute("select * from secret_frame")
+    assert len(secret_frame) == 1
 
 
 ALLOWED = [

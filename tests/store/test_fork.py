@@ -233,7 +233,7 @@ def play(run, name):
 
 
 def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
-    """A writer that is garbage writes what it was handed and gives back its files; its ledger says it was not closed."""
+    """A writer that is garbage writes what it was handed and gives back its files; its ledger says: not closed."""
     run = create_run(tmp_path / "run")
     play(run, "kept")
     thread, cycle = run._thread, [run]

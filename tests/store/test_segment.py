@@ -35,7 +35,7 @@ def test_lines_are_kept_in_order(tmp_path_factory, batches, full_at):
 
 @given(st.lists(st.tuples(LINE, st.sampled_from(["whole", "half", "half and stuck", "none"])), max_size=12))
 def test_what_fails_leaves_nothing_or_ends_the_file(tmp_path_factory, steps):
-    """A line that fails after some bytes is cut off; where it cannot be, it is the end of a file, and never glued on."""
+    """A line that fails after some bytes is cut off; where it cannot be, it is the end of a file, never glued on."""
     folder = tmp_path_factory.mktemp("segment")
     segment = Segment(folder, "w", segment_name)
     kept = []

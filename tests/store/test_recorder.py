@@ -1,0 +1,499 @@
+"""Recording a loop that is not ours: three lines, right under every mutation, and nothing raises into the loop."""
+
+import asyncio
+import copy
+import math
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rolltrace
+from drafts import HOSTILE_TEXT, json_like
+from rolltrace.errors import InputError
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.message import Message, Sampling
+from rolltrace.trace.outcome import Status
+from rolltrace.trace.rollout import Usage
+from rolltrace.trace.score import GroupKey
+
+QUESTION = [{"role": "user", "content": "2 + 2?"}]
+WHICH = {"env": "gsm8k", "task": "17", "group": "17", "index": 0}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that is being written."""
+    with create_run(tmp_path / "run") as writer:
+        yield writer
+
+
+def recorded(run):
+    """All rollouts so far."""
+    assert run.flush()
+    reader = RunReader(run.path)
+    rollouts = list(reader.rollouts())
+    assert reader.problems == ()
+    return rollouts
+
+
+def test_three_lines(tmp_path):
+    """The loop of the design: a run, a rollout, a step; then a score, a flush, and the rollout is there."""
+    messages, reply = [{"role": "user", "content": "2 + 2?"}], {"role": "assistant", "content": "4"}
+    with rolltrace.create_run(tmp_path / "gsm8k", config={"lr": 0.1}) as run:
+        with run.rollout(env="gsm8k", task="17", group="17", index=0, iteration=4, policy_version=12) as r:
+            r.step(prompt=messages, response=reply, reward=1.0, reward_data={"correct": 1.0, "format": 0.9})
+        run.score(r.id, "advantage", 0.83)
+        assert run.flush()
+        rollout = RunReader(tmp_path / "gsm8k").get(r.id)
+        [score] = RunReader(tmp_path / "gsm8k").scores()
+    [step] = rollout.steps
+    assert step.trace.prompt == (Message("user", "2 + 2?"),)
+    assert step.trace.policy_response == Message("assistant", "4")
+    assert step.trace.reward_data == {"correct": 1.0, "format": 0.9}
+    assert (rollout.iteration, rollout.policy_version, step.policy_version) == (4, 12, 12)
+    assert (rollout.reward, rollout.status, rollout.stop_reason) == (1.0, Status.OK, "completed")
+    assert (score.rollout, score.name, score.value) == (r.id, "advantage", 0.83)
+    assert rollout.session == run.session
+
+
+def test_exception_is_recorded_and_raised_again(run):
+    """A block that raises is a failed rollout, with the steps until then and the very exception."""
+    error = ValueError("no such tool")
+    with pytest.raises(ValueError, match="no such tool") as caught, run.rollout(**WHICH) as r:
+        r.step(QUESTION, "4", 0.5)
+        raise error
+    assert caught.value is error
+    [rollout] = recorded(run)
+    assert (rollout.status, rollout.reward, rollout.reward_so_far, len(rollout.steps)) == ("error", None, 0.5, 1)
+    assert (rollout.error.layer, rollout.error.type, rollout.error.message) == ("caller", "ValueError", "no such tool")
+    assert "test_recorder.py" in rollout.error.traceback
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, SystemExit, GeneratorExit])
+def test_cancelled_block_is_recorded_as_cancelled(run, error):
+    """What stops a program is no failure of the rollout; it is raised again."""
+    with pytest.raises(error), run.rollout(**WHICH) as r:
+        r.send(QUESTION)
+        raise error
+    [rollout] = recorded(run)
+    assert (rollout.status, rollout.stop_reason, rollout.reward, rollout.error) == (
+        "cancelled",
+        "cancelled",
+        None,
+        None,
+    )
+    assert rollout.pending_messages == (Message("user", "2 + 2?"),)
+
+
+def test_pending_reward_comes_as_a_score(run):
+    """A rollout whose total is not known yet says so; the total is a score named reward."""
+    r = run.rollout(**WHICH)
+    r.step(QUESTION, "4", 0.25)
+    r.end("max_turns", stopped_by="runner", pending=True)
+    run.score(r.id, "reward", 0.75, data={"group": 0.5}, producer="group grader")
+    [rollout] = recorded(run)
+    assert (rollout.reward, rollout.reward_so_far, rollout.status) == (None, 0.25, "ok")
+    assert (rollout.stop_reason, rollout.stopped_by) == ("max_turns", "runner")
+    [score] = RunReader(run.path).scores()
+    assert (score.name, score.value, score.data, score.producer) == ("reward", 0.75, {"group": 0.5}, "group grader")
+
+
+def test_reward_is_the_sum_of_steps_and_grade(run):
+    """Steps and the rollout's own grade add up, and each is kept."""
+    with run.rollout(**WHICH) as r:
+        r.step(QUESTION, "4", 0.25)
+        r.step(QUESTION, "5", -1)
+        r.grade(2.0, {"style": 0.5}, {"why": "short"})
+        r.metric("length", 7)
+    [rollout] = recorded(run)
+    assert rollout.reward == rollout.reward_so_far == 1.25
+    assert (rollout.grade.reward, rollout.grade.reward_data, rollout.grade.extra) == (
+        2.0,
+        {"style": 0.5},
+        {"why": "short"},
+    )
+    assert rollout.metrics == {"length": 7}
+
+
+def test_last_answer_and_what_came_after_it(run):
+    """The conversation at the end holds the answer, and what `observe` added to it."""
+    history = [{"role": "user", "content": "2 + 2?"}]
+    with run.rollout(**WHICH) as r:
+        r.step(history, {"role": "assistant", "content": "4"}, 1.0)
+        r.observe([*history, {"role": "assistant", "content": "4"}, {"role": "user", "content": "right"}])
+    with run.rollout(**WHICH) as r:
+        r.step(history, "4", 1.0)
+    first, second = recorded(run)
+    assert [message.content for message in first.conversation] == ["2 + 2?", "4", "right"]
+    assert [message.content for message in second.conversation] == ["2 + 2?", "4"]
+
+
+# Any mutation
+
+
+def tool_call(number):
+    """A call as the API gives it, nested three deep."""
+    return {"id": f"c{number}", "type": "function", "function": {"name": "add", "arguments": f'{{"a": {number}}}'}}
+
+
+def append(history, number, draw):
+    history.append({"role": "user", "content": f"and {number}?"})
+
+
+def edit_old(history, number, draw):
+    history[draw(st.integers(0, len(history) - 1))]["content"] = f"edited {number}"
+
+
+def edit_nested(history, number, draw):
+    for message in history:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = f'{{"edited": {number}}}'
+
+
+def truncate(history, number, draw):
+    del history[draw(st.integers(1, len(history))) :]
+
+
+def replace(history, number, draw):
+    history[:] = [{"role": "system", "content": f"summary {number}"}]
+
+
+def swap(history, number, draw):
+    history.reverse()
+
+
+def copies(history, number, draw):
+    history[:] = copy.deepcopy(history)
+
+
+def insert_first(history, number, draw):
+    history.insert(0, {"role": "system", "content": f"rule {number}"})
+
+
+def repeat(history, number, draw):
+    history.append(history[0])
+
+
+def change_type(history, number, draw):
+    history[0]["meta"] = [1, True, 1.0][number % 3]
+
+
+MUTATIONS = [
+    append, edit_old, edit_nested, truncate, replace, swap, copies, insert_first, repeat, change_type,
+]  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_prompts_are_as_they_were(tmp_path_factory, data):
+    """Whatever the loop does to its dicts, and to the response, each step's prompt and answer are what they were then."""
+    seen = []
+    with create_run(tmp_path_factory.mktemp("mutations") / "run") as run:
+        history = [{"role": "user", "content": "start"}]
+        tools = [{"name": "add", "description": "", "parameters": {"type": "object", "default": 1}}]
+        with run.rollout(**WHICH) as r:
+            for number in range(data.draw(st.integers(1, 6))):
+                reply = {"role": "assistant", "content": f"answer {number}", "tool_calls": [tool_call(number)]}
+                state = {"board": [number], "nested": {"deep": [number]}}
+                seen.append(copy.deepcopy((history, reply, state, tools)))
+                r.step(history, reply, number, env_state=state, tools=tools)
+                if data.draw(st.booleans()):
+                    history.append(reply)
+                if data.draw(st.booleans()):
+                    reply["content"] = "edited after it was returned"
+                    reply["tool_calls"][0]["function"]["name"] = "edited"
+                state["nested"]["deep"].append("edited")
+                tools[0]["parameters"]["default"] = data.draw(st.sampled_from([1, True, 1.0, "one"]))
+                for mutation in data.draw(st.lists(st.sampled_from(MUTATIONS), max_size=3)):
+                    mutation(history, number, data.draw)
+        [rollout] = recorded(run)
+    assert len(rollout.steps) == len(seen)
+    for step, (prompt, reply, state, offered) in zip(rollout.steps, seen, strict=True):
+        assert step.trace.prompt == tuple(as_message(message, "", []) for message in prompt)
+        assert step.trace.policy_response == as_message(reply, "", [])
+        assert step.env_state == state
+        assert repr(rollout.tools[step.tools][0].parameters.thaw()) == repr(offered[0]["parameters"])
+        assert step.reward == step.step
+
+
+def test_growth_is_linear(run):
+    """Three hundred turns with the whole history at each store each text once: ten times the turns, ten times the bytes."""
+
+    def play(turns):
+        history = []
+        with run.rollout(**WHICH) as r:
+            for turn in range(turns):
+                history.append({"role": "user", "content": f"question {turn:04} " + "q" * 200})
+                reply = {"role": "assistant", "content": f"answer {turn:04} " + "a" * 200}
+                r.step(history, reply, 1.0)
+                history.append(reply)
+
+    play(30)
+    play(300)
+    assert len(recorded(run)) == 2
+    short, long = (len(line) for line in segment_lines(run))
+    assert long < 11 * short
+    assert long < 300 * 2 * 600
+
+
+def segment_lines(run):
+    [path] = (run.path / "rollouts").iterdir()
+    return path.read_bytes().splitlines()
+
+
+# Threads, tasks
+
+
+async def test_from_many_tasks(run):
+    """Rollouts of tasks that take turns do not mix; a task that is cancelled leaves a cancelled rollout."""
+
+    async def play(number):
+        with run.rollout(**{**WHICH, "index": number}) as r:
+            history = []
+            for turn in range(5):
+                history.append({"role": "user", "content": f"{number} {turn}"})
+                await asyncio.sleep(0)
+                r.step(history, f"answer {number} {turn}", turn)
+                history.append({"role": "assistant", "content": f"answer {number} {turn}"})
+
+    async def wait():
+        with run.rollout(**{**WHICH, "index": 99}) as r:
+            r.send(QUESTION)
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.gather(*(play(number) for number in range(20)))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await asyncio.to_thread(run.flush)
+    rollouts = {rollout.index: rollout for rollout in RunReader(run.path).rollouts()}
+    assert sorted(rollouts) == [*range(20), 99]
+    assert rollouts.pop(99).status == "cancelled"
+    for number, rollout in rollouts.items():
+        assert [message.content for message in rollout.steps[-1].trace.prompt][::2] == [
+            f"{number} {n}" for n in range(5)
+        ]
+
+
+def test_from_many_threads(run):
+    """Rollouts of threads do not mix."""
+
+    def play(number):
+        for index in range(20):
+            with run.rollout(**{**WHICH, "group": str(number), "index": index}) as r:
+                r.step(f"{number} {index}", f"{number} {index}", number)
+            run.score(r.id, "advantage", number)
+
+    threads = [threading.Thread(target=play, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rollouts = recorded(run)
+    assert len(rollouts) == 160
+    for rollout in rollouts:
+        assert rollout.messages[0].content == rollout.messages[1].content == f"{rollout.group} {rollout.index}"
+        assert rollout.reward == float(rollout.group)
+    assert len(list(RunReader(run.path).scores())) == 160
+
+
+# Wrong use is told
+
+
+@pytest.mark.parametrize("missing", ["env", "task", "group", "index"])
+def test_rollout_must_say_which_it_is(run, missing):
+    """What is missing is named, and nothing is counted as begun."""
+    with pytest.raises(InputError, match=f"Expected {missing}="):
+        run.rollout(**{name: value for name, value in WHICH.items() if name != missing})
+    assert run.ledger.dispatched == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"itteration": 4}, "itteration"),
+        ({"id": 5}, "id="),
+        ({"id": ""}, "id="),
+        ({"tags": "math"}, "tags= to be a list"),
+        ({"tags": None}, "tags= to be a list"),
+        ({"started_at": "yesterday"}, "started_at="),
+    ],
+)
+def test_wrong_header_is_named(run, fields, message):
+    """A misspelt or impossible field is an error that names it."""
+    with pytest.raises(InputError, match=message):
+        run.rollout(**WHICH, **fields)
+    assert run.ledger.dispatched == 0
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, 5, {"role": "user", "content": "one message"}, Message("user", "one message")]
+)
+def test_prompt_must_be_a_list(run, prompt):
+    """One message in the place of many, or none, is an error that says what was expected; the rollout can go on."""
+    with run.rollout(**WHICH) as r:
+        with pytest.raises(InputError, match="list of messages"):
+            r.step(prompt, "4")
+        with pytest.raises(InputError, match="list of messages"):
+            r.observe(prompt)
+        with pytest.raises(InputError, match="list of tools"):
+            r.step(QUESTION, "4", tools={"name": "add"})
+        r.step(QUESTION, "4", 1.0)
+    [rollout] = recorded(run)
+    assert rollout.steps[-1].trace.prompt == (Message("user", "2 + 2?"),)
+
+
+def test_texts_and_iterators_will_do(run):
+    """A prompt that is a text is a user's message; any iterable of messages is a prompt."""
+    with run.rollout(**WHICH) as r:
+        r.step("2 + 2?", "4")
+        r.step((message for message in QUESTION), Message("assistant", "4"))
+    [rollout] = recorded(run)
+    assert [step.trace.prompt for step in rollout.steps] == [(Message("user", "2 + 2?"),)] * 2
+    assert {step.trace.policy_response for step in rollout.steps} == {Message("assistant", "4")}
+
+
+def test_ended_rollout_takes_no_more(run):
+    """After its end a rollout is closed; ending it again does nothing."""
+    with run.rollout(**WHICH) as r:
+        r.step(QUESTION, "4", 1.0)
+    r.end("error")
+    for late in (
+        lambda: r.step(QUESTION, "4"),
+        lambda: r.send(QUESTION),
+        lambda: r.observe(QUESTION),
+        lambda: r.grade(1.0),
+        lambda: r.metric("a", 1),
+    ):
+        with pytest.raises(InputError, match="which has ended"):
+            late()
+    [rollout] = recorded(run)
+    assert (rollout.stop_reason, len(rollout.steps)) == ("completed", 1)
+
+
+def test_wrong_end_is_told_and_can_be_repeated(run):
+    """A word that does not exist is named, and the rollout is not lost for it."""
+    r = run.rollout(**WHICH)
+    with pytest.raises(InputError, match="stopped_by to be one of env, runner"):
+        r.end(stopped_by="me")
+    r.end(stopped_by="runner")
+    assert len(recorded(run)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, "advantage", 1.0), "got neither"),
+        ((5, "advantage", 1.0), "rollout's id"),
+        (("id", None, 1.0), "score's name"),
+    ],
+)
+def test_wrong_score_is_told(run, arguments, message):
+    """A score must say what it is about, and its name."""
+    with pytest.raises(InputError, match=message):
+        run.score(*arguments)
+
+
+def test_score_about_a_group(run):
+    """A score may be about a group; anything else in its place is told."""
+    run.score(None, "spread", 0.5, group=GroupKey("train", 4, "gsm8k", "17"))
+    with pytest.raises(InputError, match="GroupKey"):
+        run.score(None, "spread", 0.5, group="17")
+    recorded(run)
+    [score] = RunReader(run.path).scores()
+    assert (score.rollout, score.group.group, score.value) == (None, "17", 0.5)
+
+
+def test_settings_and_counts_in_other_shapes(run):
+    """Settings and counts of tokens may be maps, as loops have them."""
+    with run.rollout(**WHICH) as r:
+        r.step(
+            QUESTION, "4", sampling={"temperature": 0.7, "stop": "END", "top_k": None, "seed": 3},
+            usage={"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+        )  # fmt: skip
+        r.step(QUESTION, "4", sampling=Sampling(temperature=0.7), usage=Usage(9, 1))
+    [rollout] = recorded(run)
+    first, second = rollout.sampling
+    assert (first.temperature, first.stop, first.other.thaw()) == (0.7, ("END",), {"seed": 3})
+    assert second == Sampling(temperature=0.7)
+    assert [step.usage for step in rollout.steps] == [Usage(9, 1)] * 2
+
+
+# Hostile values
+
+
+class Hostile:
+    """Raises whatever is done with it."""
+
+    def __repr__(self):
+        raise RuntimeError("detached")
+
+    __str__ = __eq__ = __bool__ = __len__ = __iter__ = __getitem__ = __float__ = __deepcopy__ = __repr__
+    __hash__ = None
+
+
+HOSTILE = st.one_of(
+    json_like(), HOSTILE_TEXT, st.just(Hostile()), st.just([Hostile()]), st.just({"a": Hostile()}), st.just(object),
+    st.just({1: 2, None: 3}), st.just(10**5000), st.sampled_from([math.nan, math.inf, -math.inf, 1e400]),
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_hostile_values_never_raise(tmp_path_factory, data):
+    """Whatever stands in the place of a value, the loop goes on, and the rollout can be read and adds up."""
+
+    def any_value():
+        return data.draw(HOSTILE)
+
+    with create_run(tmp_path_factory.mktemp("hostile") / "run") as run:
+        about = {
+            name: any_value() for name in ("iteration", "seed", "env_args", "task_data", "policy_version", "policy")
+        }
+        with run.rollout(env=any_value(), task=any_value(), group=any_value(), index=any_value(), **about) as r:
+            names = (
+                "reward_data env_state extra metrics logs sampling termination parse_error raw policy_version usage "
+                "seconds tokens"
+            ).split()
+            r.step(
+                [any_value()], any_value(), any_value(), tools=[any_value()], **{name: any_value() for name in names}
+            )
+            r.metric("a", any_value())
+            r.grade(any_value(), any_value(), any_value())
+        run.score(r.id, data.draw(HOSTILE_TEXT), any_value(), data={"a": any_value()}, producer=data.draw(HOSTILE_TEXT))
+        assert run.flush(), run.ledger
+        reader = RunReader(run.path)
+        [rollout] = reader.rollouts()
+        assert len(rollout.steps) == 1
+        assert len(list(reader.scores())) == 1
+        assert reader.problems == ()
+
+
+def test_numbers_of_other_libraries(run):
+    """Numpy's scalars are numbers, wherever they stand; NaN survives."""
+    numpy = pytest.importorskip("numpy")
+    with run.rollout(**{**WHICH, "index": numpy.int64(3)}, iteration=numpy.int32(4), seed=numpy.uint64(2**63)) as r:
+        r.step(QUESTION, "4", numpy.float32(0.5), reward_data={"a": numpy.bool_(True), "b": numpy.float64(math.nan)})
+    run.score(r.id, "advantage", numpy.float64(0.1))
+    [rollout] = recorded(run)
+    assert (rollout.index, rollout.iteration, rollout.seed, rollout.reward) == (3, 4, 2**63, 0.5)
+    assert rollout.steps[0].reward_data["a"] is True
+    assert math.isnan(rollout.steps[0].reward_data["b"])
+    [score] = RunReader(run.path).scores()
+    assert score.value == 0.1
+
+
+def test_two_rollouts_of_one_id_are_both_counted(run):
+    """An id that a loop gives twice is kept twice, and the ledger adds up at every time."""
+    both = [run.rollout(**WHICH, id="same") for _ in range(2)]
+    assert run.ledger.in_flight == 2
+    for r in both:
+        r.end()
+        assert run.ledger.adds_up
+    assert len(recorded(run)) == 2
+    assert (run.ledger.dispatched, run.ledger.recorded, run.ledger.in_flight) == (2, 2, 0)
