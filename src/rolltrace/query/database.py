@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rolltrace.errors import InputError
 from rolltrace.query.engine import MEMORY, Engine, connect
 from rolltrace.query.parts import Part
-from rolltrace.query.small import small_part
+from rolltrace.query.small import small_part, small_rows
 from rolltrace.query.state import RunTables
 from rolltrace.query.statement import Statement, check_expressions, check_statement, explained_error
 from rolltrace.query.tables import NEEDS, RAW, SMALL
@@ -40,6 +40,7 @@ class Database:
         self._needed: set[str] = set()
         self._made_from: tuple[str, ...] | None = None
         self._engine: Engine | None = None
+        self._small: dict[tuple[int, str], tuple[bytes, Part]] = {}
 
     def check(self, sql: str) -> Statement:
         """The statement, if it may be run."""
@@ -87,8 +88,17 @@ class Database:
         if "groups" in self._needed:
             parts["groups"] = run.group_parts()
         for table in self._needed & set(SMALL):
-            parts[table] = [small_part(self._readers[number], table, run.private_path(table), self.connection)]
+            parts[table] = [self._small_part(number, table)]
         return parts
+
+    def _small_part(self, number: int, table: str) -> Part:
+        """The rows of a small table; the same file as before where they did not change."""
+        rows = small_rows(self._readers[number], table)
+        before = self._small.get((number, table))
+        if before is None or before[0] != rows:
+            path = self.runs[number].private_path(table)
+            before = self._small[number, table] = rows, small_part(rows, table, path, self.connection)
+        return before[1]
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(

@@ -21,17 +21,22 @@ if TYPE_CHECKING:
 _LIMIT = 2**63
 
 
-def small_part(reader: RunReader, table: str, path: Path, connection: "duckdb.DuckDBPyConnection") -> Part:
-    """All rows of a small table of one run, as a file."""
+def small_rows(reader: RunReader, table: str) -> bytes:
+    """All rows of a small table of one run, as lines of JSON."""
     rows = [_run_row(reader.path, reader.info)] if table == "runs" else list(map(_ledger_row, _ledgers(reader)))
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def small_part(rows: bytes, table: str, path: Path, connection: "duckdb.DuckDBPyConnection") -> Part:
+    """The rows of a small table as a file."""
     text = path.with_suffix(".ndjson")
-    text.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    text.write_bytes(rows)
     columns = ", ".join(f"{quoted(name)}: {literal(kind)}" for name, kind in SMALL[table].items())
     source = (
         f"read_json({literal(text)}, format = 'newline_delimited', maximum_object_size = "
         f"{max(16 << 20, 2 * text.stat().st_size)}, columns = {{{columns}}})"
     )
-    label = Label(table=table, ranges={}, facts=Facts(rows=len(rows)))
+    label = Label(table=table, ranges={}, facts=Facts(rows=rows.count(b"\n")))
     copy(connection, f"select * from {source}", path, label)
     text.unlink()
     return Part(path, label)
