@@ -454,10 +454,12 @@ class Hostile:
 
 
 HOSTILE = [
-    Hostile(), [Hostile()], {"a": Hostile()}, object(), object, math.nan, -math.inf, 10**5000, None, True, b"x", "\ud800",
-    {"\udfff": "\ud800"}, {1: 2, None: 3}, {"$float": "x"}, [[[]]], set(), "", -1, 2**64,
+    Hostile(), [Hostile()], {"a": Hostile()}, object(), object, math.nan, -math.inf, 10**5000, None, True, b"x",
+    "\ud800", {"\udfff": "\ud800"}, {1: 2, None: 3}, {"$float": "x"}, [[[]]], set(), "", -1, 2**64,
 ]  # fmt: skip
-HEADER = "env task group index iteration attempt episode seat seed env_args task_data policy policy_version".split()  # noqa: SIM905
+HEADER = (  # noqa: SIM905
+    "env task group index iteration attempt episode seat seed env_args task_data policy policy_version"
+).split()
 STEP = (  # noqa: SIM905
     "prompt response reward reward_data env_state extra metrics logs sampling termination parse_error raw "
     "policy_version usage seconds tokens tools"

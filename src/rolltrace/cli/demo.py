@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rolltrace.store.reader import RunReader
-    from rolltrace.trace.rollout import Rollout
+    from rolltrace.query.run import Run
 
 
 @click.command(short_help="Play every built-in environment.")
@@ -22,16 +19,15 @@ def demo(out: Path | None, seed: int) -> None:
     from rolltrace.cli.show import show_run
     from rolltrace.envs.registry import BUILT_IN
     from rolltrace.jobs.demo import play_demo
+    from rolltrace.query.run import open_run
     from rolltrace.store.create import fresh_path
-    from rolltrace.store.reader import RunReader
 
     place = out or fresh_path("runs", "demo")
     with progress(len(BUILT_IN)) as on_group:
         summaries = play_demo(place, seed=seed, on_group=on_group)
-    reader = RunReader(place)
-    rollouts = list(reader.rollouts())
-    show_run(reader, rollouts)
-    _tell_next(reader, rollouts)
+    with open_run(place) as run:
+        show_run(run)
+        _tell_next(run)
     failed = [summary for summary in summaries if not summary.succeeded]
     for summary in failed:
         show_failures(summary)
@@ -39,21 +35,22 @@ def demo(out: Path | None, seed: int) -> None:
         raise SystemExit(1)
 
 
-def _tell_next(reader: "RunReader", rollouts: "Sequence[Rollout]") -> None:
+def _tell_next(run: "Run") -> None:
     """Name the longest rollout and the worst one, as the two that tell most."""
     from rolltrace.cli.hints import command
+    from rolltrace.cli.show import rewards_of
     from rolltrace.query.address import short_addresses
-    from rolltrace.query.rewards import latest_rewards
 
+    rollouts = list(run.rollouts())
     addresses = short_addresses(rollouts)
-    rewards = latest_rewards(rollouts, reader.scores())
+    rewards = rewards_of(run, rollouts)
     click.echo("\nLook at what happened:", err=True)
     if rollouts:
         longest = max(rollouts, key=lambda rollout: len(rollout.messages))
         worst = min(rollouts, key=lambda rollout: _sortable(rewards[rollout.id]))
         for rollout, why in {longest.id: (longest, "the longest"), worst.id: (worst, "the lowest reward")}.values():
-            click.echo(f"  {command('show', str(reader.path), addresses[rollout.id])}   # {why}", err=True)
-    click.echo(f"  {command('show', str(reader.path), '--json')} | head -1   # a record, as it is on disk", err=True)
+            click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {why}", err=True)
+    click.echo(f"  {command('show', str(run.path), '--json')} | head -1   # a record, as it is on disk", err=True)
     click.echo(f"  {command('run', 'arithmetic', '--groups', '8')}   # play more", err=True)
 
 

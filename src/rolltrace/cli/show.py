@@ -6,60 +6,102 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rolltrace.store.reader import RunReader
+    from rolltrace.query.run import Run
     from rolltrace.trace.rollout import Rollout
+    from rolltrace.trace.score import Score
+
+_PAGE = 1_000
+_MOST_FAILURES = 100
 
 
 @click.command(short_help="Show a run as a table, or a rollout as a transcript.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("id", required=False)
 @click.option("--full", is_flag=True, help="Fold nothing: whole tracebacks, states and raw answers.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), help="Show at most so many rollouts.  [default: 1000; all as JSON]"
+)
 @click.option("--json", "as_json", is_flag=True, help="The records as JSON lines.")
-def show(run: Path, id: str | None, full: bool, as_json: bool) -> None:  # noqa: A002 - the name that the help shows
+def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool) -> None:  # noqa: A002 - as the help shows it
     """Show RUN as a table of its rollouts, or the rollout that ID names as a transcript.
 
     ID is a rollout's id, the beginning or end of it, or where the rollout stands in the run, as the table says:
     GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group.
     """
-    from rolltrace.query.address import choose
+    from rolltrace.query.run import Run
     from rolltrace.store.reader import RunReader
 
-    reader = RunReader(run)
-    rollouts = list(reader.rollouts())
-    chosen = rollouts if id is None else choose(rollouts, id, run)
-    if as_json:
-        _show_records(chosen)
-    elif id is None:
-        show_run(reader, chosen)
-    else:
-        _show_transcripts(reader, chosen, full=full)
-    _tell_problems(reader)
+    with Run([RunReader(run)]) as opened:
+        if id is None:
+            _show_all(opened, limit, as_json=as_json)
+        else:
+            chosen = _chosen(opened, id)[:limit]
+            _show_records(chosen) if as_json else _show_transcripts(opened, chosen, full=full)
+        _tell_problems(opened)
 
 
-def show_run(reader: "RunReader", rollouts: "Sequence[Rollout]") -> None:
-    """Print the run's header, its totals and its table."""
+def show_run(run: "Run", limit: int = _PAGE) -> None:
+    """Print the run's header, its totals, and a table of its rollouts, the first `limit` of them."""
     from rolltrace.cli.screen import overview
     from rolltrace.cli.screen.console import output
-    from rolltrace.query.rewards import latest_rewards
+    from rolltrace.query.find import count_rollouts
 
     console = output()
-    scores = list(reader.scores())
-    rewards = latest_rewards(rollouts, scores)
-    overview.show_header(console, str(reader.path), reader.info)
-    overview.show_totals(console, rollouts, rewards)
+    totals = count_rollouts(run)
+    overview.show_header(console, str(run.path), run.info)
+    overview.show_totals(console, totals)
+    rollouts = list(run.rollouts(order_by=_ORDER, limit=limit))
     if rollouts:
-        overview.show_rollouts(console, rollouts, rewards, scores)
-    overview.show_ledgers(console, reader.ledgers().values())
+        failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
+        overview.show_rollouts(console, rollouts, rewards_of(run, rollouts), failed)
+    overview.show_rest(console, len(rollouts), totals)
+    overview.show_ledgers(console, run.ledgers().values())
 
 
-def _show_transcripts(reader: "RunReader", rollouts: "Sequence[Rollout]", *, full: bool) -> None:
+def rewards_of(run: "Run", rollouts: "Sequence[Rollout]") -> "dict[str, float | None]":
+    """The reward of each rollout by id: its latest score named `reward`, else what its line says."""
+    from rolltrace.query.rewards import latest_rewards
+
+    return latest_rewards(rollouts, _scores_of(run, rollouts, "name = 'reward'"))
+
+
+_ORDER = 'split, env, iteration, "group", session, index, attempt'
+
+
+def _show_all(run: "Run", limit: int | None, *, as_json: bool) -> None:
+    if as_json:
+        _show_records(run.rollouts(limit=limit))
+    else:
+        show_run(run, _PAGE if limit is None else limit)
+
+
+def _chosen(run: "Run", name: str) -> "list[Rollout]":
+    from rolltrace.errors import UnknownNameError
+    from rolltrace.query.find import find_rollouts
+
+    try:
+        return [run.get(name)]  # by its whole id, which needs no table
+    except UnknownNameError:
+        return [run.get(head.id) for head in find_rollouts(run, name)]
+
+
+def _scores_of(run: "Run", rollouts: "Sequence[Rollout]", condition: str = "true") -> "list[Score]":
+    from rolltrace.query.tables import literal
+
+    if not rollouts:
+        return []
+    ids = ", ".join(literal(rollout.id) for rollout in rollouts)
+    return list(run.scores(where=f"rollout in ({ids}) and {condition}", order_by='"at"'))
+
+
+def _show_transcripts(run: "Run", rollouts: "Sequence[Rollout]", *, full: bool) -> None:
     from rolltrace.cli.screen.console import output
     from rolltrace.cli.screen.transcript import Transcript
     from rolltrace.query.rewards import latest_rewards
 
-    scores = list(reader.scores())
+    scores = _scores_of(run, rollouts)
     rewards = latest_rewards(rollouts, scores)
     console = output()
     transcript = Transcript(console, full=full)
@@ -70,7 +112,7 @@ def _show_transcripts(reader: "RunReader", rollouts: "Sequence[Rollout]", *, ful
         transcript.show(rollout, rewards[rollout.id], own)
 
 
-def _show_records(rollouts: "Sequence[Rollout]") -> None:
+def _show_records(rollouts: "Iterable[Rollout]") -> None:
     from rolltrace.cli.screen.console import write_record
     from rolltrace.trace.codec import encode_rollout
 
@@ -78,8 +120,8 @@ def _show_records(rollouts: "Sequence[Rollout]") -> None:
         write_record(encode_rollout(rollout))
 
 
-def _tell_problems(reader: "RunReader") -> None:
+def _tell_problems(run: "Run") -> None:
     from rolltrace.cli.screen.visible import visible_line
 
-    for problem in reader.problems:
+    for problem in run.problems:
         click.echo(f"Not read: {visible_line(str(problem))}", err=True)

@@ -47,10 +47,10 @@ class Database:
         with self._lock:
             return check_statement(sql, self.connection)
 
-    def check_expressions(self, where: str | None, order_by: str | None) -> Statement:
-        """A statement for the places of rollouts."""
+    def check_expressions(self, table: str, where: str | None, order_by: str | None) -> Statement:
+        """A statement for the places of a table's lines."""
         with self._lock:
-            return check_expressions(where, order_by, self.connection)
+            return check_expressions(table, where, order_by, self.connection)
 
     def recover(self, error: "duckdb.Error", attempt: int) -> None:
         """Return where asking again may help: a part of the cache vanished or is damaged. Raise otherwise."""

@@ -7,8 +7,9 @@ from rolltrace.errors import RecordError
 from rolltrace.store.cursor import Place
 from rolltrace.store.files import SegmentFile, open_segment
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.codec import decode_rollout
+from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
 
 _AHEAD = 4 << 20
 """How much is read at once where lines are asked for in the order of the file."""
@@ -17,7 +18,7 @@ _NEAR = 1 << 20
 
 
 class LineReader:
-    """Reads rollouts at places; a sealed file is not opened and decompressed again for each of them."""
+    """Reads rollouts and scores at places; a sealed file is not opened and decompressed again for each of them."""
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
@@ -35,6 +36,14 @@ class LineReader:
         except (OSError, RecordError):
             pass
         return self._reader.get(rollout)
+
+    def score(self, score: str, place: Place) -> Score | None:
+        """The score of this id, which is at this place; None where its file was changed."""
+        try:
+            found = decode_score(self._line(place))
+        except (OSError, RecordError):
+            return None
+        return found if found.id == score else None
 
     def close(self) -> None:
         """Give back the file."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rolltrace.errors import InputError, RunNotFoundError, UnknownNameError
+from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownNameError
 from rolltrace.query.database import Database, check_memory
 from rolltrace.query.engine import MEMORY
 from rolltrace.query.lines import LineReader
@@ -14,6 +14,7 @@ from rolltrace.query.result import Result
 from rolltrace.query.statement import Statement
 from rolltrace.store.cursor import Place
 from rolltrace.store.layout import RUN_FILE, RunInfo, is_run
+from rolltrace.store.ledger import Ledger
 from rolltrace.store.problems import Problem
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.rollout import Rollout
@@ -90,22 +91,28 @@ class Run:
 
         `where` and `order_by` are SQL expressions over its columns.
         """
-        if limit is not None and limit < 0:
-            raise InputError(f"Expected a limit of 0 or more, got {limit}.")
-        statement = self._database.check_expressions(where, order_by)
-        sql = statement.sql if order_by is not None else f"{statement.sql} order by run, _file, _offset"
-        sql += "" if limit is None else f" limit {limit:d}"
-        places = self._result(Statement(sql, statement.tables | {"rollouts"}), None)
-        return self._rollouts_at(places)
+        return self._rollouts_at(self._places("rollouts", where, order_by, limit))
 
-    def scores(self) -> Iterator[Score]:
-        """Every score, one by one."""
-        for reader in self._readers:
-            yield from reader.scores()
+    def scores(
+        self, where: str | None = None, order_by: str | None = None, limit: int | None = None
+    ) -> Iterator[Score]:
+        """Scores, one by one: as `rollouts`, of the table `scores`."""
+        return self._scores_at(self._places("scores", where, order_by, limit))
 
     def sql(self, sql: str, timeout: float | None = None) -> Result:
         """The answer to one SELECT over the tables of `docs/tables.md`; it reads, and can do nothing else."""
         return self._result(self._database.check(sql), timeout)
+
+    def ledgers(self) -> dict[str, Ledger]:
+        """The last ledger of each session."""
+        return {session: ledger for reader in self._readers for session, ledger in reader.ledgers().items()}
+
+    def blob(self, name: str) -> bytes:
+        """The bytes that a message carries, by their name."""
+        for reader in self._readers[:-1]:
+            with contextlib.suppress(RecordError):
+                return reader.blob(name)
+        return self._readers[-1].blob(name)
 
     def follow(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         """Records as they are written; as `RunReader.follow`, for one run."""
@@ -141,15 +148,37 @@ class Run:
         database = self._database
         return Result(statement.sql, lambda: database.engine(statement.tables).cursor(), database.recover, timeout)
 
+    def _places(self, table: str, where: str | None, order_by: str | None, limit: int | None) -> Result:
+        """Where the lines of a table are."""
+        if limit is not None and limit < 0:
+            raise InputError(f"Expected a limit of 0 or more, got {limit}.")
+        statement = self._database.check_expressions(table, where, order_by)
+        sql = statement.sql if order_by is not None else f"{statement.sql} order by run, _file, _offset"
+        sql += "" if limit is None else f" limit {limit:d}"
+        return self._result(Statement(sql, statement.tables | {table}), None)
+
     def _rollouts_at(self, places: Result) -> Iterator[Rollout]:
         """The rollouts whose lines are at these places."""
         with contextlib.ExitStack() as stack:
-            lines = {
-                "" if len(self._readers) == 1 or reader.info is None else reader.info.id: stack.enter_context(
-                    LineReader(reader)
-                )
-                for reader in self._readers
-            }
+            lines = self._line_readers(stack)
             for run, rollout, file, offset, length in places:
                 found = lines.get("" if len(self._readers) == 1 else run)
                 yield self.get(rollout) if found is None else found.rollout(rollout, Place(file, offset, length))
+
+    def _scores_at(self, places: Result) -> Iterator[Score]:
+        """The scores whose lines are at these places; one whose file was damaged since is left out."""
+        with contextlib.ExitStack() as stack:
+            lines = self._line_readers(stack)
+            for run, score, file, offset, length in places:
+                found = lines.get("" if len(self._readers) == 1 else run)
+                if found is not None and (read := found.score(score, Place(file, offset, length))) is not None:
+                    yield read
+
+    def _line_readers(self, stack: contextlib.ExitStack) -> dict[str, LineReader]:
+        """By run, who reads its lines; a run that is alone may have lost its id."""
+        return {
+            "" if len(self._readers) == 1 or reader.info is None else reader.info.id: stack.enter_context(
+                LineReader(reader)
+            )
+            for reader in self._readers
+        }

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 TABLES = tuple(NEEDS)
 HINT = f"The tables are {', '.join(TABLES)}; docs/tables.md has their columns."
 
-PLACES = "_places"
-"""As `rollouts`, with the place of each line; no statement of a user's can name it."""
+PLACES = {"rollouts": "_places", "scores": "_score_places"}
+"""By table, the same with the place of each line; no statement of a user's can name it."""
 
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _SOURCES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "EMPTY_FROM"}
@@ -57,12 +57,14 @@ def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> Statem
     return Statement(text, frozenset(_check_tree(tree)))
 
 
-def check_expressions(where: str | None, order_by: str | None, connection: "duckdb.DuckDBPyConnection") -> Statement:
-    """A SELECT of the places of rollouts, if the condition and the order are expressions and nothing more."""
-    frame, ending = "select id from rollouts", ""
+def check_expressions(
+    table: str, where: str | None, order_by: str | None, connection: "duckdb.DuckDBPyConnection"
+) -> Statement:
+    """A SELECT of the places of a table's lines, if the condition and the order are expressions and nothing more."""
+    frame, ending = f"select id from {table}", ""
     for name, expression in (("where", where), ("order_by", order_by)):
         if expression is not None and not expression.strip():
-            raise InputError(f"Expected an SQL expression over the columns of rollouts, got {name} = {expression!r}.")
+            raise InputError(f"Expected an SQL expression over the columns of {table}, got {name} = {expression!r}.")
     if where is not None:
         _check_frame(frame, f"{frame} where (\n{where}\n)", ("where_clause",), f"where = {where!r}", connection)
         ending += f" where (\n{where}\n)"
@@ -70,14 +72,15 @@ def check_expressions(where: str | None, order_by: str | None, connection: "duck
         _check_frame(frame, f"{frame} order by \n{order_by}\n", ("modifiers",), f"order_by = {order_by!r}", connection)
         ending += f" order by \n{order_by}\n"
     tables = check_statement(frame + ending, connection).tables
-    return Statement(f"select run, id, _file, _offset, _length from {PLACES} as rollouts{ending}", tables)
+    return Statement(f"select run, id, _file, _offset, _length from {PLACES[table]} as {table}{ending}", tables)
 
 
 def _check_frame(
     frame: str, filled: str, changed: tuple[str, ...], what: str, connection: "duckdb.DuckDBPyConnection"
 ) -> None:
     """Refuse an expression that does more to the statement than fill its place."""
-    error = InputError(f"Expected an SQL expression over the columns of rollouts, got {what}. {HINT}")
+    table = frame.rpartition(" ")[2]
+    error = InputError(f"Expected an SQL expression over the columns of {table}, got {what}. {HINT}")
     try:
         kind, text = _only_statement(filled, connection)
         found, expected = _tree(text, kind, connection)["node"], _tree(frame, "SELECT", connection)["node"]

@@ -32,7 +32,8 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts])
             connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept}")
     if "scores" in tables:
         shown = ", ".join(quoted(name) for name in RAW["scores"] if name not in PLACE)
-        connection.execute(f"create view scores as select {shown} from ({_rows('scores', runs)})")
+        connection.execute(f"create view {PLACES['scores']} as {_rows('scores', runs)}")
+        connection.execute(f"create view scores as select {shown} from {PLACES['scores']}")
     for table in SMALL:
         if table in tables:
             connection.execute(f"create view {table} as {_rows(table, runs)}")
@@ -60,7 +61,9 @@ def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Par
     kept = "where not superseded" if superseded else ""
     connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
     connection.execute(f"create view rollouts as select {shown} from _everything {kept}")
-    connection.execute(f"create view {PLACES} as select {shown}, {', '.join(PLACE)} from _everything {kept}")
+    connection.execute(
+        f"create view {PLACES['rollouts']} as select {shown}, {', '.join(PLACE)} from _everything {kept}"
+    )
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
     return superseded

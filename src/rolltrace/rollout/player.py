@@ -353,6 +353,9 @@ class Player:
             self.draft.extend(messages)
 
     def _set_offers(self, observation: Observation) -> None:
+        if not (observation.tools or observation.stop or self._tools):
+            self._sampling = self._base_sampling
+            return
         notes: list[Note] = []
         tools = tuple(as_tool(tool, f"tools[{place}]", notes) for place, tool in enumerate(observation.tools))
         if tools != self._tools:  # what is offered anew every turn is noted once

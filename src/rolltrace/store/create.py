@@ -42,7 +42,7 @@ def create_run(
         raise
     except OSError as error:
         raise InputError(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
-    return RunWriter(place.absolute(), info, recording)
+    return RunWriter(place, info, recording)
 
 
 def fresh_path(folder: str | Path, name: str) -> Path:

@@ -41,6 +41,8 @@ class RunWriter:
 
     def __init__(self, path: Path, info: RunInfo, recording: Recording) -> None:
         self.path = path
+        """Where the run is, as it was named."""
+        self._place = path.absolute()  # the same wherever the process goes
         self.info = info
         self.recording = recording
         self.run = info.id
@@ -62,7 +64,7 @@ class RunWriter:
         """The id of this opening of the run; its files are named after it."""
         self._tally = Tally()
         self._told = threading.local()
-        self._scribe = Scribe(self.path, self.run, self.session, self._tally, self.recording.segment_bytes)
+        self._scribe = Scribe(self._place, self.run, self.session, self._tally, self.recording.segment_bytes)
         self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
         self._thread: threading.Thread | None = None
         self._finalizer: weakref.finalize[..., RunWriter] | None = None
@@ -208,7 +210,7 @@ class RunWriter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a writer of the same run with a session of its own."""
-        return RunWriter, (self.path, self.info, self.recording)
+        return RunWriter, (self._place, self.info, self.recording)
 
     def _put(self, job: Job) -> None:
         self._start()

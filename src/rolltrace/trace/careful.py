@@ -14,8 +14,10 @@ json_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 """Writes records; it refuses text that UTF-8 cannot hold."""
 
 
-def encode_carefully(fields: dict[str, Any], notes: list[Note]) -> bytes:
+def encode_carefully(fields: dict[str, Any] | msgspec.Struct, notes: list[Note]) -> bytes:
     """The fields as JSON, whatever they hold; where `notes` are among them, they come last and so tell all."""
+    if isinstance(fields, msgspec.Struct):
+        fields = {name: getattr(fields, name) for name in fields.__struct_fields__}
     return json_encoder.encode({name: _careful(value, name, notes) for name, value in fields.items()})
 
 

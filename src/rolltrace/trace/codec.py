@@ -49,11 +49,8 @@ def utc_now() -> datetime:
 
 def seal(*pieces: bytes | memoryview) -> bytes:
     """A JSON object, in one piece or several, as a line: the checksum of its bytes put in last, then a line feed."""
-    opened = (*pieces[:-1], pieces[-1][:-1])
-    checksum = 0
-    for piece in opened:
-        checksum = zlib.crc32(piece, checksum)
-    return b"".join((*opened, b'%b%08x"}\n' % (_CRC, checksum)))
+    body = b"".join((*pieces[:-1], pieces[-1][:-1]))
+    return b'%b%b%08x"}\n' % (body, _CRC, zlib.crc32(body))
 
 
 def encode_rollout(rollout: Rollout) -> bytes:

@@ -20,7 +20,7 @@ from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.numbers import wire_floats, wire_number, wire_numbers
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Call, Grade, Header, Outcome, Range, Rollout, Tokens, Usage
-from rolltrace.trace.row import Row, are_plain, holds_plain_numbers
+from rolltrace.trace.row import Ending, Middle, Rest, Row, are_plain, holds_plain_numbers
 from rolltrace.trace.sound import (
     is_plain_header,
     is_sound_sampling,
@@ -243,24 +243,19 @@ class Draft:
         body = self._encoded_body() if self._body is None else self._body
         notes = [*self.notes, *body.notes]
         calls = [sound_call(call, f"calls[{number}]", notes) for number, call in enumerate(self.calls)]
-        # In the order of the record's fields, as in `Row`.
-        ending = {
-            "ended_at": sound_time(outcome["ended_at"]),
-            "status": outcome["status"],
-            "stop_reason": sound_text(outcome["stop_reason"], "stop_reason", notes),
-            "stopped_by": outcome["stopped_by"],
-            "error": outcome["error"],
-            "reward": wire_number(sound_float(outcome["reward"], "reward", notes)),
-            "reward_so_far": wire_number(sound_reward(outcome["reward_so_far"], "", {}, notes)),
-            "unclamped_reward": wire_number(sound_float(outcome["unclamped_reward"], "unclamped_reward", notes)),
-            "grade": self._grade_json,
-        }
+        ending = Ending(
+            sound_time(outcome["ended_at"]),
+            outcome["status"],
+            sound_text(outcome["stop_reason"], "stop_reason", notes),
+            outcome["stopped_by"],
+            outcome["error"],
+            wire_number(sound_float(outcome["reward"], "reward", notes)),
+            wire_number(sound_reward(outcome["reward_so_far"], "", {}, notes)),
+            wire_number(sound_float(outcome["unclamped_reward"], "unclamped_reward", notes)),
+            self._grade_json,
+        )
         start = _encode(ending, notes)
-        rest = {
-            "calls": [wire_call(call) for call in calls],
-            "metrics": self._rollout_metrics(notes) if self.metrics else _EMPTY,
-            "notes": notes,
-        }
+        rest = Rest([wire_call(call) for call in calls], self._rollout_metrics(notes), notes)
         line = seal(self._head, b",", start[1:-1], b",", body.data, b",", _encode(rest, notes)[1:])
         return Line(self.id, line, self._blobs(calls))
 
@@ -271,15 +266,15 @@ class Draft:
     def _encoded_body(self) -> _Body:
         notes: list[Note] = []
         conversation = self.conversation
-        fields = {
-            "messages": conversation.messages,
-            "tools": list(self._tools),
-            "sampling": [encoded_sampling(sampling) for sampling in self._sampling],
-            "steps": [self._settled(row) for row in self._steps] if conversation.is_rearranged else self._steps,
-            "final": conversation.settled(conversation.ranges),
-            "pending_prompt": None if self._sent is None else conversation.settled(self._sent),
-            "pending_raw": sound_text(self._came_back, "pending_raw", notes),
-        }
+        fields = Middle(
+            conversation.messages,
+            list(self._tools),
+            [encoded_sampling(sampling) for sampling in self._sampling],
+            [self._settled(row) for row in self._steps] if conversation.is_rearranged else self._steps,
+            conversation.settled(conversation.ranges),
+            None if self._sent is None else conversation.settled(self._sent),
+            sound_text(self._came_back, "pending_raw", notes),
+        )
         self._body = _Body(memoryview(_encode(fields, notes))[1:-1], notes)
         return self._body
 
@@ -346,6 +341,8 @@ class Draft:
         return wire_numbers(sound_numbers(values, f"steps[{len(self._steps)}]", field, strays, self.notes))
 
     def _rollout_metrics(self, notes: list[Note]) -> dict[str, Any]:
+        if not self.metrics:
+            return {}
         strays: dict[str, Any] = {}
         numbers = wire_numbers(sound_numbers(self.metrics, "", "metrics", strays, []))
         notes.extend(
@@ -393,7 +390,7 @@ def encoded_sampling(sampling: Sampling) -> msgspec.Raw | dict[str, Any]:
         return fields
 
 
-def _encode(fields: dict[str, Any], notes: list[Note]) -> bytes:
+def _encode(fields: dict[str, Any] | msgspec.Struct, notes: list[Note]) -> bytes:
     try:
         return json_encoder.encode(fields)
     except Exception:  # noqa: BLE001 - whatever it is, the rollout must not fail for it

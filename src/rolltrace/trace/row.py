@@ -1,14 +1,16 @@
-"""A step on its way to the encoder, and whether its fields can be encoded as they are."""
+"""The parts of a rollout on their way to the encoder: fields in the order and the form in which they are written."""
 
+from datetime import datetime
 from math import isfinite
 from types import NoneType
 from typing import Any
 
 import msgspec
 
-from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Termination
-from rolltrace.trace.rollout import Range, Usage
+from rolltrace.trace.freeform import Note
+from rolltrace.trace.message import Message, ToolSpec
+from rolltrace.trace.outcome import Status, StoppedBy, Termination
+from rolltrace.trace.rollout import Failure, Range, Usage
 
 _SMALL = 1 << 62
 _TEXT_OR_NONE = frozenset({str, NoneType})
@@ -37,6 +39,40 @@ class Row(msgspec.Struct, gc=False):
     usage: Usage | None
     seconds: Any
     tokens: msgspec.Raw | None
+
+
+class Ending(msgspec.Struct, gc=False):
+    """How the rollout ended."""
+
+    ended_at: datetime
+    status: Status
+    stop_reason: str | None
+    stopped_by: StoppedBy
+    error: Failure | None
+    reward: Any
+    reward_so_far: Any
+    unclamped_reward: Any
+    grade: msgspec.Raw | None
+
+
+class Middle(msgspec.Struct, gc=False):
+    """Its conversation and its steps."""
+
+    messages: list[Message]
+    tools: list[tuple[ToolSpec, ...]]
+    sampling: list[Any]
+    steps: list[Row]
+    final: tuple[Range, ...]
+    pending_prompt: tuple[Range, ...] | None
+    pending_raw: str | None
+
+
+class Rest(msgspec.Struct, gc=False):
+    """What was learnt about the record itself, last, so that it tells all."""
+
+    calls: list[dict[str, Any]]
+    metrics: dict[str, Any]
+    notes: list[Note]
 
 
 def are_plain(

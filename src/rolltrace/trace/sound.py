@@ -109,7 +109,7 @@ def sound_termination(value: Any, path: str, notes: list[Note]) -> Termination |
         return value
     try:
         return Termination(value)
-    except (ValueError, TypeError):
+    except Exception:  # noqa: BLE001 - a foreign object may do anything when compared
         notes.append(Note(path, f"expected one of {', '.join(Termination)}, got {describe(value)}: left out"))
         return None
 

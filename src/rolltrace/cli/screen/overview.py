@@ -1,7 +1,6 @@
 """A run as a table of its rollouts."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,8 @@ from rich.text import Text
 from rolltrace.cli.screen.console import folded
 from rolltrace.cli.screen.transcript import STATUS_STYLES, note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
-from rolltrace.query.address import group_address, latest_plays, short_addresses
+from rolltrace.query.address import group_address, short_addresses
+from rolltrace.query.find import Totals
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.rollout import Failure, Rollout
@@ -46,18 +46,23 @@ def show_header(console: Console, path: str, info: RunInfo | None) -> None:
         _print(console, Text("  ".join(told), "dim"))
 
 
-def show_totals(console: Console, rollouts: Sequence[Rollout], rewards: Mapping[str, float | None]) -> None:
+def show_totals(console: Console, totals: Totals) -> None:
     """Print how many there are, what they were rewarded and how they ended."""
-    latest = latest_plays(rollouts)
-    groups = len({group_address(rollout) for rollout in latest})
-    known = [reward for rollout in latest if (reward := rewards[rollout.id]) is not None]
-    mean = f"mean reward {number(sum(known) / len(known))} (n = {len(known)})" if known else "no rewards"
-    line = Text(f"{_count(len(latest), 'rollout')} in {_count(groups, 'group')} · {mean}", "bold")
-    line.append(f" · {_counts(rollout.stop_reason for rollout in latest)}", "not bold")
-    if earlier := len(rollouts) - len(latest):
-        line.append(f" · and {_count(earlier, 'earlier attempt')}", "yellow")
+    known = totals.mean_reward is not None
+    mean = f"mean reward {number(totals.mean_reward)} (n = {totals.rewarded})" if known else "no rewards"
+    line = Text(f"{_count(totals.rollouts, 'rollout')} in {_count(totals.groups, 'group')} · {mean}", "bold")
+    reasons = ", ".join(f"{visible_line(name)} {count}" for name, count in totals.stop_reasons.items())
+    line.append(f" · {reasons}" if reasons else "", "not bold")
+    if totals.earlier:
+        line.append(f" · and {_count(totals.earlier, 'earlier attempt')}", "yellow")
     console.print()
     _print(console, line)
+
+
+def show_rest(console: Console, shown: int, totals: Totals) -> None:
+    """Print how many rollouts are not in the table, where some are not."""
+    if shown and totals.rollouts > shown:
+        _print(console, Text(f"… the first {shown} of {totals.rollouts}; --limit shows more", "dim"))
 
 
 def show_rollouts(
@@ -140,10 +145,6 @@ def ledger_text(ledger: Ledger) -> str:
     if not ledger.closed:
         parts.append("not closed")
     return ", ".join(parts)
-
-
-def _counts(names: Iterable[str]) -> str:
-    return ", ".join(f"{visible_line(name)} {count}" for name, count in Counter(names).most_common())
 
 
 def _count(count: int, what: str) -> str:

@@ -1,0 +1,392 @@
+"""How much is recorded: levels, shares of groups, redaction and tokens; from code, and else from the environment."""
+
+import base64
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rolltrace.errors import InputError
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Level, Recording, resolve_recording
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.draft import new_id
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.message import Message, Part, Sampling, ToolCall
+from rolltrace.trace.outcome import Layer, Status, StoppedBy
+from rolltrace.trace.rollout import Call, Failure, Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.score import Score
+
+WHICH = {"env": "sums", "task": "t", "group": "g", "index": 0}
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    for name in ("ROLLTRACE_TRACE", "ROLLTRACE_TRACE_SHARE", "ROLLTRACE_TRACE_TOKENS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def play(run, **about):
+    """Record a rollout of one step."""
+    with run.rollout(**{**WHICH, **about}) as recorder:
+        recorder.step("secret question", "secret answer", 1.0, tokens=Tokens((1,), (2, 3), (-0.5, -1.5)))
+    return recorder.id
+
+
+# Where the setting comes from
+
+
+def test_defaults():
+    """Everything is recorded, of every group, without tokens."""
+    recording = resolve_recording(None)
+    assert (recording.level, recording.share, recording.tokens) == (Level.FULL, 1.0, False)
+
+
+@pytest.mark.parametrize(
+    "given", ["numbers", Level.NUMBERS, Recording(level="numbers"), Recording(level=Level.NUMBERS)]
+)
+def test_code_wins_over_the_environment(monkeypatch, given):
+    """What code says is taken; what it leaves open is the environment's; a level's name is as good as the level."""
+    monkeypatch.setenv("ROLLTRACE_TRACE", "off")
+    monkeypatch.setenv("ROLLTRACE_TRACE_SHARE", "0.5")
+    monkeypatch.setenv("ROLLTRACE_TRACE_TOKENS", "1")
+    recording = resolve_recording(given)
+    assert recording.level is Level.NUMBERS
+    assert (recording.share, recording.tokens) == (0.5, True)
+    given = Recording(level=Level.FULL, share=0.0, tokens=False)
+    assert resolve_recording(given) == given
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ROLLTRACE_TRACE", "all"), ("ROLLTRACE_TRACE_SHARE", "1.5"), ("ROLLTRACE_TRACE_SHARE", "half"),
+        ("ROLLTRACE_TRACE_SHARE", "nan"), ("ROLLTRACE_TRACE_TOKENS", "maybe"),
+    ],
+)  # fmt: skip
+def test_wrong_variable_is_named(tmp_path, monkeypatch, variable, value):
+    """A variable with a value that means nothing is named with the value, and no run is made."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InputError, match=f"{variable}.*{value}"):
+        create_run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"level": "all"}, {"share": -0.1}, {"share": float("nan")}, {"share": "0.5"}, {"tokens": "no"},
+        {"queue_bytes": 0}, {"queue_bytes": "1"}, {"segment_bytes": 0}, {"queue_seconds": -1.0}, {"redact": "names"},
+    ],
+)  # fmt: skip
+def test_wrong_setting_is_named(fields):
+    """A setting that means nothing is named with what came."""
+    [name] = fields
+    with pytest.raises(InputError, match=f"{name}.*{fields[name]}"):
+        Recording(**fields)
+
+
+@pytest.mark.parametrize("trace", ["all", 5])
+def test_wrong_trace_is_named(tmp_path, trace):
+    """What is no level is told before anything is made."""
+    with pytest.raises(InputError, match="one of full, numbers, off"):
+        create_run(tmp_path / "run", trace=trace)
+    assert not (tmp_path / "run").exists()
+
+
+# Levels
+
+
+@pytest.mark.parametrize("trace", ["off", Recording(level="off")])
+def test_off_records_nothing(tmp_path, trace):
+    """At `off` the loop runs as ever, and nothing of it is on the disk."""
+    with create_run(tmp_path / "run", trace=trace) as run:
+        rollout = play(run)
+        run.score(rollout, "advantage", 1.0)
+        assert run.flush()
+    reader = RunReader(tmp_path / "run")
+    assert list(reader.rollouts()) == list(reader.scores()) == []
+    assert run.ledger.dispatched == 0
+    assert run.ledger.complete
+
+
+def test_tokens_only_when_asked_for(tmp_path):
+    """Token ids and log-probabilities are kept where they were asked for, and only there."""
+    tokens = []
+    for asked in (None, True):
+        with create_run(tmp_path / str(asked), trace=Recording(tokens=asked)) as run:
+            play(run)
+        [rollout] = RunReader(tmp_path / str(asked)).rollouts()
+        tokens.append(rollout.steps[0].tokens)
+    assert tokens == [None, Tokens((1,), (2, 3), (-0.5, -1.5))]
+
+
+# Shares
+
+
+@given(st.floats(0, 1), st.text(max_size=5), st.integers(), st.text(max_size=5), st.text(max_size=5))
+def test_larger_share_keeps_what_a_smaller_kept(share, split, iteration, env, group):
+    """A group that is kept at some share is kept at every larger one; all at 1, none at 0."""
+    of = (split, iteration, env, group)
+    assert Recording(level="full", share=1.0).level_of(*of) is Level.FULL
+    assert Recording(level="full", share=0.0).level_of(*of) is Level.NUMBERS
+    if Recording(level="full", share=share).level_of(*of) is Level.FULL:
+        assert Recording(level="full", share=(1 + share) / 2).level_of(*of) is Level.FULL
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_share_of_many_groups(share):
+    """Of many groups about that share is kept."""
+    recording = Recording(level="full", share=share)
+    kept = sum(recording.level_of("train", n // 100, "sums", str(n % 100)) is Level.FULL for n in range(10_000))
+    assert abs(kept / 10_000 - share) < 0.02
+
+
+def test_groups_are_kept_whole(tmp_path):
+    """The members of a group are all in full or all as numbers, also where its name is a number."""
+    with create_run(tmp_path / "run", trace=Recording(share=0.5)) as run:
+        for index in range(4):
+            for group in range(20):
+                play(run, group=group, index=index)
+    kept = {}
+    for rollout in RunReader(tmp_path / "run").rollouts():
+        kept.setdefault(rollout.group, set()).add(rollout.messages[0].content == "secret question")
+    assert len(kept) == 20
+    assert {len(choices) for choices in kept.values()} == {1}
+    assert {True, False} == {choice for choices in kept.values() for choice in choices}
+
+
+def test_every_process_chooses_the_same_groups():
+    """The choice is the group's, not the process's."""
+    script = (
+        "from rolltrace.store.recording import Recording\n"
+        "recording = Recording(level='full', share=0.5)\n"
+        "print([recording.level_of('train', 3, 'sums', str(n)).value for n in range(64)])"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    recording = Recording(level="full", share=0.5)
+    assert told == {f"{[recording.level_of('train', 3, 'sums', str(n)).value for n in range(64)]}\n"}
+
+
+# No text
+
+
+class Secrets:
+    """Makes texts that occur nowhere else, and remembers them."""
+
+    def __init__(self):
+        self.made = []
+
+    def __call__(self, what):
+        self.made.append(f"SECRET-{what}-{len(self.made)}-é")
+        return self.made[-1]
+
+    def found_in(self, path):
+        """Those of which anything is in any file of a run, or in a file's name."""
+        data = b"".join(file.read_bytes() + file.name.encode() for file in path.rglob("*") if file.is_file())
+        return [
+            secret
+            for secret in self.made
+            if secret.rpartition("-")[0].encode() in data or base64.b64encode(secret.encode()) in data
+        ]
+
+
+def message(secret, role="user"):
+    """A message with a secret in each of its texts."""
+    return Message(
+        role, secret("content"), reasoning=secret("reasoning"),
+        parts=(
+            Part("image", blob=Blob.of(secret("blob").encode()), media_type="image/png"),
+            Part("thinking", text=secret("thought")), Part("image", url=secret("url")),
+        ),
+        tool_calls=(ToolCall("add", secret("arguments"), id="c1", error=secret("call error")),),
+    )  # fmt: skip
+
+
+def everything(run, secret):
+    """Record a rollout and two scores with a secret in every place where there can be text."""
+    deep = {"text": secret("deep"), "list": [secret("list"), 1, None, True, 0.5], "bytes": secret("bytes").encode()}
+    other = {"role": "user", "content": secret("dict content"), "strange": secret("other field")}
+    header = Header(
+        id=new_id(), run=run.run, session=run.session, started_at=utc_now(), **WHICH, seed=7, iteration=3,
+        env_args={"a": secret("env_args"), "n": 1}, task_data={"answer": secret("task_data"), "n": 2.5},
+    )  # fmt: skip
+    draft = run.begin(header)
+    draft.extend([message(secret), as_message(other, "", draft.notes)])
+    draft.send()
+    tool = {"name": "add", "description": secret("tool"), "parameters": {"description": secret("schema")}}
+    draft.step(
+        message(secret, "assistant"), reward=0.1 + 0.2, env_reward=float("nan"),
+        reward_data={"correct": True, "n": 3, "x": float("inf"), "stray": secret("stray")},
+        env_state={"state": secret("state"), "deep": deep, "nan": float("nan"), "object": Secret(secret("object"))},
+        extra={"extra": secret("extra")}, metrics={"m": 1.5}, logs={"log": secret("log")},
+        tools=(as_tool(tool, "", draft.notes),), usage=Usage(5, 6), seconds=0.25,
+        sampling=Sampling(temperature=0.5, stop=(secret("stop"),), other=FrozenMap.of({"guide": secret("guide")})),
+        parse_error=secret("parse error"), raw=secret("raw"), tokens=Tokens((1,), (2,), (-0.5,)),
+    )  # fmt: skip
+    draft.replace([message(secret)])  # what was said is in the step only
+    draft.send()
+    draft.came_back(secret("pending"))
+    draft.calls.append(
+        Call(
+            "grader", "judge", (message(secret),), message(secret, "assistant"), raw=secret("call raw"), seconds=1.5,
+            error=Failure(Layer.GRADER, "ValueError", secret("call failure"), secret("call traceback")),
+        )
+    )  # fmt: skip
+    draft.grade = Grade(0.5, {"style": 0.25}, {"why": secret("grade")})
+    draft.metrics["total"] = 9
+    draft.note("x", secret("note"))
+    failure = Failure(Layer.ENV, "ValueError", secret("failure"), secret("traceback"))
+    run.end(
+        draft,
+        Outcome(
+            ended_at=utc_now(), status=Status.ERROR, stop_reason="error", stopped_by=StoppedBy.RUNNER, error=failure,
+            reward=None, reward_so_far=0.8, unclamped_reward=None,
+        ),
+    )  # fmt: skip
+    about = {"id": new_id(), "run": run.run, "session": run.session, "rollout": draft.id, "at": utc_now()}
+    run.write_score(Score(**about, name="judged", value=0.5, data={"why": secret("score"), "deep": deep}))
+    run.write_score(Score(**about, name="odd", value=secret("value"), error=failure))
+
+
+class Secret:
+    """An object that tells its secret when it is described."""
+
+    def __init__(self, text):
+        self._text = text
+
+    def __repr__(self):
+        return f"Secret({self._text})"
+
+
+def numbers(rollout):
+    """All numbers of a rollout, and where they stand."""
+    step = rollout.steps[0]
+    return repr(
+        (
+            rollout.reward, rollout.reward_so_far, rollout.seed, rollout.iteration, rollout.index, rollout.metrics,
+            rollout.grade.reward, rollout.grade.reward_data, rollout.env_args["n"], rollout.task_data["n"],
+            [(each.reward, each.env_reward, each.reward_data, each.metrics, each.usage) for each in rollout.steps],
+            step.seconds, step.prompt, step.tools, step.env_state["nan"], step.env_state["deep"]["list"][1:],
+            rollout.sampling[0].temperature, rollout.final, rollout.pending_prompt, rollout.calls[0].seconds,
+            [each.role for each in rollout.messages], rollout.status, rollout.stop_reason, rollout.error.type,
+            [len(each.parts) for each in rollout.messages], [len(each.tool_calls) for each in rollout.messages],
+        )
+    )  # fmt: skip
+
+
+def raises(value):
+    raise KeyError("cannot redact")
+
+
+def returns_nothing(value):
+    return None
+
+
+def identity(value):
+    return value
+
+
+WITHOUT_TEXT = {
+    "numbers": Recording(level="numbers", tokens=True),
+    "no share": Recording(share=0.0, tokens=True),
+    "raising": Recording(redact=raises, tokens=True),
+    "returning nothing": Recording(redact=returns_nothing),
+    "numbers and redact": Recording(level="numbers", redact=identity),
+    "numbers and raising": Recording(level="numbers", redact=raises),
+    "no share and redact": Recording(share=0.0, redact=identity),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_TEXT)
+def test_no_text_survives(tmp_path, name):
+    """As numbers, and where redacting fails, no text is anywhere in the run's files, and every number is."""
+    full, bare = Secrets(), Secrets()
+    with create_run(tmp_path / "full", trace=Recording(tokens=True)) as run:
+        everything(run, full)
+    with create_run(tmp_path / "bare", trace=WITHOUT_TEXT[name]) as run:
+        everything(run, bare)
+    assert len(set(full.found_in(tmp_path / "full"))) == len(full.made)  # each secret is in a place that is recorded
+    assert bare.found_in(tmp_path / "bare") == []
+    assert list((tmp_path / "bare/blobs").iterdir()) == []
+    [whole], [stripped] = (list(RunReader(tmp_path / each).rollouts()) for each in ("full", "bare"))
+    assert numbers(stripped) == numbers(whole)
+    assert stripped.steps[0].tokens is None
+    scores = list(RunReader(tmp_path / "bare").scores())
+    assert [(score.name, score.value) for score in scores] == [("judged", 0.5), ("odd", None)]
+    assert RunReader(tmp_path / "bare").problems == ()
+
+
+@pytest.mark.parametrize(("redact", "reason"), [(raises, "redact: KeyError"), (returns_nothing, "redact: TypeError")])
+def test_failed_redaction_is_counted_and_told_once(tmp_path, caplog, redact, reason):
+    """Rollouts and scores that lost their text are counted by reason; one warning tells; `flush` says so."""
+    with create_run(tmp_path / "run", trace=Recording(redact=redact)) as run:
+        for index in range(3):
+            run.score(play(run, index=index), "advantage", 1.0, data={"why": "because"})
+        assert run.flush() is False
+        assert run.flush() is True
+    assert run.ledger.texts_dropped == {reason: 6}
+    assert run.ledger.recorded == run.ledger.scores_recorded == 3
+    assert len(caplog.records) == 1
+
+
+def test_redaction_sees_every_text(tmp_path):
+    """The function is shown each message and each map; what it returns is what is recorded."""
+
+    def redact(value):
+        if isinstance(value, Message):
+            return replace(
+                value, content="[gone]", reasoning=None, tool_calls=(), other=None,
+                parts=tuple(part for part in value.parts if part.blob is not None),
+            )  # fmt: skip
+        return {key: item for key, item in value.items() if not isinstance(item, str | dict)}
+
+    secret = Secrets()
+    with create_run(tmp_path / "run", trace=Recording(redact=redact, tokens=True)) as run:
+        everything(run, secret)
+    assert run.ledger.texts_dropped == {}
+    assert [found for found in secret.found_in(tmp_path / "run") if "blob" not in found] == []
+    [rollout] = RunReader(tmp_path / "run").rollouts()
+    assert {each.content for each in rollout.messages} == {"[gone]"}
+    assert rollout.task_data == {"n": 2.5}
+    assert len(list((tmp_path / "run/blobs").iterdir())) > 0
+
+
+def test_redaction_may_answer_with_chat_dicts(tmp_path):
+    """A message may come back as a dict, as loops have them."""
+
+    def redact(value):
+        return {"role": value.role, "content": "[gone]"} if isinstance(value, Message) else value
+
+    with create_run(tmp_path / "run", trace=Recording(redact=redact)) as run:
+        play(run)
+    [rollout] = RunReader(tmp_path / "run").rollouts()
+    assert rollout.messages == (Message("user", "[gone]"), Message("assistant", "[gone]"))
+    assert run.ledger.complete
+
+
+def test_redaction_cannot_change_what_the_loop_holds(tmp_path):
+    """A function that edits what it is shown edits a copy."""
+
+    def redact(value):
+        if isinstance(value, dict):
+            value.clear()
+        return value
+
+    state = {"board": ["x"]}
+    with create_run(tmp_path / "run", trace=Recording(redact=redact)) as run, run.rollout(**WHICH) as recorder:
+        recorder.step("2 + 2?", "4", env_state=state)
+    assert state == {"board": ["x"]}
+    [rollout] = RunReader(tmp_path / "run").rollouts()
+    assert rollout.steps[0].env_state == {}
