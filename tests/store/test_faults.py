@@ -1,5 +1,6 @@
 """A disk that fails in every way: the program goes on, the ledger and one warning tell, and recording recovers."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -312,7 +313,8 @@ def test_hanging_disk(tmp_path, monkeypatch, caplog):
         return real(descriptor, data)
 
     trace = Recording(queue_bytes=10_000, queue_seconds=0.2)
-    with create_run(tmp_path / "run", trace=trace) as writer:
+    with create_run(tmp_path / "run", trace=trace) as writer, contextlib.ExitStack() as ending:
+        ending.callback(goes_on.set)  # a test that fails must not hang
         monkeypatch.setattr(os, "write", hang)
         write(writer, 0)
         hangs.wait()

@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -35,15 +36,21 @@ def fork(action):
 """
 
 
-def run_script(tmp_path, body, timeout=60):
+def run_script(tmp_path, body):
     """Run a program, in a file as programs are, so that its processes can find what it defines."""
     script = tmp_path / "program.py"
     script.write_text(PROLOGUE + "\n" + textwrap.dedent(body))
-    ended = subprocess.run(
-        [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        command = [sys.executable, script, tmp_path / "run"]
+        program = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+    try:
+        status = program.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(program.pid, signal.SIGKILL)  # a forked process that hangs too
+        program.wait()
+        pytest.fail(f"the program hangs: {said.read_text()}")
+    assert status == 0, said.read_text()
 
 
 def groups(tmp_path):
@@ -292,8 +299,9 @@ def test_flush_waits_for_a_close_that_is_under_way(tmp_path, monkeypatch):
     flushed = threading.Thread(target=run.flush)
     flushed.start()
     flushed.join(0.05)
-    assert flushed.is_alive()
+    waited = flushed.is_alive()
     goes_on.set()
+    assert waited
     flushed.join()
     closer.join()
 
@@ -347,8 +355,9 @@ def test_close_while_a_thread_is_being_started(tmp_path, monkeypatch):
     starting.wait()
     closer.start()
     closer.join(0.05)
-    assert closer.is_alive()
+    waited = closer.is_alive()
     goes_on.set()
+    assert waited
     player.join()
     closer.join()
     assert run.ledger.adds_up

@@ -54,14 +54,15 @@ class Segment:
 
     def sync(self) -> None:
         """Return when what was appended would survive a power loss, or raise the `OSError` that may have cost it."""
-        earlier, self._failure = self._failure, None
-        if self._descriptor is not None and not self._is_synced:
-            if self._is_there():
-                os.fsync(self._descriptor)
-            else:
-                self._abandon()
-        self._is_synced = True
-        failure, self._failure = self._failure or earlier, None
+        try:
+            if self._descriptor is not None and not self._is_synced:
+                if self._is_there():
+                    os.fsync(self._descriptor)
+                else:
+                    self._abandon()
+            self._is_synced = True
+        finally:  # one failure tells of all before it
+            failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         if not self._folder_is_synced:

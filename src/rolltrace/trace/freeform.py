@@ -77,7 +77,7 @@ def is_flat(values: dict[Any, Any]) -> bool:
     for key, value in values.items():
         kind = type(value)
         if kind is str:
-            if not value.isascii():
+            if not is_clean(value):
                 return False
             text += len(value)
         elif kind is float:
@@ -88,7 +88,7 @@ def is_flat(values: dict[Any, Any]) -> bool:
                 return False
         elif kind is not bool and value is not None:
             return False
-        if type(key) is not str or not key.isascii() or key.startswith("$"):
+        if type(key) is not str or not is_clean(key) or key.startswith("$"):
             return False
         text += len(key)
     return text <= MAX_TEXT and len(values) <= MAX_VALUES
@@ -114,15 +114,22 @@ def clean_text(text: str, path: str, notes: list[Note]) -> str:
     """The text as UTF-8 can hold it: surrogate pairs are joined, lone surrogates become U+FFFD, and a note says so."""
     if type(text) is not str:
         text = str.__str__(text)  # a subclass may answer anything; what it holds is its text
-    if text.isascii():
+    if is_clean(text):
         return text
+    found = sorted({f"U+{ord(c):04X}" for c in text if "\ud800" <= c <= "\udfff"})
+    notes.append(Note(path, f"surrogates joined to pairs or replaced by U+FFFD: {', '.join(found[:8])}"))
+    return join_surrogates(text)
+
+
+def is_clean(text: str) -> bool:
+    """Whether UTF-8 can hold the text."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
-        found = sorted({f"U+{ord(c):04X}" for c in text if "\ud800" <= c <= "\udfff"})
-        notes.append(Note(path, f"surrogates joined to pairs or replaced by U+FFFD: {', '.join(found[:8])}"))
-        return join_surrogates(text)
-    return text
+        return False
+    return True
 
 
 def join_surrogates(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rolltrace.trace.freeform import is_clean
 from rolltrace.trace.message import Message, ToolCall
 
 
@@ -9,7 +10,7 @@ def quick_message(chat: dict[Any, Any]) -> Message | None:
     """The message of a dict that has nothing but text, and calls as the chat API writes them; else None."""
     role = chat.get("role")
     content = chat.get("content")
-    if type(role) is not str or type(content) is not str or not role.isascii() or not content.isascii():
+    if type(role) is not str or type(content) is not str or not is_clean(role) or not is_clean(content):
         return None
     known = 2
     if len(chat) == known:
@@ -23,7 +24,7 @@ def quick_message(chat: dict[Any, Any]) -> Message | None:
 
 
 def _is_plain(text: Any) -> bool:
-    return text is None or (type(text) is str and text.isascii())
+    return text is None or (type(text) is str and is_clean(text))
 
 
 def _quick_calls(given: Any) -> tuple[ToolCall, ...] | None:
@@ -44,10 +45,10 @@ def _quick_call(call: Any) -> ToolCall | None:
         return None
     body = call.get("function")
     identity = call.get("id")
-    if type(body) is not dict or len(body) != 2 or type(identity) is not str or not identity.isascii():
+    if type(body) is not dict or len(body) != 2 or type(identity) is not str or not is_clean(identity):
         return None
     name, arguments = body.get("name"), body.get("arguments")
-    if type(name) is not str or type(arguments) is not str or not name.isascii() or not arguments.isascii():
+    if type(name) is not str or type(arguments) is not str or not is_clean(name) or not is_clean(arguments):
         return None
     return ToolCall(name, arguments, identity)
 
