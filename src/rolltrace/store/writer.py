@@ -15,17 +15,16 @@ from typing import Any, Self, Unpack
 
 from rolltrace.errors import InputError
 from rolltrace.store.backlog import Backlog, Errand, Job
+from rolltrace.store.editor import Editor
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, Tally
 from rolltrace.store.recorder import About, RolloutRecorder
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.scribe import LEDGER_SECONDS, Scribe
-from rolltrace.trace.blob import Blob
-from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score, utc_now
+from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft, Line, new_id
 from rolltrace.trace.freeform import as_text, describe
-from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, rewrite_score
-from rolltrace.trace.rollout import Header, Outcome, Rollout
+from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.score import GroupKey, Score
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class RunWriter:
         self.recording = recording
         self.run = info.id
         """The id of the run."""
-        self._redaction = None if recording.redact is None else Redaction(recording.redact)
+        self._editor = Editor(recording, self._text_lost)
         self._begin_session()
         _open_writers.add(self)
 
@@ -84,12 +83,8 @@ class RunWriter:
         """Keep a rollout that has ended, as much of it as is to be recorded."""
         if not self.records:
             return
-        header = draft.header
         try:
-            level = self.recording.level_of(header.split, header.iteration, header.env, header.group)
-            line = draft.finish(outcome)
-            if level is Level.NUMBERS or self._redaction is not None:
-                line = self._rewritten(line, level)
+            line = self._editor.rollout_line(draft, outcome)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._tally.refuse(draft.id, self._scribe.lost(type(error).__name__, "a rollout", error))
         else:
@@ -107,7 +102,7 @@ class RunWriter:
         if not self.records:
             return
         try:
-            line = self._score_line(score)
+            line = self._editor.score_line(score)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._tally.drop_score(self._scribe.lost(type(error).__name__, "a score", error))
         else:
@@ -243,39 +238,8 @@ class RunWriter:
             _threads.add(thread)
             _close_when_process_ends()
 
-    def _rewritten(self, line: Line, level: Level) -> Line:
-        """The line with its text redacted, and withheld where that is the level or where redacting fails."""
-        rollout = decode_rollout(line.data)
-        if self._redaction is not None:
-            try:
-                rollout = rewrite_rollout(rollout, self._redaction)
-            except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-                self._text_lost(error, "the text of a rollout")
-                level = Level.NUMBERS
-        if level is Level.NUMBERS:
-            rollout = rewrite_rollout(rollout, _WITHHOLDING)
-        return Line(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs))
-
-    def _score_line(self, score: Score) -> bytes:
-        """As for a rollout. Whether a rollout's group is among those kept in full is not known from its id."""
-        line = encode_score(score)
-        withholds = self.recording.level is Level.NUMBERS or (self.recording.share or 0) < 1
-        if not withholds and self._redaction is None:
-            return line
-        score = decode_score(line)
-        if self._redaction is not None:
-            try:
-                score = rewrite_score(score, self._redaction)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._text_lost(error, "the text of a score")
-                withholds = True
-        return encode_score(rewrite_score(score, _WITHHOLDING) if withholds else score)
-
     def _text_lost(self, error: Exception, what: str) -> None:
         self._tally.drop_text(self._scribe.lost(f"redact: {type(error).__name__}", what, error))
-
-
-_WITHHOLDING = Withholding()
 
 
 def _work(backlog: Backlog, scribe: Scribe) -> None:
@@ -308,18 +272,6 @@ def _try(scribe: Scribe, action: Callable[[], None]) -> None:
     except BaseException as error:  # noqa: BLE001 - a bug of ours, or of a log handler, is not to stop recording
         with contextlib.suppress(BaseException):
             scribe.lost(type(error).__name__, "something", error)
-
-
-def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:
-    """The blobs that the rollout's messages still name, with their bytes where anybody has them."""
-    if not blobs:
-        return ()
-    known = {blob.name: blob for blob in blobs}
-    messages = [*rollout.messages, *(step.response for step in rollout.steps if not isinstance(step.response, int))]
-    for call in rollout.calls:
-        messages += [*call.prompt, *([] if call.reply is None else [call.reply])]
-    named = {part.blob.name: part.blob for message in messages for part in message.parts if part.blob is not None}
-    return tuple(known.get(name, blob) for name, blob in named.items())
 
 
 # Processes end in more than one way, and are forked

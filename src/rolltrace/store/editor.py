@@ -1,0 +1,66 @@
+"""Makes the lines of a run: as much of each rollout and score as is to be recorded."""
+
+from collections.abc import Callable
+
+from rolltrace.store.recording import Level, Recording
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score
+from rolltrace.trace.draft import Draft, Line
+from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, rewrite_score
+from rolltrace.trace.rollout import Outcome, Rollout
+from rolltrace.trace.score import Score
+
+_WITHHOLDING = Withholding()
+
+
+class Editor:
+    """Withholds and redacts text; where redacting fails, the text is withheld, and `on_failure` hears of it."""
+
+    def __init__(self, recording: Recording, on_failure: Callable[[Exception, str], None]) -> None:
+        self._recording = recording
+        self._redaction = None if recording.redact is None else Redaction(recording.redact)
+        self._on_failure = on_failure
+
+    def rollout_line(self, draft: Draft, outcome: Outcome) -> Line:
+        """A rollout that has ended."""
+        header = draft.header
+        level = self._recording.level_of(header.split, header.iteration, header.env, header.group)
+        line = draft.finish(outcome)
+        return line if level is Level.FULL and self._redaction is None else self._edited(line, level)
+
+    def score_line(self, score: Score) -> bytes:
+        """A late fact. Whether a rollout's group is among those kept in full is not known from its id."""
+        line = encode_score(score)
+        withholds = self._recording.level is Level.NUMBERS or (self._recording.share or 0) < 1
+        if not withholds and self._redaction is None:
+            return line
+        score = decode_score(line)
+        if self._redaction is not None:
+            try:
+                score = rewrite_score(score, self._redaction)
+            except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+                self._on_failure(error, "the text of a score")
+                withholds = True
+        return encode_score(rewrite_score(score, _WITHHOLDING) if withholds else score)
+
+    def _edited(self, line: Line, level: Level) -> Line:
+        rollout = decode_rollout(line.data)
+        if self._redaction is not None:
+            try:
+                rollout = rewrite_rollout(rollout, self._redaction)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._on_failure(error, "the text of a rollout")
+                level = Level.NUMBERS
+        if level is Level.NUMBERS:
+            rollout = rewrite_rollout(rollout, _WITHHOLDING)
+        return Line(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs))
+
+
+def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:
+    """The blobs that the rollout's messages name, with their bytes where anybody has them."""
+    messages = [*rollout.messages, *(step.response for step in rollout.steps if not isinstance(step.response, int))]
+    for call in rollout.calls:
+        messages += [*call.prompt, *([] if call.reply is None else [call.reply])]
+    named = {part.blob.name: part.blob for message in messages for part in message.parts if part.blob is not None}
+    known = {blob.name: blob for blob in blobs}
+    return tuple(known.get(name, blob) for name, blob in named.items())
