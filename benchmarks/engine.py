@@ -16,6 +16,7 @@ import measure
 
 from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.envs.problem import ProblemGroup
+from rolltrace.jobs.collector import rarer_collections
 from rolltrace.policies.base import Completion
 from rolltrace.policies.scripted import Scripted
 from rolltrace.rollout.group import GroupResult
@@ -86,7 +87,8 @@ def once(env: str, level: str, options: Any) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder) / "run", trace=level) as run:
         gc.collect()
         cpu, wall = time.process_time(), time.perf_counter()
-        played = asyncio.run(play(run, builders, options.in_flight))
+        with rarer_collections():  # as `rolltrace.play` and `rolltrace run` do
+            played = asyncio.run(play(run, builders, options.in_flight))
         run.flush()
         return played / (time.process_time() - cpu), played / (time.perf_counter() - wall)
 

@@ -13,6 +13,7 @@ import msgspec
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, walk
 from rolltrace.errors import InputError
+from rolltrace.jobs.collector import rarer_collections
 from rolltrace.policies.base import Policy
 from rolltrace.policies.load import load_policy
 from rolltrace.rollout.group import GroupResult
@@ -139,7 +140,7 @@ async def play_async(
         **msgspec.structs.asdict(planned),
         "strategy": describe_strategy(planned.strategy),
     }
-    with create_run(out, config, trace=trace) as writer:
+    with create_run(out, config, trace=trace) as writer, rarer_collections():
         summary = await record(tasks, player, planned, writer, on_group)
     return msgspec.structs.replace(summary, ledger=writer.ledger)
 
