@@ -266,15 +266,40 @@ def test_fields_of_the_wrong_type_are_mended_and_noted():
 
 
 def test_times_are_in_utc():
-    """Times of other zones are the same moment; a time without a zone is taken for UTC."""
+    """Times of other zones are the same moment."""
     there = timezone(timedelta(hours=2))
-    rollout = finished(Draft(header(started_at=STARTED.astimezone(there))), ended_at=datetime(2026, 1, 2, 5))  # noqa: DTZ001
+    rollout = finished(
+        Draft(header(started_at=STARTED.astimezone(there))), ended_at=datetime(2026, 1, 2, 5, tzinfo=UTC)
+    )
     assert (rollout.started_at, rollout.ended_at) == (STARTED, datetime(2026, 1, 2, 5, tzinfo=UTC))
     assert (
         b'"started_at":"2026-01-02T03:04:05.678901Z"'
         in Draft(header(started_at=STARTED.astimezone(there))).finish(outcome()).data
     )
     assert rollout.seconds > 0
+
+
+def test_a_time_without_a_zone_is_local(monkeypatch):
+    """As everywhere in Python, `datetime.now()` is the clock on the wall."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        rollout = finished(Draft(header(started_at=datetime(2026, 1, 2, 5))))  # noqa: DTZ001
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert rollout.started_at == datetime(2026, 1, 2, 10, tzinfo=UTC)
+
+
+def test_a_time_at_the_edge_of_all_time_does_not_raise():
+    """The first day that there is has no moment in UTC; it stays the first day."""
+    edge = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
+    assert finished(Draft(header(started_at=edge))).started_at == datetime(1, 1, 1, tzinfo=UTC)
+
+
+def test_a_stop_reason_of_none_is_no_reason_to_lose_the_rollout():
+    """The line can be read back."""
+    assert finished(Draft(header()), stop_reason=None).stop_reason == ""
 
 
 def test_ids_are_unique_and_sort_by_time():

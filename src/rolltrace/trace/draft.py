@@ -15,7 +15,7 @@ from rolltrace.trace.careful import encode_carefully, json_encoder
 from rolltrace.trace.codec import decode_rollout, seal, wire_call, wire_grade, wire_sampling
 from rolltrace.trace.conversation import Conversation
 from rolltrace.trace.convert import as_message, as_tool
-from rolltrace.trace.freeform import Note, describe, plain_mapping
+from rolltrace.trace.freeform import Note, as_text, describe, plain_mapping
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.numbers import wire_floats, wire_number, wire_numbers
 from rolltrace.trace.outcome import Termination
@@ -246,7 +246,7 @@ class Draft:
         ending = Ending(
             sound_time(outcome["ended_at"]),
             outcome["status"],
-            sound_text(outcome["stop_reason"], "stop_reason", notes),
+            as_text(outcome["stop_reason"], "stop_reason", notes),
             outcome["stopped_by"],
             outcome["error"],
             wire_number(sound_float(outcome["reward"], "reward", notes)),

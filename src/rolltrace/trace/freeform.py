@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.numbers import MAX_BITS, NON_FINITE, as_number, spell_float
+from rolltrace.trace.numbers import MAX_BITS, NON_FINITE, SMALL_INTEGER, as_number, spell_float
 
 MAX_DEPTH = 64
 """Containers nested deeper than this become a placeholder: no JSON reader can be trusted with more."""
@@ -38,7 +38,6 @@ MAX_TEXT = 1 << 26
 MAX_NOTES = 32
 """One free-form place leaves at most so many notes; one more says how many there would have been."""
 
-_SMALL = 1 << 62
 _DEEPEST_READ = 2 * MAX_DEPTH
 _LONGEST_DESCRIPTION = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -84,7 +83,7 @@ def is_flat(values: dict[Any, Any]) -> bool:
             if not math.isfinite(value):
                 return False
         elif kind is int:
-            if not -_SMALL < value < _SMALL:
+            if not -SMALL_INTEGER < value < SMALL_INTEGER:
                 return False
         elif kind is not bool and value is not None:
             return False

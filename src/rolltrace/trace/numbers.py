@@ -11,6 +11,12 @@ NON_FINITE: dict[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinit
 MAX_BITS = 8192
 """Integers of more bits are not taken for numbers: past some thousand digits Python itself refuses to write them."""
 
+SMALL_INTEGER = 1 << 62
+"""Integers below this, of either sign, are written as they are without another look."""
+
+LARGEST_INTEGER = 2**63
+"""Integers from minus this up to, not including, this fit the 64 bits of a database's column."""
+
 if TYPE_CHECKING:
     Number = bool | int | float
     Float = float

@@ -56,6 +56,6 @@ def _quick_call(call: Any) -> ToolCall | None:
 def quick_copy(chat: dict[Any, Any]) -> dict[Any, Any]:
     """A copy of a dict that `quick_message` understood, sharing nothing with it that can change."""
     copy = chat.copy()
-    if "tool_calls" in copy:
-        copy["tool_calls"] = [{**call, "function": call["function"].copy()} for call in chat["tool_calls"]]
+    if (calls := chat.get("tool_calls")) is not None:
+        copy["tool_calls"] = [{**call, "function": call["function"].copy()} for call in calls]
     return copy

@@ -9,10 +9,10 @@ import msgspec
 
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, ToolSpec
+from rolltrace.trace.numbers import SMALL_INTEGER
 from rolltrace.trace.outcome import Status, StoppedBy, Termination
 from rolltrace.trace.rollout import Failure, Range, Usage
 
-_SMALL = 1 << 62
 _TEXT_OR_NONE = frozenset({str, NoneType})
 _TERMINATION_OR_NONE = frozenset({Termination, NoneType})
 
@@ -46,7 +46,7 @@ class Ending(msgspec.Struct, gc=False):
 
     ended_at: datetime
     status: Status
-    stop_reason: str | None
+    stop_reason: str
     stopped_by: StoppedBy
     error: Failure | None
     reward: Any
@@ -104,7 +104,7 @@ def are_plain(
 
 def _is_small(value: Any) -> bool:
     """Whether it is an integer that every reader can hold."""
-    return type(value) is int and -_SMALL < value < _SMALL
+    return type(value) is int and -SMALL_INTEGER < value < SMALL_INTEGER
 
 
 def holds_plain_numbers(values: dict[Any, Any]) -> bool:
@@ -114,7 +114,7 @@ def holds_plain_numbers(values: dict[Any, Any]) -> bool:
         if kind is float:
             if not isfinite(value):
                 return False
-        elif kind is not bool and (kind is not int or not -_SMALL < value < _SMALL):
+        elif kind is not bool and (kind is not int or not -SMALL_INTEGER < value < SMALL_INTEGER):
             return False
         if type(name) is not str:
             return False

@@ -62,8 +62,13 @@ def sound_header(header: Header, notes: list[Note]) -> dict[str, Any]:
 
 
 def sound_time(time: datetime) -> datetime:
-    """The same moment in UTC; a time that does not say where it was read is taken for UTC."""
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    """The same moment in UTC; a time that does not say where it was read is taken for local time, as Python does."""
+    if time.tzinfo is UTC:
+        return time
+    try:
+        return time.astimezone(UTC)
+    except (OverflowError, ValueError, OSError):  # in the first or the last year that there is
+        return time.replace(tzinfo=UTC)
 
 
 def sound_text(value: Any, path: str, notes: list[Note]) -> str | None:
