@@ -1,6 +1,7 @@
 """A draft freezes each fact when it is told, and its line holds all of them."""
 
 import copy
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
