@@ -6,6 +6,8 @@
     │   ├── DataError                             a line of a data file is wrong
     │   └── RunExistsError    (FileExistsError)   a run is never overwritten
     ├── RunNotFoundError      (FileNotFoundError) there is no run at that place
+    ├── StorageError          (OSError)           a disk or file system failed
+    ├── QueryTimeoutError     (TimeoutError)      a statement took longer than it may
     ├── RecordError           (ValueError)        bytes that are not a record
     │   ├── ChecksumError                         the bytes are not those that were written
     │   └── NewerVersionError                     written by a newer version of the format
@@ -53,6 +55,14 @@ class RunExistsError(InputError, FileExistsError):
 
 class RunNotFoundError(RolltraceError, FileNotFoundError):
     """There is no run at that place."""
+
+
+class StorageError(RolltraceError, OSError):
+    """A disk or file system failed: it is full, cannot be written to, or gave no answer."""
+
+
+class QueryTimeoutError(RolltraceError, TimeoutError):
+    """A statement took longer than it may."""
 
 
 class RecordError(RolltraceError, ValueError):

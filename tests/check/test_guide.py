@@ -4,7 +4,9 @@ import re
 import shutil
 from pathlib import Path
 
+from rolltrace.check.catalogue import Catalogue
 from rolltrace.check.registry import built_in
+from rolltrace.query.tables import RAW
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "check-run.md"
 
@@ -18,7 +20,19 @@ def test_the_code_of_the_guide_runs(sound_run, tmp_path, monkeypatch, capsys):
         exec(block, names)
     assert capsys.readouterr().out == "True\n"
     assert names["report"].ok
-    assert names["report"].results[-1].audit == "no_digit"
+    assert [result.audit for result in names["report"].results[-2:]] == ["no_digit", "no_signal"]
+    assert all(result.error is None for result in names["report"].results)
+
+
+def test_the_columns_of_the_catalogue_are_in_the_guide():
+    """The guide has each table with its columns, and what SQL has is called as there."""
+    catalogue = Catalogue()
+    for table in ("rollouts", "scores", "blobs"):
+        columns = [row["name"] for row in catalogue.rows(f"select name from pragma_table_info('{table}')")]
+        assert f"| `{table}` | {', '.join(f'`{name}`' for name in columns)} |" in GUIDE.read_text()
+        own = {"file", "offset", "file_session", "reward_so_far"}
+        assert table == "blobs" or set(columns) - own <= RAW[table].keys()
+    catalogue.close()
 
 
 def test_every_audit_is_in_the_guide():

@@ -3,10 +3,12 @@
 import os
 
 import pytest
+from msgspec.structs import fields
 
 from rolltrace.check.check import check_run
 from rolltrace.check.finding import Severity
 from rolltrace.check.registry import built_in
+from rolltrace.store.ledger import Ledger
 
 # Each fault is one function that is handed the run, and the audits that must see it. Nothing else may.
 
@@ -113,6 +115,15 @@ def drop_blobs(run):
 
 def drop_texts(run):
     run.forge(run.ledger, -1, texts_dropped={"ValueError": 3})
+
+
+def miss_a_sync(run):
+    run.forge(run.ledger, -1, unsynced={"EIO": 1})
+
+
+def spoil_an_old_line_of_the_ledger(run):
+    lines = run.lines(run.ledger)
+    run.ledger.write_bytes(b"".join([b"garbage\n", *lines]))
 
 
 def refuse_some(run):
@@ -310,6 +321,8 @@ FAULTS = [
     (drop_blobs, {"dropped"}),
     (drop_texts, {"dropped"}),
     (refuse_some, {"dropped"}),
+    (miss_a_sync, {"dropped"}),
+    (spoil_an_old_line_of_the_ledger, {"damaged"}),
     (die_in_flight, {"unfinished_rollouts", "open_sessions"}),
     (close_in_flight, {"unfinished_rollouts"}),
     (never_close, {"open_sessions"}),
@@ -420,6 +433,14 @@ def test_a_score_is_told_with_what_it_is_about(run):
     score_a_stranger(run)
     [finding] = check_run(run.path, only=["unknown_rollout"]).found[0].findings
     assert (finding.rollout, finding.address, finding.data["name"]) == ("nobody", None, "spread")
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Ledger) if field.type == dict[str, int]])
+def test_whatever_a_ledger_counts_by_reason_is_told(run, name):
+    """A new kind of loss is not forgotten by the audit of losses."""
+    run.forge(run.ledger, -1, **{name: {"EIO": 7}})
+    [result] = check_run(run.path, only=["dropped"]).found
+    assert [finding.message for finding in result.findings] == [f"7 {name.replace('_', ' ')}: EIO"]
 
 
 def test_every_audit_has_a_fault():

@@ -8,6 +8,20 @@ import pytest
 
 import rolltrace as package
 from rolltrace.cli.app import VERBS, cli
+from rolltrace.errors import (
+    ChecksumError,
+    DataError,
+    EnvError,
+    GraderError,
+    InputError,
+    PolicyError,
+    QueryTimeoutError,
+    RecordError,
+    RunExistsError,
+    RunNotFoundError,
+    StorageError,
+    UnknownNameError,
+)
 
 
 def all_commands():
@@ -43,6 +57,27 @@ def test_unknown_verb_is_wrong_usage(rolltrace):
     assert shown.exit_code == 2
     assert "dance" in shown.stderr
     assert shown.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError, 2), (UnknownNameError, 2), (DataError, 2), (RunExistsError, 2), (RunNotFoundError, 2),
+        (StorageError, 1), (QueryTimeoutError, 1), (RecordError, 1), (ChecksumError, 1), (EnvError, 1),
+        (PolicyError, 1), (GraderError, 1), (OSError, 1),
+    ],
+)  # fmt: skip
+def test_exit_codes(rolltrace, monkeypatch, error, code):
+    """Wrong usage ends with 2; whatever failed although it was asked for rightly ends with 1, and a message."""
+
+    def fail(*arguments):
+        raise error("no \x1b[31mluck")
+
+    monkeypatch.setattr("rolltrace.query.listing.list_runs", fail)
+    shown = rolltrace("ls")
+    assert shown.exit_code == code
+    assert "no ␛[31mluck" in shown.stderr
+    assert isinstance(shown.exception, SystemExit)
 
 
 def test_module_is_the_command():

@@ -3,7 +3,10 @@
 import json
 import re
 
+from rolltrace.query import listing
 from rolltrace.store.create import create_run
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.rollout import Header
 
 HOSTILE = "\x1b[31mred\u202e [bold]markup"
 
@@ -39,8 +42,8 @@ def test_json(rolltrace, make_run, one_plus_one, tmp_path):
     path = make_run(one_plus_one)
     [run] = map(json.loads, rolltrace("ls", tmp_path, "--json").stdout.splitlines())
     assert run.keys() == {
-        "name", "path", "run", "created_at", "written_at", "state", "rollouts", "lost", "groups", "envs", "policies",
-        "mean_reward", "bytes",
+        "name", "path", "run", "created_at", "written_at", "state", "recorded", "lost", "in_doubt", "rollouts",
+        "retried", "superseded", "groups", "envs", "policies", "mean_reward", "bytes",
     }  # fmt: skip
     assert (run["name"], run["path"], run["rollouts"], run["mean_reward"]) == ("run", str(path), 1, 1.0)
 
@@ -69,9 +72,60 @@ def test_hostile_names_cannot_steer(rolltrace, make_run, one_plus_one, tmp_path)
 
 
 def test_a_narrow_terminal(in_terminal, make_run, one_plus_one, tmp_path):
-    """On a narrow terminal every line fits."""
-    make_run(one_plus_one)
+    """On a terminal of 80 columns a run takes one line, with its whole name, its state and its numbers."""
+    make_run(one_plus_one, env="a_very_long_name_of_an_environment").rename(tmp_path / "gsm8k-qwen-7b-0017")
     code, shown = in_terminal("ls", tmp_path, columns=80, NO_COLOR="1")
     assert code == 0
-    assert "sums" in shown
+    heading, line = (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines())
+    assert heading.split() == ["run", "created", "state", "rollouts", "groups", "reward", "envs"]
+    assert line.split()[0] == "gsm8k-qwen-7b-0017"
+    assert line.split()[2:6] == ["closed", "1", "1", "1"]
+    assert line.rstrip().endswith("…")
+    assert len(line) <= 80
+
+
+def test_names_are_never_cut(in_terminal, make_run, one_plus_one, tmp_path):
+    """A name that is too long for the terminal is folded: it is needed whole to go on with."""
+    make_run(one_plus_one).rename(tmp_path / ("x" * 100))
+    shown = in_terminal("ls", tmp_path, columns=80, NO_COLOR="1")[1]
+    assert shown.count("x") == 100
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in shown.splitlines()) <= 80
+
+
+def test_many_runs(rolltrace, tmp_path):
+    """The newest are shown, and how many there are; a program gets all."""
+    for number in range(103):
+        (tmp_path / f"run{number:03d}" / "rollouts").mkdir(parents=True)
+    shown = rolltrace("ls", tmp_path)
+    assert len(shown.stdout.splitlines()) == 101
+    assert "The newest 100 of 103 runs" in shown.stderr
+    assert len(rolltrace("ls", tmp_path, "--limit", 2).stdout.splitlines()) == 3
+    everything = rolltrace("ls", tmp_path, "--json")
+    assert len(everything.stdout.splitlines()) == 103
+    assert everything.stderr == ""
+
+
+def test_a_run_that_was_not_read(rolltrace, make_run, one_plus_one, tmp_path, monkeypatch):
+    """Of a large run without tables it says how many rollouts there can be."""
+    make_run(one_plus_one, one_plus_one)
+    monkeypatch.setattr(listing, "MOST_BYTES", 0)
+    assert rolltrace("ls", tmp_path).stdout.splitlines()[1].split()[3:8] == ["closed", "≤", "2", "–", "–"]
+
+
+def test_doubt_is_told(rolltrace, tmp_path):
+    """What a session was playing when it last said so is in doubt; when it was closed without an end, lost."""
+    with create_run(tmp_path / "run") as writer:
+        for number in range(2):
+            writer.begin(
+                Header(
+                    id=str(number), run=writer.run, session=writer.session, env="e", task="t", group="g", index=number,
+                    started_at=utc_now(),
+                )
+            )  # fmt: skip
+        writer.flush()
+        assert "2 in doubt" in rolltrace("ls", tmp_path).stdout
+        assert "2 being played, or lost with a writer that died" in rolltrace("show", tmp_path / "run").stdout
+        assert "2 being played, or lost with a writer that died" in rolltrace("summary", tmp_path / "run").stdout
+    assert "2 lost" in rolltrace("ls", tmp_path).stdout
+    assert "2 lost when it was closed" in rolltrace("show", tmp_path / "run").stdout
+    assert "2 rollouts lost" in rolltrace("summary", tmp_path / "run").stdout

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from rolltrace.query.statement import TABLES
+
 
 def test_rows_are_a_table(rolltrace, make_run):
     """Without options the rows are a table with their names above."""
@@ -47,6 +49,22 @@ def test_wrong_statement_is_wrong_usage(rolltrace, make_run, sql):
     shown = rolltrace("query", make_run(lambda draft: None), sql)
     assert shown.exit_code == 2
     assert "The tables are" in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_help_names_every_table(rolltrace):
+    """What can be asked is told by the command itself."""
+    told = set(rolltrace("query", "--help").stdout.replace(",", " ").replace(";", " ").split())
+    assert set(TABLES) <= told
+
+
+def test_a_timeout_is_a_failure(rolltrace, make_run):
+    """A statement that takes too long ends with exit code 1: nothing is wrong with how it was asked."""
+    shown = rolltrace(
+        "query", make_run(lambda draft: None), "select count(*) from range(10000000000)", "--timeout", 0.05
+    )
+    assert shown.exit_code == 1
+    assert "longer than" in shown.stderr
     assert shown.stdout == ""
 
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from answers import write
+from rolltrace.query import lines
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import decode_rollout, utc_now
@@ -108,6 +110,41 @@ def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
     in_order(table, "mean reward 0.125 (n = 1)", "two/0", "0.125", "two/1", "grader · TimeoutError: too slow")
     assert "cleanup: env · OSError: left dirty" in table
     in_order(rolltrace("show", path, "two/0").stdout, "reward 0.125", "reward_so_far 1", "judge")
+
+
+def test_only_the_page_is_read(rolltrace, make_run, one_plus_one, monkeypatch):
+    """A table of a few rollouts reads their lines, and those of no others."""
+    path = make_run(*[one_plus_one] * 30)
+    read = []
+    monkeypatch.setattr(lines, "decode_rollout", lambda line: read.append(line) or decode_rollout(line))
+    shown = rolltrace("show", path, "--limit", 3)
+    assert "30 rollouts in 1 group" in shown.stdout
+    assert "the first 3 of 30" in shown.stdout
+    assert len(read) == 3
+
+
+def test_what_was_played_again_is_told(rolltrace, make_run, one_plus_one):
+    """Attempts that were tried again, and rollouts that a restart repeated, do not count and are told."""
+    path = make_run(one_plus_one)
+    with create_run(path, join=True) as writer:
+        for attempt, reward in enumerate((None, 0.5)):
+            write(writer, task="two", group="two", attempt=attempt, reward=reward)
+    shown = rolltrace("show", path).stdout
+    assert "1 rollout in 1 group · mean reward 0.5 (n = 1)" in shown
+    assert "1 attempt tried again · 1 repeated by a restart" in shown
+    assert "1 in 1 iteration, 1 step · 1 attempt tried again · 1 repeated" in rolltrace("summary", path).stdout
+
+
+def test_damage_is_told_in_few_lines(rolltrace, make_run, one_plus_one):
+    """Very many places that cannot be read are counted, not listed."""
+    path = make_run(one_plus_one)
+    [segment] = (path / "rollouts").iterdir()
+    segment.write_bytes(segment.read_bytes() + b"garbage\n" * 50)
+    for words in (("show", path), ("query", path, "select count(*) from rollouts")):
+        shown = rolltrace(*words)
+        assert shown.exit_code == 0
+        assert shown.stderr.count("Not read:") == 21
+        assert "30 more places" in shown.stderr
 
 
 def test_group_is_shown_whole(rolltrace, make_run, one_plus_one):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from answers import score, write
-from rolltrace.errors import InputError
+from rolltrace.errors import StorageError
 from rolltrace.query import build, state
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
@@ -36,8 +36,8 @@ def count(path, query=COUNT):
 def lines_read(monkeypatch):
     """How many lines were made into rows."""
     read = []
-    add = build.Batches.add
-    monkeypatch.setattr(build.Batches, "add", lambda self, line, place: (read.append(place), add(self, line, place)))
+    add = build.Batch.add
+    monkeypatch.setattr(build.Batch, "add", lambda self, line, place: (read.append(place), add(self, line, place)))
     return read
 
 
@@ -85,7 +85,7 @@ def test_compaction_absorbs_older_parts(path):
     for index in range(3):
         fill(path, index)
         compact(path)
-        for table in ("rollouts", "steps", "messages", "groups"):
+        for table in ("rollouts", "steps", "messages", "calls", "groups"):
             assert len(parts(path, table)) == 1
     before = parts(path)
     assert compact(path).sealed == 0
@@ -203,7 +203,6 @@ def test_cache_that_vanishes_is_not_needed(path, opened):
     result = run.sql("select * from rollouts")
     shutil.rmtree(path / "cache")
     assert run.sql(COUNT).fetchone() == (2, 2.0)
-    result.fetchall()
     assert len(result.fetchall()) == 2
 
 
@@ -240,7 +239,7 @@ def test_cache_that_cannot_be_written(path, monkeypatch):
     fill(path, 0)
     (path / "cache").write_text("in the way")
     assert count(path) == (1, 1.0)
-    with pytest.raises(InputError, match="read-only, or the disk full"):
+    with pytest.raises(StorageError, match="read-only, or the disk full"):
         compact(path)
     assert count(path) == (1, 1.0)
 

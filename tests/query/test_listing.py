@@ -57,31 +57,38 @@ def runs(tmp_path) -> Path:
 
 def test_runs_are_found_wherever_they_are(runs):
     """Runs are found at any depth, the newest first; hidden directories are not entered."""
-    assert [run.name for run in list_runs(runs)] == ["deep/er/second", "first"]
-    assert [run.name for run in list_runs(runs / "first")] == ["first"]
-    assert list_runs(runs / "empty") == []
+    assert [run.name for run in list_runs(runs).runs] == ["deep/er/second", "first"]
+    assert [run.name for run in list_runs(runs / "first").runs] == ["first"]
+    assert list_runs(runs / "empty").runs == ()
 
 
 def test_numbers_are_those_of_the_files(runs):
     """Late rewards count, and what is not finite does not; every env and policy is named."""
-    first = list_runs(runs)[1]
+    first = list_runs(runs).runs[1]
     assert (first.rollouts, first.groups, first.lost, first.state) == (4, 3, 0, State.CLOSED)
-    assert (first.envs, first.policies) == (("products", "sums"), ("p",))
+    assert (first.envs, first.policies) == (("sums", "products"), ("p",))
     assert first.mean_reward == pytest.approx(1.0)
     assert first.bytes == sum(path.stat().st_size for path in (runs / "first").rglob("*") if path.is_file())
-    second = list_runs(runs)[0]
+    second = list_runs(runs).runs[0]
     assert (second.rollouts, second.groups, second.envs, second.mean_reward) == (0, 0, (), None)
+
+
+def test_only_the_newest_are_looked_into(runs, monkeypatch):
+    """With a limit, the others are counted and not read."""
+    monkeypatch.setattr(listing, "read_totals", lambda path: pytest.fail("read") if path.name == "first" else None)
+    found = list_runs(runs, limit=1)
+    assert ([run.name for run in found.runs], found.total) == (["deep/er/second"], 2)
 
 
 def test_a_large_run_is_not_read(runs, monkeypatch):
     """What would take long is left out, until tables are there that answer it; both answers are the same."""
-    read = list_runs(runs / "first")[0]
+    read = list_runs(runs / "first").runs[0]
     monkeypatch.setattr(listing, "MOST_BYTES", 10)
-    unread = list_runs(runs / "first")[0]
-    assert unread.rollouts == 4
+    unread = list_runs(runs / "first").runs[0]
+    assert (unread.recorded, unread.rollouts) == (4, None)
     assert (unread.groups, unread.envs, unread.policies, unread.mean_reward) == (None, None, None, None)
     compact(runs / "first")
-    asked = list_runs(runs / "first")[0]
+    asked = list_runs(runs / "first").runs[0]
     assert (asked.groups, asked.envs, asked.policies) == (read.groups, read.envs, read.policies)
     assert asked.mean_reward == pytest.approx(read.mean_reward)
 
@@ -96,20 +103,20 @@ def forge(path, *changes):
 
 
 @pytest.mark.parametrize(
-    ("fields", "state", "lost"),
+    ("fields", "state", "lost", "in_doubt"),
     [
-        ({"closed": False}, State.OPEN, 0),
-        ({"closed": False, "in_flight": 2}, State.OPEN, 0),
-        ({"in_flight": 2}, State.LOST, 2),
-        ({"dropped": {"ENOSPC": 3}, "unrecordable": {"x": 1}}, State.LOST, 4),
-        ({"closed": False, "dropped": {"ENOSPC": 3}}, State.LOST, 3),
+        ({"closed": False}, State.OPEN, 0, 0),
+        ({"closed": False, "in_flight": 2}, State.OPEN, 0, 2),
+        ({"in_flight": 2}, State.LOST, 2, 0),
+        ({"dropped": {"ENOSPC": 3}, "unrecordable": {"x": 1}}, State.LOST, 4, 0),
+        ({"closed": False, "dropped": {"ENOSPC": 3}}, State.LOST, 3, 0),
     ],
 )
-def test_state_is_what_the_ledgers_tell(runs, fields, state, lost):
+def test_state_is_what_the_ledgers_tell(runs, fields, state, lost, in_doubt):
     """A run that lost something says so, whether or not it is still being written."""
     forge(runs / "first", fields)
-    first = list_runs(runs / "first")[0]
-    assert (first.state, first.lost) == (state, lost)
+    first = list_runs(runs / "first").runs[0]
+    assert (first.state, first.lost, first.in_doubt) == (state, lost, in_doubt)
 
 
 def test_the_last_whole_line_of_a_ledger_counts(runs):
@@ -118,7 +125,7 @@ def test_the_last_whole_line_of_a_ledger_counts(runs):
     (file,) = (runs / "first" / "ledger").iterdir()
     file.write_bytes(file.read_bytes() + b'{"v":1,"torn')
     assert file.stat().st_size > 64_000
-    assert list_runs(runs / "first")[0].rollouts == 299
+    assert list_runs(runs / "first").runs[0].recorded == 299
 
 
 def test_damaged_runs_are_listed(runs):
@@ -128,17 +135,17 @@ def test_damaged_runs_are_listed(runs):
         file.write_bytes(b"garbage\n")
     (file,) = (runs / "first" / "rollouts").iterdir()
     file.write_bytes(file.read_bytes() + b"garbage\n" + seal(b'{"v":1,"id":7}'))
-    first = list_runs(runs)[1]
+    first = list_runs(runs).runs[1]
     assert (first.name, first.run, first.created_at, first.state) == ("first", None, None, State.UNKNOWN)
     assert first.groups == 3
 
 
 def test_a_listing_is_json(runs):
     """A program gets every field."""
-    told = json.loads(encode_listed(list_runs(runs)[1]))
+    told = json.loads(encode_listed(list_runs(runs).runs[1]))
     assert told["name"] == "first"
     assert told["state"] == "closed"
-    assert told["envs"] == ["products", "sums"]
+    assert told["envs"] == ["sums", "products"]
 
 
 def test_a_place_that_is_no_directory_is_refused(tmp_path):

@@ -2,17 +2,21 @@
 
 import math
 import sys
+from itertools import islice
 
 import pytest
 
 import rolltrace
 from answers import score, write
-from rolltrace.errors import InputError, RunNotFoundError, UnknownNameError
+from rolltrace.errors import InputError, QueryTimeoutError, RunNotFoundError, UnknownNameError
 from rolltrace.query.lines import LineReader
 from rolltrace.query.run import open_run
+from rolltrace.query.state import RunTables
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import Place
 from rolltrace.store.reader import RunReader
+
+ENDLESS = "range(10000000) a, range(1000000) b"
 
 
 @pytest.fixture
@@ -106,13 +110,48 @@ def test_conditions_obey_the_walls(run):
 
 
 def test_result_is_rows_or_dicts(run):
-    """A result knows its columns, and gives its rows as often as asked."""
+    """A result knows its columns, and gives each row once, by its place or by the names of the columns."""
     result = run.sql("select iteration, sum(reward) as total, 1 as total from rollouts group by 1 order by 1")
     assert result.columns == ("iteration", "total", "total")
     assert result.types[:2] == ("BIGINT", "DOUBLE")
-    assert result.fetchall() == list(result) == [(0, -1.0, 1), (1, 3.0, 1)]
-    assert result.fetchone() == (0, -1.0, 1)
     assert next(result.dicts()) == {"iteration": 0, "total": -1.0, "total_2": 1}
+    assert result.fetchall() == [(1, 3.0, 1)]
+    assert (result.fetchall(), list(result), result.fetchone(), result.fetchmany(2)) == ([], [], None, [])
+
+
+def test_rows_go_on_where_they_stopped(run):
+    """However rows are taken, each comes once and in order, and a look at the result takes none."""
+    result = run.sql("select range from range(5000)")
+    assert repr(result).splitlines()[1] == "0"
+    assert (result.fetchone(), result.fetchmany(2)) == ((0,), [(1,), (2,)])
+    for (number,) in result:
+        if number == 1500:
+            break
+    assert repr(result).splitlines()[1] == "1501"
+    assert [row["range"] for row in islice(result.dicts(), 2)] == [1501, 1502]
+    assert result.fetchall() == [(number,) for number in range(1503, 5000)]
+
+
+def test_loop_over_fetchone_ends(run):
+    """The loop of every database client ends after the last row."""
+    result, rows = run.sql('select "index" from rollouts order by 1'), []
+    while row := result.fetchone():
+        rows.append(row)
+    assert rows == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("take", ["fetchone", "fetchall", "arrow", "pandas", "polars", "dicts"])
+def test_statement_runs_once(run, take, monkeypatch):
+    """Whichever way its rows are taken, a statement opens its tables once and is run once."""
+    if take in ("arrow", "pandas", "polars"):
+        pytest.importorskip("pyarrow")
+        pytest.importorskip("pandas" if take != "polars" else "polars")
+    refreshed = []
+    original = RunTables.refresh
+    monkeypatch.setattr(RunTables, "refresh", lambda *given: (refreshed.append(given[1]), original(*given))[1])
+    taken = getattr(run.sql("select id from rollouts"), take)()
+    assert len(list(taken)) > 0
+    assert len(refreshed) == 1
 
 
 def test_result_shows_itself_safely(run):
@@ -180,9 +219,27 @@ def test_empty_run_has_empty_tables(path, opened):
 
 def test_slow_statement_is_given_up(run):
     """A statement that takes too long ends with an error that says so."""
-    with pytest.raises(InputError, match="longer than"):
-        run.sql("select sum(sqrt(a.range * b.range)) from range(10000000) a, range(1000000) b", timeout=0.05).fetchall()
+    with pytest.raises(QueryTimeoutError, match=r"longer than 0\.05 seconds"):
+        run.sql(f"select sum(sqrt(a.range * b.range)) from {ENDLESS}", timeout=0.05).fetchall()
     assert run.sql("select 1", timeout=60).fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("take", ["fetchall", "arrow", "pandas"])
+def test_fetching_counts_too(run, take):
+    """The time is for all of a statement: many quick rows are given up as one slow one is."""
+    if take != "fetchall":
+        pytest.importorskip("pyarrow")
+        pytest.importorskip("pandas")
+    with pytest.raises(QueryTimeoutError, match="longer than"):
+        getattr(run.sql(f"select a.range from {ENDLESS}", timeout=0.1), take)()
+
+
+def test_iterating_has_one_clock(run):
+    """While rows are taken one by one, the clock is not set back."""
+    result = run.sql(f"select a.range from {ENDLESS}", timeout=0.1)
+    with pytest.raises(QueryTimeoutError, match="longer than"):
+        for _ in result:
+            pass
 
 
 def test_memory_is_an_amount():

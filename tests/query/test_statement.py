@@ -5,6 +5,7 @@ import pytest
 
 from answers import write
 from rolltrace.errors import InputError
+from rolltrace.query.connection import Limits
 from rolltrace.query.engine import Engine
 from rolltrace.query.run import open_run
 from rolltrace.query.statement import check_statement
@@ -194,7 +195,7 @@ def bare(run, tmp_path_factory):
     run.sql("select * from rollouts").fetchall()
     tables = run._database.runs[0]
     spill = tmp_path_factory.mktemp("spill")
-    engine = Engine([{table: list(tables.parts[table]) for table in ("rollouts", "scores")}], spill)
+    engine = Engine([{table: list(tables.parts[table]) for table in ("rollouts", "scores")}], spill, Limits())
     yield engine._connection, [*run.path.rglob("*"), *tables._private.iterdir()]
     engine.close()
 

@@ -39,6 +39,16 @@ def play(writer, group, index, reward=1.0, *, iteration=0, attempt=0, split="tra
     writer.write_rollout(draft.finish({**good, **ended}))
 
 
+def begin(writer):
+    """Begin a rollout that never ends."""
+    writer.begin(
+        Header(
+            id=new_id(), run=writer.run, session=writer.session, env="sums", task="t", group="z", index=0,
+            started_at=utc_now(),
+        )
+    )  # fmt: skip
+
+
 @pytest.fixture
 def path(tmp_path, played):
     """The run, to be changed."""
@@ -68,14 +78,16 @@ def played(tmp_path_factory):
 
 
 def test_totals(summary):
-    """Everything is counted once, over all rollouts."""
-    assert (summary.rollouts, summary.retried, summary.superseded, summary.steps) == (8, 1, 0, 8)
-    assert summary.envs == {"sums": 8}
-    assert summary.policies == {"p": 8}
-    assert summary.stop_reasons == {"completed": 6, "error": 1, "max_turns": 1}
-    assert list(summary.stop_reasons) == ["completed", "error", "max_turns"]
-    assert summary.statuses == {"ok": 7, "error": 1}
-    assert (summary.prompt_tokens, summary.completion_tokens) == (80, 24)
+    """Everything is counted once, over all rollouts; an attempt that was tried again is told apart."""
+    assert (summary.rollouts, summary.retried, summary.superseded, summary.steps) == (7, 1, 0, 7)
+    assert summary.attempts == 8
+    assert summary.envs == {"sums": 7}
+    assert summary.policies == {"p": 7}
+    assert summary.stop_reasons == {"completed": 6, "max_turns": 1}
+    assert list(summary.stop_reasons) == ["completed", "max_turns"]
+    assert summary.statuses == {"ok": 7}
+    assert (summary.prompt_tokens, summary.completion_tokens) == (70, 21)
+    assert summary.mean_seconds >= 0
     assert (summary.sessions, summary.open_sessions) == (1, 0)
     assert summary.ledger["dispatched"] == summary.ledger["recorded"] == 8
     assert summary.problem_count == 0
@@ -84,7 +96,7 @@ def test_totals(summary):
 def test_rewards(summary):
     """The mean is over those that have a reward, and the rest is said."""
     rewards = summary.rewards
-    assert (rewards.n, rewards.missing, rewards.non_finite) == (7, 1, 0)
+    assert (rewards.n, rewards.missing, rewards.non_finite) == (7, 0, 0)
     assert rewards.mean == pytest.approx(3.5 / 7)
     values = [1, 0, 1, 1, 0.5, -1, 1]
     assert rewards.spread == pytest.approx(math.sqrt(sum((value - 0.5) ** 2 for value in values) / 7))
@@ -101,14 +113,15 @@ def test_iterations(summary):
     iterations = {(one.split, one.iteration): one for one in summary.iterations}
     assert list(iterations) == [("test", 0), ("train", 0), ("train", 1)]
     first = iterations["train", 0]
-    assert (first.rollouts, first.groups, first.groups_with_signal, first.failed) == (6, 3, 1, 1)
+    assert (first.rollouts, first.groups, first.failed) == (5, 3, 0)
+    assert (first.groups_with_signal, first.groups_without_signal) == (1, 1)
     assert first.rewards.mean == pytest.approx(3.5 / 5)
-    assert first.steps == 1.0
+    assert first.mean_steps == 1.0
     assert iterations["train", 1].rewards.mean == -1.0
 
 
 def test_errors_are_counted_by_layer_and_type(summary):
-    """A failure is told with its layer, type, count and one message."""
+    """A failure is told with its layer, type, count and one message, also where it was tried again."""
     [error] = summary.errors
     assert (error.layer, error.type, error.count, error.example) == ("env", "OSError", 1, "gone")
 
@@ -118,7 +131,7 @@ def test_a_restart_supersedes(path):
     with create_run(path, join=True) as writer:
         play(writer, "a", 0, 0.25)
     summary = summarize(path)
-    assert (summary.rollouts, summary.superseded, summary.sessions) == (8, 1, 2)
+    assert (summary.rollouts, summary.superseded, summary.sessions) == (7, 1, 2)
     assert summary.rewards.mean == pytest.approx(2.75 / 7)
 
 
@@ -137,7 +150,7 @@ def test_an_empty_run(tmp_path):
     create_run(tmp_path / "run").close()
     summary = summarize(tmp_path / "run")
     assert (summary.rollouts, summary.groups, summary.iterations) == (0, 0, ())
-    assert (summary.rewards.n, summary.rewards.mean, summary.seconds) == (0, None, None)
+    assert (summary.rewards.n, summary.rewards.mean, summary.mean_seconds) == (0, None, None)
     json.loads(encode_run_summary(summary))
 
 
@@ -148,7 +161,34 @@ def test_what_cannot_be_read_is_told(path):
     summary = summarize(path)
     assert summary.problem_count == 1
     assert file.name in summary.problems[0]
-    assert summary.rollouts == 8
+    assert summary.rollouts == 7
+
+
+def test_a_torn_ledger_is_told(path):
+    """What a ledger lost counts among the problems."""
+    (file,) = (path / "ledger").iterdir()
+    file.write_bytes(file.read_bytes() + b'{"v":1,"to')
+    summary = summarize(path)
+    assert summary.problem_count == 1
+    assert file.name in summary.problems[0]
+    assert summary.ledger["recorded"] == 8
+
+
+def test_what_a_session_had_in_flight_is_in_doubt_or_lost(path):
+    """A writer that was killed leaves doubt about what it was playing; one that was closed has lost it."""
+    with create_run(path, join=True) as writer:
+        begin(writer)
+        writer.flush()
+        summary = summarize(path)
+        assert (summary.lost, summary.in_doubt, summary.open_sessions) == (0, 1, 1)
+    summary = summarize(path)
+    assert (summary.lost, summary.in_doubt, summary.open_sessions) == (1, 0, 0)
+
+
+def test_a_directory_of_runs_is_no_run(path):
+    """A summary is of one run."""
+    with pytest.raises(RunNotFoundError):
+        summarize(path.parent)
 
 
 def test_a_summary_is_strict_json(path):

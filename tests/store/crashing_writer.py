@@ -18,6 +18,8 @@ from pathlib import Path
 from rolltrace.errors import RunExistsError
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.message import Message, Part
 
 OPERATIONS = ("open", "write", "fsync", "replace", "unlink", "mkdir", "link")
 
@@ -61,7 +63,7 @@ def _place(argument):
 def _kind(place):
     path = Path(place)
     if not path.suffixes and not path.name.startswith("."):
-        return path.name
+        return "blob" if path.name.startswith("sha256-") else path.name
     hidden = "unfinished " if path.name.startswith(".") else ""
     ending = "".join(path.suffixes[-2:]) if "jsonl" in path.name else ""
     return f"{hidden}{path.parent.name}{ending if not hidden else ''}"
@@ -77,7 +79,8 @@ def write(run, tell, rollouts):
     number = 0
     while rollouts is None or number < rollouts:
         with writer.rollout(env="sums", task="t", group=str(number), index=0) as recorder:
-            recorder.step([{"role": "user", "content": f"{number} + {number}?" * (number % 7)}], "4", 1.0)
+            shown = Part("image", blob=Blob.of(f"image {number}".encode()))
+            recorder.step([Message("user", f"{number} + {number}?" * (number % 7), parts=(shown,))], "4", 1.0)
         writer.score(recorder.id, "advantage", 0.5)
         unsafe.append(recorder.id)
         number += 1

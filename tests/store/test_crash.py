@@ -22,6 +22,7 @@ MOMENTS = {
     "open rollouts.jsonl": 3, "write rollouts.jsonl": 3, "fsync rollouts.jsonl": 3, "fsync rollouts": 3,
     "fsync unfinished rollouts": 2, "replace unfinished rollouts": 2, "unlink rollouts.jsonl": 2,
     "write scores.jsonl": 3, "write ledger.jsonl": 3, "fsync ledger.jsonl": 3,
+    "replace unfinished blobs": 3, "open blob": 3, "fsync blob": 3, "fsync blobs": 2,
 }  # fmt: skip
 """Operations while a run is made, lines are written, segments are rotated and sealed; how often each comes at least."""
 
@@ -57,6 +58,8 @@ def assert_safe(path, acknowledged):
     assert set(acknowledged) <= counts.keys()
     for rollout in acknowledged[-3:]:
         assert reader.get(rollout).id == rollout
+    for rollout in reader.rollouts():
+        assert all(reader.blob(part.blob.name) for part in rollout.messages[0].parts)
     assert len({score.id for score in reader.scores()}) == sum(1 for _ in reader.scores())
     assert set(acknowledged) <= {score.rollout for score in reader.scores()}
     assert all(ledger.adds_up for ledger in reader.ledgers().values())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rolltrace
-from rolltrace.errors import InputError, RunExistsError, RunNotFoundError
+from rolltrace.errors import InputError, RunExistsError, RunNotFoundError, StorageError
 from rolltrace.store.create import create_run, fresh_path
 from rolltrace.store.reader import RunReader
 
@@ -81,10 +81,10 @@ def test_empty_directory_is_taken(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_unwritable_place_is_wrong_input(tmp_path):
+def test_unwritable_place_is_named(tmp_path):
     """A place that cannot be written to is named, with the reason."""
     tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="Permission denied"):
+    with pytest.raises(StorageError, match="Permission denied"):
         create_run(tmp_path / "run")
 
 

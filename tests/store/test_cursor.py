@@ -307,3 +307,25 @@ def test_lines_do_not_depend_on_blocks(data, cuts):
     assert b"".join(line.data for line in whole) == data[: data.rfind(b"\n") + 1]
     assert all(line.data == data[line.offset : line.end] and line.data.count(b"\n") == 1 for line in whole)
     assert [line.fault for line in found if line.fault] == ([] if data.endswith(b"\n") or not data else [TORN])
+
+
+def test_sealed_file_that_is_covered_is_not_looked_into(run, monkeypatch):
+    """Of a file that was read to its end, and will not grow, only its table is looked at, whatever it holds."""
+    segment(run).write_bytes(A + b"".join(seal(b'{"v":1,"id":"%d"}' % number) for number in range(50_000)))
+    size = segment(run).stat().st_size
+    seal_file(segment(run))
+    looks = []
+    real = os.pread
+
+    def count(*arguments):
+        looks.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "pread", count)
+    reading = Reading(run, {FILE: size})
+    assert reading.read() == []
+    assert len(looks) == 3
+    assert reading.read() == []
+    assert len(looks) == 3
+    assert len(Reading(run).read()) == 50_001
+    assert reading.reported == []

@@ -1,18 +1,22 @@
 """The index of byte offsets: derived, shared, and never believed where it is wrong."""
 
+import errno
+import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from rolltrace.errors import UnknownNameError
+from rolltrace.errors import ChecksumError, StorageError, UnknownNameError
 from rolltrace.store import offsets
 from rolltrace.store.cursor import Place
 from rolltrace.store.offsets import id_of
 from rolltrace.store.offsets_file import OffsetsFile, OffsetsWriter, Range, merge_ranges
-from rolltrace.store.problems import Problem
+from rolltrace.store.problems import Kind, Problem
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sealed import seal_file
 from rolltrace.trace.codec import seal
@@ -301,3 +305,163 @@ def test_abandoned_files_are_deleted(run, small):
     check(run)
     assert not old.exists()
     assert young.exists()
+
+
+# What passes, and what is damaged, leaves the shared index as it is
+
+
+def fail(number):
+    """A function that raises an error of the system."""
+
+    def raise_it(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return raise_it
+
+
+def test_passing_error_leaves_the_index(run, small, monkeypatch):
+    """A disk that does not answer costs one answer, not the index of all readers."""
+    check(run)
+    before = index_files(run)
+    reader = RunReader(run)
+    for number in (errno.ESTALE, errno.EIO, errno.EMFILE):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", fail(number))
+            with pytest.raises(StorageError):
+                reader.get("r1")
+    assert index_files(run) == before
+    check(run, reader)
+    assert index_files(run) == before
+
+
+def test_index_that_cannot_be_read_now_is_left(run, small, monkeypatch):
+    """Where SQLite or the check of an index meets an error that passes, the segments are read, and the index stays."""
+    check(run)
+    before = index_files(run)
+    reader = RunReader(run)
+    assert reader.get("r2").id == "r2"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail(errno.ESTALE))
+
+        def refuse(self, rollout):
+            raise sqlite3.OperationalError("disk I/O error")
+
+        patch.setattr(OffsetsFile, "find", refuse)
+        patch.setattr(offsets, "_MOST_LINES", 10**6)
+        check(run, reader)
+    assert index_files(run) == before
+    check(run)
+
+
+def test_damaged_line_leaves_the_index(run, small):
+    """One line that is damaged is told of by its place; the index of all others is not made again for it."""
+    check(run)
+    before = index_files(run)
+    file = segment(run, "s-000001")
+    file.write_bytes(file.read_bytes().replace(b'"id":"r5"', b'"id":"r6"'))
+    for reader in (RunReader(run), RunReader(run)):
+        with pytest.raises(ChecksumError, match="of rollouts/s-000001: Expected checksum"):
+            reader.get("r5")
+        assert reader.get("r7").id == "r7"
+    assert index_files(run) == before
+
+
+def test_bad_place_of_the_disk_is_tried_again(run, small, monkeypatch):
+    """What the disk did not give while an index was made is not taken for looked through."""
+    real = os.pread
+
+    def refuse(descriptor, length, offset):
+        if "s-000001" in Path(f"/proc/self/fd/{descriptor}").readlink().name:
+            fail(errno.EIO)()
+        return real(descriptor, length, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", refuse)
+        reader = RunReader(run)
+        reader.offsets.update()
+    assert [problem.kind for problem in reader.problems] == [Kind.UNREADABLE]
+    assert index_files(run) != []
+    assert RunReader(run).get("r1").id == "r1"
+    assert check(run).problems == ()
+
+
+def test_kinds_of_problems_are_kept(run, small):
+    """A problem that comes from the index is of the kind that it was."""
+    with segment(run, "s-000001").open("ab") as file:
+        file.write(b"damage\n" + seal(b'{"v":99}') + seal(b'{"v":1}') + rollout_line("last"))
+    RunReader(run).offsets.update()
+    reader = RunReader(run)
+    assert reader.get("r1").id == "r1"
+    assert [problem.kind for problem in reader.problems] == [Kind.DAMAGED, Kind.NEWER, Kind.INVALID]
+
+
+# Killed while it makes an index
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from rolltrace.store import offsets
+from rolltrace.store.offsets_file import OffsetsWriter
+from rolltrace.store.reader import RunReader
+
+offsets._MOST_LINES = 10
+
+
+def die_at(owner, name, occurrence, after):
+    original, left = getattr(owner, name), [occurrence]
+
+    def call(*arguments, **named):
+        left[0] -= 1
+        if left[0] == 0 and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **named)
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, call)
+
+
+OWNERS = {"os": os, "offsets": offsets, "writer": OffsetsWriter, "path": Path}
+for order in map(json.loads, sys.stdin):
+    child = os.fork()
+    if child == 0:
+        owner, name, occurrence, after = order["moment"]
+        die_at(OWNERS[owner], name, occurrence, after)
+        RunReader(order["run"]).offsets.update()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+"""
+MOMENTS = [
+    ("offsets", "id_of", 1, False), ("offsets", "id_of", 25, False), ("writer", "add", 2, True),
+    ("writer", "cover", 1, True), ("writer", "absorb", 1, False), ("writer", "absorb", 1, True),
+    ("os", "fsync", 1, False), ("path", "replace", 1, False), ("path", "replace", 1, True), ("os", "fsync", 2, False),
+    ("offsets", "_delete", 1, False), ("offsets", "_delete", 1, True),
+]  # fmt: skip
+"""Who does what for the how manyth time, and whether the process dies after it or before."""
+
+
+def test_killed_while_making_an_index(run, small, tmp_path):
+    """Whenever the process that makes or absorbs an index is killed, everything is found, in the end by an index."""
+    check(run)
+    [first] = index_files(run)
+    append(run, *(f"x{number}" for number in range(40)))
+    lines = segment(run, "s-000001").read_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killer:
+        for number, moment in enumerate(MOMENTS):
+            path = make_run(tmp_path / f"run {number}")
+            segment(path, "s-000001").write_bytes(lines)
+            (path / "rollouts/s-000000.jsonl.zst").write_bytes((run / "rollouts/s-000000.jsonl.zst").read_bytes())
+            (path / "cache").mkdir()
+            (path / "cache" / first.name).write_bytes(first.read_bytes())
+            killer.stdin.write(json.dumps({"run": str(path), "moment": moment}) + "\n")
+            killer.stdin.flush()
+            assert int(killer.stdout.readline()) == -9, moment
+            reader = check(path)
+            assert [reader.get(f"x{index}").id for index in range(40)] == [f"x{index}" for index in range(40)]
+            assert reader.problems == ()
+            assert [file for file in index_files(path) if file.suffix == ".sqlite"] != []
+        killer.stdin.close()

@@ -1,17 +1,23 @@
 """Reading a run: whatever is whole, and a report of what is not."""
 
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, UnknownNameError
+from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, StorageError, UnknownNameError
 from rolltrace.query.rewards import latest_rewards
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import Place
+from rolltrace.store.ledger import Ledger, encode_ledger
+from rolltrace.store.problems import Kind
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sealed import seal_file
 from rolltrace.trace.codec import seal, utc_now
@@ -305,3 +311,211 @@ def test_follower_while_another_process_writes(tmp_path):
     assert process.returncode == 0
     assert found == list(range(300))
     assert reader.problems == ()
+
+
+# The last ledger of each session
+
+
+def ledger_line(session="s", **fields):
+    return encode_ledger(Ledger(run="run", session=session, at=utc_now(), **fields))
+
+
+def test_ledgers_are_the_last_of_each_session(run):
+    """The last line counts, and of several files of a session the one that was begun last, whatever its time."""
+    path, _ = run
+    lines = [ledger_line(recorded=number, dispatched=number) for number in range(3)]
+    segment(path, "a", "ledger").write_bytes(b"".join(ledger_line("a", recorded=number) for number in range(5)))
+    for name, line in (("s.10", lines[0]), ("s.2", lines[1]), ("s", lines[2])):
+        segment(path, name, "ledger").write_bytes(line)
+    reader = RunReader(path)
+    assert {session: ledger.recorded for session, ledger in reader.ledgers().items()} == {"a": 4, "s": 0}
+    assert reader.problems == ()
+
+
+def test_ledgers_are_read_from_the_end(run, monkeypatch):
+    """A session that wrote very many lines costs no more than its last."""
+    path, _ = run
+    with segment(path, "s", "ledger").open("wb") as file:
+        file.writelines(ledger_line(recorded=number) for number in range(3000))
+    read = []
+    real = os.pread
+
+    def count(descriptor, length, offset):
+        read.append(length)
+        return real(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", count)
+    assert RunReader(path).ledgers()["s"].recorded == 2999
+    assert sum(read) <= 64 * 1024
+    assert segment(path, "s", "ledger").stat().st_size > 500_000
+
+
+@pytest.mark.parametrize(
+    ("tail", "kind"),
+    [
+        (ledger_line()[:40], Kind.TORN), (b"\x00\xff\n", Kind.DAMAGED), (seal(b'{"v":99}'), Kind.NEWER),
+        (seal(b'{"v":1,"run":7}'), Kind.INVALID),
+    ],
+)  # fmt: skip
+def test_last_sound_ledger_counts(run, tail, kind):
+    """What is wrong at the end of a ledger is told, and the line before it counts."""
+    path, _ = run
+    file = segment(path, "s", "ledger")
+    file.write_bytes(ledger_line(recorded=1) + ledger_line(recorded=2) + tail)
+    reader = RunReader(path)
+    assert reader.ledgers()["s"].recorded == 2
+    assert [(problem.kind, problem.offset) for problem in reader.problems] == [
+        (kind, file.stat().st_size - len(tail)),
+    ]  # fmt: skip
+    file.write_bytes(tail)
+    assert RunReader(path).ledgers() == {}
+
+
+def test_ledger_behind_a_bad_place_is_found(run, monkeypatch):
+    """Where the disk cannot read the end of a ledger, what is before that counts."""
+    path, _ = run
+    file = segment(path, "s", "ledger")
+    with file.open("wb") as stream:
+        stream.writelines(ledger_line(recorded=number) for number in range(8000))
+    bad = 1 << 20
+    assert file.stat().st_size > bad
+    real = os.pread
+
+    def refuse(descriptor, length, offset):
+        if offset + length > bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", refuse)
+    reader = RunReader(path)
+    assert 0 < reader.ledgers()["s"].recorded < 7999
+    assert {problem.kind for problem in reader.problems} == {Kind.UNREADABLE}
+
+
+# What is wrong has a kind
+
+
+def test_problems_say_what_is_wrong(run):
+    """A reader of problems need not read their words."""
+    path, file = run
+    line = rollout_line("r9")
+    with file.open("ab") as stream:
+        stream.write(b"damage\n" + seal(b'{"v":99}') + seal(b'{"v":0}') + seal(b'{"v":1}') + line[:30])
+    segment(path, "other-000001").write_bytes(line)
+    segment(path, "folder").mkdir()
+    (path / "rollouts/notes.txt").touch()
+    (path / "run.json").write_text("{}")
+    reader = RunReader(path)
+    assert sum(1 for _ in reader.rollouts()) == 4
+    assert sorted((problem.file.partition("/")[2], problem.kind.value) for problem in reader.problems) == [
+        ("", "invalid"), ("folder.jsonl", "strange"), ("notes.txt", "strange"), ("other-000000.jsonl", "missing"),
+        ("session-000000.jsonl", "damaged"), ("session-000000.jsonl", "invalid"), ("session-000000.jsonl", "invalid"),
+        ("session-000000.jsonl", "newer"), ("session-000000.jsonl", "torn"),
+    ]  # fmt: skip
+
+
+# A disk that gives no answer
+
+
+@pytest.fixture
+def stale(monkeypatch):
+    """Makes reading segments fail so many times, with an error that passes."""
+    left = [0]
+    real = os.pread
+
+    def refuse(*arguments):
+        if left[0] > 0:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "pread", refuse)
+    return left
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_passing_error_is_no_missing_rollout(run, stale, sealed):
+    """A disk that does not answer is named as that; when it answers again the rollout is there."""
+    path, file = run
+    if sealed:
+        seal_file(file)
+    reader = RunReader(path)
+    assert reader.get("r1").id == "r1"
+    stale[0] = 1
+    with pytest.raises(StorageError, match="Stale file handle"):
+        reader.get("r1")
+    assert reader.get("r1").id == "r1"
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_passing_error_costs_nothing_when_it_has_passed(run, stale, sealed):
+    """What could not be read is told, is read the next time, and is then no problem any more."""
+    path, file = run
+    if sealed:
+        seal_file(file)
+    reader = RunReader(path)
+    cursor = reader.cursor("rollouts")
+    stale[0] = 100 if sealed else 1
+    assert list(cursor.read()) == []
+    stale[0] = 0
+    assert [(problem.kind, problem.passing) for problem in reader.problems] == [(Kind.UNREADABLE, True)]
+    assert len(list(cursor.read())) == 3
+    assert reader.problems == ()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_damaged_line_is_named_when_it_is_asked_for(run, sealed):
+    """A rollout that was there and is damaged is no unknown one: the error says where it was."""
+    path, file = run
+    reader = RunReader(path)
+    assert reader.get("r1").id == "r1"
+    if sealed:
+        seal_file(file)
+        file = file.with_name(f"{file.name}.zst")
+        data = bytearray(file.read_bytes())
+        data[100] ^= 255
+        file.write_bytes(data)
+    else:
+        file.write_bytes(file.read_bytes().replace(b'"index":1', b'"index":7'))
+    with pytest.raises(ChecksumError, match=r"at byte [0-9]+ of rollouts/session-000000"):
+        reader.get("r1")
+    with pytest.raises(UnknownNameError, match="1 of its places cannot"):
+        RunReader(path).get("r1")
+
+
+def test_reader_gives_back_its_files(tmp_path):
+    """A closed reader has no file open, and opens them again when it is asked again."""
+    path = make_run(tmp_path / "run")
+    descriptors = Path("/proc/self/fd")
+    with segment(path).open("wb") as file:
+        file.writelines(rollout_line(f"r{index}") for index in range(6000))
+
+    def count():
+        return sum(str(file.readlink()).startswith(str(path)) for file in descriptors.iterdir() if file.is_symlink())
+
+    with RunReader(path) as reader:
+        assert reader.get("r5999").id == "r5999"
+        assert count() == 1
+        reader.close()
+        assert count() == 0
+        assert reader.get("r0").id == "r0"
+    assert count() == 0
+
+
+def test_reader_after_fork(run):
+    """A child that was forked while a thread of its parent searched is not stuck, and finds everything."""
+    path, _ = run
+    reader = RunReader(path)
+    reader.get("r0")
+    with reader.offsets._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # a child that is stuck ends all the same
+            status = 1
+            try:
+                status = 0 if [reader.get(f"r{index}").index for index in range(3)] == [0, 1, 2] else 1
+            finally:
+                os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert reader.get("r1").index == 1

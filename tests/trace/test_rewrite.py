@@ -6,12 +6,17 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
-from drafts import HOSTILE_TEXT, TEXT, finished, json_like, one_step
+from drafts import HOSTILE_TEXT, STARTED, TEXT, finished, json_like, one_step
+from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.freeform import Placeholder
+from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
-from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, withheld
+from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, rewrite_score, withheld
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
 
 
 @given(TEXT)
@@ -122,3 +127,86 @@ def test_wrong_answers_are_refused(redact):
     """A function that returns what is neither message nor map is told, so that the text can be withheld instead."""
     with pytest.raises(TypeError, match="Expected redact to"):
         rewrite_rollout(finished(one_step(raw="4!")), Redaction(redact))
+
+
+# Every field that can hold text
+
+
+IDENTITY = {"id", "run", "session", "split", "env", "task", "group", "policy", "policy_version", "tags[]"}
+SAID_BY = {"role", "name", "tool_call_id", "tool_calls[].name", "tool_calls[].id", "parts[].type", "parts[].media_type"}
+IN_PLACE_OF_TEXT = {"tools[][].name", "error.type", "notes[].path", "stop_reason"}
+
+STAYS = {
+    Rollout: IDENTITY
+    | IN_PLACE_OF_TEXT
+    | {f"{place}.{field}" for place in ("messages[]", "steps[].response", "calls[].prompt[]", "calls[].reply")
+       for field in SAID_BY}
+    | {"steps[].policy_version", "calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type"},
+    Score: {"id", "run", "session", "rollout", "name", "producer", "error.type"}
+    | {f"group.{field}" for field in ("split", "env", "group")},
+}  # fmt: skip
+"""By record, the fields whose text stays as it is where text is withheld: which rollout it is, who, and what kind."""
+
+
+def specimen(kind, path, fill):
+    """A value of a type, with a text of its own, made by `fill`, in each place where text can be."""
+    if isinstance(kind, inspect.StructType):
+        fields = {each.name: specimen(each.type, f"{path}.{each.name}".lstrip("."), fill) for each in kind.fields}
+        return kind.cls(**fields)
+    if isinstance(kind, inspect.UnionType):
+        kinds = [each for each in kind.types if not isinstance(each, inspect.NoneType | inspect.LiteralType)]
+        held = [each for each in kinds if isinstance(each, inspect.StructType | inspect.StrType | inspect.CustomType)]
+        return specimen((held or kinds)[0], path, fill)
+    if isinstance(kind, inspect.VarTupleType):
+        return (specimen(kind.item_type, f"{path}[]", fill),)
+    if isinstance(kind, inspect.TupleType):
+        return (0, 1)
+    if isinstance(kind, inspect.DictType):
+        return {"key": fill(path)} if isinstance(kind.value_type, inspect.AnyType) else {"key": 1.0}
+    if isinstance(kind, inspect.CustomType):
+        return FrozenMap.of({"key": fill(path)}) if kind.cls is FrozenMap else Blob.of(fill(path).encode())
+    if isinstance(kind, inspect.EnumType):
+        return next(iter(kind.cls))
+    return {
+        inspect.StrType: lambda: fill(path), inspect.IntType: lambda: 1, inspect.FloatType: lambda: 1.5,
+        inspect.BoolType: lambda: True, inspect.DateTimeType: lambda: STARTED,
+    }[type(kind)]()  # fmt: skip
+
+
+def filled(record):
+    """A record with a text in each place where it can hold one; and the texts, by place."""
+    texts = {}
+
+    def fill(path):
+        return texts.setdefault(path, f"<{path}>")
+
+    return specimen(inspect.type_info(record), "", fill), texts
+
+
+def surviving(record, texts):
+    """The places whose text is still somewhere in a record."""
+    shown = repr(record)
+    blobs = {f"<{path}>": Blob.of(f"<{path}>".encode()).name for path in texts}
+    return {path for path, text in texts.items() if text in shown or f"Blob('{blobs[text]}'" in shown}
+
+
+REWRITE = {Rollout: rewrite_rollout, Score: rewrite_score}
+
+
+@pytest.mark.parametrize("record", REWRITE)
+def test_every_field_that_holds_text_is_withheld_or_stays_on_purpose(record):
+    """A field that is added to any record must be rewritten, or put on the list of those that stay."""
+    whole, texts = filled(record)
+    assert surviving(whole, texts) == texts.keys()
+    assert surviving(REWRITE[record](whole, Withholding()), texts) == STAYS[record]
+
+
+@pytest.mark.parametrize("record", REWRITE)
+def test_every_field_that_holds_text_is_shown_to_the_function(record):
+    """What a user's function takes away is gone: it is asked about every text but those that stay on purpose."""
+
+    def redact(value):
+        return Message("user", "") if isinstance(value, Message) else {}
+
+    whole, texts = filled(record)
+    assert surviving(REWRITE[record](whole, Redaction(redact)), texts) <= STAYS[record]

@@ -6,15 +6,17 @@ from typing import Any
 
 from rolltrace.check.finding import Finding
 from rolltrace.store.cursor import Place
+from rolltrace.store.layout import SegmentName
 from rolltrace.trace.message import Message
+from rolltrace.trace.numbers import LARGEST_INTEGER, as_float, wire_number
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 _TABLES = """
-create table rollouts (id, file, offset, writer, run, session, split, iteration, env, "group", "index", attempt,
-                       status, has_reward, reward_so_far);
-create table scores (id, file, offset, writer, run, session, rollout, split, iteration, env, "group",
-                     name, reward_so_far);
+create table rollouts (id, run, session, split, iteration, env, "group", "index", attempt, status, line_reward,
+                       reward_so_far, file, offset, file_session);
+create table scores (id, run, session, rollout, split, iteration, env, "group", name, value, reward_so_far,
+                     file, offset, file_session);
 create table blobs (name primary key, rollout) without rowid;
 """
 _INDEXES = """
@@ -22,7 +24,6 @@ create index rollouts_by_id on rollouts (id);
 create index scores_by_rollout on scores (rollout);
 create index rollouts_by_group on rollouts (split, iteration, env, "group", "index");
 """
-_WIDEST = 2**63
 _BATCH = 2_000
 
 GROUP = 'split, iteration, env, "group"'
@@ -32,7 +33,8 @@ GROUP = 'split, iteration, env, "group"'
 class Catalogue:
     """Tables `rollouts`, `scores` and `blobs`, in a file of SQLite's own that goes when this does.
 
-    Memory stays flat on a run of any size. A number that is not finite is null here.
+    Columns that the tables of `rolltrace query` have are called as there. Memory stays flat on a run of any size.
+    What SQLite has no number for is text: NaN, and integers of more than 64 bits.
     """
 
     def __init__(self) -> None:
@@ -47,9 +49,10 @@ class Catalogue:
         """Note a rollout."""
         self._rollouts.append(
             (
-                rollout.id, place.file, place.offset, writer_of(place.file), rollout.run, rollout.session,
-                rollout.split, _storable(rollout.iteration), rollout.env, rollout.group, _storable(rollout.index),
-                _storable(rollout.attempt), rollout.status.value, rollout.reward is not None, rollout.reward_so_far,
+                rollout.id, rollout.run, rollout.session, rollout.split, _storable(rollout.iteration), rollout.env,
+                rollout.group, _storable(rollout.index), _storable(rollout.attempt), rollout.status.value,
+                _storable(rollout.reward), _storable(rollout.reward_so_far),
+                place.file, place.offset, session_of(place.file),
             )
         )  # fmt: skip
         self._blobs.extend((name, rollout.id) for name in _blob_names(rollout))
@@ -62,10 +65,11 @@ class Catalogue:
         so_far = score.data.get("reward_so_far") if "group_grade" in score.data else None
         self._scores.append(
             (
-                score.id, place.file, place.offset, writer_of(place.file), score.run, score.session, score.rollout,
+                score.id, score.run, score.session, score.rollout,
                 None if key is None else key.split, None if key is None else _storable(key.iteration),
                 None if key is None else key.env, None if key is None else key.group,
-                score.name, so_far if isinstance(so_far, int | float) else None,
+                score.name, _storable(score.value), _storable(as_float(so_far)),
+                place.file, place.offset, session_of(place.file),
             )
         )  # fmt: skip
         if len(self._scores) >= _BATCH:
@@ -95,9 +99,10 @@ class Catalogue:
         self._database.execute("commit")
 
 
-def writer_of(file: str) -> str:
+def session_of(file: str) -> str:
     """The session whose file this is, from its name without endings."""
-    return file.rpartition("/")[2].rpartition("-")[0]
+    segment = SegmentName.parse(file.rpartition("/")[2])
+    return "" if segment is None else segment.session
 
 
 def group_of(row: sqlite3.Row) -> str:
@@ -122,9 +127,11 @@ def found_score(row: sqlite3.Row, message: str, **data: Any) -> Finding:
     )  # fmt: skip
 
 
-def _storable(value: int) -> int | str:
-    """Records hold integers of any size, SQLite those of 64 bits."""
-    return value if -_WIDEST <= value < _WIDEST else str(value)
+def _storable(value: Any) -> Any:
+    """A number as SQLite holds it; what it has none for is text."""
+    if type(value) is int:
+        return value if -LARGEST_INTEGER <= value < LARGEST_INTEGER else str(value)
+    return wire_number(value) if value != value else value  # NaN would become null
 
 
 def _blob_names(rollout: Rollout) -> Iterator[str]:

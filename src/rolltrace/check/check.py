@@ -50,9 +50,9 @@ def check_run(
         return Report(
             path=str(run.path),
             run=None if run.info is None else run.info.id,
-            rollouts=run.rollouts_by_writer.total(),
-            scores=run.scores_by_writer.total(),
-            sessions=len(run.ledgers.keys() | run.rollouts_by_writer.keys() | run.scores_by_writer.keys()),
+            rollouts=run.rollouts_by_session.total(),
+            scores=run.scores_by_session.total(),
+            sessions=len(run.ledgers.keys() | run.rollouts_by_session.keys() | run.scores_by_session.keys()),
             files=len(sizes),
             bytes=sum(sizes),
             seconds=time.perf_counter() - started,

@@ -1,30 +1,29 @@
 """The run that is checked: its files, its records in one pass, and what was noted of them."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
-from rolltrace.check.catalogue import Catalogue, writer_of
+from rolltrace.check.catalogue import Catalogue, session_of
 from rolltrace.errors import RecordError
 from rolltrace.query.run import Run, open_run
 from rolltrace.store.cursor import Cursor, Place
-from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
-from rolltrace.store.ledger import Ledger
-from rolltrace.store.problems import Problem, Problems, without_ending
+from rolltrace.store.layout import LEDGER, PLAIN, ROLLOUTS, SCORES, RunInfo
+from rolltrace.store.ledger import Ledger, decode_ledger
+from rolltrace.store.problems import Kind, Problem, Problems, kind_of, without_ending
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.codec import decode_rollout, decode_score, newer_version
+from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
-_ANY = 987654321
-_NEWER = re.compile(re.escape(str(newer_version("record", _ANY))).replace(str(_ANY), r"\d+"))
-"""What a cursor says of a line that a newer Rolltrace wrote."""
+Record = TypeVar("Record")
+
+_DISTINCT = "select file_session, count(distinct id) as n from {} group by file_session"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -59,12 +58,14 @@ class Subject:
         """Everything that was read, as SQLite tables."""
         self.newer: Counter[str] = Counter()
         """By file, how many records are of a newer version of the format."""
-        self.rollouts_by_writer: Counter[str] = Counter()
+        self.rollouts_by_session: Counter[str] = Counter()
         """How many rollouts were read from the files of each session."""
-        self.scores_by_writer: Counter[str] = Counter()
+        self.scores_by_session: Counter[str] = Counter()
         self._problems = Problems()
         for problem in self.reader.problems:
             self._report(problem)
+        for _ in self._records(LEDGER, decode_ledger):
+            pass  # only the last line of a ledger counts, and only here is every one looked at
 
     @cached_property
     def tables(self) -> Run:
@@ -78,42 +79,32 @@ class Subject:
 
     def rollouts(self) -> Iterator[tuple[Place, Rollout]]:
         """Every rollout that can be read; each is noted in the catalogue."""
-        for place, line in Cursor(self.path, ROLLOUTS, self._report).read():
-            try:
-                rollout = decode_rollout(line)
-            except RecordError as error:
-                self._report(Problem(f"{place.file}.jsonl", place.offset, str(error)))
-            else:
-                self.rollouts_by_writer[writer_of(place.file)] += 1
-                self.catalogue.add_rollout(place, rollout)
-                yield place, rollout
+        for place, rollout in self._records(ROLLOUTS, decode_rollout):
+            self.rollouts_by_session[session_of(place.file)] += 1
+            self.catalogue.add_rollout(place, rollout)
+            yield place, rollout
 
     def scores(self) -> Iterator[tuple[Place, Score]]:
         """Every score that can be read; each is noted in the catalogue."""
-        for place, line in Cursor(self.path, SCORES, self._report).read():
-            try:
-                score = decode_score(line)
-            except RecordError as error:
-                self._report(Problem(f"{place.file}.jsonl", place.offset, str(error)))
-            else:
-                self.scores_by_writer[writer_of(place.file)] += 1
-                self.catalogue.add_score(place, score)
-                yield place, score
+        for place, score in self._records(SCORES, decode_score):
+            self.scores_by_session[session_of(place.file)] += 1
+            self.catalogue.add_score(place, score)
+            yield place, score
 
     @property
     def is_closed(self) -> bool:
         """Whether every session that left a record has said that it ended."""
         ended = {ledger.session for ledger in self.ledgers.values() if ledger.closed}
-        return ended >= self.ledgers.keys() | self.rollouts_by_writer.keys() | self.scores_by_writer.keys()
+        return ended >= self.ledgers.keys() | self.rollouts_by_session.keys() | self.scores_by_session.keys()
 
     def distinct(self, folder: str) -> Counter[str]:
         """How many rollouts or scores the files of each session hold, each id once; those of a newer version count."""
         counts: Counter[str] = Counter()
-        for row in self.catalogue.rows(f"select writer, count(distinct id) as n from {folder} group by writer"):  # noqa: S608
-            counts[row["writer"]] += row["n"]
+        for row in self.catalogue.rows(_DISTINCT.format(folder)):
+            counts[row["file_session"]] += row["n"]
         for file, count in self.newer.items():
             if file.startswith(f"{folder}/"):
-                counts[writer_of(file)] += count
+                counts[session_of(file)] += count
         return counts
 
     def entries(self, folder: str) -> list[Entry] | None:
@@ -138,8 +129,18 @@ class Subject:
     ) -> None:
         self.close()
 
+    def _records(self, folder: str, decode: Callable[[bytes], Record]) -> Iterator[tuple[Place, Record]]:
+        """Every record of a folder that can be read; what cannot is reported."""
+        for place, line in Cursor(self.path, folder, self._report).read():
+            try:
+                record = decode(line)
+            except RecordError as error:
+                self._report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=kind_of(error)))
+            else:
+                yield place, record
+
     def _report(self, problem: Problem) -> None:
-        if _NEWER.fullmatch(problem.message) and problem.offset is not None:
+        if problem.kind is Kind.NEWER and problem.offset is not None:
             self.newer[without_ending(problem.file)] += 1
         else:
             self._problems.report(problem)

@@ -4,24 +4,35 @@ from pathlib import Path
 
 import click
 
+_SHOWN = 100
+
 
 @click.command(short_help="List the runs below a directory.")
 @click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option(
+    "--limit", type=click.IntRange(min=1), help=f"How many runs at most; by default {_SHOWN}, with --json all."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
-def ls(directory: Path, as_json: bool) -> None:
+def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     """List the runs in and below DIR (by default runs/), the newest first.
 
-    A large run is not read for this: its groups and rewards show once its tables were made, as by `rolltrace compact`.
+    Rollouts are counted as by `rolltrace summary`. A large run is not read for this: its numbers show once its tables
+    were made, as by `rolltrace compact`, and until then at most how many rollouts it can have.
     """
     from rolltrace.cli.screen.console import output, write_record
     from rolltrace.cli.screen.runs import show_runs
     from rolltrace.query.listing import encode_listed, list_runs
 
-    found = list_runs(directory)
+    if limit is None and not as_json:
+        limit = _SHOWN
+    listing = list_runs(directory, limit)
     if as_json:
-        for run in found:
+        for run in listing.runs:
             write_record(encode_listed(run) + b"\n")
-    elif found:
-        show_runs(output(), found)
+    elif listing.runs:
+        show_runs(output(), listing.runs)
     else:
         click.echo(f"There is no run below {directory}.", err=True)
+    if len(listing.runs) < listing.total:
+        told = f"The newest {len(listing.runs):,} of {listing.total:,} runs: --limit shows more."
+        click.echo(told, err=True)

@@ -7,7 +7,6 @@ import click
 
 if TYPE_CHECKING:
     from rolltrace.query.result import Result
-    from rolltrace.query.run import Run
 
 _ROWS_SHOWN = 100
 
@@ -23,9 +22,11 @@ _ROWS_SHOWN = 100
 def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json: bool) -> None:
     """Answer one SELECT over RUN, or over all runs in a directory.
 
-    The tables are runs, rollouts, every_rollout, steps, messages, scores, groups and ledger; docs/tables.md has their
-    columns. SQL here only reads, and reads nothing else. What is written while it is asked is there the next time.
+    The tables are runs, rollouts, every_rollout, steps, messages, calls, scores, groups and ledger; docs/tables.md has
+    their columns. SQL here only reads, and reads nothing else. What is written while it is asked is there the next
+    time.
     """
+    from rolltrace.cli.screen.problems import tell_problems
     from rolltrace.query.run import open_run
 
     with open_run(run) as opened:
@@ -34,7 +35,7 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json
             _write_rows(result, limit)
         else:
             _show_rows(result, limit or _ROWS_SHOWN)
-        _tell_problems(opened)
+        tell_problems(opened.problems)
 
 
 def _write_rows(result: "Result", limit: int | None) -> None:
@@ -55,10 +56,3 @@ def _show_rows(result: "Result", limit: int) -> None:
     show_rows(output(), result.columns, result.types, rows[:limit])
     if len(rows) > limit:
         click.echo(f"There are more rows than these {limit}: --limit shows more, --json all.", err=True)
-
-
-def _tell_problems(run: "Run") -> None:
-    from rolltrace.cli.screen.visible import visible_line
-
-    for problem in run.problems:
-        click.echo(f"Not read: {visible_line(str(problem))}", err=True)

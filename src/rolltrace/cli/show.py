@@ -27,9 +27,10 @@ _MOST_FAILURES = 100
 def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool) -> None:  # noqa: A002 - as the help shows it
     """Show RUN as a table of its rollouts, or the rollout that ID names as a transcript.
 
-    ID is a rollout's id, the beginning or end of it, or where the rollout stands in the run, as the table says:
-    GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group.
+    ID is a rollout's id, four letters or more of its beginning or end, or where the rollout stands in the run, as the
+    table says: GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group.
     """
+    from rolltrace.cli.screen.problems import tell_problems
     from rolltrace.query.run import Run
     from rolltrace.store.reader import RunReader
 
@@ -37,34 +38,34 @@ def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool
         if id is None:
             _show_all(opened, limit, as_json=as_json)
         else:
-            chosen = _chosen(opened, id)[:limit]
+            chosen = _chosen(opened, id, limit)
             _show_records(chosen) if as_json else _show_transcripts(opened, chosen, full=full)
-        _tell_problems(opened)
+        tell_problems(opened.problems)
 
 
 def show_run(run: "Run", limit: int = _PAGE) -> None:
     """Print the run's header, its totals, and a table of its rollouts, the first `limit` of them."""
     from rolltrace.cli.screen import overview
     from rolltrace.cli.screen.console import output
-    from rolltrace.query.find import count_rollouts
+    from rolltrace.query.totals import ask_totals
 
     console = output()
-    totals = count_rollouts(run)
+    totals = ask_totals(run)
     overview.show_header(console, str(run.path), run.info)
     overview.show_totals(console, totals)
     rollouts = list(run.rollouts(order_by=_ORDER, limit=limit))
     if rollouts:
         failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
         overview.show_rollouts(console, rollouts, rewards_of(run, rollouts), failed)
-    overview.show_rest(console, len(rollouts), totals)
+    overview.show_rest(console, len(rollouts), totals.rollouts + totals.retried)
     overview.show_ledgers(console, run.ledgers().values())
 
 
 def rewards_of(run: "Run", rollouts: "Sequence[Rollout]") -> "dict[str, float | None]":
-    """The reward of each rollout by id: its latest score named `reward`, else what its line says."""
-    from rolltrace.query.rewards import latest_rewards
+    """The reward of each rollout by id, as it stands now."""
+    from rolltrace.query.rewards import ask_rewards
 
-    return latest_rewards(rollouts, _scores_of(run, rollouts, "name = 'reward'"))
+    return ask_rewards(run, rollouts)
 
 
 _ORDER = 'split, env, iteration, "group", session, index, attempt'
@@ -77,32 +78,31 @@ def _show_all(run: "Run", limit: int | None, *, as_json: bool) -> None:
         show_run(run, _PAGE if limit is None else limit)
 
 
-def _chosen(run: "Run", name: str) -> "list[Rollout]":
+def _chosen(run: "Run", name: str, limit: int | None) -> "list[Rollout]":
     from rolltrace.errors import UnknownNameError
     from rolltrace.query.find import find_rollouts
 
     try:
-        return [run.get(name)]  # by its whole id, which needs no table
+        return [run.get(name)][:limit]  # by its whole id, which needs no table
     except UnknownNameError:
-        return [run.get(head.id) for head in find_rollouts(run, name)]
+        return [run.get(head.id) for head in find_rollouts(run, name, limit)]
 
 
-def _scores_of(run: "Run", rollouts: "Sequence[Rollout]", condition: str = "true") -> "list[Score]":
+def _scores_of(run: "Run", rollouts: "Sequence[Rollout]") -> "list[Score]":
+    return list(run.scores(where=f"rollout in ({_ids(rollouts)})", order_by='"at"')) if rollouts else []
+
+
+def _ids(rollouts: "Sequence[Rollout]") -> str:
     from rolltrace.query.tables import literal
 
-    if not rollouts:
-        return []
-    ids = ", ".join(literal(rollout.id) for rollout in rollouts)
-    return list(run.scores(where=f"rollout in ({ids}) and {condition}", order_by='"at"'))
+    return ", ".join(literal(rollout.id) for rollout in rollouts)
 
 
 def _show_transcripts(run: "Run", rollouts: "Sequence[Rollout]", *, full: bool) -> None:
     from rolltrace.cli.screen.console import output
     from rolltrace.cli.screen.transcript import Transcript
-    from rolltrace.query.rewards import latest_rewards
 
-    scores = _scores_of(run, rollouts)
-    rewards = latest_rewards(rollouts, scores)
+    scores, rewards = _scores_of(run, rollouts), rewards_of(run, rollouts)
     console = output()
     transcript = Transcript(console, full=full)
     for place, rollout in enumerate(rollouts):
@@ -118,10 +118,3 @@ def _show_records(rollouts: "Iterable[Rollout]") -> None:
 
     for rollout in rollouts:
         write_record(encode_rollout(rollout))
-
-
-def _tell_problems(run: "Run") -> None:
-    from rolltrace.cli.screen.visible import visible_line
-
-    for problem in run.problems:
-        click.echo(f"Not read: {visible_line(str(problem))}", err=True)

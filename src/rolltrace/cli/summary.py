@@ -11,7 +11,8 @@ import click
 def summary(run: Path, as_json: bool) -> None:
     """Show the numbers of RUN: rewards by iteration, how rollouts ended, what failed, what was lost.
 
-    Shares are of all rollouts. Where a restart repeated an iteration, the latest session counts.
+    Shares are of all rollouts. One that a later attempt or a restart played again does not count; what failed is told
+    of every attempt.
     """
     from rolltrace.cli.screen.console import output, write_record
     from rolltrace.cli.screen.numbers import show_numbers

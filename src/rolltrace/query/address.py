@@ -1,14 +1,14 @@
-"""How people name rollouts: by id or part of one, or by where they stand in the run."""
+"""Where rollouts stand in a run, as people name them, and what to say of a name that is none or several."""
 
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from rolltrace.errors import InputError, UnknownNameError
+from rolltrace.errors import UnknownNameError
 
-_SHORTEST_PART = 4
-_MOST_NAMED = 5
+MOST_NAMED = 5
+"""How many of several a message names."""
 
 
 class Placed(Protocol):
@@ -55,9 +55,6 @@ class Placed(Protocol):
         ...
 
 
-Some = TypeVar("Some", bound=Placed)
-
-
 def group_address(rollout: Placed) -> str:
     """Where the rollout's group stands: SPLIT/ENV/ITERATION/GROUP."""
     return f"{rollout.split}/{rollout.env}/{rollout.iteration}/{rollout.group}"
@@ -83,60 +80,16 @@ def short_addresses(rollouts: Sequence[Placed]) -> dict[str, str]:
     }
 
 
-def latest_plays(rollouts: Sequence[Some]) -> list[Some]:
-    """Of the rollouts at one address, only the last attempt of the latest session."""
-    latest: dict[str, Some] = {}
-    for rollout in rollouts:
-        place = address(rollout)
-        before = latest.get(place)
-        if before is None or (rollout.session, rollout.attempt) >= (before.session, before.attempt):
-            latest[place] = rollout
-    return list(latest.values())
+def ambiguous_rollouts(some: Sequence[Placed], count: int, name: str, where: str | Path) -> str:
+    """What to say of a name that `count` rollouts have, of which these are some."""
+    listing = ", ".join(f"{address(rollout)} ({rollout.id})" for rollout in some[:MOST_NAMED])
+    return f"{count} rollouts of {where} match {name!r}: {listing}{_more(count)}. Give more of one, or its id."
 
 
-def choose(rollouts: Sequence[Some], name: str, where: str | Path) -> list[Some]:
-    """The one rollout that `name` means, or all of the group that it means.
-
-    It is an id, the beginning or end of one, or the end of an address: `GROUP/INDEX`, `GROUP`, or more of it.
-    """
-    exact = [rollout for rollout in rollouts if rollout.id == name]
-    if exact:
-        return exact[:1]
-    standing = [rollout for rollout in rollouts if _ends_with(address(rollout), name)]
-    found = latest_plays(standing) or _by_part_of_id(rollouts, name)
-    if len(found) > 1:
-        raise InputError(_ambiguous(found, name, where))
-    return found or _group(rollouts, name, where)
-
-
-def _group(rollouts: Sequence[Some], name: str, where: str | Path) -> list[Some]:
-    members = [rollout for rollout in rollouts if _ends_with(group_address(rollout), name)]
-    groups = sorted({group_address(rollout) for rollout in members})
-    if len(groups) > 1:
-        listing = ", ".join(groups[:_MOST_NAMED])
-        raise InputError(f"{len(groups)} groups of {where} match {name!r}: {listing}{_more(groups)}. Give more of one.")
-    if not members:
-        raise unknown_name(rollouts, len(rollouts), name, where)
-    return sorted(latest_plays(members), key=lambda rollout: rollout.index)
-
-
-def _by_part_of_id(rollouts: Sequence[Some], part: str) -> list[Some]:
-    if len(part) < _SHORTEST_PART:
-        return []
-    return [rollout for rollout in rollouts if rollout.id.startswith(part) or rollout.id.endswith(part)]
-
-
-def _ends_with(whole: str, tail: str) -> bool:
-    return whole == tail or whole.endswith(f"/{tail}")
-
-
-def _more(matches: Sequence[object]) -> str:
-    return ", …" if len(matches) > _MOST_NAMED else ""
-
-
-def _ambiguous(found: Sequence[Placed], name: str, where: str | Path) -> str:
-    listing = ", ".join(f"{address(rollout)} ({rollout.id})" for rollout in found[:_MOST_NAMED])
-    return f"{len(found)} rollouts of {where} match {name!r}: {listing}{_more(found)}. Give more of one."
+def ambiguous_groups(some: Sequence[Placed], count: int, name: str, where: str | Path) -> str:
+    """What to say of a name that `count` groups have, of which these are members of some."""
+    listing = ", ".join(group_address(rollout) for rollout in some[:MOST_NAMED])
+    return f"{count} groups of {where} match {name!r}: {listing}{_more(count)}. Give more of one."
 
 
 def unknown_name(some: Sequence[Placed], count: int, name: str, where: str | Path) -> UnknownNameError:
@@ -149,3 +102,7 @@ def unknown_name(some: Sequence[Placed], count: int, name: str, where: str | Pat
         f"There is no rollout or group {name!r} among the {count} rollouts of {where}. "
         f"Did you mean {near[0]!r}? `rolltrace show {where}` lists them."
     )
+
+
+def _more(count: int) -> str:
+    return ", …" if count > MOST_NAMED else ""

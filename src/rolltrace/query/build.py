@@ -1,21 +1,26 @@
-"""Makes parts of tables from the lines of a run, in batches of bounded size."""
+"""Makes parts of tables from the lines of a run, of bounded size each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from rolltrace.errors import RecordError
 from rolltrace.query.parts import KEY, Label, Part, Ranges
 from rolltrace.query.rows import MAKE_ROWS, Facts
 from rolltrace.query.tables import RAW, literal, quoted
 from rolltrace.store.cursor import Place
+from rolltrace.store.layout import PLAIN
+from rolltrace.store.problems import Kind, Problem
 
 if TYPE_CHECKING:
     import duckdb
 
 BATCH_BYTES = 64 << 20
-"""Rows wait as text until there are so many bytes of them."""
+"""Rows wait as text until there are so many bytes of them; then they become a part."""
 
 _PARQUET = "format parquet, compression zstd"
 _IDENTITY = ("run", "split", "iteration", "env", "group", "index")
@@ -23,62 +28,122 @@ IDENTITY = ", ".join(map(quoted, _IDENTITY))
 """What is the same for all attempts and all sessions of a rollout."""
 
 
-class Batches:
-    """Rows of one table on their way into Parquet files of a private folder."""
+class Batch:
+    """Rows of one table on their way into a Parquet file of a private folder."""
 
-    def __init__(self, table: str, folder: Path, connection: "duckdb.DuckDBPyConnection") -> None:
-        self.facts = Facts()
+    def __init__(
+        self, table: str, folder: Path, connection: "duckdb.DuckDBPyConnection", report: Callable[[Problem], None]
+    ) -> None:
         self._table = table
-        self._folder = folder
         self._connection = connection
+        self._report = report
         self._make_rows = MAKE_ROWS[table]
+        self._path = folder / f"{table}.ndjson"
         self._file: BinaryIO | None = None
         self._size = 0
         self._longest = 0
-        self.paths: list[Path] = []
+        self._places: list[Place] = []
+        self._starts: list[int] = []  # for each place, how many rows there were before
+        self._facts = Facts()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to make it a part."""
+        return self._size >= BATCH_BYTES
 
     def add(self, line: bytes, place: Place) -> None:
-        """Add the rows of a line; a line that is no record of the kind raises `RecordError`, and adds none."""
-        for row in list(self._make_rows(line, place, self.facts)):
-            if self._file is None:
-                self._file = self._text_path.open("wb")
+        """Add the rows of a line; a line that is no record of the kind is reported, and adds none."""
+        facts = Facts()
+        try:
+            rows = list(self._make_rows(line, place, facts))
+        except RecordError as error:
+            self._report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=Kind.INVALID))
+            return
+        if not rows:
+            return
+        if self._file is None:
+            self._file = self._path.open("wb")
+        for row in rows:
             self._file.write(row)
             self._file.write(b"\n")
             self._size += len(row) + 1
             self._longest = max(self._longest, len(row) + 1)
-        if self._size >= BATCH_BYTES:
-            self.flush()
+        self._places.append(place)
+        self._starts.append(self._facts.rows)
+        self._facts.absorb(facts)
 
-    def flush(self) -> None:
-        """Turn what is waiting into a file."""
+    def finish(self, path: Path, ranges: Ranges) -> Part | None:
+        """A part of everything that was added; None where that was nothing."""
         if self._file is None:
-            return
+            return None
         self._file.close()
-        path = self._folder / f"{self._table}-{len(self.paths)}.parquet"
-        self._convert(path)
-        self._text_path.unlink()
-        self._file, self._size, self._longest = None, 0, 0
-        self.paths.append(path)
+        try:
+            return self._convert(path, ranges)
+        finally:
+            self.abandon()
 
-    def _convert(self, path: Path) -> None:
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        if self._file is not None:
+            self._file.close()
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+    def _convert(self, path: Path, ranges: Ranges) -> Part:
         import duckdb
 
         try:
-            copy(self._connection, f"select * from {self._text_source()}", path)
+            return self._write(self._source(self._path), path, ranges)
         except duckdb.InvalidInputException:
             # Free-form JSON is handed on unread. What the engine cannot read of it costs only its own row.
-            copy(self._connection, f"select * from {self._text_source(', ignore_errors = true')}", path)
+            with self._readable_rows() as source:
+                return self._write(source, path, ranges)
 
-    @property
-    def _text_path(self) -> Path:
-        return self._folder / f"{self._table}.ndjson"
+    def _write(self, source: str, path: Path, ranges: Ranges) -> Part:
+        label = Label(table=self._table, ranges=ranges, facts=self._facts)
+        query = f"select {', '.join(map(quoted, RAW[self._table]))} from {source}"
+        if self._table == "rollouts":
+            query = finished_rollouts(self._connection, f"({query})", self._facts)
+        copy(self._connection, query, path, label)
+        return Part(path, label)
 
-    def _text_source(self, more: str = "") -> str:
-        columns = ", ".join(f"{quoted(name)}: {literal(kind)}" for name, kind in RAW[self._table].items())
+    @contextlib.contextmanager
+    def _readable_rows(self) -> Iterator[str]:
+        """The rows that the engine can read; each line with another is reported."""
+        numbered, readable = self._path.with_suffix(".numbered"), self._path.with_suffix(".readable")
+        try:
+            with self._path.open("rb") as rows, numbered.open("wb") as file:
+                for number, row in enumerate(rows):
+                    file.write(b'%s,"_row":%d}\n' % (row.rstrip(b"\n")[:-1], number))
+            copy(
+                self._connection, f"from {self._source(numbered, {'_row': 'BIGINT'}, 'ignore_errors = true')}", readable
+            )
+            found = self._connection.execute(f"select _row from {read_files([readable])} where _row is not null")
+            self._tell_lost({number for (number,) in found.fetchall()})
+            yield f"(from {read_files([readable])} where _row is not null)"
+        finally:
+            for path in (numbered, readable):
+                path.unlink(missing_ok=True)
+
+    def _tell_lost(self, found: set[int]) -> None:
+        lost = [number for number in range(self._facts.rows) if number not in found]
+        counts: dict[Place, int] = {}
+        for number in lost:
+            place = self._places[bisect_right(self._starts, number) - 1]
+            counts[place] = counts.get(place, 0) + 1
+        for place, count in counts.items():
+            message = f"Expected JSON that tables can hold: {count} of its rows of {self._table} cannot be read."
+            self._report(Problem(f"{place.file}{PLAIN}", place.offset, message, kind=Kind.INVALID))
+        self._facts.rows -= len(lost)
+
+    def _source(self, path: Path, more: Mapping[str, str] | None = None, option: str = "ignore_errors = false") -> str:
+        columns = ", ".join(
+            f"{quoted(name)}: {literal(kind)}" for name, kind in {**RAW[self._table], **(more or {})}.items()
+        )
         largest = max(16 << 20, 2 * self._longest)
         return (
-            f"read_json({literal(self._text_path)}, format = 'newline_delimited', compression = 'none', "
-            f"maximum_object_size = {largest}, columns = {{{columns}}}{more})"
+            f"read_json({literal(path)}, format = 'newline_delimited', compression = 'none', "
+            f"maximum_object_size = {largest}, columns = {{{columns}}}, {option})"
         )
 
 
@@ -88,20 +153,6 @@ def copy(connection: "duckdb.DuckDBPyConnection", query: str, path: Path, label:
     if label is not None:
         options += f", kv_metadata {{{KEY}: {literal(msgspec.json.encode(label).decode())}}}"
     connection.execute(f"copy ({query}) to {literal(path)} ({options})")
-
-
-def finish(connection: "duckdb.DuckDBPyConnection", batches: Batches, table: str, path: Path, ranges: Ranges) -> Part:
-    """One part of everything that was added."""
-    batches.flush()
-    source = read_files(batches.paths)
-    query = f"select * from {source}"
-    if table == "rollouts":
-        query = finished_rollouts(connection, source, batches.facts)
-    label = Label(table=table, ranges=ranges, facts=batches.facts)
-    copy(connection, query, path, label)
-    for used in batches.paths:
-        used.unlink()
-    return Part(path, label)
 
 
 def finished_rollouts(
@@ -142,12 +193,11 @@ def read_files(paths: Iterable[Path]) -> str:
     return f"read_parquet([{', '.join(map(literal, paths))}])"
 
 
+def no_rows(kinds: Mapping[str, str]) -> str:
+    """A table of these columns without rows."""
+    return f"select {', '.join(f'null::{kind} as {quoted(name)}' for name, kind in kinds.items())} where false"
+
+
 def ranges_between(before: Mapping[str, int], after: Mapping[str, int]) -> Ranges:
     """What was read between two states of a cursor."""
     return {file: (before.get(file, 0), last) for file, last in after.items() if last > before.get(file, 0)}
-
-
-def earliest(starts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Where to begin reading for tables that are covered up to different places."""
-    files = set().union(*starts)
-    return {file: min(start.get(file, 0) for start in starts) for file in files}

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rolltrace.errors import InputError
-from rolltrace.query.build import copy, read_files
+from rolltrace.errors import InputError, StorageError
+from rolltrace.query.build import copy, ranges_between, read_files
+from rolltrace.query.clock import Clock
 from rolltrace.query.database import Database
-from rolltrace.query.parts import CACHE, Label, Part, parquet_files, remove_others
+from rolltrace.query.parts import CACHE, Label, Part, Ranges, parquet_files, remove_others
 from rolltrace.query.rows import Facts
 from rolltrace.query.state import RunTables
 from rolltrace.query.tables import RAW
 from rolltrace.query.views import groups_of, latest_scores
+from rolltrace.store.files import SegmentEntry, scan_segments
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sealed import seal_file
@@ -45,7 +47,7 @@ def compact(path: str | Path) -> Compaction:
     _check_kept(parts, reader.path)
     remove_others([part.path for part in parts], existing)
     rows = {part.label.table: part.label.facts.rows for part in parts}
-    return Compaction(sealed, rows, sum(part.path.stat().st_size for part in parts))
+    return Compaction(sealed, rows, sum(map(_size, parts)))
 
 
 def closed_segments(reader: RunReader) -> list[Path]:
@@ -53,17 +55,29 @@ def closed_segments(reader: RunReader) -> list[Path]:
     closed = {session for session, ledger in reader.ledgers().items() if ledger.closed}
     found = []
     for folder in (ROLLOUTS, SCORES):
-        last: dict[str, int] = {}
-        plain: list[tuple[str, int, Path]] = []
-        for path in sorted((reader.path / folder).glob("*.jsonl*")):
-            session, _, rest = path.name.rpartition("-")
-            number = rest.partition(".")[0]
-            if session and number.isdecimal():
-                last[session] = max(last.get(session, 0), int(number))
-                if path.suffix == ".jsonl" and path.is_file() and not path.is_symlink():
-                    plain.append((session, int(number), path))
-        found += [path for session, number, path in plain if session in closed or number < last[session]]
+        entries = [entry for entry in _segments(reader.path / folder) if entry.name is not None]
+        last = {entry.name.session: entry.name.sequence for entry in entries if entry.name}  # they are in order
+        found += [
+            entry.path
+            for entry in entries
+            if entry.name and entry.is_regular and not entry.is_sealed
+            if entry.name.session in closed or entry.name.sequence < last[entry.name.session]
+        ]
     return found
+
+
+def _segments(folder: Path) -> list[SegmentEntry]:
+    try:
+        return scan_segments(folder)
+    except OSError:
+        return []
+
+
+def _size(part: Part) -> int:
+    try:
+        return part.path.stat().st_size
+    except FileNotFoundError:  # another compaction made a newer one
+        return 0
 
 
 def _seal(path: Path) -> bool:
@@ -76,7 +90,7 @@ def _seal(path: Path) -> bool:
 
 def _check_kept(parts: list[Part], run: Path) -> None:
     if any(part.path.parent != run / CACHE for part in parts):
-        raise InputError(f"Expected to write into {run / CACHE}, and cannot: is it read-only, or the disk full?")
+        raise StorageError(f"Expected to write into {run / CACHE}, and cannot: is it read-only, or the disk full?")
 
 
 class _Compactor:
@@ -85,9 +99,11 @@ class _Compactor:
         self._connection = connection
 
     def compact(self) -> list[Part]:
-        """One part of each table that has rows, in the run's cache."""
-        self._run.refresh(RAW)
-        tables = [table for table in ("scores", "rollouts", "steps", "messages") if self._run.parts[table]]
+        """One part of each table, in the run's cache; one that stands for lines without rows of it is empty."""
+        self._run.refresh(RAW, Clock())
+        if self._run.drop_unsound():
+            self._run.refresh(RAW, Clock())
+        tables = [table for table in ("scores", "rollouts", "steps", "messages", "calls") if self._run.covered[table]]
         parts = [self._compacted(table) for table in tables]
         return [*parts, *(self._grouped(part) for part in parts if part.label.table == "rollouts")]
 
@@ -114,16 +130,22 @@ class _Compactor:
             return parts[0]
         if table == "rollouts":
             return self._run.keep(self._merged_rollouts(parts))
-        return self._run.keep(self._run.merge(parts, covered=self._run.covered[table]))
+        return self._run.keep(self._run.merge(table, parts, self._ranges(table)))
+
+    def _ranges(self, table: str) -> Ranges:
+        return ranges_between({}, self._run.covered[table])
 
     def _is_fresh(self, part: Part) -> bool:
-        return part.label.table != "rollouts" or part.label.scores == self._run.covered["scores"]
+        """Whether nothing was written since that it does not stand for."""
+        covers_all = part.label.ranges == self._ranges(part.label.table)
+        scores = self._run.covered["scores"]
+        return covers_all and (part.label.table != "rollouts" or part.label.scores == scores)
 
     def _merged_rollouts(self, parts: list[Part]) -> Part:
         """Rollouts with the rewards that scores gave them, as far as scores were read."""
         scores = [part for part in self._run.parts["scores"] if part.label.facts.rewards]
         covered = self._run.covered
         if not scores:
-            return self._run.merge(parts, covered=covered["rollouts"], scores=covered["scores"])
+            return self._run.merge("rollouts", parts, self._ranges("rollouts"), covered["scores"])
         self._connection.execute(f"create or replace temp table latest as {latest_scores(scores)}")
-        return self._run.merge(parts, covered=covered["rollouts"], scores=covered["scores"], rewards="latest")
+        return self._run.merge("rollouts", parts, self._ranges("rollouts"), covered["scores"], "latest")

@@ -1,22 +1,27 @@
 """Statements over one run or many: reads what is new, makes the tables that a statement names, and runs it."""
 
+import contextlib
+import os
 import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolltrace.errors import InputError
-from rolltrace.query.engine import MEMORY, Engine, connect
-from rolltrace.query.parts import Part
+from rolltrace.errors import QueryTimeoutError
+from rolltrace.query.clock import Clock
+from rolltrace.query.connection import Limits, close, connect, more
+from rolltrace.query.engine import Engine, closed_error, files_of
+from rolltrace.query.parameters import Parameters
+from rolltrace.query.parts import Part, is_sound
 from rolltrace.query.small import small_part, small_rows
 from rolltrace.query.state import RunTables
 from rolltrace.query.statement import Statement, check_expressions, check_statement, explained_error
 from rolltrace.query.tables import NEEDS, RAW, SMALL
 from rolltrace.query.views import Parts
-from rolltrace.store.problems import Problem
+from rolltrace.store.problems import Problems
 from rolltrace.store.reader import RunReader
 
 if TYPE_CHECKING:
@@ -24,72 +29,126 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """The tables of some runs. Any thread may ask it."""
+    """The tables of some runs, for one process. Any thread may ask it."""
 
-    def __init__(self, readers: Sequence[RunReader], memory: str = MEMORY) -> None:
+    def __init__(
+        self, readers: Sequence[RunReader], limits: Limits | None = None, problems: Problems | None = None
+    ) -> None:
+        self.process = os.getpid()
+        self.is_closed = False
         self._private = Path(tempfile.mkdtemp(prefix="rolltrace-"))
-        self._remove = weakref.finalize(self, shutil.rmtree, self._private, ignore_errors=True)
-        self._memory = memory
+        self._remove = weakref.finalize(self, _remove, self._private, self.process)
+        self._limits = limits or Limits()
         self._lock = threading.Lock()
-        self.connection = connect(self._private, memory)
+        self._checking = threading.Lock()
+        self.connection = connect(self._private, self._limits)
         """Makes the parts; no statement of a user's is run on it."""
+        self._checker = more(self.connection)
         self._readers = readers
-        self.problems: dict[Problem, None] = {}
-        """What was found to be no record while tables were made, each once."""
+        self._problems = problems or Problems()
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
-        self._needed: set[str] = set()
-        self._made_from: tuple[str, ...] | None = None
-        self._engine: Engine | None = None
+        self._known: list[dict[str, list[Part]]] = [{} for _ in readers]
+        self._engines: dict[bool, Engine] = {}
+        self._alive: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._small: dict[tuple[int, str], tuple[bytes, Part]] = {}
 
-    def check(self, sql: str) -> Statement:
+    def check(self, sql: str, parameters: Parameters = None) -> Statement:
         """The statement, if it may be run."""
-        with self._lock:
-            return check_statement(sql, self.connection)
+        with self._checking:
+            return check_statement(sql, self._checker, parameters)
 
     def check_expressions(self, table: str, where: str | None, order_by: str | None) -> Statement:
         """A statement for the places of a table's lines."""
-        with self._lock:
-            return check_expressions(table, where, order_by, self.connection)
+        with self._checking:
+            return check_expressions(table, where, order_by, self._checker)
 
-    def recover(self, error: "duckdb.Error", attempt: int) -> None:
-        """Return where asking again may help: a part of the cache vanished or is damaged. Raise otherwise."""
-        if not _blames_a_file(error) or attempt > 2:
-            raise explained_error(error) from error
-        with self._lock:
-            for run in self.runs:
-                run.forget(uses_cache=attempt == 1)
-            self._made_from = None
-
-    def engine(self, tables: frozenset[str]) -> Engine:
+    def engine(self, tables: frozenset[str], clock: Clock) -> Engine:
         """The locked engine with these tables as they are now."""
+        import duckdb
+
+        needed = {needed for table in tables for needed in NEEDS[table]}
+        with self._making(clock):
+            while True:
+                try:
+                    return self._current_engine(needed, clock)
+                except duckdb.InterruptException:
+                    raise
+                except duckdb.Error as error:
+                    if not self._drop_unsound():
+                        raise explained_error(error) from error
+
+    def recover(self, error: "duckdb.Error", engine: Engine) -> None:
+        """Return where asking again may help: a part of the tables vanished or is damaged. Raise otherwise."""
+        if engine.is_closed or self.is_closed:
+            raise closed_error() from error
         with self._lock:
-            self._needed |= {needed for table in tables for needed in NEEDS[table]}
-            runs = [self._refresh(number) for number in range(len(self.runs))]
-            paths = [part.path for parts in runs for table in sorted(parts) for part in parts[table]]
-            made_from = (*sorted(self._needed), *map(str, paths))
-            if self._engine is None or made_from != self._made_from:
-                self._engine = Engine(runs, self._private, self._memory)
-                self._made_from = made_from
-            return self._engine
+            if _breaks_the_engine(error):
+                self._engines = {kind: kept for kind, kept in self._engines.items() if kept is not engine}
+            if _may_blame_a_file(error, engine) and not all(is_sound(part.path) for part in engine.parts):
+                self._drop_unsound()
+                return
+        raise explained_error(error) from error
 
     def close(self) -> None:
-        """Give everything back."""
-        with self._lock:
-            if self._engine is not None:
-                self._engine.close()
-            self.connection.close()
-            self._remove()
+        """Give everything back; in another process than the one that opened it, nothing is there to give back."""
+        if self.process != os.getpid():
+            return
+        self.is_closed = True
+        for engine in list(self._alive):
+            engine.close()
+        close([self._checker, self.connection])
+        self._remove()
 
-    def _refresh(self, number: int) -> Parts:
-        run = self.runs[number]
-        run.refresh(sorted(self._needed & set(RAW)))
-        parts: dict[str, list[Part]] = {table: list(run.parts[table]) for table in self._needed & set(RAW)}
-        if "groups" in self._needed:
-            parts["groups"] = run.group_parts()
-        for table in self._needed & set(SMALL):
-            parts[table] = [self._small_part(number, table)]
-        return parts
+    @contextlib.contextmanager
+    def _making(self, clock: Clock) -> Iterator[None]:
+        """While nobody else makes tables, and no longer than the clock allows."""
+        turn = _Turn(self.connection.interrupt)
+        with clock.running(turn.interrupt):
+            left = clock.left
+            if not self._lock.acquire(timeout=-1 if left is None else left):
+                clock.check()
+                raise QueryTimeoutError("Other statements made tables for too long: ask again.")
+            try:
+                if self.is_closed:
+                    raise closed_error()
+                with turn:
+                    yield
+            finally:
+                self._lock.release()
+
+    def _drop_unsound(self) -> bool:
+        return sum(run.drop_unsound() for run in self.runs) > 0  # all of them
+
+    def _current_engine(self, needed: set[str], clock: Clock) -> Engine:
+        for number in range(len(self.runs)):
+            self._refresh(number, needed, clock)
+        # Sessions say something all the time: what they say does not make other tables anew.
+        is_small = needed <= set(SMALL)
+        engine = self._engines.get(is_small)
+        current = files_of([{table: known[table] for table in needed} for known in self._known])
+        if engine is None or any(engine.made_from.get(table) != files for table, files in current.items()):
+            tables_before = set() if engine is None or is_small else set(engine.made_from) - set(SMALL)
+            engine = self._engines[is_small] = self._make_engine(needed | tables_before)
+        return engine
+
+    def _make_engine(self, tables: set[str]) -> Engine:
+        runs: list[Parts] = [{table: known[table] for table in tables} for known in self._known]
+        engine = Engine(runs, self._private, self._limits)
+        self._alive.add(engine)
+        used = {part.path for one in self._alive for part in one.parts}
+        used |= {part.path for _, part in self._small.values()}
+        for run in self.runs:
+            run.remove_unused(used)
+        return engine
+
+    def _refresh(self, number: int, needed: set[str], clock: Clock) -> None:
+        run, known = self.runs[number], self._known[number]
+        run.refresh(sorted(needed & set(RAW)), clock)
+        known.update({table: list(run.parts[table]) for table in needed & set(RAW)})
+        if "groups" in needed:
+            known["groups"] = run.group_parts()
+        for table in needed & set(SMALL):
+            known[table] = [self._small_part(number, table)]
 
     def _small_part(self, number: int, table: str) -> Part:
         """The rows of a small table; the same file as before where they did not change."""
@@ -102,26 +161,49 @@ class Database:
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
-            reader.path,
-            self._private / str(number),
-            self.connection,
-            lambda folder, covered: reader.cursor(folder, covered),
-            lambda problem: self.problems.setdefault(problem),
+            reader.path, self._private / str(number), self.connection, reader.cursor, self._problems.report
         )
 
 
-def _blames_a_file(error: "duckdb.Error") -> bool:
+class _Turn:
+    """While it lasts, what is being done may be interrupted: before and after, it is somebody else's."""
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self._interrupt = interrupt
+        self._lock = threading.Lock()
+        self._lasts = False
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._lasts:
+                self._interrupt()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._lasts = True
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._lasts = False
+
+
+def _breaks_the_engine(error: "duckdb.Error") -> bool:
     import duckdb
 
-    kinds = (duckdb.IOException, duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException)
-    words = (".parquet", "parquet", "zstd", "corrupt", "page header", "thrift")
-    return isinstance(error, kinds) or any(word in str(error).lower() for word in words)
+    return isinstance(error, duckdb.FatalException | duckdb.InternalException)
 
 
-def check_memory(memory: str) -> str:
-    """An amount of memory as the engine takes it."""
-    import re
+def _may_blame_a_file(error: "duckdb.Error", engine: Engine) -> bool:
+    """Whether an error can come from a file: by its kind, or because it names one. Its words may be a user's own."""
+    import duckdb
 
-    if not re.fullmatch(r"\d{1,6}\s?(KB|MB|GB|TB|KiB|MiB|GiB|TiB)", memory):
-        raise InputError(f"Expected an amount of memory such as 2GB, got {memory!r}.")
-    return memory
+    kinds = (duckdb.IOException, duckdb.SerializationException, duckdb.FatalException, duckdb.InternalException)
+    if isinstance(error, kinds) or type(error) is duckdb.Error:
+        return True
+    message = str(error)
+    return any(str(part.path) in message for part in engine.parts)
+
+
+def _remove(folder: Path, process: int) -> None:
+    if process == os.getpid():  # a forked process ends, too
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,47 +1,36 @@
 """The second wall around SQL: an engine that can open no file but the tables' own, and no network."""
 
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rolltrace.errors import InputError
+from rolltrace.query.connection import Limits, close, connect, more
+from rolltrace.query.parts import Part
 from rolltrace.query.tables import literal
 from rolltrace.query.views import Parts, create_views
 
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY = "2GB"
-"""How much memory a statement may take before it uses the disk."""
-
-Given = TypeVar("Given")
-
-
-def connect(private: Path, memory: str = MEMORY) -> "duckdb.DuckDBPyConnection":
-    """A database of its own, in memory, that downloads nothing and sees no variable of the program."""
-    import duckdb
-
-    return duckdb.connect(
-        ":memory:",
-        config={
-            "memory_limit": memory,
-            "temp_directory": str(private / "spill"),  # the engine may read and write there, whatever it is told
-            "autoload_known_extensions": "false",
-            "autoinstall_known_extensions": "false",
-            "allow_community_extensions": "false",
-            "python_enable_replacements": "false",
-            "python_scan_all_frames": "false",
-        },
-    )
-
 
 class Engine:
-    """Tables of fixed parts, locked: it reads the parts, and nothing else can be opened or set."""
+    """Tables of fixed parts, locked: it reads the parts, and nothing else can be opened or set.
 
-    def __init__(self, runs: Sequence[Parts], private: Path, memory: str = MEMORY) -> None:
-        self._connection = connect(private, memory)
-        paths = sorted({str(part.path) for parts in runs for table in parts.values() for part in table})
+    It lives as long as someone holds it.
+    """
+
+    def __init__(self, runs: Sequence[Parts], private: Path, limits: Limits) -> None:
+        self.made_from: Mapping[str, tuple[Path, ...]] = files_of(runs)
+        """By table, the files of all runs."""
+        self.parts: tuple[Part, ...] = tuple(part for parts in runs for table in parts.values() for part in table)
+        self.is_closed = False
+        self._lock = threading.RLock()
+        self._cursors: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._connection = connect(private, limits)
+        paths = sorted({str(part.path) for part in self.parts})
         self._connection.execute(f"set allowed_paths = [{', '.join(map(literal, paths))}]")
         self._connection.execute("set enable_external_access = false")
         self._connection.execute("set lock_configuration = true")
@@ -49,24 +38,26 @@ class Engine:
 
     def cursor(self) -> "duckdb.DuckDBPyConnection":
         """A cursor of its own for one statement."""
-        return self._connection.cursor()
+        with self._lock:
+            if self.is_closed:
+                raise closed_error()
+            cursor = more(self._connection)
+            self._cursors.add(cursor)
+            return cursor
 
     def close(self) -> None:
-        """Give back the memory; cursors that are still open go on."""
-        self._connection.close()
+        """Give back the memory; statements that are running are interrupted."""
+        with self._lock:
+            self.is_closed = True
+            close([*self._cursors, self._connection])
 
 
-def within(timeout: float | None, cursor: "duckdb.DuckDBPyConnection", work: Callable[[], Given]) -> Given:
-    """Do something with a cursor; what takes longer than `timeout` seconds is given up with an error."""
-    import duckdb
+def files_of(runs: Sequence[Parts]) -> dict[str, tuple[Path, ...]]:
+    """By table, the files of all runs."""
+    tables = set().union(*runs)
+    return {table: tuple(part.path for parts in runs for part in parts.get(table, ())) for table in tables}
 
-    if timeout is None:
-        return work()
-    timer = threading.Timer(timeout, cursor.interrupt)
-    timer.start()
-    try:
-        return work()
-    except duckdb.InterruptException as error:
-        raise InputError(f"The statement took longer than {timeout:g} seconds: ask for less of it.") from error
-    finally:
-        timer.cancel()
+
+def closed_error() -> InputError:
+    """For what was asked of a run that has been closed."""
+    return InputError("Expected a run that is open, got one that was closed: take all rows of a result before that.")

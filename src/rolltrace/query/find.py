@@ -1,17 +1,22 @@
-"""Finds the rollouts that a name means in a run of any size, and counts what there is."""
+"""Finds the rollouts that a name means, in a run of any size."""
 
-from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from rolltrace.query.address import choose, unknown_name
+from rolltrace.errors import InputError
+from rolltrace.query.address import MOST_NAMED, ambiguous_groups, ambiguous_rollouts, unknown_name
 from rolltrace.query.run import Run
 from rolltrace.query.tables import literal
+from rolltrace.query.totals import COUNTED
+from rolltrace.trace.numbers import LARGEST_INTEGER
 
-_MOST_CANDIDATES = 10_000
+SHORTEST_PART = 4
+"""A name with fewer letters is no part of an id."""
 _MOST_SUGGESTED_FROM = 1_000
 _COLUMNS = 'id, split, env, iteration, "group", index, attempt, session'
-_GROUP_ADDRESS = "concat_ws('/', split, env, iteration, \"group\")"
+_GROUP = 'split, env, iteration, "group"'
+_GROUP_ADDRESS = "split || '/' || env || '/' || iteration || '/' || \"group\""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -27,51 +32,84 @@ class Head(msgspec.Struct, frozen=True):
     session: str
 
 
-class Totals(msgspec.Struct, frozen=True):
-    """How much there is of a run; of a group that was played again, the latest session counts."""
-
-    rollouts: int
-    """One per index of a group: the last attempt."""
-    groups: int
-    rewarded: int
-    """How many have a finite reward."""
-    mean_reward: float | None
-    """Over those."""
-    stop_reasons: Mapping[str, int]
-    """The most frequent first."""
-    earlier: int
-    """Attempts that were tried again, and rollouts that a later session played again."""
+class _Matches(NamedTuple):
+    total: int
+    first: list[Head]
 
 
-def find_rollouts(run: Run, name: str) -> list[Head]:
-    """The one rollout that `name` means, or all of the group that it means; see `address.choose`."""
-    wanted, ending = literal(name), literal(f"/{name}")
-    whole = f"{_GROUP_ADDRESS} || '/' || index"
-    heads = _heads(
-        run,
-        f"""where id = {wanted} or starts_with(id, {wanted}) or ends_with(id, {wanted})
-            or {whole} = {wanted} or ends_with({whole}, {ending})
-            or {_GROUP_ADDRESS} = {wanted} or ends_with({_GROUP_ADDRESS}, {ending})
-            limit {_MOST_CANDIDATES}""",
-    )
-    if heads:
-        return choose(heads, name, run.path)
+def find_rollouts(run: Run, name: str, limit: int | None = None) -> list[Head]:
+    """The one rollout that `name` means, or all of the group that it means, up to a limit.
+
+    A name is an id, the end of an address such as GROUP/INDEX, the beginning or end of an id, or the end of a group's
+    address. The first of these that is true of exactly one thing is what is meant.
+    """
+    several: list[InputError] = []
+    for find in (_by_id, _by_address, _by_part_of_id):
+        found = find(run, name)
+        if found.total == 1:
+            return found.first
+        if found.total:
+            several.append(InputError(ambiguous_rollouts(found.first, found.total, name, run.path)))
+    groups = _groups(run, name)
+    if groups.total == 1:
+        return _members(run, groups.first[0], limit)
+    if groups.total:
+        several.append(InputError(ambiguous_groups(groups.first, groups.total, name, run.path)))
+    if several:
+        raise several[0]
     count = (run.sql("select count(*) from every_rollout").fetchone() or (0,))[0]
-    raise unknown_name(_heads(run, f"limit {_MOST_SUGGESTED_FROM}"), count, name, run.path)
+    some = _matches(run, COUNTED, limit=_MOST_SUGGESTED_FROM)
+    raise unknown_name(some.first, count, name, run.path)
 
 
-def count_rollouts(run: Run) -> Totals:
-    """What there is, in one look."""
-    every, rollouts, groups, rewarded, mean = run.sql(
-        """select (select count(*) from every_rollout), count(*),
-            count(distinct (run, split, iteration, env, "group")), count(*) filter (isfinite(reward)),
-            avg(reward) filter (isfinite(reward)) from rollouts where not retried"""
-    ).fetchone() or (0, 0, 0, 0, None)
-    reasons = run.sql(
-        "select stop_reason, count(*) as n from rollouts where not retried group by 1 order by n desc, stop_reason"
+def _by_id(run: Run, name: str) -> _Matches:
+    return _matches(run, f"every_rollout where id = {literal(name)}")
+
+
+def _by_address(run: Run, name: str) -> _Matches:
+    """By GROUP/INDEX, with as much before it as is needed; the last attempt of the latest session is meant."""
+    group, slash, index = name.rpartition("/")
+    if not slash or not _is_index(index):
+        return _Matches(0, [])
+    return _matches(run, f'{COUNTED} and "index" = {index} and {_stands_at(group)}')
+
+
+def _by_part_of_id(run: Run, name: str) -> _Matches:
+    if len(name) < SHORTEST_PART:
+        return _Matches(0, [])
+    part = literal(name)
+    return _matches(run, f"every_rollout where starts_with(id, {part}) or ends_with(id, {part})")
+
+
+def _groups(run: Run, name: str) -> _Matches:
+    """A rollout of each group that has this name."""
+    source = f"(select distinct on ({_GROUP}) * from {COUNTED} and {_stands_at(name)})"
+    return _matches(run, source)
+
+
+def _members(run: Run, one: Head, limit: int | None) -> list[Head]:
+    place = " and ".join(
+        f'"{field}" = {literal(getattr(one, field))}' for field in ("split", "env", "iteration", "group")
     )
-    return Totals(rollouts, groups, rewarded, mean, dict(reasons.fetchall()), every - rollouts)
+    return _matches(run, f"{COUNTED} and {place}", limit=limit).first
 
 
-def _heads(run: Run, condition: str) -> list[Head]:
-    return [Head(*row) for row in run.sql(f"select {_COLUMNS} from every_rollout {condition}")]
+def _stands_at(group: str) -> str:
+    """The condition that a group's address is this, or ends with it."""
+    return f"({_GROUP_ADDRESS} = {literal(group)} or ends_with({_GROUP_ADDRESS}, {literal(f'/{group}')}))"
+
+
+def _is_index(text: str) -> bool:
+    """Whether an index is written so."""
+    return (
+        text.isascii() and text.isdigit() and len(text) < 20 and str(int(text)) == text and int(text) < LARGEST_INTEGER
+    )
+
+
+def _matches(run: Run, source: str, limit: int | None = MOST_NAMED) -> _Matches:
+    """How many rollouts there are of a source, and the first of them; one whose line is there twice counts once."""
+    shown = "" if limit is None else f"limit {limit}"
+    rollouts = f"select distinct on (id) {_COLUMNS} from {source}"
+    question = f"select *, count(*) over () from ({rollouts}) order by {_GROUP}, index, id {shown}"
+    rows = run.sql(question).fetchall()
+    return _Matches(rows[0][-1] if rows else 0, [Head(*row[:-1]) for row in rows])

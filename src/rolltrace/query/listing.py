@@ -1,6 +1,5 @@
 """The runs below a directory, with the few numbers that can be had quickly."""
 
-import math
 import os
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,22 +9,17 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.errors import RecordError, RolltraceError, RunNotFoundError
+from rolltrace.errors import RolltraceError, RunNotFoundError
 from rolltrace.query.run import open_run
-from rolltrace.store.cursor import Cursor
-from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES, is_run
-from rolltrace.store.ledger import Ledger, decode_ledger
-from rolltrace.store.problems import Problem
+from rolltrace.query.totals import Totals, ask_totals, read_totals
+from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
+from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.careful import json_encoder
-from rolltrace.trace.numbers import Float, restore_number, wire_number
+from rolltrace.trace.numbers import Float, wire_number
 
 MOST_BYTES = 32_000_000
-"""A run with more bytes of rollouts is not read for a listing: its numbers are those of its cache, or none."""
-
-
-_TAIL = 64_000
-"""How many bytes at the end of a ledger are looked through for its last line."""
+"""A run with more bytes of rollouts is not read for a listing: its numbers are those of its tables, or none."""
 
 
 class State(StrEnum):
@@ -42,7 +36,7 @@ class State(StrEnum):
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a listing. What could not be had quickly is None."""
+    """One run of a listing. What could not be had quickly is None; the rest is as in `totals.Totals`."""
 
     name: str
     """Where it is, from the directory on that was listed."""
@@ -53,49 +47,43 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     written_at: datetime | None
     """When a ledger was last written."""
     state: State
-    rollouts: int
-    """How many the ledgers say were recorded, each attempt counting."""
+    recorded: int
+    """How many lines the ledgers say were written, each attempt of each session counting."""
     lost: int
-    """How many were begun and are not there, in sessions that were closed, or were dropped in any."""
+    """How many rollouts were begun and are not there, as the ledgers tell."""
+    in_doubt: int
+    """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
+    rollouts: int | None = None
+    """How many count: of each place in a group the last attempt of the latest session."""
+    retried: int | None = None
+    superseded: int | None = None
     groups: int | None = None
     envs: tuple[str, ...] | None = None
+    """The most frequent first."""
     policies: tuple[str, ...] | None = None
     mean_reward: Float | None = None
-    """Over the rollouts that have a finite reward."""
+    """Over the rollouts that count and have a finite reward."""
     bytes: int = 0
     """On disk, with all that was derived."""
 
 
-class _Head(msgspec.Struct):
-    """What a listing reads of a rollout."""
+class Listing(msgspec.Struct, frozen=True):
+    """Runs, the newest first."""
 
-    id: str
-    split: str
-    iteration: int
-    env: str
-    group: str
-    policy: str
-    reward: Float | None
+    runs: tuple[Listed, ...]
+    total: int
+    """How many there are, of which these are the newest."""
 
 
-class _Late(msgspec.Struct):
-    """What a listing reads of a score."""
-
-    name: str
-    value: Float | None
-    at: str
-    rollout: str | None = None
-
-
-def list_runs(folder: str | Path) -> list[Listed]:
-    """Every run in or below a directory, the newest first."""
+def list_runs(folder: str | Path, limit: int | None = None) -> Listing:
+    """The runs in or below a directory; with a limit, only the newest are looked into."""
     place = Path(folder)
     if not place.is_dir():
         raise RunNotFoundError(
             f"Expected a directory that holds runs, found {'a file' if place.exists() else 'none'} at {place}."
         )
-    listed = [_describe(path, place) for path in find_runs(place)]
-    return sorted(listed, key=lambda run: (run.created_at is not None, run.created_at or 0, run.path), reverse=True)
+    readers = sorted(map(RunReader, find_runs(place)), key=_age, reverse=True)
+    return Listing(tuple(_describe(reader, place) for reader in readers[:limit]), len(readers))
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
@@ -113,119 +101,56 @@ def encode_listed(listed: Listed) -> bytes:
     return json_encoder.encode(fields)
 
 
-def _describe(path: Path, folder: Path) -> Listed:
-    reader = RunReader(path)
-    ledgers = _last_ledgers(path)
-    lost = sum(
-        sum(ledger.unrecordable.values()) + sum(ledger.dropped.values()) + ledger.in_flight * ledger.closed
-        for ledger in ledgers
-    )
-    state = State.CLOSED if ledgers else State.UNKNOWN
-    if lost:
-        state = State.LOST
-    elif not all(ledger.closed for ledger in ledgers):
-        state = State.OPEN
+def _age(reader: RunReader) -> tuple[bool, float, str]:
+    """Sorts by the time of creation; a run that does not know it is older than all."""
+    info = reader.info
+    return info is not None, 0.0 if info is None else info.created_at.timestamp(), str(reader.path)
+
+
+def _describe(reader: RunReader, folder: Path) -> Listed:
+    ledgers = list(reader.ledgers().values())
+    info, path = reader.info, reader.path
     return Listed(
         name=path.name if path == folder else str(path.relative_to(folder)),
         path=str(path),
-        run=None if reader.info is None else reader.info.id,
-        created_at=None if reader.info is None else reader.info.created_at,
+        run=None if info is None else info.id,
+        created_at=None if info is None else info.created_at,
         written_at=max((ledger.at for ledger in ledgers), default=None),
-        state=state,
-        rollouts=sum(ledger.recorded for ledger in ledgers),
-        lost=lost,
+        state=_state(ledgers),
+        recorded=sum(ledger.recorded for ledger in ledgers),
+        lost=sum(ledger.lost for ledger in ledgers),
+        in_doubt=sum(ledger.in_doubt for ledger in ledgers),
         bytes=_size(path),
-        **_details(path),
+        **_numbers(_totals(path)),
     )
 
 
-def _details(path: Path) -> dict[str, Any]:
-    if _size(path / ROLLOUTS) <= MOST_BYTES:
-        return _read_details(path)
-    if any((path / "cache").glob("rollouts-*.parquet")):
-        try:
-            return _ask_details(path)
-        except RolltraceError:
-            return {}
-    return {}
-
-
-def _read_details(path: Path) -> dict[str, Any]:
-    """Read the head of every rollout, which takes a fraction of reading the rollout."""
-    groups, envs, policies = set(), set(), set()
-    rewards: dict[str, Any] = {}
-    for head in _records(path, ROLLOUTS, _Head):
-        groups.add((head.split, head.iteration, head.env, head.group))
-        envs.add(head.env)
-        policies.add(head.policy)
-        rewards[head.id] = head.reward
-    latest: dict[str, str] = {}
-    for score in _records(path, SCORES, _Late):
-        if score.name == "reward" and score.rollout in rewards and score.at >= latest.get(score.rollout, ""):
-            latest[score.rollout] = score.at
-            rewards[score.rollout] = score.value
-    numbers = [
-        number for value in rewards.values() if value is not None and math.isfinite(number := restore_number(value))
-    ]
-    return {
-        "groups": len(groups),
-        "envs": tuple(sorted(envs)),
-        "policies": tuple(sorted(policies)),
-        "mean_reward": sum(number / len(numbers) for number in numbers) if numbers else None,
-    }
-
-
-def _ask_details(path: Path) -> dict[str, Any]:
-    """Ask the tables, which are there already for a large run."""
-    question = """
-        select count(distinct (split, iteration, env, "group")), list_sort(list(distinct env)),
-            list_sort(list(distinct policy)), avg(reward) filter (isfinite(reward))
-        from rollouts
-    """
-    with open_run(path) as run:
-        row = run.sql(question).fetchone()
-    if row is None:
+def _numbers(totals: Totals | None) -> dict[str, Any]:
+    if totals is None:
         return {}
-    groups, envs, policies, mean = row
-    return {"groups": groups, "envs": tuple(envs or ()), "policies": tuple(policies or ()), "mean_reward": mean}
+    plain = {name: getattr(totals, name) for name in ("rollouts", "retried", "superseded", "groups", "mean_reward")}
+    return plain | {"envs": tuple(totals.envs), "policies": tuple(totals.policies)}
 
 
-def _records(path: Path, folder: str, kind: Any) -> Iterator[Any]:
-    decoder = msgspec.json.Decoder(kind)
-    for _, line in Cursor(path, folder, _pass_over).read():
-        try:
-            yield decoder.decode(line)
-        except (ValueError, RecursionError):
-            continue
+def _state(ledgers: list[Ledger]) -> State:
+    if not ledgers:
+        return State.UNKNOWN
+    if any(ledger.lost for ledger in ledgers):
+        return State.LOST
+    return State.CLOSED if all(ledger.closed for ledger in ledgers) else State.OPEN
 
 
-def _pass_over(problem: Problem) -> None:
-    """A listing does not tell what cannot be read; `rolltrace check` does."""
-
-
-def _last_ledgers(path: Path) -> list[Ledger]:
-    """The last ledger of each session, from the ends of the files: a session that takes long writes very many."""
-    latest: dict[str, Ledger] = {}
-    for file in (path / LEDGER).glob("*.jsonl"):
-        ledger = _last_ledger(file)
-        if ledger is not None and (ledger.session not in latest or ledger.at >= latest[ledger.session].at):
-            latest[ledger.session] = ledger
-    return list(latest.values())
-
-
-def _last_ledger(file: Path) -> Ledger | None:
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
-            lines = stream.read(_TAIL).splitlines(keepends=True)
-    except OSError:
+def _totals(path: Path) -> Totals | None:
+    """What the run comes to, where that can be had quickly."""
+    if _size(path / ROLLOUTS) <= MOST_BYTES:
+        return read_totals(path)
+    if not any((path / CACHE).glob("rollouts-*.parquet")):
         return None
-    for line in reversed(lines):
-        try:
-            return decode_ledger(line)
-        except RecordError:
-            continue  # torn, or cut where reading began
-    return None
+    try:
+        with open_run(path) as run:
+            return ask_totals(run)
+    except RolltraceError:
+        return None
 
 
 def _size(folder: Path) -> int:

@@ -2,6 +2,10 @@
 
 import contextlib
 import os
+import re
+import shutil
+import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +14,24 @@ import msgspec
 
 from rolltrace.query.rows import Facts
 from rolltrace.query.tables import LAYOUT, literal
+from rolltrace.store.layout import CACHE
 from rolltrace.store.segment import sync_folder
+from rolltrace.trace.draft import new_id
 
 if TYPE_CHECKING:
     import duckdb
 
-CACHE = "cache"
+__all__ = ["CACHE", "KEY", "Label", "Part", "Ranges", "chain", "find_parts", "is_sound", "keep_part", "parquet_files"]
+
 KEY = "rolltrace"
 """The key of a Parquet file's own metadata under which a part says what it is."""
 
 Ranges = dict[str, tuple[int, int]]
 """By file, from which byte and up to which, uncompressed."""
+
+_ABANDONED_SECONDS = 3600
+_READ_BYTES = 1 << 20
+_CHECKSUM = re.compile(r"[a-z_]+-[0-9a-f]+-([0-9a-f]{8})\.parquet")
 
 
 class Label(msgspec.Struct, kw_only=True):
@@ -72,14 +83,33 @@ def chain(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[list[Part], 
     return chosen, covered
 
 
-def place_part(unfinished: Path, run: Path, table: str, name: str) -> Path:
-    """Put a finished file into the run's cache under its name, so that nobody ever sees half of it."""
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    path = run / CACHE / f"{table}-{name}.parquet"
-    unfinished.replace(path)
-    sync_folder(path.parent)
-    return path
+def keep_part(part: Part, run: Path) -> Part:
+    """Put a copy of a part into the run's cache, so that nobody ever sees half of it."""
+    folder, name = run / CACHE, f"{part.label.table}-{new_id()}"
+    unfinished = folder / f".{name}.parquet"
+    folder.mkdir(exist_ok=True)
+    _delete_abandoned(folder)
+    try:
+        shutil.copyfile(part.path, unfinished)
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        path = folder / f"{name}-{_checksum(unfinished):08x}.parquet"
+        unfinished.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    return Part(path, part.label)
+
+
+def is_sound(path: Path) -> bool:
+    """Whether a file has the bytes that were written; of one outside a cache, whether it is there."""
+    named = _CHECKSUM.fullmatch(path.name)
+    try:
+        return path.is_file() if named is None else _checksum(path) == int(named[1], 16)
+    except OSError:
+        return False
 
 
 def remove_others(kept: Iterable[Path], existing: Iterable[Path]) -> None:
@@ -92,11 +122,12 @@ def remove_others(kept: Iterable[Path], existing: Iterable[Path]) -> None:
 
 
 def parquet_files(run: Path) -> list[Path]:
-    """Every Parquet file of the run's cache, sound or not."""
+    """Every finished Parquet file of the run's cache, sound or not; hidden ones are on their way."""
     try:
-        return sorted(path for path in (run / CACHE).iterdir() if path.suffix == ".parquet" and path.is_file())
+        paths = list((run / CACHE).iterdir())
     except OSError:
         return []
+    return sorted(path for path in paths if path.suffix == ".parquet" and path.name[0] != "." and path.is_file())
 
 
 def _read_part(path: Path, connection: "duckdb.DuckDBPyConnection") -> Part | None:
@@ -106,6 +137,8 @@ def _read_part(path: Path, connection: "duckdb.DuckDBPyConnection") -> Part | No
         query = f"select decode(value) from parquet_kv_metadata({literal(path)}) where decode(key) = {literal(KEY)}"
         row = connection.execute(query).fetchone()
         label = msgspec.json.decode(row[0], type=Label) if row is not None else None
+    except duckdb.InterruptException:
+        raise
     except (duckdb.Error, ValueError):
         return None
     if label is None or label.layout != LAYOUT or not path.name.startswith(f"{label.table}-"):
@@ -116,3 +149,19 @@ def _read_part(path: Path, connection: "duckdb.DuckDBPyConnection") -> Part | No
 def _fits(part: Part, covered: Mapping[str, int]) -> bool:
     ranges = part.label.ranges
     return bool(ranges) and all(covered.get(file, 0) == first for file, (first, _) in ranges.items())
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _delete_abandoned(folder: Path) -> None:
+    """Delete what processes that died were copying; a copy that is being made is written to all the time."""
+    for path in folder.glob(".*.parquet"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                path.unlink()

@@ -1,17 +1,21 @@
 """What a statement gave: rows, or a frame of a library that is installed."""
 
 import importlib
-import itertools
-import sys
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rolltrace.errors import InputError
-from rolltrace.query.engine import within
+from rolltrace.errors import InputError, StorageError
+from rolltrace.query.clock import Clock
+from rolltrace.query.engine import Engine, closed_error
+from rolltrace.query.statement import Statement
 
 if TYPE_CHECKING:
     import duckdb
+
+    from rolltrace.query.database import Database
 
 Given = TypeVar("Given")
 Row = tuple[Any, ...]
@@ -21,92 +25,126 @@ _ROWS_SHOWN = 20
 
 
 class Result:
-    """The rows of one statement. Each way to take them runs anew from the first row."""
+    """The rows of one statement, which is run when the first of them is asked for.
 
-    def __init__(
-        self,
-        sql: str,
-        open_cursor: "Callable[[], duckdb.DuckDBPyConnection]",
-        recover: "Callable[[duckdb.Error, int], None]",
-        timeout: float | None = None,
-    ) -> None:
-        self._sql = sql
-        self._open_cursor = open_cursor
-        self._recover = recover
-        self._timeout = timeout
-        self._begun: duckdb.DuckDBPyConnection | None = self._do(lambda cursor: cursor.execute(sql))
-        described = self._begun.description or []
-        self.columns = tuple(str(column[0]) for column in described)
+    Rows are given once: whatever takes some goes on where the one before stopped. A frame has all of them.
+    """
+
+    def __init__(self, statement: Statement, database: "Database", timeout: float | None = None) -> None:
+        self._statement = statement
+        self._database = database
+        self._clock = Clock(timeout)
+        self._engine: Engine | None = None
+        self._rows: duckdb.DuckDBPyConnection | None = None
+        self._ahead: deque[Row] = deque()
+        self._has_given = False
+        self._is_over = False
+        relation = self._do(self._bind)
+        self.columns = tuple(map(str, relation.columns))
         """The names of the columns."""
-        self.types = tuple(str(column[1]) for column in described)
+        self.types = tuple(map(str, relation.types))
         """Their types, as SQL names them."""
 
-    def fetchall(self) -> list[Row]:
-        """Every row."""
-        return self._do(lambda cursor: self._begin(cursor).fetchall())
-
     def fetchone(self) -> Row | None:
-        """The first row, or None where there is none."""
-        return self._do(lambda cursor: self._begin(cursor).fetchone())
+        """The next row, or None where there is none any more."""
+        rows = self.fetchmany(1)
+        return rows[0] if rows else None
 
     def fetchmany(self, count: int) -> list[Row]:
-        """The first rows."""
-        return self._do(lambda cursor: self._begin(cursor).fetchmany(count))
+        """The next rows."""
+        while len(self._ahead) < count and self._fetch_ahead(max(count - len(self._ahead), _ROWS_AT_ONCE)):
+            pass
+        self._has_given = True
+        return [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
+
+    def fetchall(self) -> list[Row]:
+        """All rows from the next on."""
+        return list(self)
 
     def dicts(self) -> Iterator[dict[str, Any]]:
-        """Each row by the names of its columns."""
+        """Each row from the next on by the names of its columns."""
         names = unique_names(self.columns)
         return (dict(zip(names, row, strict=True)) for row in self)
 
     def arrow(self) -> Any:
-        """The rows as an Arrow table; needs pyarrow."""
+        """All rows as an Arrow table; needs pyarrow."""
         _require("pyarrow")
-        return self._do(lambda cursor: cursor.sql(self._sql).to_arrow_table())
+        return self._do(lambda cursor: self._bind(cursor).to_arrow_table())
 
     def pandas(self) -> Any:
-        """The rows as a pandas frame; needs pandas."""
+        """All rows as a pandas frame; needs pandas."""
         _require("pandas", "numpy")
-        return self._do(lambda cursor: cursor.sql(self._sql).df())
+        return self._do(lambda cursor: self._bind(cursor).df())
 
     def polars(self) -> Any:
-        """The rows as a Polars frame; needs polars and pyarrow."""
+        """All rows as a Polars frame; needs polars and pyarrow."""
         _require("polars", "pyarrow")
         return importlib.import_module("polars").from_arrow(self.arrow())
 
     def __iter__(self) -> Iterator[Row]:
-        given = 0
-        for attempt in itertools.count(1):
-            try:
-                cursor = self._begin(self._open_cursor())
-                while rows := within(self._timeout, cursor, partial(cursor.fetchmany, _ROWS_AT_ONCE)):
-                    yield from rows
-                    given += len(rows)
-                return
-            except _duckdb().Error as error:
-                # Rows that were given cannot be taken back, and another run may order them differently.
-                self._recover(error, attempt if not given else sys.maxsize)
+        while self._ahead or self._fetch_ahead(_ROWS_AT_ONCE):
+            self._has_given = True
+            yield self._ahead.popleft()
 
     def __repr__(self) -> str:
-        rows = self.fetchmany(_ROWS_SHOWN + 1)
-        texts = [self.columns, *(tuple(map(_shown, row)) for row in rows[:_ROWS_SHOWN])]
+        if len(self._ahead) <= _ROWS_SHOWN:
+            self._fetch_ahead(_ROWS_AT_ONCE)
+        rows = list(islice(self._ahead, _ROWS_SHOWN))
+        texts = [self.columns, *(tuple(map(_shown, row)) for row in rows)]
         widths = [max(len(text[place]) for text in texts) for place in range(len(self.columns))]
         lines = ["  ".join(map(str.ljust, text, widths)).rstrip() for text in texts]
-        return "\n".join(lines + ["…"] * (len(rows) > _ROWS_SHOWN))
+        return "\n".join(lines + ["…"] * (len(self._ahead) > _ROWS_SHOWN))
 
-    def _begin(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
-        """A cursor at the first row: that of the beginning, or else the one that is given."""
-        begun, self._begun = self._begun, None
-        return begun or cursor.execute(self._sql)
+    def _fetch_ahead(self, count: int) -> bool:
+        """Take rows from the engine, to be given later; whether there were any."""
+        if self._is_over:
+            return False
+        rows = self._do(lambda cursor: self._begun(cursor).fetchmany(count), self._rows)
+        self._ahead.extend(rows)
+        if not rows:  # nothing more is needed of the engine
+            self._is_over, self._rows, self._engine = True, None, None
+        return bool(rows)
 
-    def _do(self, work: "Callable[[duckdb.DuckDBPyConnection], Given]") -> Given:
-        """What `work` makes of a fresh cursor; where a part of the tables vanished or is damaged, of another."""
-        for attempt in itertools.count(1):
+    def _begun(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
+        if self._rows is None:
+            self._rows = cursor.execute(self._statement.sql, self._statement.parameters)
+        return self._rows
+
+    def _bind(self, cursor: "duckdb.DuckDBPyConnection") -> Any:
+        """The statement, checked by the engine and not run yet."""
+        return cursor.sql(self._statement.sql, params=self._statement.parameters)
+
+    def _do(
+        self,
+        work: "Callable[[duckdb.DuckDBPyConnection], Given]",
+        begun: "duckdb.DuckDBPyConnection | None" = None,
+    ) -> Given:
+        """What `work` makes of a cursor; where a part of the tables vanished or is damaged, of another engine's."""
+        import duckdb
+
+        while True:
+            engine = self._open_engine()
             try:
-                cursor = self._open_cursor()
-                return within(self._timeout, cursor, partial(work, cursor))
-            except _duckdb().Error as error:
-                self._recover(error, attempt)
-        raise AssertionError
+                cursor = begun or engine.cursor()
+                with self._clock.running(cursor.interrupt):
+                    return work(cursor)
+            except duckdb.Error as error:
+                self._database.recover(error, engine)
+                if self._has_given:  # rows cannot be taken back, and another run may order them differently
+                    raise StorageError(
+                        "A file of the tables was lost while rows were being read: ask again."
+                    ) from error
+                self._engine, self._rows, begun = None, None, None
+                self._ahead.clear()
+
+    def _open_engine(self) -> Engine:
+        if self._database.process != os.getpid():
+            raise InputError("Expected a result of this process, got one of the process that it was forked from.")
+        if self._database.is_closed:
+            raise closed_error()
+        if self._engine is None:
+            self._engine = self._database.engine(self._statement.tables, self._clock)
+        return self._engine
 
 
 def unique_names(columns: Sequence[str]) -> list[str]:
@@ -119,12 +157,6 @@ def unique_names(columns: Sequence[str]) -> list[str]:
             name = f"{column}_{count}"
         names.append(name)
     return names
-
-
-def _duckdb() -> Any:
-    import duckdb
-
-    return duckdb
 
 
 def _require(*packages: str) -> None:

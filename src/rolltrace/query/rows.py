@@ -8,10 +8,10 @@ import msgspec
 
 from rolltrace.errors import RecordError
 from rolltrace.store.cursor import Place
+from rolltrace.trace.numbers import LARGEST_INTEGER
 from rolltrace.trace.rollout import FORMAT_VERSION, Moment
 
-_LIMIT = 2**63
-Integer = Annotated[int, msgspec.Meta(ge=-_LIMIT, le=_LIMIT - 1)] | None
+Integer = Annotated[int, msgspec.Meta(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER - 1)] | None
 """What a column of 64 bits can hold; a larger one is left out of the table, and stays in the record."""
 Real = float | Literal["NaN", "Infinity", "-Infinity"] | None
 Numbers = dict[str, float | bool | Literal["NaN", "Infinity", "-Infinity"]]
@@ -143,6 +143,29 @@ class _MessagesLine(msgspec.Struct, kw_only=True):
     steps: list[_StepResponse] = []
 
 
+class _Call(msgspec.Struct, kw_only=True):
+    role: str
+    policy: str
+    prompt: msgspec.Raw = _NULL
+    reply: _Said | None = None
+    step: Integer = None
+    policy_version: int | str | None = None
+    raw: str | None = None
+    error: _Failure | None = None
+    usage: _Usage | None = None
+    seconds: Real = None
+
+
+class _CallsLine(msgspec.Struct, kw_only=True):
+    v: Version
+    id: str
+    run: str
+    split: str = "train"
+    iteration: Integer = 0
+    env: str
+    calls: list[_Call] = []
+
+
 class _GroupKey(msgspec.Struct):
     split: str
     iteration: Integer
@@ -250,6 +273,24 @@ def message_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
         })  # fmt: skip
 
 
+def call_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
+    """One row for each model call of a rollout that is not a turn of the policy."""
+    record = _read(_calls_decoder, line)
+    for position, call in enumerate(record.calls):
+        facts.rows += 1
+        usage, error = call.usage, call.error
+        yield _encoder.encode({
+            "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
+            "env": record.env, "position": position, "step": call.step, "role": call.role, "policy": call.policy,
+            "policy_version": _text(call.policy_version), "prompt": call.prompt,
+            "reply": call.reply and call.reply.content, "raw": call.raw,
+            "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,
+            "seconds": call.seconds,
+            "error_layer": error and error.layer, "error_type": error and error.type,
+            "error_message": error and error.message,
+        })  # fmt: skip
+
+
 def score_rows(line: bytes, place: Place, facts: Facts) -> Iterator[bytes]:
     """One row for a score."""
     record = _read(_score_decoder, line)
@@ -271,12 +312,14 @@ MAKE_ROWS: dict[str, Callable[[bytes, Place, Facts], Iterator[bytes]]] = {
     "rollouts": rollout_rows,
     "steps": step_rows,
     "messages": message_rows,
+    "calls": call_rows,
     "scores": score_rows,
 }
 
 _rollout_decoder = msgspec.json.Decoder(_RolloutLine)
 _steps_decoder = msgspec.json.Decoder(_StepsLine)
 _messages_decoder = msgspec.json.Decoder(_MessagesLine)
+_calls_decoder = msgspec.json.Decoder(_CallsLine)
 _score_decoder = msgspec.json.Decoder(_ScoreLine)
 
 
@@ -303,7 +346,7 @@ def _tamed(value: Any, name: str) -> Any:
         return {key: _tamed(item, name if name in _MAPS else key) for key, item in value.items()}
     if isinstance(value, list):
         return [_tamed(item, name) for item in value]
-    if type(value) is not int or -_LIMIT <= value < _LIMIT:
+    if type(value) is not int or -LARGEST_INTEGER <= value < LARGEST_INTEGER:
         return value
     if name not in _MAPS:
         return None
@@ -323,7 +366,7 @@ def _text(value: int | str | None) -> str | None:
 
 def _sum(values: list[Any]) -> int | None:
     total = sum(value for value in values if value is not None)
-    return total if -_LIMIT <= total < _LIMIT else None
+    return total if -LARGEST_INTEGER <= total < LARGEST_INTEGER else None
 
 
 def _at(items: list[Any], index: int | None) -> Any:

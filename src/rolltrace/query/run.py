@@ -1,34 +1,41 @@
 """Opens a run, or many at once, for reading: records by id, and tables by SQL."""
 
 import contextlib
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Literal, Self, overload
 
 from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownNameError
-from rolltrace.query.database import Database, check_memory
-from rolltrace.query.engine import MEMORY
+from rolltrace.query.connection import MEMORY, THREADS, Limits
+from rolltrace.query.database import Database
+from rolltrace.query.follow import Stop, follow
 from rolltrace.query.lines import LineReader
+from rolltrace.query.parameters import Parameters
 from rolltrace.query.result import Result
 from rolltrace.query.statement import Statement
 from rolltrace.store.cursor import Place
 from rolltrace.store.layout import RUN_FILE, RunInfo, is_run
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.problems import Problem
+from rolltrace.store.problems import Problem, Problems
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 
-def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY) -> "Run":
-    """The run at `path`; a directory that holds runs, or several paths, are all of them as one."""
-    check_memory(memory)
+def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, threads: int = THREADS) -> "Run":
+    """The run at `path`; a directory that holds runs, or several paths, are all of them as one.
+
+    `memory` and `threads` are what statements may take.
+    """
+    limits = Limits(memory, threads)
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     found = [run for place in paths for run in _runs_at(place)]
     if not found:
         raise InputError("Expected at least one run to open, got none.")
-    return Run([RunReader(run) for run in found], memory)
+    return Run([RunReader(run) for run in found], limits)
 
 
 def _runs_at(place: Path) -> list[Path]:
@@ -49,9 +56,10 @@ def _runs_at(place: Path) -> list[Path]:
 class Run:
     """One run, or several as one; what is written meanwhile is there at the next question."""
 
-    def __init__(self, readers: Sequence[RunReader], memory: str = MEMORY) -> None:
+    def __init__(self, readers: Sequence[RunReader], limits: Limits | None = None) -> None:
         self._readers = tuple(readers)
-        self._memory = memory
+        self._limits = limits
+        self._problems = Problems()
         self._opened: Database | None = None
 
     @property
@@ -72,12 +80,14 @@ class Run:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read so far, each once."""
-        own = tuple(self._opened.problems) if self._opened is not None else ()
-        return tuple(dict.fromkeys([*(problem for reader in self._readers for problem in reader.problems), *own]))
+        found = [problem for reader in self._readers for problem in reader.problems]
+        return tuple(dict.fromkeys([*found, *self._problems.all()]))
 
     def get(self, rollout: str) -> Rollout:
         """The rollout of this id, with all its messages and steps."""
-        for reader in self._readers[:-1]:
+        # What was looked through before answers at once; only then is every run looked through.
+        likely = [reader for reader in self._readers if len(self._readers) > 1 and reader.offsets.knows(rollout)]
+        for reader in (*likely, *self._readers[:-1]):
             try:
                 return reader.get(rollout)
             except UnknownNameError:
@@ -85,23 +95,28 @@ class Run:
         return self._readers[-1].get(rollout)
 
     def rollouts(
-        self, where: str | None = None, order_by: str | None = None, limit: int | None = None
+        self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> Iterator[Rollout]:
         """Whole rollouts of the table `rollouts`, one by one; by default all, in the order of the files.
 
-        `where` and `order_by` are SQL expressions over its columns.
+        `where` and `order_by` are SQL expressions over its columns; the first `offset` are left out.
         """
-        return self._rollouts_at(self._places("rollouts", where, order_by, limit))
+        return self._rollouts_at(self._places("rollouts", where, order_by, limit, offset))
 
     def scores(
-        self, where: str | None = None, order_by: str | None = None, limit: int | None = None
+        self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> Iterator[Score]:
         """Scores, one by one: as `rollouts`, of the table `scores`."""
-        return self._scores_at(self._places("scores", where, order_by, limit))
+        return self._scores_at(self._places("scores", where, order_by, limit, offset))
 
-    def sql(self, sql: str, timeout: float | None = None) -> Result:
-        """The answer to one SELECT over the tables of `docs/tables.md`; it reads, and can do nothing else."""
-        return self._result(self._database.check(sql), timeout)
+    def sql(self, sql: str, parameters: Parameters = None, timeout: float | None = None) -> Result:
+        """The answer to one SELECT over the tables of `docs/tables.md`; it reads, and can do nothing else.
+
+        `parameters` are the values of `?`, as a list, or of `$name`, as a mapping. Where all that is done for the
+        statement takes longer than `timeout` seconds, it is given up.
+        """
+        database = self._database
+        return Result(database.check(sql, parameters), database, timeout)
 
     def ledgers(self) -> dict[str, Ledger]:
         """The last ledger of each session."""
@@ -114,18 +129,31 @@ class Run:
                 return reader.blob(name)
         return self._readers[-1].blob(name)
 
-    def follow(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        """Records as they are written; as `RunReader.follow`, for one run."""
-        if len(self._readers) != 1:
-            raise InputError(f"Expected one run to follow, got {len(self._readers)}: open them one by one.")
-        followed: Iterator[Any] = self._readers[0].follow(*arguments, **options)
-        return followed
+    @overload
+    def follow(
+        self, kind: Literal["rollouts"], *, stop: Stop | None = ..., seconds: float = ...
+    ) -> Iterator[Rollout]: ...
+    @overload
+    def follow(self, kind: Literal["scores"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Score]: ...
+    @overload
+    def follow(self, kind: Literal["ledger"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Ledger]: ...
+    def follow(
+        self, kind: Literal["rollouts", "scores", "ledger"], *, stop: Stop | None = None, seconds: float = 0.5
+    ) -> Iterator[Rollout] | Iterator[Score] | Iterator[Ledger]:
+        """The records that are there, and then those that come, looking every so many seconds.
+
+        It ends when `stop` is set, after all that was written before that.
+        """
+        return follow(self._readers, kind, stop or threading.Event(), seconds, self._problems)
 
     def close(self) -> None:
         """Give back memory and files; asking again opens them again."""
-        opened, self._opened = self._opened, None
+        with _opening:
+            opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
+        for reader in self._readers:
+            reader.close()
 
     def __enter__(self) -> Self:
         return self
@@ -140,22 +168,22 @@ class Run:
 
     @property
     def _database(self) -> Database:
-        if self._opened is None:
-            self._opened = Database(self._readers, self._memory)
-        return self._opened
+        with _opening:
+            if self._opened is None or self._opened.process != os.getpid():
+                self._opened = Database(self._readers, self._limits, self._problems)
+            return self._opened
 
-    def _result(self, statement: Statement, timeout: float | None) -> Result:
-        database = self._database
-        return Result(statement.sql, lambda: database.engine(statement.tables).cursor(), database.recover, timeout)
-
-    def _places(self, table: str, where: str | None, order_by: str | None, limit: int | None) -> Result:
+    def _places(self, table: str, where: str | None, order_by: str | None, limit: int | None, offset: int) -> Result:
         """Where the lines of a table are."""
-        if limit is not None and limit < 0:
-            raise InputError(f"Expected a limit of 0 or more, got {limit}.")
-        statement = self._database.check_expressions(table, where, order_by)
+        for name, number in (("a limit", limit or 0), ("an offset", offset)):
+            if number < 0:
+                raise InputError(f"Expected {name} of 0 or more, got {number}.")
+        database = self._database
+        statement = database.check_expressions(table, where, order_by)
         sql = statement.sql if order_by is not None else f"{statement.sql} order by run, _file, _offset"
         sql += "" if limit is None else f" limit {limit:d}"
-        return self._result(Statement(sql, statement.tables | {table}), None)
+        sql += "" if not offset else f" offset {offset:d}"
+        return Result(Statement(sql, statement.tables | {table}), database)
 
     def _rollouts_at(self, places: Result) -> Iterator[Rollout]:
         """The rollouts whose lines are at these places."""
@@ -182,3 +210,15 @@ class Run:
             )
             for reader in self._readers
         }
+
+
+_opening = threading.Lock()
+
+
+def _open_anew() -> None:
+    """In a forked process, nobody is left who would give back the lock."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_open_anew)

@@ -14,16 +14,18 @@ from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.freeform import plain_mapping
+from rolltrace.trace.numbers import LARGEST_INTEGER
 
 if TYPE_CHECKING:
     import duckdb
 
-_LIMIT = 2**63
-
 
 def small_rows(reader: RunReader, table: str) -> bytes:
     """All rows of a small table of one run, as lines of JSON."""
-    rows = [_run_row(reader.path, reader.info)] if table == "runs" else list(map(_ledger_row, _ledgers(reader)))
+    if table == "runs":
+        rows = [_run_row(reader.path, reader.info)]
+    else:
+        rows = [_ledger_row(ledger) for ledger in reader.ledgers().values()]
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
@@ -42,10 +44,6 @@ def small_part(rows: bytes, table: str, path: Path, connection: "duckdb.DuckDBPy
     return Part(path, label)
 
 
-def _ledgers(reader: RunReader) -> list[Ledger]:
-    return list(reader.ledgers().values())
-
-
 def _run_row(path: Path, info: RunInfo | None) -> dict[str, Any]:
     row: dict[str, Any] = {"path": str(path).encode(errors="replace").decode()}
     if info is not None:
@@ -60,13 +58,13 @@ def _run_row(path: Path, info: RunInfo | None) -> dict[str, Any]:
 
 
 def _ledger_row(ledger: Ledger) -> dict[str, Any]:
-    row = {name: _fitting(getattr(ledger, name)) for name in SMALL["ledger"] if name not in ("at", "lost")}
-    lost = sum(ledger.unrecordable.values()) + sum(ledger.dropped.values()) + ledger.in_flight * ledger.closed
-    return row | {"at": ledger.at.astimezone(UTC).replace(tzinfo=None).isoformat(), "lost": _fitting(lost)}
+    """Every column is a field of the ledger, or one of its properties."""
+    row = {name: _fitting(getattr(ledger, name)) for name in SMALL["ledger"] if name != "at"}
+    return row | {"at": ledger.at.astimezone(UTC).replace(tzinfo=None).isoformat()}
 
 
 def _fitting(value: Any) -> Any:
     """The value as a column of 64 bits can hold it, or nothing."""
     if isinstance(value, dict):
         return {name: _fitting(count) for name, count in value.items()}
-    return None if type(value) is int and not -_LIMIT <= value < _LIMIT else value
+    return None if type(value) is int and not -LARGEST_INTEGER <= value < LARGEST_INTEGER else value

@@ -2,20 +2,19 @@
 
 import contextlib
 import itertools
-import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolltrace.errors import RecordError
-from rolltrace.query.build import Batches, copy, earliest, finish, finished_rollouts, ranges_between, read_files
-from rolltrace.query.parts import CACHE, Label, Part, Ranges, chain, find_parts, place_part
+from rolltrace.query.build import Batch, copy, finished_rollouts, no_rows, ranges_between, read_files
+from rolltrace.query.clock import Clock
+from rolltrace.query.parts import CACHE, Label, Part, Ranges, chain, find_parts, is_sound, keep_part
 from rolltrace.query.rows import Facts
 from rolltrace.query.tables import FOLDER_OF, RAW, quoted
 from rolltrace.store.cursor import Cursor
+from rolltrace.store.files import scan_segments
 from rolltrace.store.problems import Problem
-from rolltrace.trace.draft import new_id
 
 if TYPE_CHECKING:
     import duckdb
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 KEEP_BYTES = 32 << 20
 """A part made from so many bytes of lines is worth keeping in the run's cache."""
 
-MOST_SMALL_PARTS = 8
-"""More small parts of a table than this are made into one."""
+MERGE_BYTES = 256 << 20
+"""Parts are made into one only up to so many bytes of lines, so that no question waits long for it."""
 
 OpenCursor = Callable[[str, dict[str, int]], Cursor]
 
@@ -42,98 +41,80 @@ class RunTables:
     ) -> None:
         self.run = run
         self.parts: dict[str, list[Part]] = {}
+        """By table, in the order in which they were made."""
         self.covered: dict[str, dict[str, int]] = {}
-        self.uses_cache = True
+        """By table, how far each file was read."""
         self._private = private
         self._connection = connection
         self._open_cursor = open_cursor
+        self._cursors: dict[str, Cursor] = {}
         self._report = report
         self._numbers = itertools.count()
-        private.mkdir(exist_ok=True)
+        self._unsound: set[Path] = set()
+        self._may_keep = True
+        private.mkdir(parents=True, exist_ok=True)
 
-    def forget(self, uses_cache: bool) -> None:
-        """Begin anew, because a file of the cache vanished or is damaged."""
-        self.parts.clear()
-        self.covered.clear()
-        self.uses_cache = uses_cache
-
-    def refresh(self, tables: Iterable[str]) -> None:
-        """Read what is new of these tables."""
+    def refresh(self, tables: Iterable[str], clock: Clock) -> None:
+        """Read what is new of these tables; what was read when the time is over need not be read again."""
         wanted = [table for table in tables if table in RAW]
-        unknown = [table for table in wanted if table not in self.parts]
-        found = find_parts(self.run, unknown, self._connection) if self.uses_cache and unknown else {}
-        for table in unknown:
-            sizes = segment_sizes(self.run, FOLDER_OF[table])
-            self.parts[table], self.covered[table] = chain(found.get(table, []), sizes)
+        self._begin([table for table in wanted if table not in self.parts])
         for folder in sorted({FOLDER_OF[table] for table in wanted}):
-            self._read(folder, [table for table in wanted if FOLDER_OF[table] == folder])
+            for group in self._in_step([table for table in wanted if FOLDER_OF[table] == folder]):
+                self._read(folder, group, clock)
         for table in wanted:
-            self._join_small_parts(table)
+            self._join_parts(table, clock)
+            self.parts[table] = [self._kept(part) for part in self.parts[table]]
 
     def group_parts(self) -> list[Part]:
         """Groups that were made before, for whoever finds that they still fit."""
-        if not self.uses_cache:
-            return []
         if "groups" not in self.parts:
-            self.parts |= find_parts(self.run, ["groups"], self._connection)
+            self.parts |= self._find(["groups"])
         return list(self.parts["groups"])
 
-    def _read(self, folder: str, tables: list[str]) -> None:
-        cursor = self._open_cursor(folder, earliest([self.covered[table] for table in tables]))
-        batches = {table: Batches(table, self._private, self._connection) for table in tables}
-        for place, line in cursor.read():
-            for table in tables:
-                if place.offset >= self.covered[table].get(place.file, 0):
-                    try:
-                        batches[table].add(line, place)
-                    except RecordError as error:
-                        self._report(Problem(f"{place.file}.jsonl", place.offset, str(error)))
-        for table in tables:
-            ranges = ranges_between(self.covered[table], cursor.covered)
-            if batches[table].facts.rows:
-                self.parts[table].append(self._finish(batches[table], table, ranges))
-            self.covered[table] |= {file: last for file, (_, last) in ranges.items()}
-
-    def _finish(self, batches: Batches, table: str, ranges: Ranges) -> Part:
-        part = finish(self._connection, batches, table, self.private_path(table), ranges)
-        return self.keep(part) if part.size >= KEEP_BYTES and self.uses_cache else part
+    def drop_unsound(self) -> bool:
+        """Forget parts that vanished or are damaged, and nothing else; whether there were any."""
+        bad = {part.path for parts in self.parts.values() for part in parts if not is_sound(part.path)}
+        self._unsound |= bad
+        for path in bad:  # of no use to anybody
+            with contextlib.suppress(OSError):
+                path.unlink()
+        for table, parts in self.parts.items():
+            if bad & {part.path for part in parts}:
+                self._start(table, [part for part in parts if part.path not in bad])
+        return bool(bad)
 
     def keep(self, part: Part) -> Part:
         """Move a part into the run's cache; where that cannot be written to, it stays private."""
-        table, name = part.label.table, new_id()
-        unfinished = self.run / CACHE / f".{table}-{name}.parquet"
-        try:
-            unfinished.parent.mkdir(exist_ok=True)
-            shutil.copyfile(part.path, unfinished)
-            kept = place_part(unfinished, self.run, table, name)
-        except OSError:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
-            return part
-        part.path.unlink()
-        return Part(kept, part.label)
+        if self._is_private(part) and self._may_keep:
+            try:
+                return keep_part(part, self.run)
+            except OSError:
+                self._may_keep = False
+        return part
 
     def merge(
         self,
-        parts: list[Part],
-        covered: dict[str, int] | None = None,
+        table: str,
+        parts: Sequence[Part],
+        ranges: Ranges | None = None,
         scores: dict[str, int] | None = None,
         rewards: str | None = None,
     ) -> Part:
         """Parts as one, in the private folder.
 
-        `covered` says what they cover, where that is all up to there; `rewards` is a table of the rewards that scores
-        gave, and `scores` says how far scores were read for it.
+        `ranges` says what they stand for, where lines without rows are around them; `rewards` is a table of the
+        rewards that scores gave, and `scores` says how far scores were read for it.
         """
-        table = parts[0].label.table
         facts = Facts()
         for part in parts:
             facts.absorb(part.label.facts)
-        columns = ", ".join(map(quoted, RAW[table]))
-        query = f"select {columns} from {read_files(part.path for part in parts)}"
+        query = no_rows(RAW[table])
+        if parts:
+            columns = ", ".join(map(quoted, RAW[table]))
+            query = f"select {columns} from {read_files(part.path for part in parts)}"
         if table == "rollouts":
             query = finished_rollouts(self._connection, f"({query})", facts, rewards)
-        ranges = _joined_ranges(parts) if covered is None else ranges_between({}, covered)
+        ranges = _joined_ranges(parts) if ranges is None else ranges
         label = Label(table=table, ranges=ranges, facts=facts, scores=scores or {})
         path = self.private_path(table)
         copy(self._connection, query, path, label)
@@ -143,12 +124,110 @@ class RunTables:
         """A fresh place outside the run."""
         return self._private / f"{table}-part-{next(self._numbers)}.parquet"
 
-    def _join_small_parts(self, table: str) -> None:
-        small = [part for part in self.parts[table] if part.path.parent == self._private]
-        if len(small) > MOST_SMALL_PARTS:
-            others = [part for part in self.parts[table] if part.path.parent != self._private]
-            self.parts[table] = [*others, self.merge(small)]
-            # The files of `small` stay until the folder goes: a result that is still being read may need them.
+    def remove_unused(self, used: set[Path]) -> None:
+        """Delete private files that are neither used elsewhere nor parts any more."""
+        used = used | {part.path for parts in self.parts.values() for part in parts}
+        for path in self._private.glob("*.parquet"):
+            if path not in used:
+                path.unlink(missing_ok=True)
+
+    def _begin(self, tables: Sequence[str]) -> None:
+        found = self._find(tables) if tables else {}
+        for table in tables:
+            self._start(table, found[table])
+
+    def _find(self, tables: Sequence[str]) -> dict[str, list[Part]]:
+        found = find_parts(self.run, tables, self._connection)
+        return {table: [part for part in parts if part.path not in self._unsound] for table, parts in found.items()}
+
+    def _start(self, table: str, parts: Sequence[Part]) -> None:
+        """Go on from these parts, as far as they fit together."""
+        if table not in RAW:
+            self.parts[table] = list(parts)
+        else:
+            self.parts[table], self.covered[table] = chain(parts, segment_sizes(self.run, FOLDER_OF[table]))
+
+    def _in_step(self, tables: Sequence[str]) -> list[list[str]]:
+        """The tables of one folder, together where they are covered up to the same places."""
+        groups: list[list[str]] = []
+        for table in tables:
+            group = next((group for group in groups if self.covered[group[0]] == self.covered[table]), None)
+            if group is None:
+                groups.append([table])
+            else:
+                group.append(table)
+        return groups
+
+    def _read(self, folder: str, tables: Sequence[str], clock: Clock) -> None:
+        """Read what is new, once for all these tables, which are covered up to the same places."""
+        cursor = self._cursor(folder, tables)
+        lines = cursor.read()
+        is_over = False
+        while not is_over:
+            batches = {table: Batch(table, self._private, self._connection, self._report) for table in tables}
+            try:
+                is_over = True
+                for place, line in lines:
+                    clock.check()
+                    for batch in batches.values():
+                        batch.add(line, place)
+                    if any(batch.is_full for batch in batches.values()):
+                        is_over = False
+                        break
+                parts = {table: self._finish(batch, table, cursor.covered) for table, batch in batches.items()}
+            finally:
+                for batch in batches.values():
+                    batch.abandon()
+            for table in tables:
+                self.parts[table] += parts[table]
+                self.covered[table] = dict(cursor.covered)
+
+    def _cursor(self, folder: str, tables: Sequence[str]) -> Cursor:
+        """The cursor that read these tables last, which knows what is finished; another where it moved on without."""
+        covered = self.covered[tables[0]]
+        known = [self._cursors[table] for table in tables if table in self._cursors]
+        fitting = next((cursor for cursor in known if cursor.covered == covered), None)
+        cursor = fitting or self._open_cursor(folder, dict(covered))
+        self._cursors |= dict.fromkeys(tables, cursor)
+        return cursor
+
+    def _finish(self, batch: Batch, table: str, covered: dict[str, int]) -> list[Part]:
+        """The part of a batch, if it has rows, or stands for so much without any that this is worth knowing."""
+        before = {file: last for file, (_, last) in _joined_ranges(self.parts[table]).items()}
+        ranges = ranges_between(before, covered)
+        part = batch.finish(self.private_path(table), ranges)
+        if part is None and sum(last - first for first, last in ranges.values()) >= KEEP_BYTES:
+            part = self.merge(table, (), ranges)
+        return [] if part is None else [part]
+
+    def _join_parts(self, table: str, clock: Clock) -> None:
+        """Make small neighbours one, so that there are few and a row is written again only as often as sizes double."""
+        for group in self._neighbours(table):
+            clock.check()
+            merged = self.merge(table, group)
+            first = self.parts[table].index(group[0])
+            self.parts[table][first : first + len(group)] = [merged]
+
+    def _neighbours(self, table: str) -> list[list[Part]]:
+        """Private parts that follow each other, the newest first, each not much larger than those after it together."""
+        groups: list[list[Part]] = []
+        size = 0
+        for part in reversed(self.parts[table]):
+            if not self._is_private(part):
+                groups.append([])
+            elif groups and groups[-1] and part.size <= 2 * size and part.size + size <= MERGE_BYTES:
+                groups[-1].insert(0, part)
+                size += part.size
+            else:
+                groups.append([part])
+                size = part.size
+        return [group for group in groups if len(group) > 1]
+
+    def _kept(self, part: Part) -> Part:
+        return self.keep(part) if part.size >= KEEP_BYTES else part
+
+    def _is_private(self, part: Part) -> bool:
+        return part.path.parent != self.run / CACHE
 
 
 def _joined_ranges(parts: Iterable[Part]) -> Ranges:
@@ -162,15 +241,8 @@ def _joined_ranges(parts: Iterable[Part]) -> Ranges:
 
 def segment_sizes(run: Path, folder: str) -> dict[str, int]:
     """By file of a folder, how long it is; a sealed one counts as long enough, because it no longer changes."""
-    sizes: dict[str, int] = {}
     try:
-        paths = list((run / folder).iterdir())
-        for path in paths:
-            stem, _, ending = path.name.partition(".jsonl")
-            if ending == "":
-                sizes[f"{folder}/{stem}"] = max(path.stat().st_size, sizes.get(f"{folder}/{stem}", 0))
-            elif ending == ".zst":
-                sizes[f"{folder}/{stem}"] = sys.maxsize
+        entries = scan_segments(run / folder)
     except OSError:
-        pass
-    return sizes
+        return {}
+    return {f"{folder}/{entry.stem}": sys.maxsize if entry.is_sealed else entry.size for entry in entries}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from rolltrace.errors import InputError
+from rolltrace.errors import InputError, RolltraceError, StorageError
+from rolltrace.query.parameters import Parameters, check_parameters
 from rolltrace.query.tables import NEEDS
 
 if TYPE_CHECKING:
@@ -41,11 +42,14 @@ class Statement(NamedTuple):
     sql: str
     tables: frozenset[str]
     """The tables of the run that it names."""
+    parameters: Parameters = None
+    """What stands in the place of `?` or `$name`."""
 
 
-def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> Statement:
+def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection", parameters: Parameters = None) -> Statement:
     """The statement, if it is one SELECT or a plain EXPLAIN of one, and reads nothing but tables."""
     kind, text = _only_statement(sql, connection)
+    given = check_parameters(connection.extract_statements(sql)[0].named_parameters, parameters)
     if kind == "EXPLAIN":
         explained = _EXPLAIN.fullmatch(text)
         if explained is None:
@@ -54,7 +58,7 @@ def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> Statem
         tree = _tree(explained_text, kind, connection)
     else:
         tree = _tree(text, kind, connection)
-    return Statement(text, frozenset(_check_tree(tree)))
+    return Statement(text, frozenset(_check_tree(tree)), given)
 
 
 def check_expressions(
@@ -212,6 +216,10 @@ def _refused(what: str) -> InputError:
     return InputError(f"Expected one SELECT, or a plain EXPLAIN of one, got {what}: SQL here only reads. {HINT}")
 
 
-def explained_error(error: Exception) -> InputError:
-    """The engine's own message, and what there is to ask."""
+def explained_error(error: Exception) -> RolltraceError:
+    """The engine's own message, and what there is to ask; what the disk did is nobody's wrong statement."""
+    import duckdb
+
+    if isinstance(error, duckdb.IOException):
+        return StorageError(str(error).strip())
     return InputError(f"{str(error).strip()}\n{HINT}")

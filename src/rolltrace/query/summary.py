@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.query.run import Run, open_run
+from rolltrace.query.run import Run
+from rolltrace.query.totals import COUNTED, ask_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.careful import json_encoder
@@ -41,12 +42,12 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int
     groups: int
     groups_with_signal: int
-    """Groups whose members were rewarded differently."""
+    groups_without_signal: int
     rewards: Rewards
     failed: int
     """Rollouts whose status is not ok."""
-    steps: float | None
-    """The mean number of steps."""
+    mean_steps: float | None
+    """The mean number of steps of a rollout."""
 
 
 class Failures(msgspec.Struct, frozen=True):
@@ -60,19 +61,20 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run comes to. Where a restart repeated an iteration, only the latest session counts."""
+    """What a run comes to. What counts is as in `totals.Totals`: the last attempts of the latest sessions."""
 
     path: str
     run: str | None
     created_at: datetime | None
     rollouts: int
-    """Every attempt counts."""
+    """How many count."""
     retried: int
-    """Of those, how many were tried again."""
+    """Attempts that were tried again; only `errors` counts them."""
     superseded: int
-    """How many more there are that a restart repeated; no other number counts them."""
+    """Rollouts that a restart repeated; no other number counts them."""
     groups: int
     groups_with_signal: int
+    """Groups of at least two rewards, not all the same."""
     groups_without_signal: int
     """Groups of at least two rewards, all the same: they teach nothing. Groups of fewer are in neither number."""
     envs: dict[str, int]
@@ -83,15 +85,23 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The most frequent first; they sum up to all rollouts."""
     statuses: dict[str, int]
     errors: tuple[Failures, ...]
+    """The most frequent, of every attempt, also of those that were tried again."""
+    attempts: int
+    """How many that is: rollouts and retried."""
     steps: int
+    """How many there are, over all rollouts; so the tokens."""
     prompt_tokens: int
     completion_tokens: int
     started_at: datetime | None
     ended_at: datetime | None
-    seconds: float | None
+    mean_seconds: float | None
     """The mean time of a rollout."""
     sessions: int
     open_sessions: int
+    lost: int
+    """How many rollouts were begun and are not there, as the ledgers tell."""
+    in_doubt: int
+    """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
     ledger: dict[str, int]
     """The ledgers' counts, summed up."""
     problems: tuple[str, ...]
@@ -105,26 +115,26 @@ _REWARDS = """
     stddev_pop(reward) filter (isfinite(reward)) as spread, min(reward) filter (isfinite(reward)) as min,
     max(reward) filter (isfinite(reward)) as max
 """
-_TOTALS = f"""
-    select count(*) as rollouts, count(*) filter (retried) as retried, {_REWARDS},
+_NUMBERS = f"""
+    select {_REWARDS},
         coalesce(sum(steps), 0)::bigint as steps, coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,
         coalesce(sum(completion_tokens), 0)::bigint as completion_tokens,
-        min(started_at) as started_at, max(ended_at) as ended_at, avg(seconds) as seconds
-    from rollouts
+        min(started_at) as started_at, max(ended_at) as ended_at, avg(seconds) as mean_seconds
+    from {COUNTED}
+"""
+_SIGNALS = """
+    count(*) filter (has_signal) as groups_with_signal,
+    count(*) filter (n >= 2 and not has_signal) as groups_without_signal
 """
 _ITERATIONS = f"""
     with played as (
         select split, iteration, count(*) as rollouts, {_REWARDS},
-            count(*) filter (status <> 'ok') as failed, avg(steps) as steps
-        from rollouts group by all
+            count(*) filter (status <> 'ok') as failed, avg(steps) as mean_steps
+        from {COUNTED} group by all
     ), grouped as (
-        select split, iteration, count(*) as groups, count(*) filter (has_signal) as groups_with_signal
-        from groups group by all
+        select split, iteration, count(*) as groups, {_SIGNALS} from groups group by all
     )
     select * from played left join grouped using (split, iteration) order by split, iteration
-"""
-_GROUPS = """
-    select count(*), count(*) filter (has_signal), count(*) filter (n >= 2 and not has_signal) from groups
 """
 _ERRORS = f"""
     select error_layer, error_type, count(*) as count, any_value(error_message)
@@ -135,40 +145,43 @@ _ERRORS = f"""
 
 def summarize(path: str | Path) -> RunSummary:
     """The numbers of the run at `path`, through SQL, so that a large one takes no longer than its tables."""
-    reader = RunReader(path)
-    with open_run(path) as run:
-        totals = next(run.sql(_TOTALS).dicts())
-        groups, with_signal, without_signal = _row(run, _GROUPS)
-        (superseded,) = _row(run, "select count(*) filter (superseded) from every_rollout")
+    with Run([RunReader(path)]) as run:
+        totals = ask_totals(run)
+        numbers = next(run.sql(_NUMBERS).dicts())
+        with_signal, without_signal = run.sql(f"select {_SIGNALS} from groups").fetchone() or (0, 0)
         iterations = tuple(_iteration(row) for row in run.sql(_ITERATIONS).dicts())
         errors = tuple(Failures(*row) for row in run.sql(_ERRORS).fetchall())
-        counts = {name: _counts(run, name) for name in ("env", "policy", "stop_reason", "status")}
-        problems = run.problems
-    ledgers = list(reader.ledgers().values())
+        statuses = run.sql(f"select status, count(*) from {COUNTED} group by 1 order by 2 desc, 1").fetchall()
+        ledgers = list(run.ledgers().values())
+        info, problems = run.info, run.problems
     return RunSummary(
         path=str(path),
-        run=None if reader.info is None else reader.info.id,
-        created_at=None if reader.info is None else reader.info.created_at,
-        retried=totals["retried"],
-        superseded=superseded,
-        groups=groups,
+        run=None if info is None else info.id,
+        created_at=None if info is None else info.created_at,
+        rollouts=totals.rollouts,
+        retried=totals.retried,
+        superseded=totals.superseded,
+        attempts=totals.rollouts + totals.retried,
+        groups=totals.groups,
         groups_with_signal=with_signal,
         groups_without_signal=without_signal,
-        envs=counts["env"],
-        policies=counts["policy"],
-        rewards=_rewards(totals),
+        envs=dict(totals.envs),
+        policies=dict(totals.policies),
+        rewards=_rewards(numbers),
         iterations=iterations,
-        stop_reasons=counts["stop_reason"],
-        statuses=counts["status"],
+        stop_reasons=dict(totals.stop_reasons),
+        statuses=dict(statuses),
         errors=errors,
         sessions=len(ledgers),
         open_sessions=sum(not ledger.closed for ledger in ledgers),
+        lost=sum(ledger.lost for ledger in ledgers),
+        in_doubt=sum(ledger.in_doubt for ledger in ledgers),
         ledger=_sum(ledgers),
         problems=tuple(map(str, problems[:_MOST_PROBLEMS])),
         problem_count=len(problems),
-        started_at=_in_utc(totals["started_at"]),
-        ended_at=_in_utc(totals["ended_at"]),
-        **{name: totals[name] for name in ("rollouts", "steps", "prompt_tokens", "completion_tokens", "seconds")},
+        started_at=_in_utc(numbers["started_at"]),
+        ended_at=_in_utc(numbers["ended_at"]),
+        **{name: numbers[name] for name in ("steps", "prompt_tokens", "completion_tokens", "mean_seconds")},
     )
 
 
@@ -190,30 +203,23 @@ def _in_utc(time: datetime | None) -> datetime | None:
     return None if time is None else time.replace(tzinfo=UTC)
 
 
-def _row(run: Run, question: str) -> tuple[Any, ...]:
-    return run.sql(question).fetchone() or ()
-
-
-def _counts(run: Run, column: str) -> dict[str, int]:
-    question = f"select {column}, count(*) from rollouts group by 1 order by 2 desc, 1"
-    return dict(run.sql(question).fetchall())
-
-
 def _rewards(row: dict[str, Any]) -> Rewards:
     return Rewards(**{name: row[name] for name in Rewards.__struct_fields__})
 
 
 def _iteration(row: dict[str, Any]) -> Iteration:
-    counted = {name: row[name] or 0 for name in ("groups", "groups_with_signal")}
+    counted = {name: row[name] or 0 for name in ("groups", "groups_with_signal", "groups_without_signal")}
     fields = {name: row[name] for name in Iteration.__struct_fields__ if name != "rewards"}
     return Iteration(**{**fields, **counted}, rewards=_rewards(row))
 
 
 def _sum(ledgers: Iterable[Ledger]) -> dict[str, int]:
+    """Every count of the ledgers, those by reason over all reasons."""
     total: Counter[str] = Counter()
     for ledger in ledgers:
-        for name in ("dispatched", "recorded", "in_flight", "scores_recorded"):
-            total[name] += getattr(ledger, name)
-        for name in ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "texts_dropped"):
-            total[name] += sum(getattr(ledger, name).values())
+        for name, value in msgspec.structs.asdict(ledger).items():
+            if isinstance(value, dict):
+                total[name] += sum(value.values())
+            elif type(value) is int and name != "v":
+                total[name] += value
     return dict(total)

@@ -4,7 +4,7 @@ from typing import Any
 
 from rolltrace.store.layout import ROLLOUTS, SCORES
 
-LAYOUT = 1
+LAYOUT = 2
 """Changes whenever a stored column does; what was derived under another number is made anew."""
 
 NUMBERS = "MAP(VARCHAR, DOUBLE)"
@@ -46,6 +46,12 @@ RAW: dict[str, dict[str, str]] = {
         "content": "VARCHAR", "reasoning": "VARCHAR", "tool_calls": "JSON", "tool_call_id": "VARCHAR",
         "name": "VARCHAR", "parts": "JSON", "other": "JSON",
     },
+    "calls": {
+        "rollout": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR",
+        "position": "BIGINT", "step": "BIGINT", "role": "VARCHAR", "policy": "VARCHAR", "policy_version": "VARCHAR",
+        "prompt": "JSON", "reply": "VARCHAR", "raw": "VARCHAR", "prompt_tokens": "BIGINT",
+        "completion_tokens": "BIGINT", "seconds": "DOUBLE", **_FAILURE,
+    },
     "scores": {
         "id": "VARCHAR", "run": "VARCHAR", "session": "VARCHAR", "rollout": "VARCHAR", "split": "VARCHAR",
         "iteration": "BIGINT", "env": "VARCHAR", "group": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE",
@@ -54,7 +60,7 @@ RAW: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """By table, the columns that are read from lines."""
 
-FOLDER_OF = {"rollouts": ROLLOUTS, "steps": ROLLOUTS, "messages": ROLLOUTS, "scores": SCORES}
+FOLDER_OF = {"rollouts": ROLLOUTS, "steps": ROLLOUTS, "messages": ROLLOUTS, "calls": ROLLOUTS, "scores": SCORES}
 """The folder of the run that a table is made from."""
 
 SMALL: dict[str, dict[str, str]] = {
@@ -65,7 +71,8 @@ SMALL: dict[str, dict[str, str]] = {
     "ledger": {
         "run": "VARCHAR", "session": "VARCHAR", "at": "TIMESTAMP", "dispatched": "BIGINT", "recorded": "BIGINT",
         "unrecordable": COUNTS, "dropped": COUNTS, "in_flight": "BIGINT", "scores_recorded": "BIGINT",
-        "scores_dropped": COUNTS, "blobs_dropped": COUNTS, "closed": "BOOLEAN", "lost": "BIGINT", "adds_up": "BOOLEAN",
+        "scores_dropped": COUNTS, "blobs_dropped": COUNTS, "texts_dropped": COUNTS, "unsynced": COUNTS,
+        "closed": "BOOLEAN", "lost": "BIGINT", "in_doubt": "BIGINT", "adds_up": "BOOLEAN",
     },
 }  # fmt: skip
 """Tables of a few rows, which are made anew for every statement that names them."""
@@ -84,6 +91,7 @@ NEEDS = {
     "groups": ("rollouts", "scores", "groups"),
     "steps": ("rollouts", "steps"),
     "messages": ("rollouts", "messages"),
+    "calls": ("rollouts", "calls"),
 }
 """By the table that a statement names, what must be read for it."""
 

@@ -1,9 +1,10 @@
 """The SQL that makes tables of parts: what was superseded, what was scored later, what groups are."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolltrace.query.build import IDENTITY, read_files, repeated
+from rolltrace.query.build import IDENTITY, no_rows, read_files, repeated
 from rolltrace.query.parts import Part
 from rolltrace.query.statement import PLACES
 from rolltrace.query.tables import PLACE, RAW, ROLLOUT_COLUMNS, SMALL, quoted
@@ -26,7 +27,7 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts])
     if "groups" in tables:
         groups = " union all ".join(f"from _groups_{number}" for number in range(len(runs)))
         connection.execute(f"create view groups as {groups}")
-    for table in ("steps", "messages"):
+    for table in ("steps", "messages", "calls"):
         if table in tables:
             kept = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
             connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept}")
@@ -72,19 +73,24 @@ def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Par
 def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts) -> int:
     """Make the rollouts and the groups of one run; returns how many rollouts were superseded."""
     again = _create_repeated(connection, f"_repeated_{number}", parts["rollouts"])
-    lates = [
-        _create_late(connection, f"_late_{number}_{place}", part, parts.get("scores", ()))
-        for place, part in enumerate(parts["rollouts"])
-    ]
+    lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
     repeated_name = f"_repeated_{number}" if again else None
-    selects = [_select_rollouts(part, repeated_name, late) for part, late in zip(parts["rollouts"], lates, strict=True)]
-    rows = " union all ".join(selects) or _nothing(
+    selects = [_select_rollouts(some, repeated_name, late) for late, some in _by_late(parts["rollouts"], lates)]
+    rows = " union all ".join(selects) or no_rows(
         {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "superseded": "BOOLEAN", "retried": "BOOLEAN"}
     )
     connection.execute(f"create view _run_{number} as {rows}")
     if "groups" in parts:
         connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, again, lates)}")
     return again + sum(part.label.facts.superseded for part in parts["rollouts"])
+
+
+def _by_late(parts: Sequence[Part], lates: Sequence[str | None]) -> list[tuple[str | None, list[Part]]]:
+    """Parts that are joined with the same rewards, together: there may be very many."""
+    together: dict[str | None, list[Part]] = {}
+    for part, late in zip(parts, lates, strict=True):
+        together.setdefault(late, []).append(part)
+    return list(together.items())
 
 
 def _groups(
@@ -117,7 +123,10 @@ def _touched(part: Part, parts: Sequence[Part], again: str | None, late: str | N
 
 
 def _create_repeated(connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part]) -> int:
-    """Which rollouts of one part another part repeats; each part knows about itself. Returns how many."""
+    """Make a table of the rollouts that a rollout of another part repeats or tries again, or that repeat one there.
+
+    Each part knows about itself. Returns how many there are.
+    """
     sessions = set().union(*(part.label.facts.sessions for part in parts))
     if len(parts) < 2 or (len(sessions) < 2 and not any(part.label.facts.attempts for part in parts)):
         return 0
@@ -135,20 +144,27 @@ def _create_repeated(connection: "duckdb.DuckDBPyConnection", name: str, parts: 
     return int(counted[0]) if counted else 0
 
 
-def _create_late(connection: "duckdb.DuckDBPyConnection", name: str, part: Part, scores: Sequence[Part]) -> str | None:
-    """The rewards that scores gave after a part was made; None where there are none."""
-    late = [score for score in scores if score.label.facts.rewards and not _is_within(score, part.label.scores)]
-    if not late:
-        return None
-    connection.execute(f"create table {name} as {latest_scores(late)}")
-    return name
+def _create_lates(
+    connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part], scores: Sequence[Part]
+) -> list[str | None]:
+    """For each part, the rewards that scores gave after it was made; None where there are none."""
+    made: dict[tuple[Path, ...], str] = {}
+    names: list[str | None] = []
+    for part in parts:
+        late = [score for score in scores if score.label.facts.rewards and not _is_within(score, part.label.scores)]
+        paths = tuple(score.path for score in late)
+        if late and paths not in made:
+            made[paths] = f"{name}_{len(made)}"
+            connection.execute(f"create table {made[paths]} as {latest_scores(late)}")
+        names.append(made.get(paths))
+    return names
 
 
 def _is_within(scores: Part, covered: Mapping[str, int]) -> bool:
     return all(last <= covered.get(file, 0) for file, (_, last) in scores.label.ranges.items())
 
 
-def _select_rollouts(part: Part, again: str | None, late: str | None) -> str:
+def _select_rollouts(parts: Sequence[Part], again: str | None, late: str | None) -> str:
     reward, superseded, retried, joins = "r.reward", "r.superseded", "r.retried", ""
     if late is not None:
         joins += f" left join {late} on {late}.rollout = r.id"
@@ -161,18 +177,14 @@ def _select_rollouts(part: Part, again: str | None, late: str | None) -> str:
     columns = ", ".join(f"r.{quoted(name)}" for name in (*RAW["rollouts"], "seconds"))
     return (
         f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried "
-        f"from {read_files([part.path])} r{joins}"
+        f"from {read_files(part.path for part in parts)} r{joins}"
     )
 
 
 def _rows(table: str, runs: Sequence[Parts]) -> str:
     paths = [part.path for parts in runs for part in parts.get(table, ())]
     kinds = RAW.get(table) or SMALL[table]
-    return f"select {', '.join(map(quoted, kinds))} from {read_files(paths)}" if paths else _nothing(kinds)
-
-
-def _nothing(kinds: Mapping[str, str]) -> str:
-    return f"select {', '.join(f'null::{kind} as {quoted(name)}' for name, kind in kinds.items())} where false"
+    return f"select {', '.join(map(quoted, kinds))} from {read_files(paths)}" if paths else no_rows(kinds)
 
 
 def groups_of(rollouts: str) -> str:

@@ -1,37 +1,12 @@
-"""Where finished rollouts go: what the runner asks of whoever keeps them."""
-
-from typing import Protocol
+"""Keeps rollouts in memory, where no run is written."""
 
 from rolltrace.trace.codec import decode_rollout, decode_score, encode_score
 from rolltrace.trace.draft import Draft, Line, new_id
 from rolltrace.trace.rollout import Header, Outcome, Rollout
 from rolltrace.trace.score import Score
+from rolltrace.trace.sink import Sink
 
-
-class Sink(Protocol):
-    """Keeps rollouts and scores. No method waits on a disk or raises into a rollout."""
-
-    @property
-    def run(self) -> str:
-        """The id of the run."""
-        ...
-
-    @property
-    def session(self) -> str:
-        """The id of this opening of the run."""
-        ...
-
-    def begin(self, header: Header) -> Draft:
-        """A draft for a rollout that starts now; it is in flight until it has ended."""
-        ...
-
-    def end(self, draft: Draft, outcome: Outcome) -> None:
-        """Keep a rollout that has ended."""
-        ...
-
-    def write_score(self, score: Score) -> None:
-        """Keep a late fact."""
-        ...
+__all__ = ["MemorySink", "Sink"]
 
 
 class MemorySink:

@@ -1,11 +1,10 @@
 """The bytes that messages carry, each once, in a file named by its content."""
 
 import hashlib
-import os
+import stat
 from pathlib import Path
 
 from rolltrace.errors import ChecksumError, RecordError
-from rolltrace.store.segment import sync_folder
 from rolltrace.trace.blob import checked_blob_name
 
 
@@ -28,18 +27,23 @@ def read_blob(folder: Path, name: str) -> bytes:
 
 
 def write_blob(folder: Path, name: str, data: bytes, writer: str) -> None:
-    """Put the bytes in place by renaming, so that nobody ever sees half of them."""
+    """Put the bytes in place by renaming, so that nobody ever sees half of them; they are not yet safe on the disk."""
     path = blob_path(folder, name)
-    if path.exists():
+    if _holds(path, data):
         return
     unfinished = folder / f".{name}.{writer}"
     try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        unfinished.write_bytes(data)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    sync_folder(folder)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Whether the bytes are there already; where a power loss came before they were safe, others may be."""
+    try:
+        status = path.stat()
+        return stat.S_ISREG(status.st_mode) and status.st_size == len(data) and path.read_bytes() == data
+    except FileNotFoundError:
+        return False

@@ -1,5 +1,6 @@
 """Makes a run, or opens an existing one for writing."""
 
+import errno
 import logging
 import os
 import subprocess
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rolltrace.errors import InputError, RunExistsError, RunNotFoundError
+from rolltrace.errors import InputError, RunExistsError, RunNotFoundError, StorageError
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info
 from rolltrace.store.recording import Level, Recording, resolve_recording
 from rolltrace.store.segment import sync_folder
@@ -20,6 +21,8 @@ from rolltrace.version import __version__
 logger = logging.getLogger(__name__)
 
 _GIT_SECONDS = 2.0
+_NO_PLACE = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP})
+"""What goes wrong where a place cannot exist; all else is the disk's."""
 _UNFINISHED = f".{RUN_FILE}."
 """How the names of files begin that are to become `run.json`; a process that died may have left one."""
 
@@ -41,7 +44,8 @@ def create_run(
     except (InputError, RunNotFoundError):
         raise
     except OSError as error:
-        raise InputError(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
+        kind = InputError if error.errno in _NO_PLACE else StorageError
+        raise kind(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
     return RunWriter(place, info, recording)
 
 

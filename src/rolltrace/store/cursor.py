@@ -1,5 +1,6 @@
 """Reads the lines of a folder of segments, each once, as far as they are there; and goes on where it stopped."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -8,14 +9,17 @@ import msgspec
 
 from rolltrace.errors import RecordError
 from rolltrace.store.files import Listing, SegmentFile, list_segments, open_segment
-from rolltrace.store.lines import TORN, split_lines
-from rolltrace.store.problems import Problem
+from rolltrace.store.layout import PLAIN, SEALED, SegmentName, in_order, without_ending
+from rolltrace.store.lines import TORN, Line, split_lines, split_lines_backwards
+from rolltrace.store.problems import Kind, Problem, kind_of
 from rolltrace.trace.codec import Version, newer_version, verify
 from rolltrace.trace.rollout import FORMAT_VERSION
 
 __all__ = ["Cursor", "Place", "Problem", "check_line"]
 
 _CURRENT = b'{"v":%d,' % FORMAT_VERSION
+_LATEST = 100
+"""How many lines are kept of a file that has to be read from the front to find its last."""
 
 
 class Place(NamedTuple):
@@ -55,13 +59,25 @@ class Cursor:
 
     def read(self) -> Iterator[tuple[Place, bytes]]:
         """Every sound line that is new: whole, with the right checksum. It ends with a line feed."""
+        for file, segment in self._open():
+            yield from self._read_segment(segment, file)
+
+    def read_backwards(self) -> Iterator[Iterator[tuple[Place, bytes]]]:
+        """For each file its sound lines, the last first, of which only as much is read as is taken at once.
+
+        It tells of the problems that it meets, and leaves `covered` as it is.
+        """
+        for file, segment in self._open():
+            yield self._read_segment_backwards(segment, file)
+
+    def _open(self) -> Iterator[tuple[str, SegmentFile]]:
+        """Each segment that may hold something new, open while it is looked at."""
         listing = self._list()
         if listing is None:
             return
         for name in listing.strange:
-            self._tell(
-                Problem(f"{self._folder}/{name}", None, "Expected a file whose name ends in .jsonl or .jsonl.zst.")
-            )
+            message = f"Expected a file whose name ends in {PLAIN} or {SEALED}."
+            self._tell(Problem(f"{self._folder}/{name}", None, message, kind=Kind.STRANGE))
         for name in listing.segments:
             file = f"{self._folder}/{name}"
             if file in self._finished:
@@ -69,10 +85,10 @@ class Cursor:
             try:
                 segment = open_segment(self._run / self._folder, name)
             except (OSError, RecordError) as error:
-                self._tell(Problem(f"{file}.jsonl", None, _reason(error), passing=isinstance(error, FileNotFoundError)))
+                self._tell_of(error, f"{file}{PLAIN}")
                 continue
             try:
-                yield from self._read_segment(segment, file)
+                yield file, segment
             finally:
                 segment.close()
 
@@ -85,13 +101,12 @@ class Cursor:
                 listing = list_segments(self._run / self._folder)
                 missing = self._missing(listing)
         except OSError as error:
-            self._tell(Problem(self._folder, None, _reason(error), passing=True))
+            self._tell(Problem(self._folder, None, _reason(error), passing=True, kind=kind_of(error)))
             return None
         self._settled(self._folder, 1)
         for name in missing:
-            self._tell(
-                Problem(f"{self._folder}/{name}.jsonl", None, "Expected this file, it is missing.", passing=True)
-            )
+            message = "Expected this file, it is missing."
+            self._tell(Problem(f"{self._folder}/{name}{PLAIN}", None, message, passing=True, kind=Kind.MISSING))
         return listing
 
     def _missing(self, listing: Listing) -> list[str]:
@@ -100,45 +115,82 @@ class Cursor:
         expected = {file.removeprefix(f"{self._folder}/") for file, size in self.covered.items() if size}
         last: dict[str, int] = {}
         for name in listing.segments:
-            session, _, number = name.rpartition("-")
-            if session and number.isascii() and number.isdigit() and len(number) == 6:
+            if (parsed := SegmentName.parse(name)) is not None:
+                session, number = parsed
                 first = last.get(session, -1) + 1
                 # A hostile name could leave a gap of a million: the end of it stands for all.
-                expected.update(f"{session}-{gap:06d}" for gap in range(max(first, int(number) - 100), int(number)))
-                last[session] = int(number)
-        return sorted(expected - there)
+                expected.update(str(SegmentName(session, gap)) for gap in range(max(first, number - 100), number))
+                last[session] = number
+        return in_order(expected - there)
 
     def _read_segment(self, segment: SegmentFile, file: str) -> Iterator[tuple[Place, bytes]]:
         shown = f"{self._folder}/{segment.path.name}"
         start = self.covered.get(file, 0)
-        if not segment.table_is_sound:
-            self._tell(
-                Problem(shown, segment.size, "Expected the table of its frames here; they were looked for instead.")
-            )
-        if segment.size < start:
-            self._tell(Problem(shown, segment.size, f"Expected at least {start} bytes: it was cut or replaced."))
-            return
         torn = None
-        for line in split_lines(segment.blocks(start)):
-            if line.fault == TORN:
-                torn = line
-                break
-            self.covered[file] = line.end
-            wrong = line.fault or check_line(line.data)
-            if wrong:
-                self._report(Problem(shown, line.offset, wrong))
-            else:
-                yield Place(file, line.offset, line.end - line.offset), line.data
+        try:
+            if segment.is_sealed and start and segment.stated_size == start:  # read to the end, and no more will come
+                self._finished.add(file)
+                return
+            if not segment.table_is_sound:
+                message = "Expected the table of its frames here; they were looked for instead."
+                self._tell(Problem(shown, segment.size, message))
+            if segment.size < start:
+                self._tell(Problem(shown, segment.size, f"Expected at least {start} bytes: it was cut or replaced."))
+                return
+            for line in split_lines(segment.blocks(start)):
+                if line.fault == TORN:
+                    torn = line
+                    break
+                self.covered[file] = line.end
+                if self._is_sound(line, shown):
+                    yield Place(file, line.offset, line.end - line.offset), line.data
+        except OSError as error:  # one that may pass: what follows is read the next time
+            self._tell_of(error, shown, self.covered.get(file, 0))
+            return
         if segment.is_sealed:
             self._finished.add(file)
         self._settled(file, self.covered.get(file, 0))
         if torn is not None:
-            message = f"Expected a whole line, got {torn.end - torn.offset} bytes without an end."
-            self._tell(Problem(shown, torn.offset, message, passing=not segment.is_sealed))
+            self._tell_torn(torn, shown, segment)
+
+    def _read_segment_backwards(self, segment: SegmentFile, file: str) -> Iterator[tuple[Place, bytes]]:
+        shown = f"{self._folder}/{segment.path.name}"
+        try:
+            for line in split_lines_backwards(segment.read, segment.size):
+                if line.fault == TORN:
+                    self._settled(file, line.offset)
+                    self._tell_torn(line, shown, segment)
+                elif self._is_sound(line, shown):
+                    yield Place(file, line.offset, line.end - line.offset), line.data
+        except (OSError, RecordError, EOFError):  # a bad place on the way: what is before it is found from the front
+            yield from reversed(deque(self._read_segment(segment, file), _LATEST))
+
+    def _is_sound(self, line: Line, shown: str) -> bool:
+        """Whether a line is what was written; where it is not, that is reported."""
+        if line.fault:
+            kind = Kind.UNREADABLE if line.is_unreadable else Kind.DAMAGED
+            self._report(Problem(shown, line.offset, line.fault, kind=kind))
+        elif (wrong := _fault(line.data)) is not None:
+            self._report(Problem(shown, line.offset, str(wrong[1]), kind=wrong[0]))
+        else:
+            return True
+        return False
+
+    def _tell_torn(self, line: Line, shown: str, segment: SegmentFile) -> None:
+        message = f"Expected a whole line, got {line.end - line.offset} bytes without an end."
+        self._tell(Problem(shown, line.offset, message, passing=not segment.is_sealed, kind=Kind.TORN))
+
+    def _tell_of(self, error: Exception, shown: str, offset: int | None = None) -> None:
+        """Report that a file, or the rest of it, cannot be read now."""
+        kind = kind_of(error)
+        if kind is Kind.INVALID:  # it is no file
+            kind = Kind.STRANGE
+        passing = kind in (Kind.MISSING, Kind.UNREADABLE)
+        self._tell(Problem(shown, offset, _reason(error), passing=passing, kind=kind))
 
     def _tell(self, problem: Problem) -> None:
         """Report a problem that is met at every reading."""
-        key = (problem.file.removesuffix(".zst"), problem.offset)
+        key = (without_ending(problem.file), problem.offset)
         if key not in self._told:
             self._told.add(key)
             self._report(problem)
@@ -150,13 +202,21 @@ class Cursor:
 
 def check_line(line: bytes) -> str:
     """What is wrong with a line, empty if nothing: its bytes are those that were written, in a known version."""
+    wrong = _fault(line)
+    return "" if wrong is None else str(wrong[1])
+
+
+def _fault(line: bytes) -> tuple[Kind, RecordError] | None:
     try:
         verify(line)
+    except RecordError as error:
+        return Kind.DAMAGED, error
+    try:
         if not line.startswith(_CURRENT):
             _check_version(line)
     except RecordError as error:
-        return str(error)
-    return ""
+        return kind_of(error), error
+    return None
 
 
 def _check_version(line: bytes) -> None:

@@ -26,7 +26,18 @@ class Editor:
         header = draft.header
         level = self._recording.level_of(header.split, header.iteration, header.env, header.group)
         line = draft.finish(outcome)
-        return line if level is Level.FULL and self._redaction is None else self._edited(line, level)
+        if level is Level.FULL and self._redaction is None:
+            return line
+        return self._edited(line, decode_rollout(line.data), level)
+
+    def finished_line(self, line: Line) -> Line:
+        """A line that somebody has finished, with as much of its text as is to be recorded."""
+        recording = self._recording
+        if recording.level is Level.FULL and (recording.share is None or recording.share >= 1) and not self._redaction:
+            return line
+        rollout = decode_rollout(line.data)
+        level = recording.level_of(rollout.split, rollout.iteration, rollout.env, rollout.group)
+        return line if level is Level.FULL and not self._redaction else self._edited(line, rollout, level)
 
     def score_line(self, score: Score) -> bytes:
         """A late fact. Whether a rollout's group is among those kept in full is not known from its id."""
@@ -43,8 +54,7 @@ class Editor:
                 withholds = True
         return encode_score(rewrite_score(score, _WITHHOLDING) if withholds else score)
 
-    def _edited(self, line: Line, level: Level) -> Line:
-        rollout = decode_rollout(line.data)
+    def _edited(self, line: Line, rollout: Rollout, level: Level) -> Line:
         if self._redaction is not None:
             try:
                 rollout = rewrite_rollout(rollout, self._redaction)

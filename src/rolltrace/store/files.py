@@ -1,5 +1,6 @@
 """The segments of a folder, plain and sealed: which there are, and reading their bytes."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -8,10 +9,19 @@ from typing import NamedTuple
 
 from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.frames import Frames
+from rolltrace.store.layout import PLAIN, SEALED, SegmentName, in_order, without_ending
 from rolltrace.store.lines import Block
 
-PLAIN = ".jsonl"
-SEALED = ".jsonl.zst"
+__all__ = [
+    "PLAIN",
+    "SEALED",
+    "Listing",
+    "SegmentEntry",
+    "SegmentFile",
+    "list_segments",
+    "open_segment",
+    "scan_segments",
+]
 
 _BLOCK_BYTES = 1024 * 1024
 
@@ -32,12 +42,47 @@ def list_segments(folder: Path) -> Listing:
     for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
         if name.startswith("."):
             continue
-        stem = name.removesuffix(SEALED) if name.endswith(SEALED) else name.removesuffix(PLAIN)
+        stem = without_ending(name)
         if stem == name:
             strange.append(name)
         else:
             segments.add(stem)
-    return Listing(sorted(segments), sorted(strange))
+    return Listing(in_order(segments), sorted(strange))
+
+
+class SegmentEntry(NamedTuple):
+    """A segment of a folder, and how large its file is."""
+
+    stem: str
+    """Its name without an ending."""
+    name: SegmentName | None
+    """The session and number that the name says; None where no writer would have given it."""
+    path: Path
+    """Of the file that is read: the plain one, unless only the sealed one is there."""
+    size: int
+    """Of that file."""
+    is_sealed: bool
+    """Whether it no longer grows, because only the sealed file is there."""
+    is_regular: bool
+    """Whether it is a file, and not a directory, a link or a pipe."""
+
+
+def scan_segments(folder: Path) -> list[SegmentEntry]:
+    """The segments of a folder with their sizes, in order; one that goes away meanwhile is left out."""
+    found = (_entry(folder, stem) for stem in list_segments(folder).segments)
+    return [entry for entry in found if entry is not None]
+
+
+def _entry(folder: Path, stem: str) -> SegmentEntry | None:
+    for ending in (PLAIN, SEALED):
+        path = folder / f"{stem}{ending}"
+        try:
+            status = path.lstat()
+        except FileNotFoundError:  # sealed already, or just now
+            continue
+        is_regular = stat.S_ISREG(status.st_mode)
+        return SegmentEntry(stem, SegmentName.parse(stem), path, status.st_size, ending == SEALED, is_regular)
+    return None
 
 
 class SegmentFile:
@@ -56,9 +101,22 @@ class SegmentFile:
         except BaseException:
             os.close(self._descriptor)
             raise
-        self.size = status.st_size if self._frames is None else self._frames.length
+        self._plain_size = status.st_size
+
+    @property
+    def stated_size(self) -> int:
+        """How many bytes it says it has, uncompressed, which is known without a look at them."""
+        return self._plain_size if self._frames is None else self._frames.stated_length
+
+    @property
+    def size(self) -> int:
         """How many bytes it has, uncompressed, as far as that is known."""
-        self.table_is_sound = self._frames is None or self._frames.table_is_sound
+        return self._plain_size if self._frames is None else self._frames.length
+
+    @property
+    def table_is_sound(self) -> bool:
+        """Whether what it says of its frames is what they say."""
+        return self._frames is None or self._frames.table_is_sound
 
     def close(self) -> None:
         """Give back the file."""
@@ -70,26 +128,31 @@ class SegmentFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """Some of its bytes; fewer where it ends before. Damaged ones are refused."""
-        length = max(min(length, self.size - offset), 0)
-        if self._frames is None and length <= _BLOCK_BYTES:
-            return os.pread(self._descriptor, length, offset)
+        if offset < 0:
+            return b""
+        end = min(offset + length, self.size)
         pieces = []
-        for block in self.blocks(offset):
-            if block.fault and block.length:  # what has no length stands between the bytes that were written
-                raise ChecksumError(block.fault)
-            pieces.append(block.data[:length])
-            length -= block.length
-            if length <= 0:
-                break
+        while offset < end and (data := self._piece(offset, end - offset)):
+            pieces.append(data)
+            offset += len(data)
         return b"".join(pieces)
+
+    def _piece(self, offset: int, length: int) -> bytes:
+        """Some of the bytes from `offset` on, at least one where there is one."""
+        if self._frames is None:
+            return os.pread(self._descriptor, min(length, _BLOCK_BYTES), offset)
+        for frame in self._frames.holding(offset):
+            if frame.offset + frame.length > offset:  # what has no length stands between the bytes that were written
+                return self._frames.load(frame)[offset - frame.offset :][:length]
+        return b""
 
     def _plain_blocks(self, offset: int) -> Iterator[Block]:
         while offset < self.size:
             length = min(_BLOCK_BYTES, self.size - offset)
             try:
                 data = os.pread(self._descriptor, length, offset)
-            except OSError as error:  # a bad place of the disk costs only itself
-                yield Block(offset, length, b"", error.strerror or str(error))
+            except OSError as error:
+                yield _bad_place(offset, length, error)
                 offset += length
                 continue
             if not data:  # it was cut meanwhile
@@ -104,10 +167,19 @@ class SegmentFile:
                 continue
             try:
                 data = frames.load(frame)[skipped:]
-            except (ChecksumError, OSError) as error:
+            except OSError as error:
+                yield _bad_place(frame.offset + skipped, frame.length - skipped, error)
+            except ChecksumError as error:
                 yield Block(frame.offset + skipped, frame.length - skipped, b"", str(error))
             else:
                 yield Block(frame.offset + skipped, frame.length - skipped, data)
+
+
+def _bad_place(offset: int, length: int, error: OSError) -> Block:
+    """A stretch that the disk cannot read, which costs only itself; any other error may pass, and is raised again."""
+    if error.errno != errno.EIO:
+        raise error
+    return Block(offset, length, b"", error.strerror or str(error), is_unreadable=True)
 
 
 def open_segment(folder: Path, name: str) -> SegmentFile:

@@ -4,6 +4,7 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import zstandard
@@ -56,16 +57,31 @@ class Frames:
         self._descriptor = descriptor
         self._size = os.fstat(descriptor).st_size
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_FRAME)
-        table = self._read_table()
-        self._frames = self._look_for_frames() if table is None else self._settle_lengths(table)
-        self.table_is_sound = self._frames is table
+        self._table = self._read_table()
+
+    @cached_property
+    def _frames(self) -> list[Frame]:
+        # The table has no checksum, so each frame is asked: only when something is read, for it takes a look at each.
+        return self._look_for_frames() if self._table is None else self._settle_lengths(self._table)
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return [frame.offset for frame in self._frames]
+
+    @property
+    def table_is_sound(self) -> bool:
         """Whether the table and the frames agree."""
-        self._offsets = [frame.offset for frame in self._frames]
+        return self._frames is self._table
+
+    @property
+    def stated_length(self) -> int:
+        """How many bytes the segment has by its table, or where that is none, by its frames."""
+        return _length(self._frames if self._table is None else self._table)
 
     @property
     def length(self) -> int:
         """How many bytes the segment has."""
-        return self._frames[-1].offset + self._frames[-1].length if self._frames else 0
+        return _length(self._frames)
 
     def __iter__(self) -> Iterator[Frame]:
         return iter(self._frames)
@@ -187,6 +203,10 @@ class Frames:
             position += len(block) - len(_MAGIC) + 1
             scan = min(2 * scan, _SCAN_BYTES[1])
         return self._size
+
+
+def _length(frames: Sequence[Frame]) -> int:
+    return frames[-1].offset + frames[-1].length if frames else 0
 
 
 def _frames_of(entries: bytes) -> list[Frame]:

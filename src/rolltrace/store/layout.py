@@ -1,7 +1,9 @@
 """The names of a run's files, and the first of them: `run.json`."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -16,6 +18,14 @@ SCORES = "scores"
 LEDGER = "ledger"
 BLOBS = "blobs"
 FOLDERS = (ROLLOUTS, SCORES, LEDGER, BLOBS)
+CACHE = "cache"
+"""Not among the folders: it may be missing, and is derived from them."""
+
+PLAIN = ".jsonl"
+SEALED = ".jsonl.zst"
+
+_SEGMENT = re.compile(r"(.+)-([0-9]{6}|[1-9][0-9]{6,17})", re.DOTALL)
+_LEDGER = re.compile(r"(.+?)(?:\.([1-9][0-9]{0,17}))?", re.DOTALL)
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -36,14 +46,66 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The git commit of the directory it was started in, where there is one."""
 
 
+class SegmentName(NamedTuple):
+    """The name of a segment without its ending; names compare in the order in which a session began them."""
+
+    session: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.session}-{self.sequence:06d}"
+
+    @property
+    def plain(self) -> str:
+        """The name of its file while it may grow."""
+        return f"{self}{PLAIN}"
+
+    @property
+    def sealed(self) -> str:
+        """The name of its file once it is sealed."""
+        return f"{self}{SEALED}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """The segment that a name, with or without its ending, is of; None where no writer would have given it."""
+        matched = _SEGMENT.fullmatch(without_ending(name))
+        return None if matched is None else cls(matched[1], int(matched[2]))
+
+
+class LedgerName(NamedTuple):
+    """The name of a ledger without its ending; a second one only where the first could not be written to."""
+
+    session: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.session}.{self.sequence}" if self.sequence else self.session
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """The ledger that a name, with or without its ending, is of."""
+        matched = _LEDGER.fullmatch(without_ending(name))
+        return None if matched is None else cls(matched[1], int(matched[2] or 0))
+
+
 def segment_name(writer: str, sequence: int) -> str:
-    """The file name of a writer's segment; names sort in the order in which they were begun."""
-    return f"{writer}-{sequence:06d}.jsonl"
+    """The file name of a writer's segment."""
+    return SegmentName(writer, sequence).plain
 
 
 def ledger_name(writer: str, sequence: int) -> str:
-    """The file name of a writer's ledger; a second one only where the first could not be written to."""
-    return f"{writer}.jsonl" if sequence == 0 else f"{writer}.{sequence}.jsonl"
+    """The file name of a writer's ledger."""
+    return f"{LedgerName(writer, sequence)}{PLAIN}"
+
+
+def without_ending(file: str) -> str:
+    """The name of a segment, the same before and after it is sealed."""
+    return file.removesuffix(SEALED) if file.endswith(SEALED) else file.removesuffix(PLAIN)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names without endings in the order in which they are read: those of a session as it began them."""
+    return sorted(names, key=lambda name: (SegmentName.parse(name) or (name, -1), name))
 
 
 def is_run(path: Path) -> bool:

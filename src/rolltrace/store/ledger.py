@@ -34,20 +34,39 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """Blobs that could not be kept, by reason; the lines that name them are kept."""
     texts_dropped: dict[str, int] = {}
     """Rollouts and scores recorded without their text because redacting it failed, by reason."""
+    unsynced: dict[str, int] = {}
+    """How often the disk did not confirm what was written, by reason: a power loss may cost it."""
     closed: bool = False
     """Whether the writer ended as it should."""
 
     @property
     def adds_up(self) -> bool:
         """Whether every rollout is accounted for."""
-        lost = sum(self.unrecordable.values()) + sum(self.dropped.values())
-        return self.dispatched == self.recorded + lost + self.in_flight
+        return self.dispatched == self.recorded + self._refused + self.in_flight
+
+    @property
+    def lost(self) -> int:
+        """Rollouts that were begun and of which there will be no line."""
+        return self._refused + (self.in_flight if self.closed else 0)
+
+    @property
+    def in_doubt(self) -> int:
+        """Rollouts in flight in a session that was not closed: being played or, where its writer died, lost."""
+        return 0 if self.closed else self.in_flight
 
     @property
     def complete(self) -> bool:
-        """Whether all that was handed in so far was recorded."""
-        lost = (self.unrecordable, self.dropped, self.scores_dropped, self.blobs_dropped, self.texts_dropped)
-        return not any(lost)
+        """Whether all that was handed in so far was recorded, and the disk has confirmed it where it was asked."""
+        return not any(
+            (
+                self.unrecordable, self.dropped, self.scores_dropped, self.blobs_dropped, self.texts_dropped,
+                self.unsynced,
+            )
+        )  # fmt: skip
+
+    @property
+    def _refused(self) -> int:
+        return sum(self.unrecordable.values()) + sum(self.dropped.values())
 
 
 class Tally:
@@ -69,6 +88,7 @@ class Tally:
         self._scores_dropped: Counter[str] = Counter()
         self._blobs_dropped: Counter[str] = Counter()
         self._texts_dropped: Counter[str] = Counter()
+        self._unsynced: Counter[str] = Counter()
 
     def lose(self, reason: str) -> bool:
         """Count something that could not be kept, of whatever kind; whether it is the first for that reason."""
@@ -123,6 +143,11 @@ class Tally:
         with self._lock:
             self._texts_dropped[reason] += 1
 
+    def miss_sync(self, reason: str) -> None:
+        """Count a file or folder that the disk did not confirm."""
+        with self._lock:
+            self._unsynced[reason] += 1
+
     def ledger(self, run: str, session: str) -> Ledger:
         """The counts as they stand."""
         with self._lock:
@@ -139,6 +164,7 @@ class Tally:
                 scores_dropped=dict(self._scores_dropped),
                 blobs_dropped=dict(self._blobs_dropped),
                 texts_dropped=dict(self._texts_dropped),
+                unsynced=dict(self._unsynced),
                 closed=self.closed,
             )
 

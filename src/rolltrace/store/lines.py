@@ -1,10 +1,13 @@
 """Blocks of bytes to lines, whatever the blocks hold."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 LONGEST_LINE = 1024 * 1024 * 1024
 """A line that is longer is passed over, so that a file without line feeds cannot fill the memory."""
+
+_FIRST_STEP = 16 * 1024
+_LARGEST_STEP = 1024 * 1024
 
 TORN = "torn"
 """The fault of what follows the last line feed."""
@@ -18,6 +21,8 @@ class Block(NamedTuple):
     data: bytes
     """Empty where something is wrong."""
     fault: str = ""
+    is_unreadable: bool = False
+    """Whether it is the disk that gave nothing: what was written may yet be there."""
 
 
 class Line(NamedTuple):
@@ -28,6 +33,7 @@ class Line(NamedTuple):
     data: bytes
     """Empty where something is wrong."""
     fault: str = ""
+    is_unreadable: bool = False
 
 
 def split_lines(blocks: Iterable[Block]) -> Iterator[Line]:
@@ -40,8 +46,9 @@ def split_lines(blocks: Iterable[Block]) -> Iterator[Line]:
         end = block.offset
         if block.fault:
             if start < end:
-                yield Line(start, end, b"", f"Expected a whole line, got {end - start} bytes and then a damaged block.")
-            yield Line(block.offset, block.offset + block.length, b"", block.fault)
+                message = f"Expected a whole line, got {end - start} bytes and then a damaged block."
+                yield Line(start, end, b"", message, block.is_unreadable)
+            yield Line(block.offset, block.offset + block.length, b"", block.fault, block.is_unreadable)
             begun.clear()
             start = end = block.offset + block.length
             continue
@@ -59,6 +66,39 @@ def split_lines(blocks: Iterable[Block]) -> Iterator[Line]:
             begun.clear()
     if start < end:
         yield Line(start, end, b"", TORN)
+
+
+def split_lines_backwards(read: Callable[[int, int], bytes], size: int) -> Iterator[Line]:
+    """The lines of a file of that size, the last first; what follows the last line feed comes before them, as torn.
+
+    Only as much is read as is asked for. `read` is given an offset and a length.
+    """
+    begun: list[bytes] = []  # what is known of the line that ends at `end`, the last piece first
+    start = end = size
+    is_last = True
+    step = _FIRST_STEP
+    while start > 0:
+        first = max(start - step, 0)
+        data = read(first, start - first)
+        if len(data) < start - first:
+            raise EOFError("Expected a file that only grows, got one that was cut.")
+        start, step = first, min(2 * step, _LARGEST_STEP)
+        while feed := data.rfind(b"\n") + 1:
+            if first + feed < end:
+                yield _whole(first + feed, end, [data[feed:], *reversed(begun)], is_last)
+            is_last = False
+            begun = [b"\n"]
+            end, data = first + feed, data[: feed - 1]
+        begun.append(data)
+        if end - start > LONGEST_LINE:
+            yield Line(start, end, b"", f"Expected a line of at most {LONGEST_LINE} bytes, got more.")
+            return
+    if end > 0:
+        yield _whole(0, end, list(reversed(begun)), is_last)
+
+
+def _whole(start: int, end: int, pieces: list[bytes], is_torn: bool) -> Line:
+    return Line(start, end, b"", TORN) if is_torn else Line(start, end, b"".join(pieces))
 
 
 def _line(start: int, end: int, begun: list[bytes], rest: bytes) -> Line:

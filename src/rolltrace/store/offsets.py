@@ -1,6 +1,7 @@
 """Where each rollout's line is, by id: an index that is derived from the segments and grows with them."""
 
 import contextlib
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -8,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from rolltrace.store.cursor import Cursor, Place
-from rolltrace.store.layout import ROLLOUTS
-from rolltrace.store.offsets_file import OffsetsFile, OffsetsWriter, Range, is_sound, merge_ranges
-from rolltrace.store.problems import Problem, Problems
+from rolltrace.store.layout import CACHE, PLAIN, ROLLOUTS
+from rolltrace.store.offsets_file import OffsetsFile, OffsetsWriter, Range, is_damaged, is_sound, merge_ranges
+from rolltrace.store.problems import Kind, Problem, Problems, without_ending
 from rolltrace.trace.rollout import FORMAT_VERSION
 
-CACHE = "cache"
+__all__ = ["CACHE", "Offsets", "id_of"]
 
 _MOST_LINES = 5000
 _MOST_BYTES = 8 * 1024 * 1024
@@ -49,18 +50,20 @@ class Offsets:
         self._run = run
         self._problems = problems
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._files: dict[str, OffsetsFile] = {}
         self._known: set[str] = set()  # index files that were opened, or that are not to be opened again
         self._verified: set[str] = set()
         self._recent: dict[str, Place] = {}
         self._recent_problems = Problems()
         self._recent_bytes = 0
+        self._unreadable: dict[str, int] = {}  # by file, from where on the disk gave no answer
         self._covered_by_files: dict[str, int] = {}
         self._cursor: Cursor | None = None
 
     def find(self, rollout: str) -> Place | None:
         """Where the first line with this id is."""
-        with self._lock:
+        with self._guard():
             if not self._files:
                 self._open_files()
             place = self._look(rollout)
@@ -70,21 +73,58 @@ class Offsets:
                     place = self._look(rollout)
             return place
 
+    def knows(self, rollout: str) -> bool:
+        """Whether what was looked through before says where it is; nothing is looked through for it."""
+        with self._guard():
+            if not self._files:
+                self._open_files()
+            return self._look(rollout) is not None
+
     def distrust(self, rollout: str) -> None:
         """Drop what says where this rollout is, because it is not there; the next search looks at the segments."""
-        with self._lock:
+        with self._guard():
             for name, file in list(self._files.items()):
-                if _find(file, rollout) is not None:
-                    self._drop(name)
+                with contextlib.suppress(sqlite3.Error):
+                    if _find(file, rollout) is not None:
+                        self._drop(name)
             self._start_over()
 
     def update(self) -> None:
         """Bring the index up to what is in the segments."""
-        with self._lock:
+        with self._guard():
             self._update()
 
+    def close(self) -> None:
+        """Give back the files; whoever asks again has them opened again."""
+        with self._guard():
+            for file in self._files.values():
+                file.close()
+            self._forget()
+
+    def _guard(self) -> threading.Lock:
+        """The lock; in a process that was forked from the one before, another, for nobody may be left to release it."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._lock = threading.Lock()
+            self._forget()
+        return self._lock
+
+    def _forget(self) -> None:
+        self._files = {}
+        self._known = set()
+        self._verified = set()
+        self._start_over()
+
     def _look(self, rollout: str) -> Place | None:
-        places = [place for file in self._files.values() if (place := _find(file, rollout)) is not None]
+        places = []
+        for name, file in list(self._files.items()):
+            try:
+                place = _find(file, rollout)
+            except sqlite3.Error:  # damaged, or cannot be read now: what it covers is looked through
+                self._drop(name, deletes=file.path is not None and is_damaged(file.path))
+                self._start_over()
+            else:
+                places += [] if place is None else [place]
         if rollout in self._recent:
             places.append(self._recent[rollout])
         return min(places, default=None)
@@ -102,7 +142,7 @@ class Offsets:
         try:
             file = OffsetsFile.open(path)
         except (sqlite3.Error, OSError, ValueError, TypeError):
-            if not is_sound(path):
+            if is_damaged(path):
                 _delete(path)
             return False
         self._files[path.name] = file
@@ -115,7 +155,7 @@ class Offsets:
         unsound = [
             name
             for name, file in self._files.items()
-            if name not in self._verified and file.path is not None and not is_sound(file.path)
+            if name not in self._verified and file.path is not None and is_damaged(file.path)
         ]
         self._verified.update(self._files)
         for name in unsound:
@@ -124,10 +164,10 @@ class Offsets:
             self._start_over()
             self._update()
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str, deletes: bool = True) -> None:
         file = self._files.pop(name)
         file.close()
-        if file.path is not None:
+        if file.path is not None and deletes:
             _delete(file.path)
 
     def _start_over(self) -> None:
@@ -136,6 +176,7 @@ class Offsets:
         self._recent = {}
         self._recent_problems = Problems()
         self._recent_bytes = 0
+        self._unreadable = {}
 
     def _update(self) -> None:
         for folder in (self._run / CACHE, None):
@@ -160,7 +201,8 @@ class Offsets:
             for place, line in cursor.read():
                 rollout = id_of(line)
                 if rollout is None:
-                    self._report(Problem(f"{place.file}.jsonl", place.offset, "Expected a rollout record with an id."))
+                    message = "Expected a rollout record with an id."
+                    self._report(Problem(f"{place.file}{PLAIN}", place.offset, message, kind=Kind.INVALID))
                     continue
                 lines.append((rollout, place))
                 self._recent_bytes += place.length
@@ -196,14 +238,18 @@ class Offsets:
 
     def _report(self, problem: Problem) -> None:
         self._problems.report(problem)
-        if not problem.passing and problem.offset is not None:
+        if problem.kind is Kind.UNREADABLE and problem.offset is not None:
+            self._unreadable.setdefault(without_ending(problem.file), problem.offset)
+        elif not problem.passing and problem.offset is not None:
             self._recent_problems.report(problem)
 
     def _finish(self, writer: OffsetsWriter, cursor: Cursor) -> None:
         """Put the new file in place, together with all smaller ones: so there are few, and each grows by doubling."""
+        # What the disk did not give is not covered, nor is what follows it: the next reader tries again.
+        covered = {file: min(end, self._unreadable.get(file, end)) for file, end in cursor.covered.items()}
         ranges = [
             Range(file, self._covered_by_files.get(file, 0), end)
-            for file, end in cursor.covered.items()
+            for file, end in covered.items()
             if end > self._covered_by_files.get(file, 0)
         ]
         writer.cover(ranges, self._recent_problems.all())
@@ -214,7 +260,7 @@ class Offsets:
         self._known.add(name)
         for name in absorbed:
             self._drop(name)
-        self._covered_by_files = dict(cursor.covered)
+        self._covered_by_files = covered
         self._recent_problems = Problems()
         self._recent_bytes = 0
 
@@ -230,10 +276,10 @@ class Offsets:
 
 
 def _find(file: OffsetsFile, rollout: str) -> Place | None:
-    """Where a file says that a line is; nowhere, where it is damaged or the id is no text that could be written."""
+    """Where a file says that a line is; nowhere, where the id is no text that could be written."""
     try:
         place = file.find(rollout)
-    except (sqlite3.Error, ValueError, TypeError):
+    except (ValueError, TypeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
         return None
     return place if place is not None and place.file.count("/") == 1 and place.file.startswith(f"{ROLLOUTS}/") else None
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from rolltrace.store.cursor import Place
-from rolltrace.store.problems import Problem
+from rolltrace.store.problems import Kind, Problem
 from rolltrace.store.segment import sync_folder
 
-_VERSION = 1
+_VERSION = 2
 _READ_BYTES = 1024 * 1024
 _ABANDONED_SECONDS = 3600.0
 
@@ -23,7 +23,7 @@ PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PR
 PRAGMA cache_size = -32768;
 CREATE TABLE files (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE ranges (file TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE TABLE problems (file TEXT NOT NULL, position INTEGER NOT NULL, message TEXT NOT NULL);
+CREATE TABLE problems (file TEXT NOT NULL, position INTEGER NOT NULL, message TEXT NOT NULL, kind TEXT NOT NULL);
 CREATE TABLE lines (id TEXT PRIMARY KEY, file INTEGER, position INTEGER, length INTEGER) WITHOUT ROWID;
 BEGIN;
 """
@@ -70,7 +70,10 @@ class OffsetsFile:
         if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
             raise sqlite3.OperationalError("another version")
         self.ranges = [Range(str(file), int(first), int(last)) for file, first, last in self._all("ranges")]
-        self.problems = [Problem(str(file), int(at), str(message)) for file, at, message in self._all("problems")]
+        self.problems = [
+            Problem(str(file), int(at), str(message), kind=Kind(kind))
+            for file, at, message, kind in self._all("problems")
+        ]
         self.size = path.stat().st_size if path else 0
         """In bytes."""
 
@@ -100,12 +103,21 @@ class OffsetsFile:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether an index file has the bytes that were written: their checksum is in its name."""
+    """Whether an index file is known to have the bytes that were written: their checksum is in its name."""
+    return _has_its_checksum(path) is True
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether an index file is known to have other bytes; one that cannot be read now is not."""
+    return _has_its_checksum(path) is False
+
+
+def _has_its_checksum(path: Path) -> bool | None:
     try:
         with path.open("rb") as file:
             return path.stem.endswith(f"-{_checksum(file):08x}")
     except OSError:
-        return False
+        return None
 
 
 class OffsetsWriter:
@@ -170,8 +182,10 @@ class OffsetsWriter:
     def finish(self) -> OffsetsFile:
         """Put the file in place."""
         self._connection.executemany("INSERT INTO ranges VALUES (?, ?, ?)", merge_ranges(self._ranges))
-        rows = [(problem.file, problem.offset, problem.message) for problem in self._problems.values()]
-        self._connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", rows)
+        rows = [
+            (problem.file, problem.offset, problem.message, problem.kind.value) for problem in self._problems.values()
+        ]
+        self._connection.executemany("INSERT INTO problems VALUES (?, ?, ?, ?)", rows)
         self._connection.execute("COMMIT")
         if self._unfinished is None or self._folder is None:
             return OffsetsFile(None, self._connection)

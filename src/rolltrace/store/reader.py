@@ -3,16 +3,28 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, overload
+from types import TracebackType
+from typing import Literal, Protocol, Self, TypeVar, overload
 
-from rolltrace.errors import RecordError, RunNotFoundError, UnknownNameError
+from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, StorageError, UnknownNameError
 from rolltrace.store.blobs import read_blob
 from rolltrace.store.cursor import Cursor, Place, check_line
 from rolltrace.store.files import open_segment
-from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, RUN_FILE, SCORES, RunInfo, decode_info, is_run
+from rolltrace.store.layout import (
+    BLOBS,
+    LEDGER,
+    PLAIN,
+    ROLLOUTS,
+    RUN_FILE,
+    SCORES,
+    LedgerName,
+    RunInfo,
+    decode_info,
+    is_run,
+)
 from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.offsets import Offsets, id_of
-from rolltrace.store.problems import Problem, Problems
+from rolltrace.store.problems import Problem, Problems, kind_of
 from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
@@ -66,8 +78,19 @@ class RunReader:
         return self._records(self.cursor(SCORES), decode_score)
 
     def ledgers(self) -> dict[str, Ledger]:
-        """The last ledger of each session."""
-        return {ledger.session: ledger for ledger in self._records(self.cursor(LEDGER), decode_ledger)}
+        """The last ledger of each session, for which only the ends of files are read: a long session writes very many.
+
+        Damage further up is not met; `cursor("ledger")` gives every line.
+        """
+        latest: dict[str, tuple[int, Ledger]] = {}
+        for lines in self.cursor(LEDGER).read_backwards():
+            for place, ledger in self._decoded(lines, decode_ledger):
+                named = LedgerName.parse(place.file.partition("/")[2])
+                sequence = 0 if named is None else named.sequence
+                if ledger.session not in latest or sequence >= latest[ledger.session][0]:
+                    latest[ledger.session] = (sequence, ledger)
+                break
+        return {session: ledger for session, (_, ledger) in latest.items()}
 
     def blob(self, name: str) -> bytes:
         """The bytes of that name; the name must be a digest, and theirs."""
@@ -86,35 +109,60 @@ class RunReader:
                 line = segment.read(place.offset, place.length)
             finally:
                 segment.close()
-        except OSError as error:
+        except FileNotFoundError as error:
             raise RecordError(f"Expected a line in {place.file}, got: {error.strerror or error}.") from error
+        except OSError as error:
+            raise StorageError(
+                f"Cannot read {place.file} of {self.path}: {error.strerror or error}. What it holds may yet be there."
+            ) from error
+        except ChecksumError as error:
+            raise ChecksumError(f"{_expected(place)} {error}") from error
         wrong = check_line(line) or ("" if len(line) == place.length else "The line ends too early.")
         if wrong:
-            raise RecordError(
-                f"Expected a line of {place.length} bytes at byte {place.offset} of {place.file}: {wrong}"
-            )
+            raise ChecksumError(f"{_expected(place)} {wrong}")
         return line
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout of this id; where several have it, the first."""
+        """The rollout of this id; where several have it, the first.
+
+        One whose line is damaged is a `RecordError` that says where; a disk that gives no answer, a `StorageError`.
+        """
         for _ in range(_TRIES):
             place = self.offsets.find(rollout)
             if place is None:
                 break
-            record = self._rollout_at(place, rollout)
-            if record is not None:
-                return record
-            # Files only grow: a place that is wrong means that the index or the file is damaged. Look for it anew.
+            try:
+                line = self.at(place)
+            except RecordError:
+                if not self._is_there(rollout):  # so the index is right, and the line is not
+                    raise
+            else:
+                if id_of(line) == rollout:
+                    return decode_rollout(line)
+            # Files only grow: a place that is wrong means that the index is of other files. Look for it anew.
             self.offsets.distrust(rollout)
-        raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}.")
+        raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{self._reservation()}.")
 
-    def _rollout_at(self, place: Place, rollout: str) -> Rollout | None:
-        """The rollout at a place, if it is the one of this id."""
-        try:
-            line = self.at(place)
-        except RecordError:
-            return None
-        return decode_rollout(line) if id_of(line) == rollout else None
+    def _is_there(self, rollout: str) -> bool:
+        """Whether some line of the run is that rollout, whatever an index says."""
+        return any(id_of(line) == rollout for _, line in self.cursor(ROLLOUTS).read())
+
+    def _reservation(self) -> str:
+        """What to add where something was not found: it may be in what cannot be read."""
+        count = sum(problem.file.startswith(f"{ROLLOUTS}/") for problem in self.problems)
+        return f" among what can be read; {count} of its places cannot, as `rolltrace check` tells" if count else ""
+
+    def close(self) -> None:
+        """Give back the files that are open; a reader that is asked again opens them again."""
+        self.offsets.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     @overload
     def follow(
@@ -148,19 +196,30 @@ class RunReader:
                 stop.wait(seconds)
 
     def _records(self, cursor: Cursor, decode: Callable[[bytes], Record]) -> Iterator[Record]:
-        for place, line in cursor.read():
+        for _, record in self._decoded(cursor.read(), decode):
+            yield record
+
+    def _decoded(
+        self, lines: Iterator[tuple[Place, bytes]], decode: Callable[[bytes], Record]
+    ) -> Iterator[tuple[Place, Record]]:
+        for place, line in lines:
             try:
                 record = decode(line)
             except RecordError as error:
-                self._problems.report(Problem(f"{place.file}.jsonl", place.offset, str(error)))
+                message, kind = str(error), kind_of(error)
+                self._problems.report(Problem(f"{place.file}{PLAIN}", place.offset, message, kind=kind))
             else:
-                yield record
+                yield place, record
 
     def _read_info(self) -> RunInfo | None:
         try:
             return decode_info((self.path / RUN_FILE).read_bytes())
         except OSError as error:
-            self._problems.report(Problem(RUN_FILE, None, error.strerror or str(error)))
+            self._problems.report(Problem(RUN_FILE, None, error.strerror or str(error), kind=kind_of(error)))
         except RecordError as error:
-            self._problems.report(Problem(RUN_FILE, None, str(error)))
+            self._problems.report(Problem(RUN_FILE, None, str(error), kind=kind_of(error)))
         return None
+
+
+def _expected(place: Place) -> str:
+    return f"Expected a line of {place.length} bytes at byte {place.offset} of {place.file}:"

@@ -18,11 +18,12 @@ from rolltrace.store.given import (
 )
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.convert import as_tool
-from rolltrace.trace.draft import Draft, new_id
+from rolltrace.trace.draft import new_id
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.message import Sampling, ToolSpec
 from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.sink import Sink
 from rolltrace.trace.snapshot import Freezer
 from rolltrace.trace.sound import sound_grade
 
@@ -53,30 +54,12 @@ class About(TypedDict, total=False):
     started_at: datetime
 
 
-class Keeper(Protocol):
+class Keeper(Sink, Protocol):
     """Who keeps the rollout."""
-
-    @property
-    def run(self) -> str:
-        """The id of the run."""
-        ...
-
-    @property
-    def session(self) -> str:
-        """The id of this opening of the run."""
-        ...
 
     @property
     def records(self) -> bool:
         """Whether anything is recorded at all."""
-        ...
-
-    def begin(self, header: Header) -> Draft:
-        """A draft for a rollout that starts now."""
-        ...
-
-    def end(self, draft: Draft, outcome: Outcome) -> None:
-        """Keep a rollout that has ended."""
         ...
 
 

@@ -16,13 +16,16 @@ from rolltrace.store.blobs import blob_path, write_blob
 from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger, Tally, encode_ledger
 from rolltrace.store.sealed import seal_file
-from rolltrace.store.segment import Segment
+from rolltrace.store.segment import Segment, sync_file, sync_folder
 from rolltrace.trace.blob import Blob
 
 logger = logging.getLogger(__name__)
 
 LEDGER_SECONDS = 1.0
 """How old the ledger on disk, and what was not yet brought to the disk, may grow while lines come."""
+
+_KNOWN_BLOBS = 10_000
+"""How many names of blobs are remembered as kept; one that is forgotten is compared again when it comes again."""
 
 
 class Scribe:
@@ -42,7 +45,8 @@ class Scribe:
         """Whether the writer ends as it should; else nobody has closed it."""
         self._last_ledger: Ledger | None = None
         self._due = 0.0
-        self._kept_blobs: set[str] = set()
+        self._kept_blobs: dict[str, None] = {}
+        self._unsafe_blobs: set[str] = set()
         self._unsealed_told: set[str] = set()
         self._sealer: ThreadPoolExecutor | None = None
         self._sealing: list[Future[Path]] = []
@@ -63,6 +67,7 @@ class Scribe:
 
     def sync(self) -> None:
         """Bring everything to the disk, the ledger last, so that it never speaks of lines that are not there yet."""
+        self._sync_blobs()  # before the lines that name them
         for segment in self._segments.values():
             self._sync_segment(segment)
         self._write_ledger()
@@ -116,6 +121,7 @@ class Scribe:
 
     def _keep_blob(self, blob: Blob) -> None:
         if blob.name in self._kept_blobs:
+            self._kept_blobs[blob.name] = self._kept_blobs.pop(blob.name)  # the last to be forgotten
             return
         try:
             if blob.data is not None:
@@ -126,7 +132,30 @@ class Scribe:
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._tally.drop_blob(self.lost(_reason(error), "a blob", error))
         else:
-            self._kept_blobs.add(blob.name)
+            self._unsafe_blobs.add(blob.name)  # also one of another writer, who may not have brought it to the disk
+            self._kept_blobs[blob.name] = None
+            if len(self._kept_blobs) > _KNOWN_BLOBS:
+                del self._kept_blobs[next(iter(self._kept_blobs))]
+
+    def _sync_blobs(self) -> None:
+        """Bring new blobs to the disk, then their names, all at once; those that fail are tried again."""
+        folder = self._path / BLOBS
+        unsafe, self._unsafe_blobs = self._unsafe_blobs, set()
+        for name in unsafe:
+            try:
+                sync_file(blob_path(folder, name))
+            except FileNotFoundError as error:  # deleted meanwhile
+                self._tally.drop_blob(self.lost(_reason(error), "a blob", error))
+                self._kept_blobs.pop(name, None)
+            except OSError as error:
+                self._unsafe_blobs.add(name)
+                self._miss_sync(error)
+        try:
+            if unsafe:
+                sync_folder(folder)
+        except OSError as error:
+            self._unsafe_blobs |= unsafe
+            self._miss_sync(error)
 
     def _write_ledger(self) -> None:
         ledger = self._tally.ledger(self._run, self._session)
@@ -143,7 +172,10 @@ class Scribe:
         try:
             segment.sync()
         except OSError as error:
-            self.lost(_reason(error), "what was written since the last flush", error)
+            self._miss_sync(error)
+
+    def _miss_sync(self, error: OSError) -> None:
+        self._tally.miss_sync(self.lost(_reason(error), "what was written since the last flush", error))
 
     def _seal(self, path: Path) -> None:
         """Have a full segment sealed by a thread of its own: the next lines need not wait for it."""

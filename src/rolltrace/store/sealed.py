@@ -11,16 +11,15 @@ import zstandard
 
 from rolltrace.errors import ChecksumError, InputError
 from rolltrace.store.frames import FRAME_BYTES, Frames, seek_table
+from rolltrace.store.layout import SEALED, without_ending
 from rolltrace.store.segment import sync_folder
-
-ENDING = ".zst"
 
 _LEVEL = 3
 
 
 def sealed_path(plain: Path) -> Path:
     """Where the sealed form of a plain segment is."""
-    return plain.with_name(plain.name + ENDING)
+    return plain.with_name(without_ending(plain.name) + SEALED)
 
 
 def seal_file(plain: Path) -> Path:

@@ -91,9 +91,16 @@ class RunWriter:
             self._put(Job(ROLLOUTS, line.data, line.id, line.blobs))
 
     def write_rollout(self, line: Line) -> None:
-        """Keep a finished line as it is, and the blobs it names."""
-        if not line.data.endswith(b'"}\n') or line.data.count(b"\n") != 1:
-            self._tally.refuse(line.id, self._scribe.lost("not one line", "a rollout"))
+        """Keep a line that is finished already, such as an imported one, as much of it as is to be recorded."""
+        if not self.records:
+            return
+        try:
+            if not line.data.endswith(b'"}\n') or line.data.count(b"\n") != 1:
+                self._tally.refuse(line.id, self._scribe.lost("not one line", "a rollout"))
+                return
+            line = self._editor.finished_line(line)
+        except Exception as error:  # noqa: BLE001 - recording never stops the caller
+            self._tally.refuse(line.id, self._scribe.lost(type(error).__name__, "a rollout", error))
         else:
             self._put(Job(ROLLOUTS, line.data, line.id, line.blobs))
 

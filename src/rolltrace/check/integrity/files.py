@@ -7,18 +7,26 @@ from itertools import chain
 from rolltrace.check.audit import audit
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Entry, Subject
-from rolltrace.store.layout import BLOBS, FOLDERS, LEDGER, ROLLOUTS, RUN_FILE, SCORES
-from rolltrace.store.problems import Problem
+from rolltrace.store.layout import (
+    BLOBS,
+    FOLDERS,
+    LEDGER,
+    PLAIN,
+    ROLLOUTS,
+    RUN_FILE,
+    SCORES,
+    SEALED,
+    LedgerName,
+    SegmentName,
+)
+from rolltrace.store.problems import Kind, Problem
 from rolltrace.trace.rollout import FORMAT_VERSION
 
-_SEGMENT = re.compile(r"(?P<writer>.+)-(?P<sequence>\d{6,})\.jsonl(?P<sealed>\.zst)?")
-_LEDGER = re.compile(r"(?P<writer>.+?)(\.\d+)?\.jsonl")
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
-_NAMES = {ROLLOUTS: _SEGMENT, SCORES: _SEGMENT, LEDGER: _LEDGER, BLOBS: _BLOB}
 _EXPECTED = {
-    ROLLOUTS: "SESSION-NUMBER.jsonl or SESSION-NUMBER.jsonl.zst",
-    SCORES: "SESSION-NUMBER.jsonl or SESSION-NUMBER.jsonl.zst",
-    LEDGER: "SESSION.jsonl",
+    ROLLOUTS: f"SESSION-NUMBER{PLAIN} or SESSION-NUMBER{SEALED}",
+    SCORES: f"SESSION-NUMBER{PLAIN} or SESSION-NUMBER{SEALED}",
+    LEDGER: f"SESSION{PLAIN}",
     BLOBS: "sha256- and 64 hexadecimal digits",
 }
 
@@ -54,7 +62,7 @@ def missing_folders(run: Subject) -> Iterator[Finding]:
 def damaged(run: Subject) -> Iterator[Finding]:
     """Every file can be read, and every line is a record whose checksum is right."""
     for problem in run.problems:
-        if not problem.passing and _is_read(problem):
+        if problem.kind not in (Kind.MISSING, Kind.NEWER) and not _is_tail(problem) and _is_read(problem):
             yield Finding(problem.message, file=problem.file, offset=problem.offset)
 
 
@@ -66,7 +74,7 @@ def damaged(run: Subject) -> Iterator[Finding]:
 def torn_tails(run: Subject) -> Iterator[Finding]:
     """Every file ends with a whole line."""
     for problem in run.problems:
-        if problem.passing and problem.offset is not None:
+        if _is_tail(problem):
             yield Finding(problem.message, file=problem.file, offset=problem.offset)
 
 
@@ -88,13 +96,14 @@ def newer_version(run: Subject) -> Iterator[Finding]:
 def missing_segments(run: Subject) -> Iterator[Finding]:
     """The files of each session are numbered from 0 without a gap."""
     for folder in (ROLLOUTS, SCORES):
-        for writer, found in sorted(_sequences(run.entries(folder) or ()).items()):
+        for session, found in sorted(_sequences(run.entries(folder) or ()).items()):
             highest = max(found)
             if missing := highest + 1 - len(found):
                 first = next(number for number in range(highest) if number not in found)
+                name = SegmentName(session, first)
                 yield Finding(
-                    f"{missing} of the {highest + 1} files of the session in {folder}/ are missing, first {first:06d}",
-                    session=writer, file=f"{folder}/{writer}-{first:06d}", data={"missing": missing, "first": first},
+                    f"{missing} of the {highest + 1} files of the session in {folder}/ are missing, first {name}",
+                    session=session, file=f"{folder}/{name}", data={"missing": missing, "first": first},
                 )  # fmt: skip
 
 
@@ -106,7 +115,7 @@ def missing_segments(run: Subject) -> Iterator[Finding]:
 def strange_files(run: Subject) -> Iterator[Finding]:
     """Each file has a name that the format knows."""
     for entry in _entries(run):
-        if not entry.name.startswith(".") and not _NAMES[entry.folder].fullmatch(entry.name):
+        if not entry.name.startswith(".") and not _is_known(entry.folder, entry.name):
             yield Finding(f"expected the name {_EXPECTED[entry.folder]}", file=entry.path)
 
 
@@ -120,7 +129,8 @@ def sealed_twice(run: Subject) -> Iterator[Finding]:
     for folder in (ROLLOUTS, SCORES):
         names = {entry.name for entry in run.entries(folder) or ()}
         for name in sorted(names):
-            if f"{name}.zst" in names:
+            segment = SegmentName.parse(name)
+            if segment is not None and name == segment.plain and segment.sealed in names:
                 yield Finding("is there plain and sealed", file=f"{folder}/{name}")
 
 
@@ -143,14 +153,30 @@ def _entries(run: Subject) -> Iterator[Entry]:
 def _sequences(entries: Iterable[Entry]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for entry in entries:
-        if matched := _SEGMENT.fullmatch(entry.name):
-            found.setdefault(matched["writer"], set()).add(int(matched["sequence"]))
+        segment = SegmentName.parse(entry.name)
+        if segment is not None and _is_known(entry.folder, entry.name):
+            found.setdefault(segment.session, set()).add(segment.sequence)
     return found
+
+
+def _is_known(folder: str, name: str) -> bool:
+    """Whether the format gives such a name to a file of the folder."""
+    if folder == BLOBS:
+        return _BLOB.fullmatch(name) is not None
+    if folder == LEDGER:
+        return name.endswith(PLAIN) and LedgerName.parse(name) is not None
+    segment = SegmentName.parse(name)
+    return segment is not None and name in (segment.plain, segment.sealed)
+
+
+def _is_tail(problem: Problem) -> bool:
+    """Whether it is a last line that may yet be written."""
+    return problem.kind is Kind.TORN and problem.passing
 
 
 def _is_read(problem: Problem) -> bool:
     """Whether it is about a file that should hold records; what else there is, other audits tell of."""
     folder, _, name = problem.file.partition("/")
-    if folder not in _NAMES or not name:
+    if folder not in FOLDERS or not name:
         return False
-    return problem.offset is not None or _NAMES[folder].fullmatch(name) is not None
+    return problem.offset is not None or _is_known(folder, name)

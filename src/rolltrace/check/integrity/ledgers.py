@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 
+from msgspec.structs import asdict
+
 from rolltrace.check.audit import audit
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
@@ -55,7 +57,7 @@ def lost_lines(run: Subject) -> Iterator[Finding]:
 def uncounted_lines(run: Subject) -> Iterator[Finding]:
     """A session that was closed counted all its lines."""
     for ledger in run.ledgers.values():
-        found = run.rollouts_by_writer[ledger.session]
+        found = run.rollouts_by_session[ledger.session]
         if ledger.closed and found > ledger.recorded:
             message = f"{ledger.recorded} rollouts were counted when it was closed, {found} are there"
             yield _finding(ledger, message, recorded=ledger.recorded, found=found)
@@ -64,21 +66,18 @@ def uncounted_lines(run: Subject) -> Iterator[Finding]:
 @audit(
     Severity.WARNING,
     "Rollouts, scores, blobs or texts could not be written, for the reasons named, such as a full disk (ENOSPC) or a "
-    "full queue. They are in no statistic of this run.",
+    "full queue. They are in no statistic of this run. What the disk did not confirm (unsynced) is there, unless the "
+    "machine lost power.",
 )
 def dropped(run: Subject) -> Iterator[Finding]:
     """Nothing was dropped."""
     for ledger in run.ledgers.values():
-        for what, reasons in (
-            ("rollouts could not be kept", ledger.unrecordable),
-            ("rollouts were dropped", ledger.dropped),
-            ("scores were dropped", ledger.scores_dropped),
-            ("blobs were dropped", ledger.blobs_dropped),
-            ("records lost their text", ledger.texts_dropped),
-        ):
-            for reason, count in reasons.items():
-                if count > 0:
-                    yield _finding(ledger, f"{count} {what}: {reason}", count=count, reason=reason)
+        for name, reasons in asdict(ledger).items():
+            if isinstance(reasons, dict):  # what is counted by reason is a loss
+                for reason, count in reasons.items():
+                    if count > 0:
+                        message = f"{count} {name.replace('_', ' ')}: {reason}"
+                        yield _finding(ledger, message, count=count, reason=reason)
 
 
 @audit(
@@ -89,7 +88,7 @@ def dropped(run: Subject) -> Iterator[Finding]:
 def unfinished_rollouts(run: Subject) -> Iterator[Finding]:
     """Every rollout that was begun has an end."""
     for ledger in run.ledgers.values():
-        known = max(ledger.recorded, run.rollouts_by_writer[ledger.session])
+        known = max(ledger.recorded, run.rollouts_by_session[ledger.session])
         ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
         if ledger.dispatched > ended and ledger.in_flight > 0:
             count = ledger.dispatched - ended
@@ -114,19 +113,19 @@ def open_sessions(run: Subject) -> Iterator[Finding]:
 )
 def missing_ledgers(run: Subject) -> Iterator[Finding]:
     """Every session that wrote something has a ledger."""
-    counted = run.rollouts_by_writer + run.scores_by_writer
-    for writer in sorted(counted.keys() - run.ledgers.keys()):
-        file = f"{LEDGER}/{ledger_name(writer, 0)}"
-        if not _has_just_begun(run, writer):
-            yield Finding(f"{counted[writer]} records of a session without a ledger", session=writer, file=file)
+    counted = run.rollouts_by_session + run.scores_by_session
+    for session in sorted(counted.keys() - run.ledgers.keys()):
+        file = f"{LEDGER}/{ledger_name(session, 0)}"
+        if not _has_just_begun(run, session):
+            yield Finding(f"{counted[session]} records of a session without a ledger", session=session, file=file)
 
 
-def _has_just_begun(run: Subject, writer: str) -> bool:
+def _has_just_begun(run: Subject, session: str) -> bool:
     """Whether the session wrote so lately that its first ledger may still be due."""
     newest = 0.0
     for folder in (ROLLOUTS, SCORES):
         for entry in run.entries(folder) or ():
-            if entry.name.startswith(f"{writer}-"):
+            if entry.name.startswith(f"{session}-"):
                 newest = max(newest, entry.changed)
     return time.time() - newest < _FIRST_LEDGER_SECONDS
 

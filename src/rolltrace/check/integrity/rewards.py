@@ -7,7 +7,7 @@ from rolltrace.check.audit import Over, audit
 from rolltrace.check.catalogue import found_rollout
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
-from rolltrace.trace.numbers import Number, as_float
+from rolltrace.trace.numbers import Number, as_float, restore_number
 from rolltrace.trace.outcome import Status, StopReason
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
@@ -78,12 +78,12 @@ def reward_of_failure(rollout: Rollout) -> Iterator[Finding]:
 def reward_missing(run: Subject) -> Iterator[Finding]:
     """A rollout that ended well has a reward, or a score that says why not."""
     pending = """
-        select * from rollouts where status = 'ok' and not has_reward
+        select * from rollouts where status = 'ok' and line_reward is null
         and not exists (select 1 from scores where scores.rollout = rollouts.id and scores.name = 'reward')
     """
     ended = {ledger.session for ledger in run.ledgers.values() if ledger.closed}
     for row in run.catalogue.rows(pending):
-        if row["writer"] in ended:
+        if row["file_session"] in ended:
             yield found_rollout(row, "status is ok, but there is no reward, and no score gave one later")
 
 
@@ -117,7 +117,7 @@ def group_reward_base(run: Subject) -> Iterator[Finding]:
         and base <> rollouts.reward_so_far
     """
     for row in run.catalogue.rows(pairs):
-        base, so_far = row["base"], row["reward_so_far"]
+        base, so_far = restore_number(row["base"]), restore_number(row["reward_so_far"])
         if not close(base, so_far, [so_far]):
             message = f"the group's grade was added to {base!r}, but reward_so_far is {so_far!r}"
             yield found_rollout(row, message, base=base, reward_so_far=so_far)

@@ -18,6 +18,8 @@ _WIDEST = 60
 _MOST_ROWS = 12
 _MOST_REASONS = 12
 _LABEL = 12
+_SOUND = {"dispatched", "recorded", "scores_recorded", "in_flight"}
+"""Counts of ledgers that are no loss by themselves."""
 
 
 def show_numbers(console: Console, run: RunSummary) -> None:
@@ -69,11 +71,11 @@ def _rollouts_text(run: RunSummary) -> Text:
         splits = len({one.split for one in run.iterations})
         text.append(f" in {counted(len(run.iterations), 'iteration')}", "not bold")
         text.append(f" of {splits} splits" if splits > 1 else "", "not bold")
-    text.append(f", {run.steps:,} steps", "not bold")
+    text.append(f", {counted(run.steps, 'step')}", "not bold")
     if run.retried:
-        text.append(f" · {run.retried:,} were tried again", "yellow")
+        text.append(f" · {counted(run.retried, 'attempt')} tried again", "yellow")
     if run.superseded:
-        text.append(f" · {run.superseded:,} more were repeated by a restart and do not count", "yellow")
+        text.append(f" · {run.superseded:,} repeated by a restart", "yellow")
     return text
 
 
@@ -113,24 +115,23 @@ def _tokens_text(run: RunSummary) -> str:
 
 
 def _time_text(run: RunSummary) -> str:
-    if run.started_at is None or run.ended_at is None or run.seconds is None:
+    if run.started_at is None or run.ended_at is None or run.mean_seconds is None:
         return "–"
     whole = (run.ended_at - run.started_at).total_seconds()
-    return f"{duration(whole)} from first to last, {duration(run.seconds)} a rollout"
+    return f"{duration(whole)} from first to last, {duration(run.mean_seconds)} a rollout"
 
 
 def _ledger_text(run: RunSummary) -> Text:
     text = Text(f"{counted(run.sessions, 'session')}: ")
-    names = {"dispatched": "dispatched", "recorded": "recorded"}
-    lost = {
-        "unrecordable": "unrecordable", "dropped": "dropped", "in_flight": "in flight or lost",
-        "scores_dropped": "scores dropped", "blobs_dropped": "blobs dropped",
-        "texts_dropped": "texts dropped",
-    }  # fmt: skip
-    text.append(", ".join(f"{run.ledger.get(name, 0):,} {told}" for name, told in names.items()))
-    for name, told in lost.items():
-        if count := run.ledger.get(name, 0):
-            text.append(f" · {count:,} {told}", "red")
+    text.append(", ".join(f"{run.ledger.get(name, 0):,} {name}" for name in ("dispatched", "recorded")))
+    for name, count in run.ledger.items():
+        if count and name not in _SOUND:
+            text.append(f" · {count:,} {name.replace('_', ' ')}", "red")
+    if run.lost:
+        text.append(f" · {counted(run.lost, 'rollout')} lost", "red")
+    if run.in_doubt:
+        told = f" · {run.in_doubt:,} being played, or lost with a writer that died"
+        text.append(told, "yellow")
     if run.open_sessions:
         text.append(f" · {run.open_sessions:,} not closed", "yellow")
     return text
@@ -141,7 +142,7 @@ def _show_errors(console: Console, run: RunSummary) -> None:
         return
     console.print()
     for error in run.errors:
-        line = Text(f"{_share(error.count, run.rollouts)} ", "red")
+        line = Text(f"{_share(error.count, run.attempts)} ", "red")
         line.append(visible_line(f"{error.layer} · {error.type}: {error.example}"))
         print_folded(console, line)
 
@@ -160,7 +161,7 @@ def _show_iterations(console: Console, iterations: Sequence[Iteration]) -> None:
 def _show_table(console: Console, iterations: Sequence[Iteration]) -> None:
     shown = _some(iterations)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for heading in ("iteration", "reward", "±", "rollouts", "failed", "groups", "with signal", "steps"):
+    for heading in ("iteration", "reward", "±", "rollouts", "failed", "groups", "with signal", "mean steps"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in shown:
         table.add_row(
@@ -171,7 +172,7 @@ def _show_table(console: Console, iterations: Sequence[Iteration]) -> None:
             Text(f"{one.failed:,}", "red" if one.failed else "dim"),
             f"{one.groups:,}",
             f"{one.groups_with_signal:,}",
-            number(one.steps),
+            number(one.mean_steps),
         )
     console.print(table)
     if len(shown) < len(iterations):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +13,7 @@ from rolltrace.cli.screen.console import folded
 from rolltrace.cli.screen.transcript import STATUS_STYLES, note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
 from rolltrace.query.address import group_address, short_addresses
-from rolltrace.query.find import Totals
+from rolltrace.query.totals import Totals
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.rollout import Failure, Rollout
@@ -53,16 +54,18 @@ def show_totals(console: Console, totals: Totals) -> None:
     line = Text(f"{_count(totals.rollouts, 'rollout')} in {_count(totals.groups, 'group')} · {mean}", "bold")
     reasons = ", ".join(f"{visible_line(name)} {count}" for name, count in totals.stop_reasons.items())
     line.append(f" · {reasons}" if reasons else "", "not bold")
-    if totals.earlier:
-        line.append(f" · and {_count(totals.earlier, 'earlier attempt')}", "yellow")
+    if totals.retried:
+        line.append(f" · {_count(totals.retried, 'attempt')} tried again", "yellow")
+    if totals.superseded:
+        line.append(f" · {totals.superseded} repeated by a restart", "yellow")
     console.print()
     _print(console, line)
 
 
-def show_rest(console: Console, shown: int, totals: Totals) -> None:
+def show_rest(console: Console, shown: int, total: int) -> None:
     """Print how many rollouts are not in the table, where some are not."""
-    if shown and totals.rollouts > shown:
-        _print(console, Text(f"… the first {shown} of {totals.rollouts}; --limit shows more", "dim"))
+    if total > shown:
+        _print(console, Text(f"… the first {shown} of {total}; --limit shows more", "dim"))
 
 
 def show_rollouts(
@@ -101,9 +104,9 @@ def show_rollouts(
 
 
 def show_ledgers(console: Console, ledgers: Iterable[Ledger]) -> None:
-    """Print what was lost; a session that lost nothing gets no line."""
+    """Print what was lost, and what may be; a session that is closed and lost nothing gets no line."""
     for ledger in ledgers:
-        if not ledger.complete or not ledger.closed or ledger.in_flight:
+        if not ledger.complete or not ledger.closed or ledger.lost:
             _print(console, Text(f"session {visible_line(ledger.session)}: {ledger_text(ledger)}", "yellow"))
 
 
@@ -132,16 +135,13 @@ def _failure_text(failure: Failure) -> str:
 def ledger_text(ledger: Ledger) -> str:
     """What became of everything, with what was lost by reason."""
     parts = [f"{ledger.dispatched} dispatched", f"{ledger.recorded} recorded"]
-    named = {
-        "unrecordable": ledger.unrecordable,
-        "dropped": ledger.dropped,
-        "scores dropped": ledger.scores_dropped,
-        "blobs dropped": ledger.blobs_dropped,
-    }
-    for what, counts in named.items():
-        parts.extend(f"{count} {what} ({visible_line(reason)})" for reason, count in counts.items())
+    for name, counts in asdict(ledger).items():
+        if isinstance(counts, dict):
+            what = name.replace("_", " ")
+            parts.extend(f"{count} {what} ({visible_line(reason)})" for reason, count in counts.items())
     if ledger.in_flight:
-        parts.append(f"{ledger.in_flight} in flight{' when it was closed' if ledger.closed else ', or lost'}")
+        doubt = "being played, or lost with a writer that died" if ledger.in_doubt else "lost when it was closed"
+        parts.append(f"{ledger.in_flight} {doubt}")
     if not ledger.closed:
         parts.append("not closed")
     return ", ".join(parts)

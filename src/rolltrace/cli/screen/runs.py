@@ -12,38 +12,45 @@ from rolltrace.query.listing import Listed, State
 
 _STYLES = {State.CLOSED: "green", State.OPEN: "yellow", State.LOST: "red", State.UNKNOWN: "red"}
 _MOST_NAMES = 3
-_ROOMY = 110
-"""A terminal with fewer columns is spared the policies."""
+_SHORTEST = 6
+_NUMBERS, _NUMBERS_WIDE = 50, 66
+"""How many columns a line takes besides names, envs and policies."""
+_DAY, _TIME = "%Y-%m-%d", "%Y-%m-%d %H:%M"
+_WIDE, _ROOMY = 100, 120
+"""A terminal with fewer columns is spared the sizes and the time of day, one with fewer than the other the policies."""
 
 
 def show_runs(console: Console, runs: Sequence[Listed]) -> None:
     """Print a line for each run."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("run", overflow="fold")
-    table.add_column("created (UTC)", no_wrap=True)
+    is_wide, is_roomy = console.width >= _WIDE, console.width >= _ROOMY
+    table.add_column("run", overflow="fold", min_width=12)
+    table.add_column("created (UTC)" if is_wide else "created", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for heading in ("rollouts", "groups", "reward", "size"):
+    for heading in ("rollouts", "groups", "reward", *(["size"] if is_wide else [])):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("envs", overflow="fold")
-    if has_room := console.width >= _ROOMY:
-        table.add_column("policies", overflow="fold")
+    headings = ("envs", *(["policies"] if is_roomy else []))
+    room = console.width - (_NUMBERS_WIDE if is_wide else _NUMBERS) - max(len(run.name) for run in runs)
+    for heading in headings:  # cut first: a run's name is needed whole to go on with
+        width = max(_SHORTEST, room // len(headings) - 2)
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", max_width=width)
     for run in runs:
         table.add_row(
             Text(visible_line(run.name), "bold"),
-            Text("–" if run.created_at is None else f"{run.created_at:%Y-%m-%d %H:%M}", "dim"),
+            Text("–" if run.created_at is None else f"{run.created_at:{_TIME if is_wide else _DAY}}", "dim"),
             _state(run),
-            Text(f"{run.rollouts:,}"),
+            Text(f"≤ {run.recorded:,}" if run.rollouts is None else f"{run.rollouts:,}"),
             Text("–" if run.groups is None else f"{run.groups:,}"),
             Text(number(run.mean_reward)),
-            Text(size(run.bytes), "dim"),
+            *([Text(size(run.bytes), "dim")] if is_wide else []),
             _names(run.envs),
-            *([_names(run.policies)] if has_room else []),
+            *([_names(run.policies)] if is_roomy else []),
         )
     console.print(table)
 
 
 def _state(run: Listed) -> Text:
-    told = f"{run.lost:,} lost" if run.state is State.LOST else run.state.value
+    told = f"{run.lost:,} lost" if run.lost else f"{run.in_doubt:,} in doubt" if run.in_doubt else run.state.value
     return Text(told, _STYLES[run.state])
 
 

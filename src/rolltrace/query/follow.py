@@ -1,0 +1,39 @@
+"""Follows runs while they grow: the records that are there, and then those that come."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rolltrace.errors import InputError, RecordError
+from rolltrace.store.cursor import Cursor
+from rolltrace.store.layout import LEDGER, PLAIN, ROLLOUTS, SCORES
+from rolltrace.store.ledger import decode_ledger
+from rolltrace.store.problems import Problem, Problems, kind_of
+from rolltrace.store.reader import RunReader, Stop
+from rolltrace.trace.codec import decode_rollout, decode_score
+
+__all__ = ["Stop", "follow"]
+
+_DECODE = {ROLLOUTS: decode_rollout, SCORES: decode_score, LEDGER: decode_ledger}
+
+
+def follow(readers: Sequence[RunReader], kind: str, stop: Stop, seconds: float, problems: Problems) -> Iterator[Any]:
+    """The records of one kind of some runs; see `Run.follow`."""
+    if kind not in _DECODE:
+        raise InputError(f"Expected one of {', '.join(_DECODE)} to follow, got {kind!r}.")
+    return _follow([reader.cursor(kind) for reader in readers], kind, stop, seconds, problems)
+
+
+def _follow(cursors: Sequence[Cursor], kind: str, stop: Stop, seconds: float, problems: Problems) -> Iterator[Any]:
+    is_over = False
+    while not is_over:
+        is_over = stop.is_set()
+        for cursor in cursors:
+            for place, line in cursor.read():
+                try:
+                    record = _DECODE[kind](line)
+                except RecordError as error:
+                    problems.report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=kind_of(error)))
+                else:
+                    yield record
+        if not is_over:
+            stop.wait(seconds)

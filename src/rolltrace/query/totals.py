@@ -1,0 +1,146 @@
+"""What of a run counts, and what it comes to: the one definition behind the listing, the summary and the overview."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolltrace.query.rewards import latest_rewards
+from rolltrace.query.run import Run
+from rolltrace.store.cursor import Cursor
+from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.problems import Problem
+from rolltrace.trace.numbers import LARGEST_INTEGER, Float, restore_number
+from rolltrace.trace.rollout import Moment
+
+COUNTED = "rollouts where not retried"
+"""The rollouts that count, in SQL: of each place in a group the last attempt of the latest session."""
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run comes to. A rollout counts unless a later attempt, or a later session, played it again."""
+
+    rollouts: int
+    """How many count."""
+    retried: int
+    """Attempts that were tried again; no other number counts them."""
+    superseded: int
+    """Rollouts that a later session repeated; no other number counts them."""
+    groups: int
+    rewarded: int
+    """How many have a finite reward."""
+    mean_reward: float | None
+    """Over those."""
+    envs: Mapping[str, int]
+    """How many rollouts of each, the most frequent first."""
+    policies: Mapping[str, int]
+    stop_reasons: Mapping[str, int]
+
+
+_QUESTION = """
+    select count(*) filter (counts) as rollouts, count(*) filter (retried and not superseded) as retried,
+        count(*) filter (superseded) as superseded,
+        count(distinct (run, split, iteration, env, "group")) filter (counts) as groups,
+        count(*) filter (counts and isfinite(reward)) as rewarded,
+        avg(reward) filter (counts and isfinite(reward)) as mean_reward,
+        histogram(env) filter (counts) as envs, histogram(policy) filter (counts) as policies,
+        histogram(stop_reason) filter (counts) as stop_reasons
+    from (select *, not superseded and not retried as counts from every_rollout)
+"""
+
+
+def ask_totals(run: Run) -> Totals:
+    """The totals of a run of any size, from its tables."""
+    row = next(run.sql(_QUESTION).dicts())
+    counts = {name: _by_frequency(row[name] or {}) for name in ("envs", "policies", "stop_reasons")}
+    return Totals(**{**row, **counts})
+
+
+class _Head(msgspec.Struct):
+    """What the totals need of a rollout's line."""
+
+    id: str
+    run: str
+    env: str
+    group: str
+    index: int
+    stop_reason: str
+    reward: Float | None
+    split: str = "train"
+    iteration: int = 0
+    attempt: int = 0
+    policy: str = ""
+    session: str = ""
+
+
+class _Late(msgspec.Struct):
+    """What the totals need of a score's line."""
+
+    name: str
+    value: Float | None
+    at: Moment
+    rollout: str | None = None
+
+
+def read_totals(path: Path) -> Totals:
+    """The totals of a small run, from its lines: for very many of them that is quicker than making tables."""
+    heads = list(_records(path, ROLLOUTS, _Head))
+    latest, last = _latest(heads)
+    superseded = [head.session < latest[_place(head)] for head in heads]
+    current = [head for head, is_superseded in zip(heads, superseded, strict=True) if not is_superseded]
+    counted = [head for head in current if not head.attempt < last[_place(head), head.session]]
+    rewards = latest_rewards(counted, _records(path, SCORES, _Late))
+    known = [restore_number(reward) for head in counted if (reward := rewards[head.id]) is not None]
+    numbers = [float(number) for number in known if math.isfinite(number)]
+    return Totals(
+        rollouts=len(counted),
+        retried=len(current) - len(counted),
+        superseded=sum(superseded),
+        groups=len({_place(head)[:-1] for head in counted}),
+        rewarded=len(numbers),
+        mean_reward=sum(numbers) / len(numbers) if numbers else None,
+        envs=_by_frequency(Counter(head.env for head in counted)),
+        policies=_by_frequency(Counter(head.policy for head in counted)),
+        stop_reasons=_by_frequency(Counter(head.stop_reason for head in counted)),
+    )
+
+
+def _latest(heads: list[_Head]) -> tuple[dict[Any, str], dict[Any, int]]:
+    """By place the latest session, and by place and session the last attempt."""
+    latest: dict[Any, str] = {}
+    last: dict[Any, int] = {}
+    for head in heads:
+        place = _place(head)
+        latest[place] = max(head.session, latest.get(place, ""))
+        last[place, head.session] = max(head.attempt, last.get((place, head.session), head.attempt))
+    return latest, last
+
+
+def _place(head: _Head) -> tuple[Any, ...]:
+    """What attempts and sessions of one rollout share; the last is its place in the group."""
+    return head.run, head.split, _fitting(head.iteration), head.env, head.group, _fitting(head.index)
+
+
+def _fitting(number: int) -> int | None:
+    """As a column of the tables holds it, which leaves out what is wider than 64 bits."""
+    return number if -LARGEST_INTEGER <= number < LARGEST_INTEGER else None
+
+
+def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _records(path: Path, folder: str, kind: Any) -> Iterator[Any]:
+    decoder = msgspec.json.Decoder(kind)
+    for _, line in Cursor(path, folder, _pass_over).read():
+        try:
+            yield decoder.decode(line)
+        except (ValueError, RecursionError):
+            continue
+
+
+def _pass_over(problem: Problem) -> None:
+    """A listing does not tell what cannot be read; `rolltrace check` does."""

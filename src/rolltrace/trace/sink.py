@@ -1,0 +1,33 @@
+"""Where finished rollouts go: what whoever plays or records them asks of whoever keeps them."""
+
+from typing import Protocol
+
+from rolltrace.trace.draft import Draft
+from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.score import Score
+
+
+class Sink(Protocol):
+    """Keeps rollouts and scores. No method waits on a disk or raises into a rollout."""
+
+    @property
+    def run(self) -> str:
+        """The id of the run."""
+        ...
+
+    @property
+    def session(self) -> str:
+        """The id of this opening of the run."""
+        ...
+
+    def begin(self, header: Header) -> Draft:
+        """A draft for a rollout that starts now; it is in flight until it has ended."""
+        ...
+
+    def end(self, draft: Draft, outcome: Outcome) -> None:
+        """Keep a rollout that has ended."""
+        ...
+
+    def write_score(self, score: Score) -> None:
+        """Keep a late fact."""
+        ...

@@ -1,0 +1,97 @@
+"""The names of a run's files: one place makes them and reads them."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.store.cursor import Cursor
+from rolltrace.store.files import list_segments, scan_segments
+from rolltrace.store.layout import LedgerName, SegmentName, ledger_name, segment_name, without_ending
+from rolltrace.store.sealed import seal_file
+from segments import make_run, rollout_line, segment
+
+SESSIONS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=20)
+
+
+@given(SESSIONS, st.one_of(st.integers(0, 1100), st.integers(999_990, 1_000_010), st.integers(0, 10**18 - 1)))
+def test_segment_names_are_read_as_they_are_made(session, sequence):
+    """A session and a number make one name, and from it come back, with either ending and without."""
+    name = SegmentName(session, sequence)
+    assert segment_name(session, sequence) == name.plain
+    for spelling in (name.plain, name.sealed, str(name)):
+        assert SegmentName.parse(spelling) == name
+        assert without_ending(spelling) == str(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s-00000.jsonl",
+        "s-0000000.jsonl",
+        f"s-{chr(0x660) * 6}.jsonl",
+        "-000000.jsonl",
+        "000000.jsonl",
+        "s-00000a",
+        "s",
+        "",
+    ],
+)
+def test_what_no_writer_would_name_is_none(name):
+    """Every segment has one name only."""
+    assert SegmentName.parse(name) is None
+
+
+@given(SESSIONS.filter(lambda session: "." not in session), st.integers(0, 10**6))
+def test_ledger_names_are_read_as_they_are_made(session, sequence):
+    """The same for ledgers, of which the first has no number."""
+    assert LedgerName.parse(ledger_name(session, sequence)) == LedgerName(session, sequence)
+
+
+def test_segments_are_listed_as_they_were_begun(tmp_path):
+    """Also past a million, where the order of texts is another; and none of them is taken for missing."""
+    run = make_run(tmp_path / "run")
+    for sequence in (999_999, 1_000_000, 1_000_001):
+        segment(run, str(SegmentName("s", sequence))).write_bytes(rollout_line(f"r{sequence}"))
+    segment(run, "foreign").touch()
+    names = ["foreign", "s-999999", "s-1000000", "s-1000001"]
+    assert list_segments(run / "rollouts").segments == names
+    problems = []
+    assert [place.file for place, _ in Cursor(run, "rollouts", problems.append).read()] == [
+        f"rollouts/{name}" for name in names[1:]
+    ]
+    assert "rollouts/s-1000000.jsonl" not in {problem.file for problem in problems}
+
+
+def test_scan_tells_sizes_and_what_no_longer_grows(tmp_path):
+    """Each segment once, by the file that is read: the plain one while it is there."""
+    run = make_run(tmp_path / "run")
+    line = rollout_line("r")
+    for number in range(3):
+        segment(run, f"s-{number:06d}").write_bytes(line)
+    sealed = seal_file(segment(run, "s-000000"))
+    both = seal_file(segment(run, "s-000001"))
+    segment(run, "s-000001").write_bytes(line)
+    segment(run, "folder").mkdir()
+    (run / "rollouts/.s-000003.jsonl.zst.1").touch()
+    entries = {entry.stem: entry for entry in scan_segments(run / "rollouts")}
+    assert both.exists()
+    assert list(entries) == ["folder", "s-000000", "s-000001", "s-000002"]
+    assert [entry.is_sealed for entry in entries.values()] == [False, True, False, False]
+    assert [entry.is_regular for entry in entries.values()] == [False, True, True, True]
+    assert (entries["s-000000"].path, entries["s-000000"].size) == (sealed, sealed.stat().st_size)
+    assert (entries["s-000002"].name, entries["s-000002"].size) == (SegmentName("s", 2), len(line))
+    assert entries["folder"].name is None
+
+
+def test_scan_finds_what_is_sealed_meanwhile(tmp_path, monkeypatch):
+    """A segment that was listed plain and is sealed by now is found all the same; one that is gone is left out."""
+    run = make_run(tmp_path / "run")
+    for number in range(2):
+        segment(run, f"s-{number:06d}").write_bytes(rollout_line("r"))
+    names = [file.name for file in (run / "rollouts").iterdir()]
+    seal_file(segment(run, "s-000000"))
+    segment(run, "s-000001").unlink()
+    monkeypatch.setattr(os, "listdir", lambda folder: names)
+    assert [(entry.stem, entry.is_sealed) for entry in scan_segments(run / "rollouts")] == [("s-000000", True)]

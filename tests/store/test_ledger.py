@@ -1,0 +1,54 @@
+"""What became of every rollout: counts that add up, and what they say is lost."""
+
+import signal
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.store.ledger import Ledger, Tally, decode_ledger, encode_ledger
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.codec import utc_now
+
+DEEDS = st.lists(st.tuples(st.sampled_from(["begin", "record", "drop", "refuse"]), st.sampled_from("abc")), max_size=30)
+
+
+@given(DEEDS, st.booleans())
+def test_lost_and_in_doubt_are_all_that_is_not_recorded(deeds, closed):
+    """At every time each rollout is recorded, lost or in doubt; of a session that was closed none is in doubt."""
+    tally = Tally()
+    tally.closed = closed
+    for deed, rollout in deeds:
+        getattr(tally, deed)(rollout, *(["ENOSPC"] if deed in ("drop", "refuse") else []))
+        ledger = tally.ledger("run", "session")
+        assert ledger.adds_up
+        assert ledger.dispatched == ledger.recorded + ledger.lost + ledger.in_doubt
+        assert ledger.in_doubt == (0 if closed else ledger.in_flight)
+    assert decode_ledger(encode_ledger(tally.ledger("run", "session"))).closed is closed
+
+
+def test_older_lines_are_read():
+    """A ledger that was written before a count was added says that it is nothing."""
+    line = encode_ledger(Ledger(run="run", session="session", at=utc_now(), unsynced={"EIO": 1}))
+    assert decode_ledger(line).unsynced == {"EIO": 1}
+    assert not decode_ledger(line).complete
+    assert Ledger(run="run", session="session", at=utc_now()).unsynced == {}
+
+
+def test_killed_session_leaves_in_doubt_what_it_had_in_flight(tmp_path):
+    """What a writer that was killed had begun and not ended is counted, and is no loss that anybody has admitted."""
+    program = (
+        "import os, signal, sys\n"
+        "from rolltrace.store.create import create_run\n"
+        "run = create_run(sys.argv[1])\n"
+        "with run.rollout(env='sums', task='t', group='g', index=0) as recorder:\n"
+        "    recorder.step('1 + 1?', '2', 1.0)\n"
+        "begun = [run.rollout(env='sums', task='t', group='g', index=index) for index in (1, 2)]\n"
+        "run.flush()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    [ledger] = RunReader(tmp_path / "run").ledgers().values()
+    assert (ledger.recorded, ledger.lost, ledger.in_doubt, ledger.closed) == (1, 0, 2, False)

@@ -1,0 +1,44 @@
+"""Blocks of bytes to lines: from the front, and from the end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.store import lines
+from rolltrace.store.lines import TORN, Block, split_lines, split_lines_backwards
+
+CONTENT = st.lists(st.sampled_from([b"", b"a", b"bc", b"x" * 30, b"\r"]), max_size=12).map(b"\n".join)
+
+
+@given(CONTENT, st.integers(1, 40), st.integers(1, 40))
+def test_backwards_is_the_same_in_reverse(data, first, largest):
+    """Whatever a file holds and however much is read at once, both ways give the same lines and the same tear."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_FIRST_STEP", first)
+        patch.setattr(lines, "_LARGEST_STEP", largest)
+        found = list(split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data)))
+    assert found[::-1] == list(split_lines([Block(0, len(data), data)]))
+    assert [line for line in found[1:] if line.fault == TORN] == []
+
+
+def test_backwards_reads_no_more_than_is_taken():
+    """The last line of a long file costs a look at its end."""
+    data = b"some line\n" * 100_000
+    asked = []
+
+    def read(offset, length):
+        asked.append(length)
+        return data[offset : offset + length]
+
+    assert next(split_lines_backwards(read, len(data))).data == b"some line\n"
+    assert sum(asked) <= 64 * 1024
+
+
+def test_backwards_line_without_a_start_ends(monkeypatch):
+    """A file without line feeds cannot fill the memory."""
+    monkeypatch.setattr(lines, "LONGEST_LINE", 100)
+    monkeypatch.setattr(lines, "_FIRST_STEP", 64)
+    data = b"x" * 10_000 + b"\n"
+    [line] = split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data))
+    assert line.data == b""
+    assert "at most 100 bytes" in line.fault
