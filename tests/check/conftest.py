@@ -93,6 +93,12 @@ def run(tmp_path, sound_run) -> Broken:
     return Broken(shutil.copytree(sound_run, tmp_path / "run"))
 
 
+@pytest.fixture
+def record() -> Callable[..., str]:
+    """Records a rollout of one step with reward 1.0; gives its id."""
+    return play
+
+
 @pytest.fixture(scope="session")
 def sound_run(tmp_path_factory) -> Path:
     """A run with nothing wrong: a graded rollout, a clamped one, a retry, a picture, and a group that was graded late.

@@ -8,6 +8,7 @@ from msgspec.structs import fields
 from rolltrace.check.check import check_run
 from rolltrace.check.finding import Severity
 from rolltrace.check.registry import built_in
+from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
 
 # Each fault is one function that is handed the run, and the audits that must see it. Nothing else may.
@@ -158,6 +159,19 @@ def repeat_a_score(run):
 
 def play_the_same_twice(run):
     run.repeat(run.rollouts, 0, id="another")
+
+
+def work_at_once(run):
+    """The same place, in a later session that began before the other ended."""
+    run.repeat(run.rollouts, 0, id="another", session="zz")
+
+
+def share_the_attempts(run):
+    """A retry that a later session played, when the other had long ended."""
+    run.repeat(
+        run.rollouts, 0, id="another", session="zz", attempt=1,
+        started_at="2099-01-01T00:00:00Z", ended_at="2099-01-01T00:00:01Z",
+    )  # fmt: skip
 
 
 def name_another_run(run):
@@ -330,6 +344,8 @@ FAULTS = [
     (repeat_a_rollout, {"duplicate_id", "lost_lines"}),
     (repeat_a_score, {"duplicate_id"}),
     (play_the_same_twice, {"duplicate_identity"}),
+    (work_at_once, {"overlapping_sessions"}),
+    (share_the_attempts, {"overlapping_sessions"}),
     (name_another_run, {"foreign_records"}),
     (score_another_run, {"foreign_records"}),
     (keep_books_of_another_run, {"foreign_records"}),
@@ -441,6 +457,81 @@ def test_whatever_a_ledger_counts_by_reason_is_told(run, name):
     run.forge(run.ledger, -1, **{name: {"EIO": 7}})
     [result] = check_run(run.path, only=["dropped"]).found
     assert [finding.message for finding in result.findings] == [f"7 {name.replace('_', ' ')}: EIO"]
+
+
+def overlapping(path):
+    """What the audit of overlapping sessions finds."""
+    [result] = check_run(path, only=["overlapping_sessions"]).results
+    return result.findings
+
+
+def test_workers_that_play_the_same_are_told(tmp_path, record):
+    """Two writers that are open at once and give the same indices hide each other's rollouts: both are named."""
+    with create_run(tmp_path / "run") as one, create_run(tmp_path / "run", join=True) as other:
+        sessions = sorted((one.session, other.session))
+        for writer in (one, other):
+            record(writer, "a", 0)
+            record(writer, "a", 1)
+        record(one, "b", 0)
+    found = overlapping(tmp_path / "run")
+    assert [finding.address for finding in found] == ["train/sums/0/a/0", "train/sums/0/a/1"]
+    assert all(sorted(finding.data["sessions"]) == sessions for finding in found)
+    assert found[0].data["attempts"] == {session: [0] for session in sessions}
+    assert f"only {sessions[-1]} counts" in found[0].message
+    for first, last in found[0].data["sessions"].values():
+        assert first < last
+
+
+def test_sessions_that_wrote_only_late_overlap_by_their_ledgers(tmp_path, record):
+    """A writer that is kept open while another plays the same is told of, though no two rollouts were played at once."""
+    with create_run(tmp_path / "run") as one:
+        record(one, "a", 0)
+        one.flush()
+        with create_run(tmp_path / "run", join=True) as other:
+            record(other, "a", 0)
+        record(one, "b", 0)
+    assert len(overlapping(tmp_path / "run")) == 1
+
+
+def test_a_restart_is_no_overlap(tmp_path, record):
+    """Sessions one after the other may repeat each other, retries included."""
+    for join in (False, True, True):
+        with create_run(tmp_path / "run", join=join) as writer:
+            for index in range(3):
+                record(writer, "a", index)
+            record(writer, "a", 1, attempt=1)
+    assert check_run(tmp_path / "run").found == []
+
+
+def test_what_was_played_anew_needs_no_reward(tmp_path, record):
+    """A seat whose episode was retried, or that a restart repeated, waits for no grade; the last play does."""
+    with create_run(tmp_path / "run") as writer:
+        record(writer, "a", 0, reward=None)
+        last = record(writer, "a", 0, attempt=1, reward=None)
+    [result] = check_run(tmp_path / "run").found
+    assert (result.audit, [finding.rollout for finding in result.findings]) == ("reward_missing", [last])
+    with create_run(tmp_path / "run", join=True) as writer:
+        record(writer, "a", 0)
+    assert check_run(tmp_path / "run").found == []
+
+
+def test_a_rollout_that_was_ended_after_a_fork_is_not_unfinished(tmp_path):
+    """Its line is in the files of the process that ended it, and the files are right."""
+    run = create_run(tmp_path / "run")
+    with run.rollout(env="sums", task="t", group="a", index=1):
+        pass
+    ended, lost = (run.rollout(env="sums", task="t", group="a", index=index) for index in (0, 2))
+    child = os.fork()
+    if child == 0:
+        ended.end()
+        run.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    run.close()
+    assert run.ledger.in_flight == 2
+    [result] = check_run(tmp_path / "run").found
+    assert (result.audit, result.findings[0].data) == ("unfinished_rollouts", {"in_flight": 1})
+    del lost
 
 
 def test_every_audit_has_a_fault():

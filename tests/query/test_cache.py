@@ -278,5 +278,80 @@ def test_compactions_may_race(path):
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert count(path) == (15, 15.0)
     compact(path)
-    assert len(parts(path)) == 1
+    assert [len(parts(path, table)) for table in TABLES] == [1] * len(TABLES)
     assert count(path) == (15, 15.0)
+
+
+TABLES = ("rollouts", "steps", "messages", "calls", "groups")
+
+
+def test_unfinished_files_are_left_alone(path):
+    """A file that another process is writing is neither read nor deleted, until it is surely abandoned."""
+    fill(path, 0)
+    compact(path)
+    fresh, old = path / "cache" / ".steps-fresh.parquet", path / "cache" / ".steps-old.parquet"
+    for unfinished in (fresh, old):
+        unfinished.write_bytes(b"PAR1")
+    os.utime(old, (0, 0))
+    fill(path, 1)
+    assert count(path) == (2, 2.0)
+    compact(path)
+    assert fresh.exists()
+    assert not old.exists()
+    assert count(path, "select count(*), sum(reward) from steps") == (2, 2.0)
+
+
+def test_left_over_parts_go_with_the_next_compaction(path):
+    """Whatever compactions that raced left behind, the next one leaves one part of each table."""
+    fill(path, 0, 1)
+    compact(path)
+    kept = {place.name: place.read_bytes() for place in (path / "cache").glob("*.parquet")}
+    fill(path, 2)
+    compact(path)
+    for name, data in kept.items():
+        (path / "cache" / name).write_bytes(data)
+        (path / "cache" / name.replace("-", "-ff", 1)).write_bytes(data)
+    assert count(path) == (3, 3.0)
+    compact(path)
+    assert [len(parts(path, table)) for table in TABLES] == [1] * len(TABLES)
+    assert count(path) == (3, 3.0)
+
+
+def test_compaction_does_not_build_on_damage(path):
+    """A part whose bytes are not those that were written is not made part of a new one, even if it can be read."""
+    fill(path, 0, 1)
+    compact(path)
+    for place in parts(path):
+        with open_run(path) as run:
+            [label] = run._database.connection.execute(
+                f"select decode(value) from parquet_kv_metadata('{place}') where decode(key) = 'rolltrace'"
+            ).fetchone()
+            run._database.connection.execute(
+                f"copy (select * replace (7.0 as reward, 7.0 as line_reward) from '{place}') to '{path}/changed' "
+                f"(format parquet, kv_metadata {{rolltrace: '{label}'}})"
+            )
+        (path / "changed").replace(place)
+    assert count(path) == (2, 14.0)
+    fill(path, 2)
+    compact(path)
+    assert count(path) == (3, 3.0)
+
+
+def test_table_without_rows_is_not_looked_for_again(path, lines_read):
+    """That a run has no rows of a table is known after compaction, and is not found out line by line again."""
+    fill(path, 0, 1)
+    compact(path)
+    lines_read.clear()
+    assert count(path, "select count(*) from calls") == (0,)
+    assert lines_read == []
+
+
+def test_stretch_without_rows_is_kept(path, monkeypatch, lines_read):
+    """Where much was read that has no rows of a table, the next to ask need not read it."""
+    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    fill(path, 0, 1)
+    assert count(path, "select count(*) from calls") == (0,)
+    assert len(parts(path, "calls")) == 1
+    lines_read.clear()
+    assert count(path, "select count(*) from calls") == (0,)
+    assert lines_read == []

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 from itertools import islice
 
 import pytest
@@ -253,3 +254,88 @@ def test_closed_run_opens_again(run):
     run.close()
     assert run.sql("select count(*) from rollouts").fetchone() == (4,)
     assert math.isnan(run.sql("select 'nan'::double").fetchone()[0])
+
+
+def test_values_stand_apart_from_the_statement(run):
+    """Values come by place or by name, and are never taken for SQL."""
+    assert run.sql('select "index" from rollouts where reward > ? and env = ?', [1.5, "sums"]).fetchall() == [(3,)]
+    named = run.sql('select "index" from rollouts where reward = $wanted', {"wanted": -1})
+    assert named.fetchall() == [(0,)]
+    hostile = "'); drop view rollouts; --"
+    assert run.sql("select $text", {"text": hostile}).fetchall() == [(hostile,)]
+    assert run.sql('select count(*) from rollouts where "index" in (select unnest(?))', [[0, 3]]).fetchone() == (2,)
+    assert run.sql("explain select ?", [1]).fetchall()
+
+
+def test_values_make_frames_too(run):
+    """A statement with values becomes a frame as any other does."""
+    pytest.importorskip("pyarrow")
+    assert run.sql("select range + ? as n from range(2)", [5]).arrow().column("n").to_pylist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [
+        ("select ?", None),
+        ("select ?", [1, 2]),
+        ("select 1", [1]),
+        ("select $a", {"b": 1}),
+        ("select $a", [1]),
+        ("select ?, ?", {"a": 1}),
+        ("select ?", "x"),
+        ("select ?", 5),
+        ("select ?", [object()]),
+        ("select ?", [2**200]),
+        ("select ?", ["\ud800"]),
+        ("select ?", [[{}]]),
+        ("select ? + $a", [1]),
+    ],
+)
+def test_wrong_values_are_explained(run, sql, parameters):
+    """Values that do not fit the statement, or that SQL does not have, are refused with a reason."""
+    with pytest.raises(InputError):
+        run.sql(sql, parameters)
+
+
+def test_pages(run):
+    """A listing can begin anywhere."""
+    assert [rollout.index for rollout in run.rollouts(limit=2, offset=1)] == [1, 2]
+    assert [rollout.index for rollout in run.rollouts(order_by='"index" desc', offset=3)] == [0]
+    assert list(run.scores(offset=5)) == []
+    with pytest.raises(InputError, match="offset of 0 or more"):
+        run.rollouts(offset=-1)
+
+
+def test_follow_gives_the_records_of_all_runs(tmp_path, opened):
+    """Several runs are followed as one, to the end of what was written before it was stopped."""
+    written, stop = set(), threading.Event()
+    for name in ("a", "b"):
+        with create_run(tmp_path / name) as writer:
+            written |= {write(writer, index=index) for index in range(2)}
+    both = opened(tmp_path)
+    following = both.follow("rollouts", stop=stop, seconds=0.001)
+    seen = [next(following).id for _ in range(4)]
+    with create_run(tmp_path / "a", join=True) as writer:
+        late = write(writer, index=5)
+    assert next(following).id == late
+    stop.set()
+    assert list(following) == []
+    assert set(seen) == written
+    assert {ledger.recorded for ledger in both.follow("ledger", stop=stop)} >= {1, 2}
+    with pytest.raises(InputError, match="to follow"):
+        both.follow("nothing")
+
+
+def test_get_asks_what_is_indexed_first(tmp_path, opened, monkeypatch):
+    """Of many runs, the one whose index has the id is asked; the others are not looked through for it."""
+    ids = {}
+    for name in ("a", "b", "c"):
+        with create_run(tmp_path / name) as writer:
+            ids[name] = write(writer)
+    runs = opened(tmp_path)
+    runs.get(ids["b"])
+    asked = []
+    original = RunReader.get
+    monkeypatch.setattr(RunReader, "get", lambda self, id_: (asked.append(self.path.name), original(self, id_))[1])
+    assert runs.get(ids["b"]).id == ids["b"]
+    assert asked == ["b"]

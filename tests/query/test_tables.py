@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -17,11 +18,12 @@ from drafts import header, outcome, same
 from rolltrace.query.compact import compact
 from rolltrace.query.rewards import latest_rewards
 from rolltrace.query.run import open_run
+from rolltrace.query.tables import RAW
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import seal, utc_now
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.outcome import Layer, Status, Termination
-from rolltrace.trace.rollout import Failure, Usage
+from rolltrace.trace.rollout import Call, Failure, Usage
 from rolltrace.trace.score import GroupKey
 
 REWARDS = st.one_of(
@@ -298,12 +300,56 @@ def test_line_that_is_no_record_is_a_problem(path, opened):
 
 
 def test_unreadable_free_form_costs_its_row(path, opened):
-    """Free-form JSON that the engine cannot read costs only the row it is in."""
+    """Free-form JSON that the engine cannot read costs only the row it is in, which is named and not counted."""
     with create_run(path) as writer:
-        write(writer, index=0, env_args={"k": "MARK"})
-        write(writer, index=1)
+        for index in range(4):
+            write(writer, index=index, env_args={"k": "MARK"} if index in (0, 2) else {})
     [segment] = (path / "rollouts").iterdir()
-    first, *rest = segment.read_bytes().splitlines(keepends=True)
-    body = first.replace(b'"MARK"', b'"\\ud800"').rpartition(b',"crc":"')[0] + b"}"
-    segment.write_bytes(seal(body) + b"".join(rest))
-    assert opened(path).sql('select "index" from rollouts').fetchall() == [(1,)]
+    lines = segment.read_bytes().splitlines(keepends=True)
+    for index in (0, 2):
+        lines[index] = seal(lines[index].replace(b'"MARK"', b'"\\ud800"').rpartition(b',"crc":"')[0] + b"}")
+    segment.write_bytes(b"".join(lines))
+    run = opened(path)
+    assert run.sql('select "index" from rollouts order by 1').fetchall() == [(1,), (3,)]
+    offsets = [0, len(lines[0]) + len(lines[1])]
+    assert [problem.offset for problem in run.problems] == offsets
+    assert all("1 of its rows of rollouts" in problem.message for problem in run.problems)
+    [part] = run._database.runs[0].parts["rollouts"]
+    assert part.label.facts.rows == 2
+
+
+def test_calls_have_their_rows(path, opened):
+    """A model call that is not the policy's turn is a row, with what was asked, what came, and what it took."""
+    with create_run(path) as writer:
+        draft = writer.begin(header(run=writer.run, session=writer.session, iteration=3))
+        draft.extend([Message("user", "?")])
+        draft.send()
+        draft.step(Message("assistant", "4"), reward=0.0)
+        asked = (Message("user", "is 4 right?"),)
+        failure = Failure(Layer.GRADER, "ValueError", "no", "trace")
+        reply = Message("assistant", "yes")
+        draft.calls.append(Call("grader", "judge", asked, reply, 0, 12, "yes ", None, Usage(5, 1), 0.5))
+        draft.calls.append(Call("opponent", "other", asked, error=failure))
+        writer.write_rollout(draft.finish(outcome()))
+    run = opened(path)
+    first, second = run.sql("select * from calls order by position").dicts()
+    assert [message["content"] for message in json.loads(first.pop("prompt"))] == ["is 4 right?"]
+    assert first == {
+        "rollout": "rollout", "run": writer.run, "split": "train", "iteration": 3, "env": "arithmetic", "position": 0,
+        "step": 0, "role": "grader", "policy": "judge", "policy_version": "12", "reply": "yes", "raw": "yes ",
+        "prompt_tokens": 5, "completion_tokens": 1, "seconds": 0.5, "error_layer": None, "error_type": None,
+        "error_message": None,
+    }  # fmt: skip
+    assert (second["role"], second["step"], second["reply"], second["seconds"]) == ("opponent", None, None, None)
+    assert (second["error_layer"], second["error_type"], second["error_message"]) == ("grader", "ValueError", "no")
+    compact(path)
+    assert run.sql("select role, count(*) from calls group by 1 order by 1").fetchall() == [
+        ("grader", 1),
+        ("opponent", 1),
+    ]
+
+
+def test_calls_have_every_field_of_the_record():
+    """A field that is added to a call gets its column, or is named here."""
+    renamed = {"usage", "error"}
+    assert {field.name for field in msgspec.structs.fields(Call)} - renamed <= set(RAW["calls"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolltrace.errors import ChecksumError, StorageError, UnknownNameError
-from rolltrace.store import offsets
+from rolltrace.store import offsets, offsets_file
 from rolltrace.store.cursor import Place
 from rolltrace.store.offsets import id_of
 from rolltrace.store.offsets_file import OffsetsFile, OffsetsWriter, Range, merge_ranges
@@ -341,7 +341,7 @@ def test_index_that_cannot_be_read_now_is_left(run, small, monkeypatch):
     reader = RunReader(run)
     assert reader.get("r2").id == "r2"
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", fail(errno.ESTALE))
+        patch.setattr(offsets_file, "open_regular", fail(errno.ESTALE))
 
         def refuse(self, rollout):
             raise sqlite3.OperationalError("disk I/O error")

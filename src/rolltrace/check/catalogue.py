@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from rolltrace.check.finding import Finding
@@ -14,7 +15,7 @@ from rolltrace.trace.score import Score
 
 _TABLES = """
 create table rollouts (id, run, session, split, iteration, env, "group", "index", attempt, status, line_reward,
-                       reward_so_far, file, offset, file_session);
+                       reward_so_far, started_at, ended_at, file, offset, file_session);
 create table scores (id, run, session, rollout, split, iteration, env, "group", name, value, reward_so_far,
                      file, offset, file_session);
 create table blobs (name primary key, rollout) without rowid;
@@ -34,7 +35,7 @@ class Catalogue:
     """Tables `rollouts`, `scores` and `blobs`, in a file of SQLite's own that goes when this does.
 
     Columns that the tables of `rolltrace query` have are called as there. Memory stays flat on a run of any size.
-    What SQLite has no number for is text: NaN, and integers of more than 64 bits.
+    What SQLite has no number for is text: NaN, integers of more than 64 bits, and times.
     """
 
     def __init__(self) -> None:
@@ -51,8 +52,8 @@ class Catalogue:
             (
                 rollout.id, rollout.run, rollout.session, rollout.split, _storable(rollout.iteration), rollout.env,
                 rollout.group, _storable(rollout.index), _storable(rollout.attempt), rollout.status.value,
-                _storable(rollout.reward), _storable(rollout.reward_so_far),
-                place.file, place.offset, session_of(place.file),
+                _storable(rollout.reward), _storable(rollout.reward_so_far), moment(rollout.started_at),
+                moment(rollout.ended_at), place.file, place.offset, session_of(place.file),
             )
         )  # fmt: skip
         self._blobs.extend((name, rollout.id) for name in _blob_names(rollout))
@@ -97,6 +98,15 @@ class Catalogue:
                 self._database.executemany(insert, rows)
                 rows.clear()
         self._database.execute("commit")
+
+
+def moment(time: datetime) -> str:
+    """A time as text that sorts as times do, in UTC."""
+    try:
+        time = time.astimezone(UTC)
+    except OverflowError:  # an hour before the first year, or after the last
+        time = time.replace(tzinfo=UTC)
+    return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def session_of(file: str) -> str:

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from rolltrace.check.catalogue import Catalogue, session_of
+from rolltrace.check.catalogue import Catalogue, moment, session_of
 from rolltrace.errors import RecordError
 from rolltrace.query.run import Run, open_run
 from rolltrace.store.cursor import Cursor, Place
@@ -61,11 +61,15 @@ class Subject:
         self.rollouts_by_session: Counter[str] = Counter()
         """How many rollouts were read from the files of each session."""
         self.scores_by_session: Counter[str] = Counter()
+        self.spoke: dict[str, tuple[str, str]] = {}
+        """By session, when its ledger first and last said something, as the times of the catalogue."""
         self._problems = Problems()
         for problem in self.reader.problems:
             self._report(problem)
-        for _ in self._records(LEDGER, decode_ledger):
-            pass  # only the last line of a ledger counts, and only here is every one looked at
+        for _, ledger in self._records(LEDGER, decode_ledger):  # only here is every line looked at
+            at = moment(ledger.at)
+            first, last = self.spoke.get(ledger.session, (at, at))
+            self.spoke[ledger.session] = min(first, at), max(last, at)
 
     @cached_property
     def tables(self) -> Run:
@@ -106,6 +110,11 @@ class Subject:
             if file.startswith(f"{folder}/"):
                 counts[session_of(file)] += count
         return counts
+
+    def ended_elsewhere(self) -> Counter[str]:
+        """How many rollouts of each session are in the files of another, which was forked from it meanwhile."""
+        strays = "select session, count(distinct id) as n from rollouts where session <> file_session group by session"
+        return Counter({row["session"]: row["n"] for row in self.catalogue.rows(strays)})
 
     def entries(self, folder: str) -> list[Entry] | None:
         """The files of a folder, by name; None where the folder cannot be listed."""

@@ -58,7 +58,7 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
         failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
         overview.show_rollouts(console, rollouts, rewards_of(run, rollouts), failed)
     overview.show_rest(console, len(rollouts), totals.rollouts + totals.retried)
-    overview.show_ledgers(console, run.ledgers().values())
+    overview.show_ledgers(console, map(totals.settled, run.ledgers().values()))
 
 
 def rewards_of(run: "Run", rollouts: "Sequence[Rollout]") -> "dict[str, float | None]":

@@ -123,12 +123,12 @@ class Database:
         for number in range(len(self.runs)):
             self._refresh(number, needed, clock)
         # Sessions say something all the time: what they say does not make other tables anew.
-        is_small = needed <= set(SMALL)
+        is_small = needed <= set(SMALL) and (bool(needed) or False not in self._engines)
         engine = self._engines.get(is_small)
         current = files_of([{table: known[table] for table in needed} for known in self._known])
         if engine is None or any(engine.made_from.get(table) != files for table, files in current.items()):
-            tables_before = set() if engine is None or is_small else set(engine.made_from) - set(SMALL)
-            engine = self._engines[is_small] = self._make_engine(needed | tables_before)
+            before = set() if engine is None else {table for table in engine.made_from if is_small == (table in SMALL)}
+            engine = self._engines[is_small] = self._make_engine(needed | before)
         return engine
 
     def _make_engine(self, tables: set[str]) -> Engine:

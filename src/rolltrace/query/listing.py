@@ -1,7 +1,8 @@
 """The runs below a directory, with the few numbers that can be had quickly."""
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -50,7 +51,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     recorded: int
     """How many lines the ledgers say were written, each attempt of each session counting."""
     lost: int
-    """How many rollouts were begun and are not there, as the ledgers tell."""
+    """How many rollouts were begun and are not there, as the ledgers tell and the files, where read, do not refute."""
     in_doubt: int
     """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
     rollouts: int | None = None
@@ -82,14 +83,14 @@ def list_runs(folder: str | Path, limit: int | None = None) -> Listing:
         raise RunNotFoundError(
             f"Expected a directory that holds runs, found {'a file' if place.exists() else 'none'} at {place}."
         )
-    readers = sorted(map(RunReader, find_runs(place)), key=_age, reverse=True)
+    readers = sorted(_open(find_runs(place)), key=_age, reverse=True)
     return Listing(tuple(_describe(reader, place) for reader in readers[:limit]), len(readers))
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
     """Where the runs are; links are not followed, hidden directories and what is inside a run not entered."""
     for path, folders, files in os.walk(folder):
-        if RUN_FILE in files or (ROLLOUTS in folders and is_run(Path(path))):
+        if (RUN_FILE in files or ROLLOUTS in folders) and is_run(Path(path)):
             folders.clear()
             yield Path(path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -101,6 +102,12 @@ def encode_listed(listed: Listed) -> bytes:
     return json_encoder.encode(fields)
 
 
+def _open(paths: Iterable[Path]) -> Iterator[RunReader]:
+    for path in paths:
+        with contextlib.suppress(RunNotFoundError, OSError):  # gone since it was found, or not to be entered
+            yield RunReader(path)
+
+
 def _age(reader: RunReader) -> tuple[bool, float, str]:
     """Sorts by the time of creation; a run that does not know it is older than all."""
     info = reader.info
@@ -108,8 +115,11 @@ def _age(reader: RunReader) -> tuple[bool, float, str]:
 
 
 def _describe(reader: RunReader, folder: Path) -> Listed:
-    ledgers = list(reader.ledgers().values())
     info, path = reader.info, reader.path
+    ledgers = list(reader.ledgers().values())  # before the files, which may be written to
+    totals = _totals(path)
+    if totals is not None:
+        ledgers = [totals.settled(ledger) for ledger in ledgers]
     return Listed(
         name=path.name if path == folder else str(path.relative_to(folder)),
         path=str(path),
@@ -121,7 +131,7 @@ def _describe(reader: RunReader, folder: Path) -> Listed:
         lost=sum(ledger.lost for ledger in ledgers),
         in_doubt=sum(ledger.in_doubt for ledger in ledgers),
         bytes=_size(path),
-        **_numbers(_totals(path)),
+        **_numbers(totals),
     )
 
 

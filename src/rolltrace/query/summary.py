@@ -99,11 +99,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int
     open_sessions: int
     lost: int
-    """How many rollouts were begun and are not there, as the ledgers tell."""
+    """How many rollouts were begun and are not there, as the ledgers tell and the files do not refute."""
     in_doubt: int
     """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
     ledger: dict[str, int]
-    """The ledgers' counts, summed up."""
+    """The ledgers' counts as they tell them, summed up."""
     problems: tuple[str, ...]
     """What could not be read: the first of it."""
     problem_count: int
@@ -153,6 +153,7 @@ def summarize(path: str | Path) -> RunSummary:
         errors = tuple(Failures(*row) for row in run.sql(_ERRORS).fetchall())
         statuses = run.sql(f"select status, count(*) from {COUNTED} group by 1 order by 2 desc, 1").fetchall()
         ledgers = list(run.ledgers().values())
+        settled = [totals.settled(ledger) for ledger in ledgers]
         info, problems = run.info, run.problems
     return RunSummary(
         path=str(path),
@@ -174,8 +175,8 @@ def summarize(path: str | Path) -> RunSummary:
         errors=errors,
         sessions=len(ledgers),
         open_sessions=sum(not ledger.closed for ledger in ledgers),
-        lost=sum(ledger.lost for ledger in ledgers),
-        in_doubt=sum(ledger.in_doubt for ledger in ledgers),
+        lost=sum(ledger.lost for ledger in settled),
+        in_doubt=sum(ledger.in_doubt for ledger in settled),
         ledger=_sum(ledgers),
         problems=tuple(map(str, problems[:_MOST_PROBLEMS])),
         problem_count=len(problems),

@@ -12,6 +12,7 @@ from rolltrace.query.rewards import latest_rewards
 from rolltrace.query.run import Run
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.ledger import Ledger
 from rolltrace.store.problems import Problem
 from rolltrace.trace.numbers import LARGEST_INTEGER, Float, restore_number
 from rolltrace.trace.rollout import Moment
@@ -38,6 +39,17 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """How many rollouts of each, the most frequent first."""
     policies: Mapping[str, int]
     stop_reasons: Mapping[str, int]
+    sessions: Mapping[str, int]
+    """How many rollouts name each session as theirs, in whosever files and whether or not they count."""
+
+    def settled(self, ledger: Ledger) -> Ledger:
+        """The ledger without what is in flight only to it: the files have it, and the files are right.
+
+        A rollout that was begun before a fork and ended after it is in the files of the process that ended it; and a
+        writer that was killed may have written lines that its last ledger does not count.
+        """
+        found = max(0, self.sessions.get(ledger.session, 0) - ledger.recorded)
+        return msgspec.structs.replace(ledger, in_flight=max(0, ledger.in_flight - found)) if found else ledger
 
 
 _QUESTION = """
@@ -47,7 +59,8 @@ _QUESTION = """
         count(*) filter (counts and isfinite(reward)) as rewarded,
         avg(reward) filter (counts and isfinite(reward)) as mean_reward,
         histogram(env) filter (counts) as envs, histogram(policy) filter (counts) as policies,
-        histogram(stop_reason) filter (counts) as stop_reasons
+        histogram(stop_reason) filter (counts) as stop_reasons,
+        histogram(session) as sessions
     from (select *, not superseded and not retried as counts from every_rollout)
 """
 
@@ -55,7 +68,7 @@ _QUESTION = """
 def ask_totals(run: Run) -> Totals:
     """The totals of a run of any size, from its tables."""
     row = next(run.sql(_QUESTION).dicts())
-    counts = {name: _by_frequency(row[name] or {}) for name in ("envs", "policies", "stop_reasons")}
+    counts = {name: _by_frequency(row[name] or {}) for name in ("envs", "policies", "stop_reasons", "sessions")}
     return Totals(**{**row, **counts})
 
 
@@ -105,6 +118,7 @@ def read_totals(path: Path) -> Totals:
         envs=_by_frequency(Counter(head.env for head in counted)),
         policies=_by_frequency(Counter(head.policy for head in counted)),
         stop_reasons=_by_frequency(Counter(head.stop_reason for head in counted)),
+        sessions=_by_frequency(Counter(head.session for head in heads)),
     )
 
 

@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 from rolltrace.errors import ChecksumError, RecordError
+from rolltrace.store.files import open_regular
 from rolltrace.trace.blob import checked_blob_name
 
 
@@ -17,7 +18,8 @@ def read_blob(folder: Path, name: str) -> bytes:
     """The bytes of that name, and no others."""
     path = blob_path(folder, name)
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
         raise RecordError(f"Expected a blob at {path}, got: {error.strerror}.") from error
     found = hashlib.sha256(data).hexdigest()

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ __all__ = [
     "SegmentEntry",
     "SegmentFile",
     "list_segments",
+    "open_regular",
     "open_segment",
     "scan_segments",
 ]
@@ -83,6 +85,18 @@ def _entry(folder: Path, stem: str) -> SegmentEntry | None:
         is_regular = stat.S_ISREG(status.st_mode)
         return SegmentEntry(stem, SegmentName.parse(stem), path, status.st_size, ending == SEALED, is_regular)
     return None
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A file for reading; a pipe of its name, which would make the reader wait for ever, is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise RecordError(f"Expected a regular file at {path}.")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 class SegmentFile:

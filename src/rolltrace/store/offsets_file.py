@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from rolltrace.errors import RecordError
 from rolltrace.store.cursor import Place
+from rolltrace.store.files import open_regular
 from rolltrace.store.problems import Kind, Problem
 from rolltrace.store.segment import sync_folder
 
@@ -80,6 +82,8 @@ class OffsetsFile:
     @classmethod
     def open(cls, path: Path) -> "OffsetsFile":
         """The file at this place."""
+        if not path.is_file():  # SQLite would wait for a pipe
+            raise sqlite3.OperationalError("not a regular file")
         connection = sqlite3.connect(_immutable(path), uri=True, isolation_level=None, check_same_thread=False)
         try:
             return cls(path, connection)
@@ -114,9 +118,9 @@ def is_damaged(path: Path) -> bool:
 
 def _has_its_checksum(path: Path) -> bool | None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return path.stem.endswith(f"-{_checksum(file):08x}")
-    except OSError:
+    except (OSError, RecordError):
         return None
 
 

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Self, TypeVar, overload
 from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, StorageError, UnknownNameError
 from rolltrace.store.blobs import read_blob
 from rolltrace.store.cursor import Cursor, Place, check_line
-from rolltrace.store.files import open_segment
+from rolltrace.store.files import open_regular, open_segment
 from rolltrace.store.layout import (
     BLOBS,
     LEDGER,
@@ -213,7 +213,8 @@ class RunReader:
 
     def _read_info(self) -> RunInfo | None:
         try:
-            return decode_info((self.path / RUN_FILE).read_bytes())
+            with open_regular(self.path / RUN_FILE) as file:
+                return decode_info(file.read())
         except OSError as error:
             self._problems.report(Problem(RUN_FILE, None, error.strerror or str(error), kind=kind_of(error)))
         except RecordError as error:

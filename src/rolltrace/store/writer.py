@@ -246,7 +246,8 @@ class RunWriter:
             _close_when_process_ends()
 
     def _text_lost(self, error: Exception, what: str) -> None:
-        self._tally.drop_text(self._scribe.lost(f"redact: {type(error).__name__}", what, error))
+        # Without the error's own words: they may quote what was to be redacted.
+        self._tally.drop_text(self._scribe.lost(f"redact: {type(error).__name__}", what))
 
 
 def _work(backlog: Backlog, scribe: Scribe) -> None:

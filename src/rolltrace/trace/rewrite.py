@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.freeform import Note, Placeholder, describe
+from rolltrace.trace.freeform import Note, Placeholder
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
 from rolltrace.trace.rollout import Call, Failure, Grade, Rollout, Step
@@ -17,6 +17,19 @@ Redact = Callable[[Any], Any]
 """Takes a message or a free-form map and returns what may be kept of it."""
 
 _HASH_DIGITS = 16
+_PART_TYPES = {"image", "audio", "video", "file", "thinking", "refusal", "text"}
+_MEDIA_TYPES = {
+    f"{kind}/{name}"
+    for kind, names in {
+        "image": "png jpeg gif webp bmp tiff avif heic svg+xml",
+        "audio": "wav mp3 mp4 mpeg ogg flac aac webm opus pcm16",
+        "video": "mp4 mpeg webm ogg quicktime",
+        "text": "plain html csv markdown",
+        "application": "pdf json zip octet-stream",
+    }.items()
+    for name in names.split()
+}
+"""Any other word may be a text that somebody put there."""
 
 
 class Hand(Protocol):
@@ -71,7 +84,7 @@ class Redaction:
         given = self._redact(message)
         kept = as_message(given, "", notes)
         if notes:
-            raise TypeError(f"Expected redact to return a message, got {describe(given)}.")
+            raise TypeError(f"Expected redact to return a message, got {_kind(given)}.")
         return kept
 
     def mapping(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -80,14 +93,14 @@ class Redaction:
             return values
         kept = self._redact(values)
         if not isinstance(kept, Mapping):
-            raise TypeError(f"Expected redact to return a map, got {describe(kept)}.")
+            raise TypeError(f"Expected redact to return a map, got {_kind(kept)}.")
         return dict(kept)
 
     def text(self, name: str, text: str) -> str:
         """The function is shown a map of one entry; where it takes that out, nothing is left."""
         kept = self.mapping({name: text}).get(name, "")
         if not isinstance(kept, str):
-            raise TypeError(f"Expected redact to leave text under {name!r}, got {describe(kept)}.")
+            raise TypeError(f"Expected redact to leave text under {name!r}, got {_kind(kept)}.")
         return kept
 
 
@@ -120,13 +133,20 @@ def withheld(text: str) -> str:
     return f"withheld:{len(text)}:{digest[:_HASH_DIGITS]}" if text else ""
 
 
+def _kind(value: object) -> str:
+    """What a value is, without a word of it: what redact returns may hold what nobody is to read."""
+    return f"a value of type {type(value).__name__}"
+
+
 def _withheld_or_none(text: str | None) -> str | None:
     return None if text is None else withheld(text)
 
 
 def _withheld_part(part: Part) -> Part:
     carried = part.blob.name if part.blob is not None else part.text or part.url
-    return Part(part.type, at=0, text=_withheld_or_none(carried), media_type=part.media_type)
+    media_type = part.media_type if part.media_type in _MEDIA_TYPES else _withheld_or_none(part.media_type)
+    kind = part.type if part.type in _PART_TYPES else withheld(part.type)
+    return Part(kind, at=0, text=_withheld_or_none(carried), media_type=media_type)
 
 
 def _withheld_call(call: ToolCall) -> ToolCall:

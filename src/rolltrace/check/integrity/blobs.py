@@ -7,7 +7,9 @@ from pathlib import Path
 from rolltrace.check.audit import audit
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
+from rolltrace.errors import RecordError
 from rolltrace.store.blobs import blob_path
+from rolltrace.store.files import open_regular
 from rolltrace.store.layout import BLOBS
 
 
@@ -31,9 +33,9 @@ def damaged_blobs(run: Subject) -> Iterator[Finding]:
     """Every blob has the bytes that its name says."""
     for name, rollout, path in _named(run):
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
-        except FileNotFoundError:
+        except (FileNotFoundError, RecordError):
             continue  # told of as missing
         except OSError as error:
             yield Finding(f"cannot be read: {error.strerror}", rollout=rollout, file=f"{BLOBS}/{name}")

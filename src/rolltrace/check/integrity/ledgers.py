@@ -87,8 +87,9 @@ def dropped(run: Subject) -> Iterator[Finding]:
 )
 def unfinished_rollouts(run: Subject) -> Iterator[Finding]:
     """Every rollout that was begun has an end."""
+    elsewhere = run.ended_elsewhere()
     for ledger in run.ledgers.values():
-        known = max(ledger.recorded, run.rollouts_by_session[ledger.session])
+        known = max(ledger.recorded, run.rollouts_by_session[ledger.session]) + elsewhere[ledger.session]
         ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
         if ledger.dispatched > ended and ledger.in_flight > 0:
             count = ledger.dispatched - ended

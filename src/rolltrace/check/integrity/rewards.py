@@ -76,11 +76,16 @@ def reward_of_failure(rollout: Rollout) -> Iterator[Finding]:
     "The writer was killed before the group was graded, or the scores are lost.",
 )
 def reward_missing(run: Subject) -> Iterator[Finding]:
-    """A rollout that ended well has a reward, or a score that says why not."""
-    pending = """
+    """A rollout that ended well and was not played anew has a reward, or a score that says why not."""
+    pending = f"""
         select * from rollouts where status = 'ok' and line_reward is null
         and not exists (select 1 from scores where scores.rollout = rollouts.id and scores.name = 'reward')
-    """
+        and not exists (
+            select 1 from rollouts as again where ({_same("again")}) = ({_same("rollouts")})
+            and (again.session > rollouts.session
+                 or (again.session = rollouts.session and again.attempt > rollouts.attempt))
+        )
+    """  # noqa: S608 - our own names
     ended = {ledger.session for ledger in run.ledgers.values() if ledger.closed}
     for row in run.catalogue.rows(pending):
         if row["file_session"] in ended:
@@ -176,6 +181,11 @@ def close(one: float, other: float, parts: list[float]) -> bool:
         return True
     size = sum(abs(part) for part in parts)
     return abs(one - other) <= _TOLERANCE * max(1.0, size if math.isfinite(size) else 1.0)
+
+
+def _same(table: str) -> str:
+    """The columns that all plays of one member of a group share."""
+    return ", ".join(f'{table}."{name}"' for name in ("run", "split", "iteration", "env", "group", "index"))
 
 
 def _non_finite(place: str, numbers: dict[str, Number]) -> dict[str, Number]:

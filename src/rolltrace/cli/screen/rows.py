@@ -1,6 +1,8 @@
 """The rows that a statement gave, for people as a table and for programs as JSON."""
 
 import datetime
+import decimal
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rolltrace.cli.screen.visible import compact, number
+from rolltrace.cli.screen.visible import compact, number, visible_json
 from rolltrace.query.result import unique_names
-from rolltrace.trace.numbers import wire_number
+from rolltrace.trace.numbers import LARGEST_INTEGER, wire_number
 
 Row = Sequence[Any]
 
@@ -30,7 +32,10 @@ def show_rows(console: Console, columns: Sequence[str], types: Sequence[str], ro
 
 
 def json_row(columns: Sequence[str], types: Sequence[str], row: Row) -> bytes:
-    """A row as a line of strict JSON: numbers that are not finite are spelt as in records, times are in UTC."""
+    """A row as a line of strict JSON: numbers that are not finite are spelt as in records, times are in UTC.
+
+    What JSON has no type for is the text that SQL writes for it.
+    """
     values = {
         name: msgspec.Raw(value.encode()) if kind == "JSON" and value is not None else _plain(value)
         for name, kind, value in zip(unique_names(columns), types, row, strict=True)
@@ -44,12 +49,18 @@ _NUMBERS = {
 }  # fmt: skip
 
 
+_PLAIN_BYTES = frozenset(range(0x20, 0x7F)) - frozenset(b"\\\"'")
+
+
 def _shown(value: Any) -> str:
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return number(value)
     if isinstance(value, datetime.datetime):
         return value.isoformat(" ")
-    return compact(_plain(value))
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    plain = _plain(value)
+    return visible_json(_encoder.encode(plain)) if isinstance(plain, dict | list) else compact(plain)
 
 
 def _plain(value: Any) -> Any:
@@ -63,5 +74,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime) and value.tzinfo is None:
         return value.isoformat() + "Z"
     if isinstance(value, datetime.timedelta):
+        return _interval(value)
+    if isinstance(value, datetime.date | datetime.time | uuid.UUID):
         return str(value)
+    if isinstance(value, bytes):
+        return "".join(chr(byte) if byte in _PLAIN_BYTES else f"\\x{byte:02X}" for byte in value)
+    if isinstance(value, int) and not -LARGEST_INTEGER <= value < LARGEST_INTEGER:
+        return decimal.Decimal(value)  # which the encoder writes as a number of any length
     return value
+
+
+def _interval(value: datetime.timedelta) -> str:
+    """A stretch of time as SQL writes it: `1 day 03:00:00`."""
+    sign = "-" if value < datetime.timedelta() else ""
+    value = abs(value)
+    minutes, seconds = divmod(value.seconds, 60)
+    clock = f"{sign}{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
+    if value.microseconds:
+        clock += f".{value.microseconds:06}".rstrip("0")
+    days = f"{sign}{value.days} day{'' if value.days == 1 else 's'}" if value.days else ""
+    return days if days and not value.seconds and not value.microseconds else f"{days} {clock}".lstrip()

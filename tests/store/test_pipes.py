@@ -1,0 +1,100 @@
+"""A pipe where a file should be makes nobody wait: whoever opened it would wait for a writer for ever."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from rolltrace.check.check import check_run
+from rolltrace.errors import RecordError
+from rolltrace.query.listing import list_runs
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+
+_SECONDS = 20
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """A run of one rollout; a test that waits is ended."""
+    with create_run(tmp_path / "run") as writer, writer.rollout(env="e", task="t", group="g", index=0) as rollout:
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+        rollout.step([{"role": "user", "content": [picture]}], "r", 1.0)
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("it waits for the pipe")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(_SECONDS)
+    yield tmp_path / "run"
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def instead(path: Path) -> Path:
+    """Put a pipe in the place of a file."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["ledger/zz.jsonl", "rollouts/zz-000000.jsonl", "rollouts/zz-000000.jsonl.zst", "scores/zz-000000.jsonl"]
+)
+def test_pipe_among_the_files(run, name):
+    """It is told of as what it is; all else is read."""
+    instead(run / name)
+    with RunReader(run) as reader:
+        [rollout] = reader.rollouts()
+        assert list(reader.scores()) == []
+        assert len(reader.ledgers()) == 1
+        assert reader.get(rollout.id) == rollout
+        assert [problem.message for problem in reader.problems] == ["Expected a regular file."]
+    assert list_runs(run.parent).runs[0].rollouts == 1
+    assert not check_run(run).ok
+
+
+def test_pipe_for_run_json(run):
+    """The run is read without what it would say of itself."""
+    instead(run / "run.json")
+    reader = RunReader(run)
+    assert reader.info is None
+    assert [(problem.file, problem.message) for problem in reader.problems] == [
+        ("run.json", f"Expected a regular file at {run / 'run.json'}.")
+    ]
+    assert list_runs(run.parent).runs[0].rollouts == 1
+    assert [result.audit for result in check_run(run).found] == ["run_file"]
+
+
+def test_pipe_for_an_index(run):
+    """An index that is no file is passed over, and left where it is."""
+    pipe = instead(run / "cache" / "offsets-0123456789abcdef-00000000.sqlite")
+    with RunReader(run) as reader:
+        [rollout] = reader.rollouts()
+        assert reader.get(rollout.id) == rollout
+    assert pipe.is_fifo()
+
+
+def test_pipe_for_a_blob(run):
+    """A blob that is no file is not there."""
+    (blob,) = (run / "blobs").iterdir()
+    instead(blob)
+    with pytest.raises(RecordError, match="Expected a regular file"):
+        RunReader(run).blob(blob.name)
+    assert [result.audit for result in check_run(run).found] == ["missing_blobs"]
+
+
+@pytest.mark.parametrize("strange", ["pipe", "directory", "loop", "nowhere"])
+def test_strange_run_json_costs_no_other_run(run, strange):
+    """A directory with something else of that name is no run, and those that are are listed."""
+    place = run.parent / "strange" / "run.json"
+    place.parent.mkdir()
+    if strange == "pipe":
+        os.mkfifo(place)
+    elif strange == "directory":
+        place.mkdir()
+    else:
+        place.symlink_to("run.json" if strange == "loop" else "nothing")
+    assert [listed.name for listed in list_runs(run.parent).runs] == ["run"]
