@@ -14,8 +14,8 @@ from rolltrace.policies.base import Completion, Request
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
-from rolltrace.store.recording import Recording
 from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
 from rolltrace.trace.convert import to_openai
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.outcome import Status, StoppedBy, StopReason, Termination

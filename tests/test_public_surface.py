@@ -9,8 +9,8 @@ import rolltrace
 
 PUBLIC = """
 Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
-Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Retry Rollout RolloutTrace
-RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
+Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Retry Rollout
+RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
 Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run open_run play
 """
 

@@ -31,6 +31,40 @@ def test_rows_are_json(rolltrace, make_run):
     assert (row["none"], row["one"], row["one_2"]) == (None, 1, 2)
 
 
+VALUES = {
+    "date '2026-11-16'": ("2026-11-16", "2026-11-16"),
+    "time '12:30:00.5'": ("12:30:00.500000", "12:30:00.500000"),
+    "timestamp '2026-11-16 01:02:03'": ("2026-11-16 01:02:03", "2026-11-16T01:02:03Z"),
+    "1.50::decimal(5, 2)": ("1.50", 1.5),
+    "0.0000001::decimal(10, 7)": ("0.0000001", 1e-7),
+    "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'::uuid": ("6ba7b810-9dad-11d1-80b4-00c04fd430c8",) * 2,
+    "'a\\x00\\x5C\\x22'::blob": ("a\\x00\\x5C\\x22", "a\\x00\\x5C\\x22"),
+    "interval '1 day 3 hours'": ("1 day 03:00:00", "1 day 03:00:00"),
+    "interval '-90 seconds'": ("-00:01:30", "-00:01:30"),
+    "interval '400 days'": ("400 days", "400 days"),
+    "interval '0.25 seconds'": ("00:00:00.25", "00:00:00.25"),
+    "interval '0 days'": ("00:00:00", "00:00:00"),
+    "99999999999999999999999::hugeint": ("99999999999999999999999", 99999999999999999999999),
+    "[date '2026-11-16', null]": ('["2026-11-16",null]', ["2026-11-16", None]),
+    "{'a': 1.50::decimal(5, 2), 'b': 1.5}": ('{"a":1.50,"b":1.5}', {"a": 1.5, "b": 1.5}),
+    "map {date '2026-11-16': [true]}": ('{"2026-11-16":[true]}', {"2026-11-16": [True]}),
+    "[chr(27) || '[2J']": ('["\\u001b[2J"]', ["\x1b[2J"]),
+}
+"""By expression, what is shown of it and what a program reads."""
+
+
+def test_values_of_every_type_are_as_in_sql(rolltrace, make_run):
+    """No value is shown as Python would spell it, alone or inside another; a program gets texts and numbers."""
+    run = make_run(lambda draft: None)
+    names = [f"v{number}" for number in range(len(VALUES))]
+    query = f"select {', '.join(f'{sql} as {name}' for sql, name in zip(VALUES, names, strict=True))}"
+    shown = rolltrace("query", run, query)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines()[1].split() == " ".join(text for text, _ in VALUES.values()).split()
+    row = json.loads(rolltrace("query", run, query, "--json").stdout, parse_constant=pytest.fail)
+    assert list(row.values()) == [value for _, value in VALUES.values()]
+
+
 def test_limit_is_told(rolltrace, make_run):
     """Rows that are not shown are told of on the other stream."""
     run = make_run(lambda draft: None)

@@ -1,6 +1,7 @@
 """`rolltrace show`: what a person can learn from it, and what no text in a record can do to them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -253,6 +254,24 @@ def test_lost_rollouts_are_told(rolltrace, make_run):
     with create_run(path, join=True) as writer:
         writer.write_rollout(type("Line", (), {"id": "a", "data": b"torn", "blobs": ()})())
     assert "1 unrecordable (not one line)" in rolltrace("show", path).stdout
+
+
+def test_a_rollout_that_was_ended_after_a_fork_is_not_lost(rolltrace, make_run):
+    """The process that ended it has its line, so nobody misses it."""
+    path = make_run()
+    writer = create_run(path, join=True)
+    rollout = writer.rollout(env="sums", task="two", group="two", index=0)
+    child = os.fork()
+    if child == 0:
+        rollout.end()
+        writer.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    writer.close()
+    assert writer.ledger.lost == 1
+    shown = rolltrace("show", path).stdout
+    assert "1 rollout in 1 group" in shown
+    assert "lost" not in shown
 
 
 def test_empty_run_is_shown(rolltrace, make_run):

@@ -82,10 +82,11 @@ def test_words_of_a_user_blame_no_file(run, path, monkeypatch, opened, sql):
     again = opened(path)
     again.sql(COUNT).fetchall()
     read, made = counted(monkeypatch, build.Batch, "add"), counted(monkeypatch, database, "Engine")
+    checked = counted(monkeypatch, database, "is_sound")
     with pytest.raises(InputError):
         again.sql(sql).fetchall()
     assert again.sql(COUNT).fetchone() == (3,)
-    assert (read, made) == ([], [])
+    assert (read, made, checked) == ([], [], [])
 
 
 def test_only_the_damaged_part_is_made_anew(run, path, monkeypatch, opened):
@@ -144,6 +145,22 @@ def test_tiny_timeouts_never_hang(run):
                 "select sum(sqrt(a.range * b.range)) from range(10000000) a, range(1000000) b", timeout=timeout
             ).fetchall()
     assert run.sql(COUNT, timeout=600).fetchone() == (3,)
+
+
+def test_interrupting_goes_on():
+    """What was interrupted before it began, and so did not notice, is interrupted again."""
+    calls, noticed = [], threading.Event()
+
+    def interrupt():
+        calls.append(None)
+        if len(calls) == 3:
+            noticed.set()
+
+    bounded = clock.Clock(0.001)
+    with bounded.running(interrupt):
+        assert noticed.wait(60)
+    with pytest.raises(QueryTimeoutError):
+        bounded.check()
 
 
 def test_checking_does_not_wait_for_tables(run):

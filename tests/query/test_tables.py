@@ -307,13 +307,13 @@ def test_unreadable_free_form_costs_its_row(path, opened):
     [segment] = (path / "rollouts").iterdir()
     lines = segment.read_bytes().splitlines(keepends=True)
     for index in (0, 2):
-        lines[index] = seal(lines[index].replace(b'"MARK"', b'"\\ud800"').rpartition(b',"crc":"')[0] + b"}")
+        lines[index] = seal(lines[index].replace(b"MARK", b"\xff\xfe").rpartition(b',"crc":"')[0] + b"}")
     segment.write_bytes(b"".join(lines))
     run = opened(path)
     assert run.sql('select "index" from rollouts order by 1').fetchall() == [(1,), (3,)]
     offsets = [0, len(lines[0]) + len(lines[1])]
     assert [problem.offset for problem in run.problems] == offsets
-    assert all("1 of its rows of rollouts" in problem.message for problem in run.problems)
+    assert [problem.message for problem in run.problems if "1 of its rows of rollouts" not in problem.message] == []
     [part] = run._database.runs[0].parts["rollouts"]
     assert part.label.facts.rows == 2
 

@@ -1,6 +1,7 @@
 """What a run comes to is one thing, however it is asked: from its lines, from its tables, by any verb."""
 
 import math
+import os
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,6 +130,38 @@ def test_the_latest_score_is_the_latest_moment(tmp_path):
     assert read_totals(tmp_path / "run").mean_reward == 3.0
     with open_run(tmp_path / "run") as run:
         assert ask_totals(run).mean_reward == 3.0
+
+
+def test_the_files_are_right_about_what_was_in_flight(tmp_path, monkeypatch):
+    """A rollout that another process ended after a fork is not lost, whatever the ledger of the first says."""
+    run = create_run(tmp_path / "run")
+    ended, _lost = (run.rollout(env="e", task="t", group="g", index=index) for index in range(2))
+    child = os.fork()
+    if child == 0:
+        ended.end()
+        run.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    run.close()
+    assert run.ledger.lost == 2
+    [small] = list_runs(tmp_path / "run").runs
+    summary = summarize(tmp_path / "run")
+    compact(tmp_path / "run")
+    monkeypatch.setattr(listing, "MOST_BYTES", 0)
+    [large] = list_runs(tmp_path / "run").runs
+    assert (small.lost, large.lost, summary.lost, summary.ledger["in_flight"]) == (1, 1, 1, 2)
+
+
+def test_a_ledger_is_settled_by_the_files(tmp_path):
+    """What was killed in flight is in doubt but for lines that its last ledger does not count; never below zero."""
+    with create_run(tmp_path / "run") as writer:
+        for index in range(3):
+            write(writer, index=index)
+    totals, ledger = read_totals(tmp_path / "run"), writer.ledger
+    assert totals.settled(ledger) == ledger
+    for recorded, in_flight, left in ((3, 2, 2), (2, 2, 1), (1, 1, 0), (5, 1, 1)):
+        stale = msgspec.structs.replace(ledger, recorded=recorded, in_flight=in_flight, closed=False)
+        assert totals.settled(stale).in_doubt == left
 
 
 def test_lines_that_are_no_records_cost_only_themselves(tmp_path):

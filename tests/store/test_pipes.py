@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,9 +73,15 @@ def test_pipe_for_run_json(run):
 def test_pipe_for_an_index(run):
     """An index that is no file is passed over, and left where it is."""
     pipe = instead(run / "cache" / "offsets-0123456789abcdef-00000000.sqlite")
-    with RunReader(run) as reader:
-        [rollout] = reader.rollouts()
-        assert reader.get(rollout.id) == rollout
+    [rollout] = RunReader(run).rollouts()
+    # In a process of its own: a signal does not reach one that waits inside SQLite.
+    program = (
+        "import sys; from rolltrace.store.reader import RunReader; print(RunReader(sys.argv[1]).get(sys.argv[2]).id)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, run, rollout.id], timeout=_SECONDS, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == rollout.id
     assert pipe.is_fifo()
 
 
@@ -88,7 +96,7 @@ def test_pipe_for_a_blob(run):
 
 @pytest.mark.parametrize("strange", ["pipe", "directory", "loop", "nowhere"])
 def test_strange_run_json_costs_no_other_run(run, strange):
-    """A directory with something else of that name is no run, and those that are are listed."""
+    """A directory with something else of that name is no run; those that are are listed, also those in it."""
     place = run.parent / "strange" / "run.json"
     place.parent.mkdir()
     if strange == "pipe":
@@ -97,4 +105,5 @@ def test_strange_run_json_costs_no_other_run(run, strange):
         place.mkdir()
     else:
         place.symlink_to("run.json" if strange == "loop" else "nothing")
-    assert [listed.name for listed in list_runs(run.parent).runs] == ["run"]
+    create_run(place.parent / "inner").close()
+    assert [listed.name for listed in list_runs(run.parent).runs] == ["strange/inner", "run"]

@@ -377,6 +377,20 @@ def test_failed_redaction_is_counted_and_told_once(tmp_path, caplog, redact, rea
     assert len(caplog.records) == 1
 
 
+def quotes(value):
+    """A redaction whose error has the text in it, as that of a parser does."""
+    raise ValueError(f"cannot parse {value!r}")
+
+
+@pytest.mark.parametrize("redact", [quotes, lambda value: [value], lambda value: f"{value}"])
+def test_failed_redaction_says_nothing_of_the_text(tmp_path, caplog, redact):
+    """The warning names the kind of error: its own words may quote what was to be redacted."""
+    with create_run(tmp_path / "run", trace=Recording(redact=redact)) as run:
+        run.score(play(run), "advantage", 1.0, data={"why": "secret"})
+    assert "redact: " in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_redaction_sees_every_text(tmp_path):
     """The function is shown each message and each map; what it returns is what is recorded."""
 

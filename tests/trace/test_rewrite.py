@@ -76,6 +76,23 @@ def test_withheld_message_keeps_who_and_what_for():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "media_type", "kept"),
+    [
+        *[(kind, None, (kind, None)) for kind in ("image", "audio", "video", "file", "thinking", "refusal", "text")],
+        ("image", "image/png", ("image", "image/png")),
+        ("file", "application/pdf", ("file", "application/pdf")),
+        ("the password is 7", "image/my-secret", (withheld("the password is 7"), withheld("image/my-secret"))),
+        ("Image", "image/png; name=ann", (withheld("Image"), withheld("image/png; name=ann"))),
+        ("", "", ("", "")),
+    ],
+)
+def test_kinds_of_parts_stay_where_they_are_known_words(kind, media_type, kept):
+    """A kind that nobody knows may be any text, so it goes; those of the format stay."""
+    [part] = Withholding().message(Message("user", "", parts=(Part(kind, media_type=media_type),))).parts
+    assert (part.type, part.media_type) == kept
+
+
 def test_placeholder_stays_a_placeholder():
     """What stood for a value that could not be kept still does, without the words that described it."""
     rollout = finished(one_step(env_state={"lock": object(), "nan": math.nan}))
@@ -121,6 +138,7 @@ def test_text_alone_is_shown_as_a_map():
         lambda value: 5,
         lambda value: {"raw": 5} if isinstance(value, dict) else value,
         lambda value: Message("user", 5) if isinstance(value, Message) else value,
+        lambda value: {"role": "user", "content": object()} if isinstance(value, Message) else value,
     ],
 )
 def test_wrong_answers_are_refused(redact):
@@ -129,11 +147,22 @@ def test_wrong_answers_are_refused(redact):
         rewrite_rollout(finished(one_step(raw="4!")), Redaction(redact))
 
 
+@pytest.mark.parametrize("redact", [lambda value: f"{value} secret", lambda value: ["secret"], lambda value: b"secret"])
+@pytest.mark.parametrize("place", ["message", "mapping", "text"])
+def test_what_a_wrong_answer_says_is_not_told(redact, place):
+    """The error names the type of what came, and not a word of it: it goes to a log."""
+    redaction = Redaction(lambda value: {"raw": [redact(value)]} if place == "text" else redact(value))
+    given = {"message": (Message("user", "secret"),), "mapping": ({"a": "secret"},), "text": ("raw", "secret")}[place]
+    with pytest.raises(TypeError, match="a value of type") as raised:
+        getattr(redaction, place)(*given)
+    assert "secret" not in str(raised.value)
+
+
 # Every field that can hold text
 
 
 IDENTITY = {"id", "run", "session", "split", "env", "task", "group", "policy", "policy_version", "tags[]"}
-SAID_BY = {"role", "name", "tool_call_id", "tool_calls[].name", "tool_calls[].id", "parts[].type", "parts[].media_type"}
+SAID_BY = {"role", "name", "tool_call_id", "tool_calls[].name", "tool_calls[].id"}
 IN_PLACE_OF_TEXT = {"tools[][].name", "error.type", "notes[].path", "stop_reason"}
 
 STAYS = {

@@ -70,7 +70,8 @@ def overlapping_sessions(run: Subject) -> Iterator[Finding]:
     lives = _lifetimes(run)
     shared = f"""
         select *, json_group_array(json_array(session, attempt)) as plays from rollouts
-        group by run, {GROUP}, "index" having count(distinct session) > 1 order by id
+        group by run, {GROUP}, "index" having count(distinct session) > 1
+        order by {GROUP}, "index"
     """  # noqa: S608 - our own names
     for row in run.catalogue.rows(shared):
         attempts: dict[str, set[int]] = {}

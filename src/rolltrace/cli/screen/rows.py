@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rolltrace.cli.screen.visible import compact, number, visible_json
 from rolltrace.query.result import unique_names
-from rolltrace.trace.numbers import LARGEST_INTEGER, wire_number
+from rolltrace.trace.numbers import wire_number
 
 Row = Sequence[Any]
 
@@ -79,8 +79,6 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return "".join(chr(byte) if byte in _PLAIN_BYTES else f"\\x{byte:02X}" for byte in value)
-    if isinstance(value, int) and not -LARGEST_INTEGER <= value < LARGEST_INTEGER:
-        return decimal.Decimal(value)  # which the encoder writes as a number of any length
     return value
 
 
