@@ -12,6 +12,7 @@ from rolltrace.query.database import Database
 from rolltrace.query.parts import CACHE, Label, Part, Ranges, parquet_files, remove_others
 from rolltrace.query.rows import Facts
 from rolltrace.query.state import RunTables
+from rolltrace.query.statement import explained_error
 from rolltrace.query.tables import RAW
 from rolltrace.query.views import groups_of, latest_scores
 from rolltrace.store.files import SegmentEntry, scan_segments
@@ -21,6 +22,9 @@ from rolltrace.store.sealed import seal_file
 
 if TYPE_CHECKING:
     import duckdb
+
+
+_MOST_TRIES = 5
 
 
 class Compaction(msgspec.Struct, frozen=True):
@@ -41,7 +45,7 @@ def compact(path: str | Path) -> Compaction:
     existing = parquet_files(reader.path)
     database = Database([reader])
     try:
-        parts = _Compactor(database.runs[0], database.connection).compact()
+        parts = _Compactor(database.runs[0], database.connection).compact_what_is_there()
     finally:
         database.close()
     _check_kept(parts, reader.path)
@@ -97,6 +101,18 @@ class _Compactor:
     def __init__(self, run: RunTables, connection: "duckdb.DuckDBPyConnection") -> None:
         self._run = run
         self._connection = connection
+
+    def compact_what_is_there(self) -> list[Part]:
+        """As `compact`; again, where another compaction has meanwhile removed what this one was reading."""
+        import duckdb
+
+        for _ in range(_MOST_TRIES):
+            try:
+                return self.compact()
+            except duckdb.Error as error:
+                if not self._run.drop_unsound():
+                    raise explained_error(error) from error
+        raise StorageError(f"Expected to compact {self._run.run}, and files of its cache vanished again and again.")
 
     def compact(self) -> list[Part]:
         """One part of each table, in the run's cache; one that stands for lines without rows of it is empty."""

@@ -61,6 +61,7 @@ def connect(private: Path, limits: Limits) -> "duckdb.DuckDBPyConnection":
             "python_scan_all_frames": "false",
         },
     )
+    connection.execute("set global TimeZone = 'UTC'")  # as the tables' times are, wherever the reader lives
     _opened.add(connection)
     return connection
 

@@ -62,7 +62,9 @@ def find_parts(run: Path, tables: Iterable[str], connection: "duckdb.DuckDBPyCon
     """The parts in the run's cache that can be read; whatever else is there is passed over."""
     found: dict[str, list[Part]] = {table: [] for table in tables}
     for path in parquet_files(run):
-        if path.name.partition("-")[0] in found and (part := _read_part(path, connection)) is not None:
+        # A flipped bit can give wrong numbers as easily as an error, so the bytes are checked before they are used.
+        is_wanted = path.name.partition("-")[0] in found and is_sound(path)
+        if is_wanted and (part := _read_part(path, connection)) is not None:
             found[part.label.table].append(part)
     return found
 

@@ -1,6 +1,7 @@
 """What a statement gave: rows, or a frame of a library that is installed."""
 
 import importlib
+import importlib.util
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Given = TypeVar("Given")
 Row = tuple[Any, ...]
 
+_ZONED = "WITH TIME ZONE"
 _ROWS_AT_ONCE = 1000
 _ROWS_SHOWN = 20
 
@@ -107,8 +109,18 @@ class Result:
 
     def _begun(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
         if self._rows is None:
+            self._refuse_zones()
             self._rows = cursor.execute(self._statement.sql, self._statement.parameters)
         return self._rows
+
+    def _refuse_zones(self) -> None:
+        """The engine gives times with a zone only where another package is installed."""
+        zoned = [name for name, kind in zip(self.columns, self.types, strict=True) if _ZONED in kind.upper()]
+        if zoned and importlib.util.find_spec("pytz") is None:
+            raise InputError(
+                f"Expected times as the tables have them, in UTC, got a time with a zone in {', '.join(zoned)}: "
+                "write `(…)::timestamp`, or take the rows as a frame."
+            )
 
     def _bind(self, cursor: "duckdb.DuckDBPyConnection") -> Any:
         """The statement, checked by the engine and not run yet."""

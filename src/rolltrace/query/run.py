@@ -35,14 +35,29 @@ def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, thre
     found = [run for place in paths for run in _runs_at(place)]
     if not found:
         raise InputError("Expected at least one run to open, got none.")
-    return Run([RunReader(run) for run in found], limits)
+    readers = [RunReader(run) for run in found]
+    _refuse_copies(readers)
+    return Run(readers, limits)
+
+
+def _refuse_copies(readers: Sequence[RunReader]) -> None:
+    known: dict[str, Path] = {}
+    for reader in readers:
+        if reader.info is not None:
+            before = known.setdefault(reader.info.id, reader.path)
+            if before is not reader.path:
+                raise InputError(
+                    f"Expected each run once, got {before} and {reader.path}, which are one run and a copy of it: "
+                    "name one of them, or the runs one by one."
+                )
 
 
 def _runs_at(place: Path) -> list[Path]:
     if is_run(place):
         return [place]
     try:
-        inside = sorted(child for child in place.iterdir() if child.is_dir() and is_run(child))
+        # Not through links: `runs/latest` is a run that is there already.
+        inside = sorted(child for child in place.iterdir() if not child.is_symlink() and is_run(child))
     except OSError:
         inside = []
     if not inside:
