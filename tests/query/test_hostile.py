@@ -16,7 +16,7 @@ NUMBERS = "select count(*), sum(reward), min(id), max(task), sum(seconds) >= 0 f
 
 
 def record(path, count=60, **options):
-    """A run with rewards 0, 1, 2, …"""
+    """A run with rewards 0, 1, 2 and so on."""
     with create_run(path, **options) as run:
         for index in range(count):
             with run.rollout(env="e", task=f"t{index}", group="g", index=index) as recorder:
@@ -25,7 +25,7 @@ def record(path, count=60, **options):
 
 
 def test_damage_in_the_cache_never_gives_other_numbers(tmp_path):
-    """Any flipped bit of a table's file is noticed: the answer is that of the lines, from queries and after compacting."""
+    """Any flipped bit of a table's file is noticed: the answer is that of the lines, also after compacting."""
     run = record(tmp_path / "run")
     compact(run)
     [part] = (run / "cache").glob("rollouts-*.parquet")
@@ -94,7 +94,10 @@ def test_links_and_copies_count_once(tmp_path):
 )
 def test_no_name_of_the_engine_can_be_borrowed(tmp_path, sql):
     """A WITH query cannot make a name of the engine's own known elsewhere, and no text is planned as SQL."""
-    with open_run(record(tmp_path / "run", 1)) as opened, pytest.raises(RolltraceError, match="WITH query|not allowed"):
+    with (
+        open_run(record(tmp_path / "run", 1)) as opened,
+        pytest.raises(RolltraceError, match=r"WITH query|not allowed"),
+    ):
         opened.sql(sql)
 
 
