@@ -27,7 +27,7 @@ from rolltrace.trace.rollout import Header, Outcome, Usage
 GROUP_SIZE = 8
 GROUPS_IN_ITERATION = 64
 WORDS = 100
-"""In each of the four messages of a rollout: about 3 KB a line."""
+"""In each of the four messages of a rollout: about 4.4 KB a line."""
 PARAGRAPHS = 40_000
 """So many different texts that few come twice in what is compressed at once."""
 IDS = "ids.json"

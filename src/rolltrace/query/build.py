@@ -23,6 +23,9 @@ BATCH_BYTES = 64 << 20
 """Rows wait as text until there are so many bytes of them; then they become a part."""
 
 _PARQUET = "format parquet, compression zstd"
+_WITH_TEXT = ("steps", "messages", "calls")
+_TEXT_ROWS = 20_480
+"""Rows of tables with text that are put together at once, and are in memory while they are."""
 _IDENTITY = ("run", "split", "iteration", "env", "group", "index")
 IDENTITY = ", ".join(map(quoted, _IDENTITY))
 """What is the same for all attempts and all sessions of a rollout."""
@@ -150,6 +153,8 @@ class Batch:
 def copy(connection: "duckdb.DuckDBPyConnection", query: str, path: Path, label: Label | None = None) -> None:
     """Write what a query gives into a Parquet file that says what it is."""
     options = _PARQUET
+    if label is not None and label.table in _WITH_TEXT:
+        options += f", row_group_size {_TEXT_ROWS}"
     if label is not None:
         options += f", kv_metadata {{{KEY}: {literal(msgspec.json.encode(label).decode())}}}"
     connection.execute(f"copy ({query}) to {literal(path)} ({options})")
