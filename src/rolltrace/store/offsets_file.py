@@ -5,6 +5,7 @@ import os
 import secrets
 import sqlite3
 import time
+import weakref
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -68,6 +69,8 @@ class OffsetsFile:
         self.path = path
         """None for one that only this process has."""
         self._connection = connection
+        self._closing = weakref.finalize(self, connection.close)  # also where nobody closes it
+        self._closing.atexit = False
         connection.execute("PRAGMA cell_size_check = ON")  # damaged pages are found before they are followed
         if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
             raise sqlite3.OperationalError("another version")
@@ -100,7 +103,7 @@ class OffsetsFile:
 
     def close(self) -> None:
         """Give back the file."""
-        self._connection.close()
+        self._closing()
 
     def _all(self, table: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a name of ours
