@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 
+import duckdb
 import pytest
 
 from rolltrace import open_run
 from rolltrace.errors import InputError, RolltraceError
 from rolltrace.query.compact import compact
+from rolltrace.query.parts import find_parts
 from rolltrace.store.create import create_run
 
 NUMBERS = "select count(*), sum(reward), min(id), max(task), sum(seconds) >= 0 from rollouts"
@@ -33,12 +35,14 @@ def test_damage_in_the_cache_never_gives_other_numbers(tmp_path):
     with open_run(run) as opened:
         right = opened.sql(NUMBERS).fetchall()
     chance = random.Random(0)
+    connection = duckdb.connect()
     for number in range(40):
         damaged = bytearray(sound)
         damaged[chance.randrange(len(sound))] ^= 1 << chance.randrange(8)
         for old in (run / "cache").glob("rollouts-*.parquet"):
             old.unlink()
         part.write_bytes(damaged)
+        assert find_parts(run, ["rollouts"], connection) == {"rollouts": []}
         if number % 4 == 0:
             compact(run)
         with open_run(run) as opened:
