@@ -13,7 +13,8 @@
     │   └── NewerVersionError                     written by a newer version of the format
     ├── EnvError              (RuntimeError)      an environment was misused or broke its contract
     ├── PolicyError           (RuntimeError)      a policy could not answer
-    │   └── ContextOverflowError                  the prompt does not fit the policy's context
+    │   ├── ContextOverflowError                  the prompt does not fit the policy's context
+    │   └── RoleError                             whoever plays another role of an env did not answer
     ├── GraderError           (RuntimeError)      a grader gave no usable grade
     └── ToolError             (RuntimeError)      a tool call failed; its text goes to the model
 
@@ -87,6 +88,10 @@ class PolicyError(RolltraceError, RuntimeError):
 
 class ContextOverflowError(PolicyError):
     """The prompt does not fit the policy's context."""
+
+
+class RoleError(PolicyError):
+    """Whoever plays another role of an env, such as its grader, answerer or opponent, did not answer."""
 
 
 class GraderError(RolltraceError, RuntimeError):

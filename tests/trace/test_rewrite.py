@@ -172,6 +172,8 @@ STAYS = {
        for field in SAID_BY}
     | {"steps[].policy_version", "calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type"},
     Score: {"id", "run", "session", "rollout", "name", "producer", "error.type"}
+    | {f"calls[].{place}.{field}" for place in ("prompt[]", "reply") for field in SAID_BY}
+    | {"calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type"}
     | {f"group.{field}" for field in ("split", "env", "group")},
 }  # fmt: skip
 """By record, the fields whose text stays as it is where text is withheld: which rollout it is, who, and what kind."""

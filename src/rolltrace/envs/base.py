@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from rolltrace.errors import EnvError
-from rolltrace.graders.base import Grader
+from rolltrace.graders.base import Grader, Grades, GroupGrader
 from rolltrace.policies.base import Completion
+from rolltrace.policies.roles import POLICY
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.rollout import Grade, Rollout
 
@@ -117,6 +118,8 @@ class EnvGroupBuilder(ABC):
     """How many players an episode has; rollouts in the group = episodes × seats."""
     grader: Grader | None = None
     """Scores each rollout when it ends."""
+    group_grader: GroupGrader | None = None
+    """Scores the rollouts of the group together, when all have ended."""
     env_args: Mapping[str, Any] = {}
     """What the environment was made with, for the record."""
     task_data: Mapping[str, Any] = {}
@@ -128,17 +131,23 @@ class EnvGroupBuilder(ABC):
     async def make_episode(self, number: int) -> Sequence[Env]:
         """Fresh environments for one episode: one, or one per seat."""
 
-    async def grade_group(self, rollouts: Sequence[Rollout]) -> Mapping[str, Grade]:
-        """Grades by rollout id, added to each rollout's reward; overriding this makes the builder grade groups.
+    def role_of(self, seat: int) -> str:
+        """The role in which a seat is played; a runner may be given a policy for each role."""
+        return POLICY
 
-        It sees failed members, and need not grade them.
+    async def grade_group(self, rollouts: Sequence[Rollout]) -> Grades:
+        """Grades by rollout id, added to each rollout's reward: the group grader's, or what a subclass makes of them.
+
+        It sees failed members, and need not grade them. An exception in place of a grade says why there is none.
         """
-        raise EnvError(f"{type(self).__name__} does not grade groups.")
+        if self.group_grader is None:
+            raise EnvError(f"{type(self).__name__} does not grade groups.")
+        return await self.group_grader.grade_group(rollouts)
 
     @property
     def grades_groups(self) -> bool:
         """Whether `grade_group` is to be asked."""
-        return type(self).grade_group is not EnvGroupBuilder.grade_group
+        return self.group_grader is not None or type(self).grade_group is not EnvGroupBuilder.grade_group
 
     async def cleanup(self) -> None:
         """Give back what the group holds. Called once or more, after every rollout has ended."""

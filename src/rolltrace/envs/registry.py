@@ -1,5 +1,6 @@
 """Environments by name: built in, added by packages, or a user's own."""
 
+import functools
 import inspect
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -19,6 +20,12 @@ BUILT_IN = {
     "problems": "rolltrace.envs.problems:ProblemsTasks",
 }
 """Where each is; its module is imported only when it is asked for."""
+
+FAMILIES = {
+    "reasoning_gym": "rolltrace.envs.reasoning_gym:ReasoningGymTasks",
+    "textarena": "rolltrace.envs.textarena:TextArenaTasks",
+}
+"""Many environments under one name, as `FAMILY:NAME`: a class of tasks that takes the member's name as `name`."""
 
 ENTRY_POINTS = "rolltrace.envs"
 """The entry-point group through which packages add names."""
@@ -43,6 +50,10 @@ def load_env(spec: str, args: Mapping[str, Any] | None = None) -> Tasks:
     Arguments may be text, as from a command line, or Python values. Modules are found as Python finds them; whoever
     wants the current directory searched puts it on `sys.path` first.
     """
+    family, colon, member = spec.partition(":")
+    if colon and family in FAMILIES:
+        found = import_object(FAMILIES[family], "environment")
+        return as_tasks(functools.partial(found, member), spec, args or {})
     return as_tasks(import_object(_source(spec), "environment"), spec, args or {})
 
 

@@ -3,6 +3,7 @@
 from types import TracebackType
 
 from rolltrace.cancellation import is_failure
+from rolltrace.errors import RoleError
 from rolltrace.trace.outcome import Layer
 
 
@@ -34,7 +35,11 @@ class Blame:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, BlamedError) and is_failure(error):
-            raise BlamedError(self._layer, error) from error
+            raise BlamedError(self._layer_of(error), error) from error
+
+    def _layer_of(self, error: BaseException) -> Layer:
+        """An env whose answerer gives no answer has not failed; a grader is no grader without its model."""
+        return Layer.POLICY if self._layer is Layer.ENV and isinstance(error, RoleError) else self._layer
 
 
 BLAME_POLICY = Blame(Layer.POLICY)

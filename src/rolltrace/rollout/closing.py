@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_ENV, BlamedError
-from rolltrace.rollout.contract import awaitable
 
 
 async def close_within(seconds: float, close: Callable[[], Awaitable[None]], owner: object) -> BaseException | None:

@@ -1,42 +1,19 @@
-"""What envs, policies and graders gave, checked against what they promise to give."""
+"""What envs and graders gave, checked against what they promise to give."""
 
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from rolltrace.envs.base import STEP_MAPS, Env, EnvGroupBuilder, Observation, StepResult
-from rolltrace.errors import EnvError, GraderError, PolicyError
-from rolltrace.policies.base import Completion, Policy
-from rolltrace.trace.convert import as_message
-from rolltrace.trace.freeform import Note, describe
+from rolltrace.errors import EnvError, GraderError
+from rolltrace.graders.base import GroupGrade
+from rolltrace.policies.contract import is_message
+from rolltrace.trace.freeform import describe
 from rolltrace.trace.message import Message
 from rolltrace.trace.numbers import as_number
-from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Grade
-from rolltrace.trace.sound import sound_tokens, sound_usage
-
-
-def awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
-    """What an async method gave to await; a method that is not async is said to be so."""
-    if not hasattr(value, "__await__"):
-        name = f"{type(owner).__name__}.{method}"
-        raise TypeError(f"Expected {name} to be async, got {describe(value)} from it at once: declare it `async def`.")
-    return value  # type: ignore[no-any-return]
-
-
-def check_policy(policy: Any) -> None:
-    """A policy that has a name and can be asked."""
-    name = getattr(policy, "name", None)
-    if not isinstance(name, str):
-        raise PolicyError(f"Expected a policy with a name, got {describe(policy)}, whose name is {describe(name)}.")
-    for method in ("complete", "count_tokens"):
-        if not callable(getattr(policy, method, None)):
-            raise PolicyError(f"Expected policy {name!r} to have a method `{method}`, got none.")
-    for attribute in ("version", "context_length"):
-        if not hasattr(policy, attribute):
-            raise PolicyError(f"Expected policy {name!r} to have `{attribute}`, got none: None will do.")
 
 
 def check_builder(builder: Any) -> None:
@@ -88,7 +65,7 @@ def checked_observation(value: Any, env: Env, method: str) -> Observation:
         raise EnvError(f"Expected {where} to show a list of messages, got {describe(messages)}.")
     shown: Sequence[Any] = messages
     for position, message in enumerate(shown):
-        if not _is_message(message):
+        if not is_message(message):
             raise EnvError(f"Expected {where} to show messages, got {describe(message)} at messages[{position}].")
     for name in ("tools", "stop"):
         offered = getattr(value, name)
@@ -112,11 +89,6 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _is_message(value: Any) -> bool:
-    kind = type(value)
-    return kind is Message or kind is dict or isinstance(value, Mapping) or hasattr(value, "model_dump")
-
-
 def checked_result(value: Any, env: Env) -> StepResult:
     """A step's result with a number for a reward and something to go on with."""
     where = f"{type(env).__name__}.step"
@@ -138,33 +110,21 @@ def checked_result(value: Any, env: Env) -> StepResult:
     return value if type(value.reward) is float else replace(value, reward=float(reward))
 
 
-def checked_completion(value: Any, policy: Policy, notes: list[Note]) -> Completion:
-    """A completion whose message can be recorded."""
-    where = f"policy {policy.name!r}"
-    if not isinstance(value, Completion):
-        raise PolicyError(f"Expected {where} to return a Completion, got {describe(value)}.")
-    if not isinstance(value.termination, Termination):
-        raise PolicyError(f"Expected {where} to give a Termination, got {describe(value.termination)}.")
-    given: Any = value.message
-    if not _is_message(given):
-        raise PolicyError(f"Expected {where} to give a message, got {describe(given)}.")
-    message = as_message(given, "response", notes)
-    usage = sound_usage(value.usage, "usage", notes)
-    tokens = sound_tokens(value.tokens, "tokens", notes)
-    if message is given and usage is value.usage and tokens is None:
-        return value
-    return replace(value, message=message, usage=usage, tokens=tokens)
-
-
-def checked_count(value: Any, policy: Policy) -> int | None:
-    """A number of tokens, or None where only the server knows."""
-    if value is not None and type(value) is not int:
-        raise PolicyError(f"Expected policy {policy.name!r} to count tokens as an int or None, got {describe(value)}.")
-    return value
+def checked_group_grade(value: Any, grader: str) -> GroupGrade:
+    """Grades by rollout id, and maps about the group."""
+    given = value if isinstance(value, GroupGrade) else GroupGrade(value)
+    if not isinstance(given.grades, Mapping):
+        raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(given.grades)}.")
+    grades = dict(given.grades)  # read once, here, where a mapping that breaks is the grader's failure
+    if not all(isinstance(getattr(given, name), Mapping) for name in ("reward_data", "extra")):
+        raise GraderError(f"Expected {grader} to give mappings as reward_data and extra, got {describe(given)}.")
+    return replace(given, grades=grades)
 
 
 def checked_grade(value: Any, grader: str) -> Grade:
-    """A grade with a finite number for a reward."""
+    """A grade with a finite number for a reward; an exception in its place is raised."""
+    if isinstance(value, Exception):
+        raise value
     if not isinstance(value, Grade):
         raise GraderError(f"Expected {grader} to return a Grade, got {describe(value)}: return Grade(reward=…).")
     reward = as_number(value.reward)

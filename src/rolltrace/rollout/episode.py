@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from rolltrace.envs.base import Env, EnvGroupBuilder
+from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_ENV, BlamedError
-from rolltrace.rollout.contract import awaitable, checked_envs
+from rolltrace.rollout.contract import checked_envs
 from rolltrace.rollout.seat import Played, Seat
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import CANCELLED, stop_for_failure
@@ -59,7 +60,8 @@ class Episode:
         return await _play_together(seats, envs)
 
     def _draft(self, seat: int, attempt: int) -> Draft:
-        builder, key, sink, policy = self._builder, self._key, self._settings.sink, self._settings.policy
+        builder, key, sink = self._builder, self._key, self._settings.sink
+        policy = self._settings.roles.of_seat(builder.role_of(seat), seat)
         several = builder.seats > 1
         header = Header(
             id=new_id(),

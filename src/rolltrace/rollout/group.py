@@ -9,19 +9,23 @@ import msgspec
 
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.errors import GraderError, RolltraceError
+from rolltrace.graders.base import GroupGrade
+from rolltrace.policies.asking import Asker, asking
+from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
 from rolltrace.rollout.closing import close_within
-from rolltrace.rollout.contract import awaitable, checked_grade
+from rolltrace.rollout.contract import checked_grade, checked_group_grade
 from rolltrace.rollout.episode import Episode
 from rolltrace.rollout.seat import Played
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
+from rolltrace.seeds import derive_seed
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import new_id
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.freeform import Note, describe
+from rolltrace.trace.freeform import Note
 from rolltrace.trace.outcome import Layer, Status
-from rolltrace.trace.rollout import Failure, Grade
+from rolltrace.trace.rollout import Call, Failure, Grade
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.sound import sound_grade
 
@@ -67,6 +71,8 @@ class GroupPlay:
         self._strategy = settings.strategy
         self._on_episode_end = on_episode_end
         self._played: dict[int, Played] = {}
+        self._calls: list[Call] = []
+        """What the group's grader asked."""
 
     async def play(self) -> GroupResult:
         """Play, grade and clean up. Only cancellation comes out as an exception, and clean-up is done then too."""
@@ -152,23 +158,35 @@ class GroupPlay:
             return
         grader = f"{type(self.builder).__name__}.grade_group"
         try:
-            with BLAME_GRADER:
-                rollouts = [member.rollout for member in members]
-                given = await awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
-                if not isinstance(given, Mapping):
-                    raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(given)}.")
-                grades = dict(given)
+            given = await self._ask_grader(members, grader)
         except BlamedError as blamed:
-            self._score_failure(pending, failure_of(Layer.GRADER, blamed.cause))
+            self._fail_grading(pending, failure_of(Layer.GRADER, blamed.cause))
             return
         except BaseException as error:
-            self._score_failure(pending, failure_of(Layer.GRADER, error))
+            self._fail_grading(pending, failure_of(Layer.GRADER, error))
             raise
-        graded = [(member, grade) for member in pending if (grade := self._take_grade(member, grades, grader))]
-        self._name_strangers(grades, members, grader)
+        graded = [(member, grade) for member in pending if (grade := self._take_grade(member, given.grades, grader))]
+        if self._calls or given.reward_data or given.extra:
+            self._score_group([grade.reward for _, grade in graded], given)
+        self._name_strangers(given.grades, members, grader)
         await self._show(graded)
 
-    def _take_grade(self, member: Played, grades: dict[str, Any], grader: str) -> Grade | None:
+    async def _ask_grader(self, members: Sequence[Played], grader: str) -> GroupGrade:
+        settings = self._settings
+        key = self.key
+        asker = Asker(
+            settings.roles,
+            self._calls,
+            seed=derive_seed(settings.seed, key.split, key.iteration, key.group),
+            enter=settings.gate.acquire,
+            leave=settings.gate.release,
+        )
+        with asking(asker), BLAME_GRADER:
+            rollouts = [member.rollout for member in members]
+            given = await awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
+            return checked_group_grade(given, grader)
+
+    def _take_grade(self, member: Played, grades: Mapping[str, Any], grader: str) -> Grade | None:
         """The member's grade, once it is a score; None where the score is that there is none."""
         try:
             if member.id not in grades:
@@ -209,11 +227,22 @@ class GroupPlay:
             data["notes"] = notes
         self._score("reward", member.reward, rollout=member.id, data=data)
 
+    def _score_group(self, rewards: Sequence[float], given: GroupGrade) -> None:
+        """What the grader says of the group, and whom it asked; the mean of its grades stands for it."""
+        data = {"reward_data": given.reward_data, "extra": given.extra}
+        mean = sum(rewards) / len(rewards) if rewards else None
+        self._score("group_grade", mean, group=self.key, data=data)
+
+    def _fail_grading(self, members: Sequence[Played], failure: Failure) -> None:
+        self._score_failure(members, failure)
+        if self._calls:
+            self._score("group_grade", None, group=self.key, error=failure)
+
     def _score_failure(self, members: Sequence[Played], failure: Failure) -> None:
         for member in members:
             self._score("reward", None, rollout=member.id, error=failure)
 
-    def _name_strangers(self, grades: dict[str, Any], members: Sequence[Played], grader: str) -> None:
+    def _name_strangers(self, grades: Mapping[str, Any], members: Sequence[Played], grader: str) -> None:
         strangers = sorted(str(name) for name in grades.keys() - {member.id for member in members})
         if strangers:
             error = GraderError(f"{grader} graded what is no rollout of the group: {', '.join(strangers)}.")
@@ -239,6 +268,7 @@ class GroupPlay:
             name=name,
             value=value,
             data=data or {},
+            calls=tuple(self._calls) if name == "group_grade" else (),
             producer=f"{self.key.env}:{type(self.builder).__qualname__}",
             at=utc_now(),
             error=error,

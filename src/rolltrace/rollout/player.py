@@ -12,14 +12,10 @@ from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
 from rolltrace.policies.base import Completion, Request
+from rolltrace.policies.contract import awaitable, checked_completion, checked_count
+from rolltrace.policies.roles import POLICY
 from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError
-from rolltrace.rollout.contract import (
-    awaitable,
-    checked_completion,
-    checked_count,
-    checked_observation,
-    checked_result,
-)
+from rolltrace.rollout.contract import checked_observation, checked_result
 from rolltrace.rollout.hooks import Turn
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import Stop, stop_at_limit, stop_for_failure
@@ -49,11 +45,12 @@ class Player:
     before the step; whatever ends the play, the draft holds all that happened until then.
     """
 
-    def __init__(self, env: Env, draft: Draft, settings: Settings) -> None:
+    def __init__(self, env: Env, draft: Draft, settings: Settings, role: str = POLICY) -> None:
         self.env = env
         self.draft = draft
         self.identity = draft.header.identity
-        self._policy = settings.policy
+        self._role = role
+        self._policy = settings.roles.of_seat(role, self.identity.seat or 0)
         self._limits = settings.limits
         self._hooks = settings.hooks
         self._gate = settings.gate
@@ -66,17 +63,27 @@ class Player:
         self._sampled_tokens = 0
         self._deadline: float | None = None
         self._clock: asyncio.Timeout | None = None
+        self._waiting = 0
+        self._clock_stopped = 0.0
+        self._over = False
         identity = self.identity
-        self._seed = derive_seed(
+        self.seed = derive_seed(
             settings.seed, identity.split, identity.iteration, identity.group, identity.index, identity.attempt
         )
 
     async def play(self) -> Stop:
         """Play to an end. Only cancellation, and what stops the whole process, comes out as an exception."""
-        stop = await self._play_in_time()
+        try:
+            stop = await self._play_in_time()
+        finally:
+            self._over, self._clock = True, None
         if is_being_cancelled():  # as in `_turns`; what the time-out asked for is behind us
             raise asyncio.CancelledError
         return stop
+
+    def current_step(self) -> int | None:
+        """The step that is being played; None once the play is over."""
+        return None if self._over else self._step
 
     async def _play_in_time(self) -> Stop:
         seconds = self._limits.seconds
@@ -174,9 +181,10 @@ class Player:
             messages=self.draft.prompt,
             tools=self._tools,
             sampling=self._sampling,
-            seed=derive_seed(self._seed, self._step),
+            seed=derive_seed(self.seed, self._step),
             identity=self.identity,
             step=self._step,
+            role=self._role,
         )
 
     def _token_limits(self, request: Request) -> Stop | None:
@@ -210,7 +218,7 @@ class Player:
 
     async def _sample(self, request: Request) -> tuple[Completion, float]:
         self.draft.send()
-        await self._pass_gate()
+        await self.pass_gate()
         try:
             started = time.perf_counter()
             try:
@@ -228,19 +236,23 @@ class Player:
         self._count(completion.usage)
         return completion, seconds
 
-    async def _pass_gate(self) -> None:
+    async def pass_gate(self) -> None:
         """Wait for a place among the requests in flight. That wait is not the rollout's: the clock stands still."""
         if self._clock is None or self._deadline is None or not self._gate.locked():
             await self._gate.acquire()
             return
         loop = asyncio.get_running_loop()
-        arrived = loop.time()
-        self._clock.reschedule(None)
+        if self._waiting == 0:
+            self._clock_stopped = loop.time()
+            self._clock.reschedule(None)
+        self._waiting += 1
         try:
             await self._gate.acquire()
         finally:
-            self._deadline += loop.time() - arrived
-            self._clock.reschedule(self._deadline)
+            self._waiting -= 1
+            if self._waiting == 0 and self._clock is not None:
+                self._deadline += loop.time() - self._clock_stopped
+                self._clock.reschedule(self._deadline)
 
     def _count(self, usage: Usage | None) -> None:
         if usage is not None:

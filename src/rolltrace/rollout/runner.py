@@ -1,7 +1,7 @@
 """Plays many groups at once and hands each out as it finishes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -9,7 +9,8 @@ import msgspec
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.errors import InputError
 from rolltrace.policies.base import Policy
-from rolltrace.rollout.contract import check_builder, check_policy
+from rolltrace.policies.roles import Roles
+from rolltrace.rollout.contract import check_builder
 from rolltrace.rollout.group import GroupPlay, GroupResult
 from rolltrace.rollout.hooks import Hooks
 from rolltrace.rollout.limits import Limits
@@ -28,6 +29,9 @@ _ITERATIONS_REMEMBERED = 64
 class Runner:
     """Plays env groups with a policy, and writes a trace of every rollout to its sink.
 
+    `roles` are the policies of an env's other roles, such as `grader`, `answerer` or `opponent`, and of the seats of a
+    game, such as `seat1`; the policy itself plays each role that is not among them.
+
     Concurrency bounds the policy requests in flight. Groups are started while fewer rollouts than that are being
     played, and the seats of an episode always start together, so a low bound cannot deadlock a game.
     """
@@ -36,6 +40,7 @@ class Runner:
         self,
         policy: Policy,
         *,
+        roles: Mapping[str, Policy] | None = None,
         sink: Sink,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         hooks: Hooks = Hooks(),  # noqa: B008 - frozen
@@ -46,10 +51,9 @@ class Runner:
     ) -> None:
         if concurrency < 1:
             raise InputError(f"Expected a concurrency of 1 or more, got {concurrency}.")
-        check_policy(policy)
         self.concurrency = concurrency
         self._settings = Settings(
-            policy=policy,
+            roles=Roles(policy, dict(roles or {})),
             sink=sink,
             limits=limits,
             hooks=hooks,

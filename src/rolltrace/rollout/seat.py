@@ -8,9 +8,11 @@ import msgspec
 
 from rolltrace.cancellation import is_being_cancelled
 from rolltrace.envs.base import Env, EnvGroupBuilder
+from rolltrace.policies.asking import Asker, asking
+from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
 from rolltrace.rollout.closing import close_within
-from rolltrace.rollout.contract import awaitable, checked_grade
+from rolltrace.rollout.contract import checked_grade
 from rolltrace.rollout.player import Player
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import ABORTED, CANCELLED, Stop, stop_for_failure
@@ -83,15 +85,30 @@ class Seat:
         self.aborted = False
         """Set before its task is cancelled because another seat ended the game for all."""
         self._builder = builder
+        self._role = builder.role_of(draft.header.seat or 0)
         self._settings = settings
         self._on_record = on_record
         self._played: Played | None = None
 
     async def play(self, env: Env) -> Played:
         """Play to an end and record it; what is no failure of the rollout is raised again after that."""
+        player = Player(env, self.draft, self._settings, self._role)
+        asker = Asker(
+            self._settings.roles,
+            self.draft.calls,
+            identity=player.identity,
+            seed=player.seed,
+            step=player.current_step,
+            enter=player.pass_gate,
+            leave=self._settings.gate.release,
+        )
+        with asking(asker):
+            return await self._play(player, env)
+
+    async def _play(self, player: Player, env: Env) -> Played:
         closed = False
         try:
-            stop = await Player(env, self.draft, self._settings).play()
+            stop = await player.play()
             closed = True
             await self._close(env)
             stop = await self._judge(stop)

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from rolltrace.policies.base import Policy
+from rolltrace.policies.roles import Roles
 from rolltrace.rollout.hooks import Hooks
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.sink import Sink
@@ -15,7 +15,7 @@ from rolltrace.trace.message import Sampling
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner was made with."""
 
-    policy: Policy
+    roles: Roles
     sink: Sink
     limits: Limits
     hooks: Hooks

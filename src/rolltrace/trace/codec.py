@@ -65,7 +65,10 @@ def encode_score(score: Score) -> bytes:
         number = as_float(value)
         data = score.data if number is not None else {**score.data, "value": value}
         score = replace(score, value=number, data=data)
-    return seal(_encode(_wire(score)))
+    fields = _wire(score)
+    if not score.calls:
+        del fields["calls"]
+    return seal(_encode(fields))
 
 
 def decode_rollout(line: bytes) -> Rollout:
@@ -207,7 +210,10 @@ def _wire_field(name: str, value: Any) -> Any:
 
 def wire_call(call: Call) -> dict[str, Any]:
     """A call as the encoder must be given it."""
-    return {name: wire_number(getattr(call, name)) for name in call.__struct_fields__}
+    fields = {name: wire_number(getattr(call, name)) for name in call.__struct_fields__}
+    if call.continues is None:
+        del fields["continues"]
+    return fields
 
 
 def wire_sampling(sampling: Sampling) -> dict[str, Any]:

@@ -124,7 +124,12 @@ def rewrite_rollout(rollout: Rollout, hand: Hand) -> Rollout:
 
 def rewrite_score(score: Score, hand: Hand) -> Score:
     """The score with every text rewritten."""
-    return replace(score, data=hand.mapping(score.data), error=_failure(score.error, hand))
+    return replace(
+        score,
+        data=hand.mapping(score.data),
+        error=_failure(score.error, hand),
+        calls=tuple(_call(call, hand) for call in score.calls),
+    )
 
 
 def withheld(text: str) -> str:

@@ -143,6 +143,8 @@ class Call(msgspec.Struct, frozen=True):
     error: Failure | None = None
     usage: Usage | None = None
     seconds: Float | None = None
+    continues: int | None = None
+    """The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated."""
 
 
 class RolloutTrace(msgspec.Struct, frozen=True):

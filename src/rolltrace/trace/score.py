@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.trace.numbers import Float
-from rolltrace.trace.rollout import FORMAT_VERSION, Failure, Moment
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, Failure, Moment
 
 
 class GroupKey(msgspec.Struct, frozen=True):
@@ -38,3 +38,5 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     producer: str = ""
     at: Moment
     error: Failure | None = None
+    calls: tuple[Call, ...] = ()
+    """Model calls that were made to find it out."""

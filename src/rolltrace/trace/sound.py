@@ -202,6 +202,7 @@ def sound_call(call: Call, path: str, notes: list[Note]) -> Call:
         error=call.error,
         usage=sound_usage(call.usage, f"{path}.usage", notes),
         seconds=sound_float(call.seconds, f"{path}.seconds", notes),
+        continues=sound_integer(call.continues, f"{path}.continues", notes),
     )
 
 

@@ -1,0 +1,172 @@
+"""Asks whoever plays an env's other roles, such as its grader, answerer or opponent, and records each call."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from msgspec.structs import replace
+
+from rolltrace.cancellation import is_failure
+from rolltrace.errors import PolicyError, RoleError
+from rolltrace.policies.base import Completion, Policy, Request
+from rolltrace.policies.contract import awaitable, checked_completion
+from rolltrace.policies.roles import Roles
+from rolltrace.seeds import derive_seed
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.freeform import Note
+from rolltrace.trace.message import Message, Sampling
+from rolltrace.trace.outcome import Layer
+from rolltrace.trace.rollout import Call, Identity
+
+
+async def ask(
+    role: str,
+    messages: Sequence[Message | Mapping[str, Any]],
+    *,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    seconds: float | None = None,
+) -> Completion:
+    """What whoever plays `role` says to these messages; the call is recorded with the rollout that it belongs to.
+
+    It works inside an env and a grader while a runner plays them, and inside `with cast(…)`. `seconds` bounds the
+    answer, not the wait for a place among the requests in flight. No answer is a `RoleError`.
+    """
+    asker = _ASKER.get()
+    if asker is None:
+        raise PolicyError(
+            f"Nobody plays the role {role!r} here: ask() works while a Runner plays, or inside `with cast(policy):`."
+        )
+    return await asker.ask(role, messages, sampling, seconds)
+
+
+@contextmanager
+def cast(policy: Policy, **roles: Policy) -> Iterator[list[Call]]:
+    """Let `ask` work in this block without a runner; gives the list in which its calls are recorded."""
+    calls: list[Call] = []
+    with asking(Asker(Roles(policy, roles), calls)):
+        yield calls
+
+
+@contextmanager
+def asking(asker: "Asker") -> Iterator[None]:
+    """Let this one answer whoever asks in the block, and in the tasks that are started in it."""
+    token = _ASKER.set(asker)
+    try:
+        yield
+    finally:
+        _ASKER.reset(token)
+
+
+async def _no_wait() -> None:
+    return
+
+
+def _nothing() -> None:
+    return
+
+
+class Asker:
+    """Asks for one rollout, or for the grading of one group, and keeps a list of the calls, in the order of asking."""
+
+    def __init__(
+        self,
+        roles: Roles,
+        calls: list[Call],
+        *,
+        identity: Identity | None = None,
+        seed: int = 0,
+        step: Callable[[], int | None] = _nothing,
+        enter: Callable[[], Awaitable[Any]] = _no_wait,
+        leave: Callable[[], None] = _nothing,
+    ) -> None:
+        """`enter` waits for a place among the requests in flight, and `leave` gives it back."""
+        self._roles = roles
+        self._calls = calls
+        self._identity = identity
+        self._seed = seed
+        self._step = step
+        self._enter = enter
+        self._leave = leave
+        self._asked: Counter[int] = Counter()
+        self._last: dict[str, tuple[int, tuple[Message, ...]]] = {}
+        """For each role its last call that was answered, and the conversation with that answer."""
+
+    async def ask(
+        self, role: str, messages: Sequence[Message | Mapping[str, Any]], sampling: Sampling, seconds: float | None
+    ) -> Completion:
+        """Ask, and record what was asked and what came back, whatever that is."""
+        policy = self._roles.of(role)
+        notes: list[Note] = []
+        prompt = tuple(as_message(message, f"messages[{number}]", notes) for number, message in enumerate(messages))
+        step = self._step()
+        request = Request(
+            messages=prompt, sampling=sampling, seed=self._seed_of(role, step, prompt), identity=self._identity,
+            step=step or 0, role=role,
+        )  # fmt: skip
+        place = self._note_call(role, policy, prompt, step)
+        async with self._place_in_flight():
+            started = time.perf_counter()
+            limit = asyncio.timeout(seconds)
+            try:
+                async with limit:
+                    answer = await awaitable(policy.complete(request), policy, "complete")
+                    completion = checked_completion(answer, policy, notes)
+            except BaseException as error:
+                if isinstance(error, TimeoutError) and limit.expired():
+                    error = TimeoutError(f"no answer within {seconds} s")
+                failure = failure_of(Layer.POLICY, error)
+                took = time.perf_counter() - started
+                self._calls[place] = replace(self._calls[place], error=failure, seconds=took)
+                if not is_failure(error):
+                    raise
+                raise RoleError(
+                    f"The {role} (policy {policy.name!r}) did not answer: {failure.type}: {failure.message}"
+                ) from error
+            self._note_answer(place, role, policy, prompt, completion, time.perf_counter() - started)
+        return completion
+
+    @asynccontextmanager
+    async def _place_in_flight(self) -> AsyncIterator[None]:
+        await self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _seed_of(self, role: str, step: int | None, prompt: tuple[Message, ...]) -> int:
+        """The same for the same question, in whatever order questions are asked; another when it is asked again."""
+        seed = derive_seed(self._seed, role, step, *(f"{message.role}: {message.content}" for message in prompt))
+        self._asked[seed] += 1
+        return derive_seed(seed, self._asked[seed])
+
+    def _note_call(self, role: str, policy: Policy, prompt: tuple[Message, ...], step: int | None) -> int:
+        """Record the question now, whatever becomes of it. Where it goes on with a conversation, only what is new."""
+        continues, before = self._last.get(role, (None, ()))
+        if not before or prompt[: len(before)] != before:
+            continues, before = None, ()
+        call = Call(role, policy.name, prompt[len(before) :], step=step, continues=continues)
+        self._calls.append(replace(call, policy_version=policy.version))
+        return len(self._calls) - 1
+
+    def _note_answer(
+        self, place: int, role: str, policy: Policy, prompt: tuple[Message, ...], completion: Completion, took: float
+    ) -> None:
+        message = completion.message
+        version = policy.version if completion.policy_version is None else completion.policy_version
+        self._calls[place] = replace(
+            self._calls[place],
+            reply=message,
+            policy_version=version,
+            raw=None if completion.raw == message.content else completion.raw,
+            usage=completion.usage,
+            seconds=took,
+        )
+        self._last[role] = place, (*prompt, message)
+
+
+_ASKER: ContextVar[Asker | None] = ContextVar("rolltrace.asker", default=None)

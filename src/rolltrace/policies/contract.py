@@ -1,0 +1,66 @@
+"""What policies gave, checked against what they promise to give."""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from rolltrace.errors import PolicyError
+from rolltrace.policies.base import Completion, Policy
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.freeform import Note, describe
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Termination
+from rolltrace.trace.sound import sound_tokens, sound_usage
+
+
+def awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
+    """What an async method gave to await; a method that is not async is said to be so."""
+    if not hasattr(value, "__await__"):
+        name = f"{type(owner).__name__}.{method}"
+        raise TypeError(f"Expected {name} to be async, got {describe(value)} from it at once: declare it `async def`.")
+    return value  # type: ignore[no-any-return]
+
+
+def check_policy(policy: Any) -> None:
+    """A policy that has a name and can be asked."""
+    name = getattr(policy, "name", None)
+    if not isinstance(name, str):
+        raise PolicyError(f"Expected a policy with a name, got {describe(policy)}, whose name is {describe(name)}.")
+    for method in ("complete", "count_tokens"):
+        if not callable(getattr(policy, method, None)):
+            raise PolicyError(f"Expected policy {name!r} to have a method `{method}`, got none.")
+    for attribute in ("version", "context_length"):
+        if not hasattr(policy, attribute):
+            raise PolicyError(f"Expected policy {name!r} to have `{attribute}`, got none: None will do.")
+
+
+def checked_completion(value: Any, policy: Policy, notes: list[Note]) -> Completion:
+    """A completion whose message can be recorded."""
+    where = f"policy {policy.name!r}"
+    if not isinstance(value, Completion):
+        raise PolicyError(f"Expected {where} to return a Completion, got {describe(value)}.")
+    if not isinstance(value.termination, Termination):
+        raise PolicyError(f"Expected {where} to give a Termination, got {describe(value.termination)}.")
+    given: Any = value.message
+    if not is_message(given):
+        raise PolicyError(f"Expected {where} to give a message, got {describe(given)}.")
+    message = as_message(given, "response", notes)
+    usage = sound_usage(value.usage, "usage", notes)
+    tokens = sound_tokens(value.tokens, "tokens", notes)
+    if message is given and usage is value.usage and tokens is None:
+        return value
+    return replace(value, message=message, usage=usage, tokens=tokens)
+
+
+def checked_count(value: Any, policy: Policy) -> int | None:
+    """A number of tokens, or None where only the server knows."""
+    if value is not None and type(value) is not int:
+        raise PolicyError(f"Expected policy {policy.name!r} to count tokens as an int or None, got {describe(value)}.")
+    return value
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value can be read as a message."""
+    kind = type(value)
+    return kind is Message or kind is dict or isinstance(value, Mapping) or hasattr(value, "model_dump")
