@@ -64,8 +64,9 @@ def test_now_is_now_wherever_the_reader_lives(tmp_path, zone):
     assert ran.stdout == "[(0, 3)]\n"
 
 
-def test_a_time_with_a_zone_is_told_in_a_sentence(tmp_path):
+def test_a_time_with_a_zone_is_told_in_a_sentence(tmp_path, monkeypatch):
     """What the engine cannot give without another package is not a traceback."""
+    monkeypatch.setitem(sys.modules, "pytz", None)
     with open_run(record(tmp_path / "run", 1)) as opened:
         with pytest.raises(InputError, match="::timestamp"):
             opened.sql("select now() as moment").fetchall()

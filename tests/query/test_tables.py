@@ -24,7 +24,7 @@ from rolltrace.trace.codec import seal, utc_now
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.outcome import Layer, Status, Termination
 from rolltrace.trace.rollout import Call, Failure, Usage
-from rolltrace.trace.score import GroupKey
+from rolltrace.trace.score import GroupKey, Score
 
 REWARDS = st.one_of(
     st.none(),
@@ -335,8 +335,8 @@ def test_calls_have_their_rows(path, opened):
     first, second = run.sql("select * from calls order by position").dicts()
     assert [message["content"] for message in json.loads(first.pop("prompt"))] == ["is 4 right?"]
     assert first == {
-        "rollout": "rollout", "run": writer.run, "split": "train", "iteration": 3, "env": "arithmetic", "position": 0,
-        "step": 0, "role": "grader", "policy": "judge", "policy_version": "12", "reply": "yes", "raw": "yes ",
+        "rollout": "rollout", "run": writer.run, "split": "train", "iteration": 3, "env": "arithmetic", "group": "1",
+        "score": None, "position": 0, "continues": None, "step": 0, "role": "grader", "policy": "judge", "policy_version": "12", "reply": "yes", "raw": "yes ",
         "prompt_tokens": 5, "completion_tokens": 1, "seconds": 0.5, "error_layer": None, "error_type": None,
         "error_message": None,
     }  # fmt: skip
@@ -347,6 +347,27 @@ def test_calls_have_their_rows(path, opened):
         ("grader", 1),
         ("opponent", 1),
     ]
+
+
+def test_calls_of_scores_have_their_rows(path, opened):
+    """What a group's grader asked is a row too, and says which score it was asked for."""
+    key = GroupKey("train", 2, "arithmetic", "1")
+    asked = (Message("user", "A or B?"),)
+    calls = (Call("grader", "judge", asked, Message("assistant", "A")), Call("grader", "judge", asked, continues=0))
+    with create_run(path) as writer:
+        writer.begin(header(run=writer.run, session=writer.session))
+        late = Score(id="s", run=writer.run, group=key, name="group_grade", value=0.5, at=utc_now(), calls=calls)
+        writer.write_score(late)
+        writer.score("rollout", "advantage", 1.0, data={"calls": 3})
+    run = opened(path)
+    columns = 'rollout, score, split, iteration, env, "group", position, continues, role, policy, reply'
+    expected = [
+        (None, "s", "train", 2, "arithmetic", "1", 0, None, "grader", "judge", "A"),
+        (None, "s", "train", 2, "arithmetic", "1", 1, 0, "grader", "judge", None),
+    ]
+    for _ in range(2):
+        assert run.sql(f"select {columns} from calls order by position").fetchall() == expected
+        compact(path)
 
 
 def test_calls_have_every_field_of_the_record():

@@ -23,7 +23,7 @@ BATCH_BYTES = 64 << 20
 """Rows wait as text until there are so many bytes of them; then they become a part."""
 
 _PARQUET = "format parquet, compression zstd"
-_WITH_TEXT = ("steps", "messages", "calls")
+_WITH_TEXT = ("steps", "messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""
 _IDENTITY = ("run", "split", "iteration", "env", "group", "index")

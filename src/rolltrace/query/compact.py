@@ -121,7 +121,7 @@ class _Compactor:
         self._run.refresh(RAW, Clock())
         if self._run.drop_unsound():
             self._run.refresh(RAW, Clock())
-        tables = [table for table in ("scores", "rollouts", "steps", "messages", "calls") if self._run.covered[table]]
+        tables = [table for table in RAW if self._run.covered[table]]
         parts = [self._compacted(table) for table in tables]
         return [*parts, *(self._grouped(part) for part in parts if part.label.table == "rollouts")]
 

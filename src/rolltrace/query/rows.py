@@ -1,6 +1,6 @@
 """Lines of a run as rows of tables: flat JSON with the types that the tables have."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from typing import Annotated, Any, Literal
 
@@ -154,6 +154,7 @@ class _Call(msgspec.Struct, kw_only=True):
     error: _Failure | None = None
     usage: _Usage | None = None
     seconds: Real = None
+    continues: Integer = None
 
 
 class _CallsLine(msgspec.Struct, kw_only=True):
@@ -163,6 +164,7 @@ class _CallsLine(msgspec.Struct, kw_only=True):
     split: str = "train"
     iteration: Integer = 0
     env: str
+    group: str
     calls: list[_Call] = []
 
 
@@ -186,6 +188,15 @@ class _ScoreLine(msgspec.Struct, kw_only=True):
     producer: str = ""
     at: Moment
     error: _Failure | None = None
+
+
+class _ScoreCallsLine(msgspec.Struct, kw_only=True):
+    v: Version
+    id: str
+    run: str
+    rollout: str | None = None
+    group: _GroupKey | None = None
+    calls: list[_Call] = []
 
 
 class Facts(msgspec.Struct):
@@ -276,12 +287,33 @@ def message_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
 def call_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
     """One row for each model call of a rollout that is not a turn of the policy."""
     record = _read(_calls_decoder, line)
-    for position, call in enumerate(record.calls):
+    about = {
+        "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
+        "env": record.env, "group": record.group,
+    }  # fmt: skip
+    yield from _call_rows(about, record.calls, facts)
+
+
+def score_call_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
+    """One row for each model call that was made for a score."""
+    if b'"calls":' not in line:  # most scores are made without any
+        return
+    record = _read(_score_calls_decoder, line)
+    group = record.group
+    about = {
+        "rollout": record.rollout, "score": record.id, "run": record.run, "split": group and group.split,
+        "iteration": group and group.iteration, "env": group and group.env, "group": group and group.group,
+    }  # fmt: skip
+    yield from _call_rows(about, record.calls, facts)
+
+
+def _call_rows(about: dict[str, Any], calls: Sequence[_Call], facts: Facts) -> Iterator[bytes]:
+    for position, call in enumerate(calls):
         facts.rows += 1
         usage, error = call.usage, call.error
         yield _encoder.encode({
-            "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
-            "env": record.env, "position": position, "step": call.step, "role": call.role, "policy": call.policy,
+            **about, "position": position, "continues": call.continues,
+            "step": call.step, "role": call.role, "policy": call.policy,
             "policy_version": _text(call.policy_version), "prompt": call.prompt,
             "reply": call.reply and call.reply.content, "raw": call.raw,
             "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,
@@ -314,12 +346,14 @@ MAKE_ROWS: dict[str, Callable[[bytes, Place, Facts], Iterator[bytes]]] = {
     "messages": message_rows,
     "calls": call_rows,
     "scores": score_rows,
+    "score_calls": score_call_rows,
 }
 
 _rollout_decoder = msgspec.json.Decoder(_RolloutLine)
 _steps_decoder = msgspec.json.Decoder(_StepsLine)
 _messages_decoder = msgspec.json.Decoder(_MessagesLine)
 _calls_decoder = msgspec.json.Decoder(_CallsLine)
+_score_calls_decoder = msgspec.json.Decoder(_ScoreCallsLine)
 _score_decoder = msgspec.json.Decoder(_ScoreLine)
 
 

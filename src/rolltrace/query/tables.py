@@ -4,7 +4,7 @@ from typing import Any
 
 from rolltrace.store.layout import ROLLOUTS, SCORES
 
-LAYOUT = 2
+LAYOUT = 3
 """Changes whenever a stored column does; what was derived under another number is made anew."""
 
 NUMBERS = "MAP(VARCHAR, DOUBLE)"
@@ -31,6 +31,14 @@ _COUNTED = {
     "metrics": NUMBERS, "notes": "BIGINT",
 }  # fmt: skip
 
+_CALLS = {
+    "rollout": "VARCHAR", "score": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT",
+    "env": "VARCHAR", "group": "VARCHAR", "position": "BIGINT", "continues": "BIGINT", "step": "BIGINT",
+    "role": "VARCHAR", "policy": "VARCHAR", "policy_version": "VARCHAR", "prompt": "JSON", "reply": "VARCHAR",
+    "raw": "VARCHAR", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "seconds": "DOUBLE", **_FAILURE,
+}  # fmt: skip
+"""Calls are made for a rollout or for a score, and kept apart because they are read from different folders."""
+
 RAW: dict[str, dict[str, str]] = {
     "rollouts": {**_HEADER, **_OUTCOME, **_REWARDS, **_COUNTED, **PLACE},
     "steps": {
@@ -46,12 +54,8 @@ RAW: dict[str, dict[str, str]] = {
         "content": "VARCHAR", "reasoning": "VARCHAR", "tool_calls": "JSON", "tool_call_id": "VARCHAR",
         "name": "VARCHAR", "parts": "JSON", "other": "JSON",
     },
-    "calls": {
-        "rollout": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR",
-        "position": "BIGINT", "step": "BIGINT", "role": "VARCHAR", "policy": "VARCHAR", "policy_version": "VARCHAR",
-        "prompt": "JSON", "reply": "VARCHAR", "raw": "VARCHAR", "prompt_tokens": "BIGINT",
-        "completion_tokens": "BIGINT", "seconds": "DOUBLE", **_FAILURE,
-    },
+    "calls": _CALLS,
+    "score_calls": _CALLS,
     "scores": {
         "id": "VARCHAR", "run": "VARCHAR", "session": "VARCHAR", "rollout": "VARCHAR", "split": "VARCHAR",
         "iteration": "BIGINT", "env": "VARCHAR", "group": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE",
@@ -60,7 +64,10 @@ RAW: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """By table, the columns that are read from lines."""
 
-FOLDER_OF = {"rollouts": ROLLOUTS, "steps": ROLLOUTS, "messages": ROLLOUTS, "calls": ROLLOUTS, "scores": SCORES}
+FOLDER_OF = {
+    "rollouts": ROLLOUTS, "steps": ROLLOUTS, "messages": ROLLOUTS, "calls": ROLLOUTS,
+    "scores": SCORES, "score_calls": SCORES,
+}  # fmt: skip
 """The folder of the run that a table is made from."""
 
 SMALL: dict[str, dict[str, str]] = {
@@ -91,7 +98,7 @@ NEEDS = {
     "groups": ("rollouts", "scores", "groups"),
     "steps": ("rollouts", "steps"),
     "messages": ("rollouts", "messages"),
-    "calls": ("rollouts", "calls"),
+    "calls": ("rollouts", "calls", "score_calls"),
 }
 """By the table that a statement names, what must be read for it."""
 

@@ -30,7 +30,8 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts])
     for table in ("steps", "messages", "calls"):
         if table in tables:
             kept = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
-            connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept}")
+            late = f"union all ({_rows('score_calls', runs)})" if table == "calls" else ""
+            connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept} {late}")
     if "scores" in tables:
         shown = ", ".join(quoted(name) for name in RAW["scores"] if name not in PLACE)
         connection.execute(f"create view {PLACES['scores']} as {_rows('scores', runs)}")
