@@ -238,3 +238,34 @@ def test_a_task_that_cannot_be_made_is_told(tmp_path):
     assert ended.returncode == 1
     assert "NoBuilder.builder could not make task 0 of none: LookupError: no such level" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_policies_of_other_roles(tmp_path, rolltrace):
+    """`--policy ROLE=SPEC` says who plays another role; the run's config names all of them."""
+    out = tmp_path / "run"
+    ran = rolltrace(
+        "run", "arithmetic", "--policy", "scripted:noisy,correct=1", "--policy", "grader=scripted:noisy,correct=0.5",
+        "--policy", "seat1=scripted:noisy", "--out", str(out), "--json",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.stderr
+    config = json.loads((out / "run.json").read_bytes())["config"]
+    assert config["policy"] == "scripted:noisy,correct=1"
+    assert config["roles"] == {"grader": "scripted:noisy,correct=0.5", "seat1": "scripted:noisy"}
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        (("scripted:noisy", "scripted:fault"), "one policy for the policy itself, got two"),
+        (("grader=scripted:noisy", "grader=scripted:noisy"), "one policy for role 'grader', got two"),
+        (("grader=scripted:nosy",), "Did you mean 'noisy'"),
+        (("grader=",), "policy"),
+    ],
+)
+def test_policies_of_roles_that_make_no_sense(tmp_path, rolltrace, policies, message):
+    """Each role has one policy, and each policy must exist."""
+    options = [word for policy in policies for word in ("--policy", policy)]
+    ran = rolltrace("run", "arithmetic", *options, "--out", str(tmp_path / "run"))
+    assert ran.exit_code == 2
+    assert message in ran.stderr
+    assert not (tmp_path / "run").exists()

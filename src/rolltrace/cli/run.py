@@ -1,6 +1,7 @@
 """`rolltrace run`: plays and records."""
 
 import contextlib
+import re
 import sys
 import time
 from pathlib import Path
@@ -11,14 +12,21 @@ import click
 if TYPE_CHECKING:
     from rolltrace.jobs.play import Summary
 
+POLICY = "policy"
+DEFAULT_POLICY = "scripted:noisy"
+_ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+
 
 @click.command()
 @click.argument("env")
 @click.option(
     "--policy",
-    default="scripted:noisy",
-    show_default=True,
-    help="Who answers: scripted:NAME[,KEY=VALUE…], or package.module:name of your own.",
+    "policies",
+    multiple=True,
+    metavar="[ROLE=]SPEC",
+    help="Who answers: scripted:NAME[,KEY=VALUE…], or package.module:name of your own. Repeatable: ROLE=SPEC says who "
+    "plays another role of the environment (grader, answerer, opponent) or a seat of a game (seat1).  "
+    "[default: scripted:noisy; the other roles are played by the same]",
 )
 @click.option("--groups", type=click.IntRange(min=1), default=1, show_default=True, help="Groups in each iteration.")
 @click.option("--group-size", type=click.IntRange(min=1), default=4, show_default=True, help="Episodes in each group.")
@@ -56,7 +64,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 def run(
     env: str,
-    policy: str,
+    policies: tuple[str, ...],
     groups: int,
     group_size: int,
     iterations: int,
@@ -83,12 +91,13 @@ def run(
 
     if out is not None and not out.name:
         raise click.BadParameter(f"Expected a place for the run, got {str(out)!r}.", param_hint="--out")
+    policy, roles = _parse_policies(policies)
     place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
         # An env that prints must not print into the data.
         with progress(groups * iterations) as on_group, contextlib.redirect_stdout(sys.stderr):
             summary = play(
-                env, policy, out=place, args=_parse_arguments(args), groups=groups, group_size=group_size,
+                env, policy, out=place, roles=roles, args=_parse_arguments(args), groups=groups, group_size=group_size,
                 iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
                 trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
             )  # fmt: skip
@@ -96,6 +105,19 @@ def run(
         click.echo(f"Interrupted. What was in flight is recorded as cancelled in {place}.", err=True)
         raise SystemExit(1) from None
     _tell(summary, as_json=as_json)
+
+
+def _parse_policies(specs: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """The policy itself, and those of the other roles: `ROLE=` comes before any other sign."""
+    roles: dict[str, str] = {}
+    for spec in specs:
+        given = _ROLE.match(spec)
+        role = given[1] if given else POLICY
+        if role in roles:
+            whose = f"role {role!r}" if given else "the policy itself"
+            raise click.BadParameter(f"Expected one policy for {whose}, got two: {spec!r}.", param_hint="--policy")
+        roles[role] = spec[given.end() :] if given else spec
+    return roles.pop(POLICY, DEFAULT_POLICY), roles
 
 
 def _parse_arguments(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -107,13 +107,14 @@ def play(
     policy: str | Policy,
     *,
     out: str | Path,
+    roles: Mapping[str, str | Policy] | None = None,
     args: Mapping[str, Any] | None = None,
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
     **plan: Unpack[PlanFields],
 ) -> Summary:
     """Play and record, and return when all is done. Inside an event loop, await `play_async`."""
-    return asyncio.run(play_async(env, policy, out=out, args=args, trace=trace, on_group=on_group, **plan))
+    return asyncio.run(play_async(env, policy, out=out, roles=roles, args=args, trace=trace, on_group=on_group, **plan))
 
 
 async def play_async(
@@ -121,6 +122,7 @@ async def play_async(
     policy: str | Policy,
     *,
     out: str | Path,
+    roles: Mapping[str, str | Policy] | None = None,
     args: Mapping[str, Any] | None = None,
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
@@ -128,29 +130,42 @@ async def play_async(
 ) -> Summary:
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
 
-    `trace` says how much to record. `on_group` is called with each group as it finishes.
+    `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
+    plays each that is not given. `trace` says how much to record. `on_group` is called with each group as it finishes.
     """
     planned = Plan(**plan)
     tasks = load_env(env, args or {}) if isinstance(env, str) else env
-    player = load_policy(policy) if isinstance(policy, str) else policy
+    player = _loaded(policy)
+    others = {role: _loaded(given) for role, given in (roles or {}).items()}
     config = {
         "env": env if isinstance(env, str) else tasks.env,
         "args": dict(args or {}),
         "policy": policy if isinstance(policy, str) else player.name,
+        "roles": {role: given if isinstance(given, str) else given.name for role, given in (roles or {}).items()},
         **msgspec.structs.asdict(planned),
         "strategy": describe_strategy(planned.strategy),
     }
     with create_run(out, config, trace=trace) as writer, rarer_collections():
-        summary = await record(tasks, player, planned, writer, on_group)
+        summary = await record(tasks, player, planned, writer, on_group, others)
     return msgspec.structs.replace(summary, ledger=writer.ledger)
 
 
+def _loaded(policy: str | Policy) -> Policy:
+    return load_policy(policy) if isinstance(policy, str) else policy
+
+
 async def record(
-    tasks: Tasks, policy: Policy, plan: Plan, writer: RunWriter, on_group: OnGroup | None = None
+    tasks: Tasks,
+    policy: Policy,
+    plan: Plan,
+    writer: RunWriter,
+    on_group: OnGroup | None = None,
+    roles: Mapping[str, Policy] | None = None,
 ) -> Summary:
     """Play into a run that is open; the writer stays open."""
     runner = Runner(
         policy,
+        roles=roles,
         sink=writer,
         limits=plan.limits,
         strategy=plan.strategy,
@@ -203,7 +218,7 @@ class _Count:
             self._rollouts += 1
             self._statuses[str(member.status)] += 1
             self._stop_reasons[str(member.stop_reason)] += 1
-            if (error := member.error) is not None:
+            if (error := member.error or member.grade_failure) is not None:
                 self._errors[f"{error.layer} · {error.type}: {error.message[:_LONGEST_MESSAGE]}"] += 1
 
     def summary(self, env: str, policy: str, writer: RunWriter) -> Summary:

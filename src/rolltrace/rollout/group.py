@@ -240,6 +240,7 @@ class GroupPlay:
 
     def _score_failure(self, members: Sequence[Played], failure: Failure) -> None:
         for member in members:
+            member.grade_failure = failure
             self._score("reward", None, rollout=member.id, error=failure)
 
     def _name_strangers(self, grades: Mapping[str, Any], members: Sequence[Played], grader: str) -> None:

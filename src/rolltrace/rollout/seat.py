@@ -33,6 +33,8 @@ class Played(msgspec.Struct):
     outcome: Outcome
     reward: float | None
     """The final total, the group's grade included; None where there is none."""
+    grade_failure: Failure | None = None
+    """Why the group's grade is missing, where it is."""
 
     @property
     def id(self) -> str:

@@ -1,16 +1,19 @@
 """Makes the lines of a run: as much of each rollout and score as is to be recorded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score
 from rolltrace.trace.draft import Draft, Line
+from rolltrace.trace.message import Message
 from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, rewrite_score
-from rolltrace.trace.rollout import Outcome, Rollout
+from rolltrace.trace.rollout import Call, Outcome, Rollout
 from rolltrace.trace.score import Score
 
 _WITHHOLDING = Withholding()
+_MOST_REMEMBERED = 100_000
+"""Rollouts known to belong to a group that is kept in full; of older ones, late scores are kept as numbers."""
 
 
 class Editor:
@@ -20,12 +23,15 @@ class Editor:
         self._recording = recording
         self._redaction = None if recording.redact is None else Redaction(recording.redact)
         self._on_failure = on_failure
+        self._keeps_some = recording.level is Level.FULL and 0 < (recording.share or 0) < 1
+        self._kept_in_full: dict[str, None] = {}
 
     def rollout_line(self, draft: Draft, outcome: Outcome) -> Line:
         """A rollout that has ended."""
         header = draft.header
         level = self._recording.level_of(header.split, header.iteration, header.env, header.group)
         line = draft.finish(outcome)
+        self._remember(line.id, level)
         if level is Level.FULL and self._redaction is None:
             return line
         return self._edited(line, decode_rollout(line.data), level)
@@ -37,14 +43,16 @@ class Editor:
             return line
         rollout = decode_rollout(line.data)
         level = recording.level_of(rollout.split, rollout.iteration, rollout.env, rollout.group)
+        self._remember(line.id, level)
         return line if level is Level.FULL and not self._redaction else self._edited(line, rollout, level)
 
-    def score_line(self, score: Score) -> bytes:
-        """A late fact. Whether a rollout's group is among those kept in full is not known from its id."""
+    def score_line(self, score: Score) -> Line:
+        """A late fact about a rollout or a group, as much of it as is recorded of that."""
         line = encode_score(score)
-        withholds = self._recording.level is Level.NUMBERS or (self._recording.share or 0) < 1
+        blobs = _carried(_said_in(score.calls)) if score.calls else {}
+        withholds = self._withholds(score)
         if not withholds and self._redaction is None:
-            return line
+            return Line("", line, tuple(blobs.values()))
         score = decode_score(line)
         if self._redaction is not None:
             try:
@@ -52,7 +60,24 @@ class Editor:
             except Exception as error:  # noqa: BLE001 - a user's function may raise anything
                 self._on_failure(error, "the text of a score")
                 withholds = True
-        return encode_score(rewrite_score(score, _WITHHOLDING) if withholds else score)
+        if withholds:
+            score = rewrite_score(score, _WITHHOLDING)
+        kept = _carried(_said_in(score.calls))
+        return Line("", encode_score(score), tuple(blobs.get(name, blob) for name, blob in kept.items()))
+
+    def _withholds(self, score: Score) -> bool:
+        if not self._keeps_some:
+            return self._recording.level is Level.NUMBERS or (self._recording.share or 0) < 1
+        if (key := score.group) is not None:
+            level = self._recording.level_of(key.split, key.iteration, key.env, key.group)
+            return level is not Level.FULL
+        return score.rollout not in self._kept_in_full
+
+    def _remember(self, rollout: str, level: Level) -> None:
+        if self._keeps_some and level is Level.FULL:
+            self._kept_in_full[rollout] = None
+            if len(self._kept_in_full) > _MOST_REMEMBERED:
+                self._kept_in_full.pop(next(iter(self._kept_in_full)), None)
 
     def _edited(self, line: Line, rollout: Rollout, level: Level) -> Line:
         if self._redaction is not None:
@@ -69,8 +94,14 @@ class Editor:
 def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:
     """The blobs that the rollout's messages name, with their bytes where anybody has them."""
     messages = [*rollout.messages, *(step.response for step in rollout.steps if not isinstance(step.response, int))]
-    for call in rollout.calls:
-        messages += [*call.prompt, *([] if call.reply is None else [call.reply])]
-    named = {part.blob.name: part.blob for message in messages for part in message.parts if part.blob is not None}
+    messages += _said_in(rollout.calls)
     known = {blob.name: blob for blob in blobs}
-    return tuple(known.get(name, blob) for name, blob in named.items())
+    return tuple(known.get(name, blob) for name, blob in _carried(messages).items())
+
+
+def _said_in(calls: Sequence[Call]) -> list[Message]:
+    return [message for call in calls for message in (*call.prompt, call.reply) if message is not None]
+
+
+def _carried(messages: Sequence[Message]) -> dict[str, Blob]:
+    return {part.blob.name: part.blob for message in messages for part in message.parts if part.blob is not None}

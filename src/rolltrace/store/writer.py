@@ -113,7 +113,7 @@ class RunWriter:
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._tally.drop_score(self._scribe.lost(type(error).__name__, "a score", error))
         else:
-            self._put(Job(SCORES, line))
+            self._put(Job(SCORES, line.data, blobs=line.blobs))
 
     # What a loop of somebody else's hands in
 

@@ -1,0 +1,462 @@
+"""Other roles of an env: who plays them, what is recorded of what they were asked, and what their failures are."""
+
+import asyncio
+
+import pytest
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.errors import GraderError, InputError, PolicyError, RoleError
+from rolltrace.graders.base import Grader, GroupGrade, GroupGrader
+from rolltrace.policies.asking import ask, cast
+from rolltrace.policies.scripted import Scripted
+from rolltrace.query.run import open_run
+from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.rollout.strategies import Retry
+from rolltrace.store.create import create_run
+from rolltrace.store.recording import Recording
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.message import Message, Part, Sampling
+from rolltrace.trace.outcome import Layer, Status
+from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import GroupKey
+from stage import Stage, never, play, recorded
+
+
+class Asking(Env):
+    """Asks its answerer about each reply, and ends after so many turns."""
+
+    def __init__(self, turns=2, seconds=None, history=False):
+        self.turns = turns
+        self.seconds = seconds
+        self.history = [] if history else None
+        self.answers = []
+
+    async def initial_observation(self):
+        return Observation([Message("user", "go")])
+
+    async def step(self, completion):
+        question = {"role": "user", "content": f"about {completion.message.content}"}
+        prompt = [question] if self.history is None else [*self.history, question]
+        answer = await ask("answerer", prompt, sampling=Sampling(temperature=0.0), seconds=self.seconds)
+        if self.history is not None:
+            self.history = [*self.history, dict(question), answer.message]
+        question["content"] = "changed afterwards"
+        self.answers.append(answer.message.content)
+        done = len(self.answers) == self.turns
+        return StepResult(1.0, done, Observation([Message("user", answer.message.content)]))
+
+
+def answering(**settings):
+    return Scripted(lambda request: f"yes, {request.messages[-1].content}", name="answering", version=9, **settings)
+
+
+def talking():
+    return Scripted(lambda request: f"turn {request.step}", name="talking", version=1)
+
+
+async def test_calls_are_recorded_with_their_step(tmp_path):
+    """Who was asked what, in which step, by which version, and what came back; the turns are the policy's own."""
+    await play(tmp_path / "run", Stage(lambda number: Asking()), talking(), roles={"answerer": answering()})
+    [rollout] = recorded(tmp_path / "run")
+    assert rollout.policy == "talking"
+    assert [step.policy_version for step in rollout.steps] == [1, 1]
+    assert [(call.role, call.policy, call.policy_version, call.step) for call in rollout.calls] == [
+        ("answerer", "answering", 9, 0), ("answerer", "answering", 9, 1),
+    ]  # fmt: skip
+    assert [[message.content for message in call.prompt] for call in rollout.calls] == [
+        ["about turn 0"], ["about turn 1"],
+    ]  # fmt: skip
+    assert [call.reply.content for call in rollout.calls] == ["yes, about turn 0", "yes, about turn 1"]
+    assert all(call.usage.completion_tokens == 4 and call.seconds >= 0 for call in rollout.calls)
+
+
+async def test_a_conversation_with_a_role_is_stored_once(tmp_path):
+    """A prompt that goes on with an earlier call holds only what is new, so that text grows with the turns."""
+    make = lambda number: Asking(turns=30, history=True)  # noqa: E731
+    await play(tmp_path / "run", Stage(make), talking(), roles={"answerer": answering()})
+    [rollout] = recorded(tmp_path / "run")
+    assert [call.continues for call in rollout.calls] == [None, *range(29)]
+    assert [[message.content for message in call.prompt] for call in rollout.calls] == [
+        [f"about turn {number}"] for number in range(30)
+    ]
+
+
+async def test_a_prompt_that_is_not_the_earlier_one_is_whole():
+    """Only the very same conversation is left out: one that was changed is written out."""
+    with cast(talking(), answerer=answering()) as calls:
+        first = await ask("answerer", [Message("user", "a")])
+        await ask("answerer", [Message("user", "a"), first.message, Message("user", "b")])
+        await ask("answerer", [Message("user", "A"), first.message, Message("user", "b")])
+        await ask("grader", [Message("user", "a"), first.message, Message("user", "b")])
+    assert [(call.continues, len(call.prompt)) for call in calls] == [(None, 1), (0, 1), (None, 3), (None, 3)]
+
+
+async def test_a_role_that_nobody_was_given_is_the_policys(tmp_path):
+    """Self-play, self-grading: the record names who it was."""
+    await play(tmp_path / "run", Stage(lambda number: Asking(turns=1)), talking())
+    [rollout] = recorded(tmp_path / "run")
+    assert [(call.role, call.policy) for call in rollout.calls] == [("answerer", "talking")]
+
+
+def test_roles_are_checked():
+    """What is no policy is refused before anything is played."""
+    with pytest.raises(PolicyError, match="complete"):
+        Runner(talking(), roles={"grader": type("Named", (), {"name": "x"})()}, sink=MemorySink())
+    with pytest.raises(InputError, match="'policy'"):
+        Runner(talking(), roles={"policy": talking()}, sink=MemorySink())
+
+
+async def test_asking_without_anybody_there():
+    """Outside of a runner the error says what to do."""
+    with pytest.raises(PolicyError, match="with cast"):
+        await ask("grader", [Message("user", "?")])
+
+
+@pytest.mark.parametrize("failing", [ValueError("the server is down"), "time-out", "no completion"])
+async def test_a_role_that_fails_is_the_policys_failure(tmp_path, failing):
+    """The failure names the role, its policy and what happened, and its layer is not the env's; the call is there."""
+    answers = {
+        "time-out": lambda request: never(),
+        "no completion": lambda request: None,
+    }
+    answerer = Scripted(answers.get(failing, lambda request: failing), name="broken")
+    if failing == "no completion":
+        answerer.complete = answerer.reply = lambda request: asyncio.sleep(0, "not a completion")
+    await play(tmp_path / "run", Stage(lambda number: Asking(seconds=60.0)), talking(), roles={"answerer": answerer})
+    [rollout] = recorded(tmp_path / "run")
+    expected = {"time-out": "TimeoutError: no answer within 60.0 s", "no completion": "PolicyError"}
+    assert (rollout.status, rollout.error.layer, rollout.error.type) == (Status.ERROR, Layer.POLICY, "RoleError")
+    assert "answerer" in rollout.error.message
+    assert "'broken'" in rollout.error.message
+    assert expected.get(failing, "ValueError: the server is down") in rollout.error.message
+    [call] = rollout.calls
+    assert (call.reply, call.error.layer) == (None, Layer.POLICY)
+    assert call.error.type in rollout.error.message
+    assert rollout.pending_raw == "turn 0"
+
+
+async def test_an_env_may_do_without_an_answer(tmp_path):
+    """What an env catches is its own business; the call that failed is still in the record."""
+
+    class Content(Asking):
+        async def step(self, completion):
+            try:
+                return await super().step(completion)
+            except RoleError:
+                return StepResult(0.5, done=True)
+
+    broken = Scripted(lambda request: ValueError("no"), name="broken")
+    await play(tmp_path / "run", Stage(lambda number: Content()), talking(), roles={"answerer": broken})
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.status, rollout.reward) == (Status.OK, 0.5)
+    assert [call.error.message for call in rollout.calls] == ["no"]
+
+
+async def test_a_retry_asks_again_with_calls_of_its_own(tmp_path):
+    """Each attempt has the calls that were made for it."""
+    tries = []
+
+    def answer(request):
+        tries.append(request)
+        return ValueError("no") if len(tries) == 1 else "yes"
+
+    answerer = Scripted(answer, name="answerer")
+    stage = Stage(lambda number: Asking(turns=1))
+    await play(tmp_path / "run", stage, talking(), roles={"answerer": answerer}, strategy=Retry(1))
+    first, second = recorded(tmp_path / "run")
+    assert [call.error is None for call in first.calls] == [False]
+    assert [call.error is None for call in second.calls] == [True]
+    assert tries[0].seed != tries[1].seed
+    assert [tries[0].identity.id, tries[1].identity.id] == [first.id, second.id]
+
+
+async def test_a_question_in_flight_is_recorded_when_all_is_cancelled(tmp_path):
+    """A cancelled rollout has the question that nobody answered."""
+    asked = asyncio.Event()
+
+    async def answer(request):
+        asked.set()
+        await asyncio.Event().wait()
+
+    runner = Runner(talking(), roles={"answerer": Scripted(answer)}, sink=(sink := MemorySink()))
+
+    async def all_of(builders):
+        return [group async for group in runner.play(builders)]
+
+    task = asyncio.create_task(all_of([Stage(lambda number: Asking())]))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    [rollout] = sink.rollouts
+    assert (rollout.status, [call.error.type for call in rollout.calls]) == (Status.CANCELLED, ["CancelledError"])
+
+
+async def test_parallel_questions_stand_in_the_order_of_asking(tmp_path):
+    """Whichever answer comes first, and each question has a seed that does not depend on the others."""
+
+    class Parallel(Grader):
+        async def grade(self, rollout):
+            replies = await asyncio.gather(*(ask("grader", [Message("user", str(n))]) for n in range(5)))
+            return Grade(float(sum(int(reply.message.content) for reply in replies)))
+
+    seeds = {}
+
+    async def answer(request):
+        number = int(request.messages[0].content)
+        for _ in range(5 - number):
+            await asyncio.sleep(0)
+        seeds.setdefault(number, set()).add(request.seed)
+        return str(number)
+
+    for run in ("first", "again"):
+        roles = {"answerer": answering(), "grader": Scripted(answer)}
+        await play(tmp_path / run, Stage(lambda number: Asking(), grader=Parallel()), talking(), roles=roles)
+        [rollout] = recorded(tmp_path / run)
+        calls = [call for call in rollout.calls if call.role == "grader"]
+        assert [call.prompt[0].content for call in calls] == ["0", "1", "2", "3", "4"]
+        assert [call.reply.content for call in calls] == ["0", "1", "2", "3", "4"]
+        assert [call.step for call in calls] == [None] * 5
+        assert rollout.reward == 2.0 + 10.0
+    assert [len(each) for each in seeds.values()] == [1] * 5
+    assert len(set.union(*seeds.values())) == 5
+
+
+async def test_the_same_question_again_has_another_seed():
+    """Who asks twice wants to hear something else."""
+    seeds = []
+    policy = Scripted(lambda request: seeds.append(request.seed) or "x")
+    with cast(policy):
+        await ask("grader", [Message("user", "?")])
+        await ask("grader", [Message("user", "?")])
+    assert seeds[0] != seeds[1]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_concurrency_bounds_the_other_roles_too(concurrency):
+    """Requests of all roles together; a low bound does not deadlock."""
+    in_flight = most = 0
+
+    async def answer(request):
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0)
+        in_flight -= 1
+        return "x"
+
+    class Parallel(Grader):
+        async def grade(self, rollout):
+            await asyncio.gather(*(ask("grader", [Message("user", str(n))]) for n in range(5)))
+            return Grade(1.0)
+
+    runner = Runner(Scripted(answer), sink=MemorySink(), concurrency=concurrency)
+    stage = Stage(lambda number: Asking(), episodes=6, grader=Parallel())
+    [group] = [group async for group in runner.play([stage])]
+    assert group.rewards == [3.0] * 6
+    assert most == concurrency
+
+
+async def test_waiting_at_the_gate_is_not_the_rollouts_time(tmp_path):
+    """The wall clock of a rollout stands still while its questions wait for a place, also when several do at once."""
+
+    class Parallel(Asking):
+        async def step(self, completion):
+            await asyncio.gather(*(ask("answerer", [Message("user", str(n))]) for n in range(3)))
+            return StepResult(1.0, done=True)
+
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    offset = 0.0
+    loop.time = lambda: clock() + offset
+
+    async def answer(request):
+        nonlocal offset
+        await asyncio.sleep(0)
+        offset += 4.0
+        return "x"
+
+    stage = Stage(lambda number: Parallel(), episodes=3)
+    settings = {"roles": {"answerer": Scripted(answer)}, "concurrency": 1, "limits": Limits(seconds=13.0)}
+    await play(tmp_path / "run", stage, talking(), **settings)
+    assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["completed"] * 3
+
+
+# Graders
+
+
+class Failing(Grader):
+    async def grade(self, rollout):
+        await ask("grader", [Message("user", "good?")])
+        raise GraderError("cannot say")
+
+
+@pytest.mark.parametrize("reply", ["fine", ValueError("down")])
+async def test_a_grader_that_fails_keeps_its_calls(tmp_path, reply):
+    """The failure is the grader's, also where it is its model that failed, and what was asked is in the record."""
+    roles = {"answerer": answering(), "grader": Scripted(lambda request: reply, name="judge")}
+    await play(tmp_path / "run", Stage(lambda number: Asking(), grader=Failing()), talking(), roles=roles)
+    [rollout] = recorded(tmp_path / "run")
+    assert (rollout.status, rollout.error.layer) == (Status.ERROR, Layer.GRADER)
+    assert rollout.error.type == ("GraderError" if reply == "fine" else "RoleError")
+    [call] = [call for call in rollout.calls if call.role == "grader"]
+    assert (call.step, call.policy) == (None, "judge")
+    assert (call.reply is None) == (reply != "fine")
+
+
+class Judging(GroupGrader):
+    """Asks about each member, and has something to say of the group."""
+
+    def __init__(self, spoil=()):
+        self.spoil = spoil
+
+    async def grade_group(self, rollouts):
+        grades = {}
+        for rollout in rollouts:
+            reply = await ask("grader", [Message("user", f"how good is {rollout.index}?")])
+            grade = Grade(float(reply.message.content))
+            grades[rollout.id] = GraderError(f"no grade for {rollout.id}") if rollout.index in self.spoil else grade
+        return GroupGrade(grades, {"pairs": 3}, {"matrix": [[0.0, float("nan")]]})
+
+
+def judged(**settings):
+    stage = Stage(lambda number: Asking(turns=1), episodes=3)
+    stage.group_grader = Judging(**settings)
+    return stage
+
+
+def judge(request):
+    return request.messages[0].content[-2]
+
+
+async def test_a_group_grader_is_recorded_with_its_calls(tmp_path):
+    """Each member has its grade; one score about the group has the calls, its numbers and the rest."""
+    roles = {"answerer": answering(), "grader": Scripted(judge, name="judge")}
+    [group] = await play(tmp_path / "run", judged(), talking(), roles=roles)
+    assert group.rewards == [1.0, 2.0, 3.0]
+    with open_run(tmp_path / "run") as run:
+        scores = {score.name: score for score in run.scores() if score.group is not None}
+        assert scores.keys() == {"group_grade"}
+        score = scores["group_grade"]
+        assert (score.value, score.rollout, score.error) == (1.0, None, None)
+        assert score.group == GroupKey("train", 0, "stage", "task")
+        assert score.data["reward_data"] == {"pairs": 3}
+        assert str(score.data["extra"]["matrix"]) == "[[0.0, nan]]"
+        assert [call.prompt[0].content for call in score.calls] == [f"how good is {n}?" for n in range(3)]
+        assert [call.reply.content for call in score.calls] == ["0", "1", "2"]
+        assert run.sql("select count(*) from calls where role = 'grader' and score is not null").fetchall() == [(3,)]
+
+
+async def test_an_exception_in_place_of_a_grade_is_one_members(tmp_path):
+    """The member without a grade has a null score with the reason, of layer grader; the others keep theirs."""
+    roles = {"answerer": answering(), "grader": Scripted(judge)}
+    [group] = await play(tmp_path / "run", judged(spoil=(1,)), talking(), roles=roles)
+    assert [member.reward for member in group.members] == [1.0, None, 3.0]
+    spoilt = group.members[1]
+    assert spoilt.grade_failure.layer is Layer.GRADER
+    with open_run(tmp_path / "run") as run:
+        rewards = {score.rollout: score for score in run.scores() if score.name == "reward"}
+        assert [rewards[member.id].value for member in group.members] == [1.0, None, 3.0]
+        failure = rewards[spoilt.id].error
+        assert (failure.layer, failure.type, failure.message) == (
+            Layer.GRADER, "GraderError", f"no grade for {spoilt.id}",
+        )  # fmt: skip
+
+
+async def test_a_group_grader_whose_model_fails_keeps_its_calls(tmp_path):
+    """All members have a null score with the reason, and the group's score has what was asked until then."""
+    roles = {"answerer": answering(), "grader": Scripted(lambda request: ValueError("down"), name="judge")}
+    [group] = await play(tmp_path / "run", judged(), talking(), roles=roles)
+    assert group.rewards == []
+    with open_run(tmp_path / "run") as run:
+        [score] = [score for score in run.scores() if score.name == "group_grade"]
+    assert (score.value, score.error.layer, score.error.type) == (None, Layer.GRADER, "RoleError")
+    assert [call.error.message for call in score.calls] == ["down"]
+
+
+@pytest.mark.parametrize("given", [GroupGrade([]), GroupGrade({}, reward_data=3), GroupGrade({}, extra=[])])
+async def test_a_group_grade_of_the_wrong_shape_is_the_graders_failure(tmp_path, given):
+    """Nothing is taken from it, and the reason is told."""
+
+    class Wrong(GroupGrader):
+        async def grade_group(self, rollouts):
+            return given
+
+    stage = judged()
+    stage.group_grader = Wrong()
+    [group] = await play(tmp_path / "run", stage, talking())
+    assert {member.grade_failure.type for member in group.members} == {"GraderError"}
+
+
+async def test_what_a_group_is_made_of_is_kept_with_it(tmp_path):
+    """Where a share of groups is kept in full, so are the scores of its members and what its grader asked."""
+    picture = Blob.of(b"\x89PNG")
+
+    class Showing(Judging):
+        async def grade_group(self, rollouts):
+            await ask("grader", [Message("user", "look", parts=(Part("image", blob=picture),))])
+            grades = {rollout.id: Grade(1.0, {}, {"opponent": "someone"}) for rollout in rollouts}
+            return GroupGrade(grades, {}, {"text": "a word"})
+
+    kept = {}
+    for share in (0.5, 1.0):
+        with create_run(tmp_path / str(share), trace=Recording(share=share)) as run:
+            runner = Runner(talking(), sink=run)
+            stages = [Stage(lambda number: Asking(turns=1), task=str(n)) for n in range(8)]
+            for stage in stages:
+                stage.group_grader = Showing()
+            async for _ in runner.play(stages):
+                pass
+        with open_run(tmp_path / str(share)) as opened:
+            groups = {rollout.id: rollout.group for rollout in opened.rollouts()}
+            full = {rollout.group for rollout in opened.rollouts() if rollout.messages[0].content == "go"}
+            for score in opened.scores():
+                group = groups[score.rollout] if score.group is None else score.group.group
+                extra = score.data["extra"]
+                assert (set(extra.values()) <= {"someone", "a word"}) == (group in full)
+                for call in score.calls:
+                    assert (call.prompt[0].content == "look") == (group in full)
+                    if group in full:
+                        assert opened.blob(call.prompt[0].parts[0].blob.name) == b"\x89PNG"
+            kept[share] = len(full)
+    assert 0 < kept[0.5] < kept[1.0] == 8
+
+
+# Seats
+
+
+class Seated(Env):
+    async def initial_observation(self):
+        return Observation([Message("user", "your move")])
+
+    async def step(self, completion):
+        return StepResult(0.0, done=True, extra={"said": completion.message.content})
+
+
+class Game(Stage):
+    def role_of(self, seat):
+        return "policy" if seat == 0 else "opponent"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((), ["talking"] * 3),
+        (("opponent",), ["talking", "opponent", "opponent"]),
+        (("opponent", "seat2"), ["talking", "opponent", "seat2"]),
+        (("seat0",), ["seat0", "talking", "talking"]),
+    ],
+)
+async def test_each_seat_has_its_policy(tmp_path, given, expected):
+    """By the seat's number, else by its role, else the policy itself; the record and the request say so."""
+    roles = {role: Scripted(lambda request: request.role, name=role, version=role) for role in given}
+    policy = Scripted(lambda request: request.role, name="talking", version="talking")
+    stage = Game(lambda number: [Seated(), Seated(), Seated()], episodes=2, seats=3)
+    await play(tmp_path / "run", stage, policy, roles=roles)
+    rollouts = recorded(tmp_path / "run")
+    assert [rollout.policy for rollout in rollouts] == expected * 2
+    assert [rollout.policy_version for rollout in rollouts] == expected * 2
+    assert [rollout.steps[0].policy_version for rollout in rollouts] == expected * 2
+    assert [rollout.steps[0].extra["said"] for rollout in rollouts] == ["policy", "opponent", "opponent"] * 2
