@@ -93,6 +93,31 @@ async def test_a_prompt_that_is_not_the_earlier_one_is_whole():
     assert [(call.continues, len(call.prompt)) for call in calls] == [(None, 1), (0, 1), (None, 3), (None, 3)]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+async def test_several_conversations_with_a_role_are_told_apart(order):
+    """Each question goes on with its own conversation, in whatever order the answers came."""
+    turns = {number: asyncio.Event() for number in range(3)}
+
+    async def answer(request):
+        await turns[int(request.messages[0].content[-1])].wait()
+        await asyncio.sleep(0)
+        return "the same"
+
+    async def talk(number):
+        messages = [Message("user", f"about {number}")]
+        reply = await ask("grader", messages)
+        return await ask("grader", [*messages, reply.message, Message("user", "sure?")])
+
+    with cast(Scripted(answer)) as calls:
+        talks = [asyncio.create_task(talk(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        for number in order:
+            turns[number].set()
+            await talks[number]
+    assert [call.continues for call in calls] == [None, None, None, *order]
+    assert [len(call.prompt) for call in calls] == [1] * 6
+
+
 async def test_a_role_that_nobody_was_given_is_the_policys(tmp_path):
     """Self-play, self-grading: the record names who it was."""
     await play(tmp_path / "run", Stage(lambda number: Asking(turns=1)), talking())

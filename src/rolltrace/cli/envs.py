@@ -4,14 +4,22 @@ import click
 
 
 @click.command()
+@click.argument("family", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def envs(as_json: bool) -> None:
-    """List the environments that have a name."""
+def envs(family: str | None, as_json: bool) -> None:
+    """List the environments that have a name; with FAMILY, such as textarena, all names of that family."""
     from rolltrace.cli.screen.catalogue import show_envs
     from rolltrace.cli.screen.console import output, write_record
-    from rolltrace.envs.registry import list_envs
+    from rolltrace.envs.registry import list_envs, list_members
     from rolltrace.trace.codec import json_encoder
 
+    if family is not None:
+        for name in list_members(family):
+            if as_json:
+                write_record(json_encoder.encode({"name": name}) + b"\n")
+            else:
+                click.echo(name)
+        return
     found = list_envs()
     if as_json:
         for env in found:

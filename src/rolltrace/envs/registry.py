@@ -4,7 +4,8 @@ import functools
 import inspect
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,15 +18,32 @@ from rolltrace.imports import import_object
 BUILT_IN = {
     "arithmetic": "rolltrace.envs.arithmetic:ArithmeticTasks",
     "calculator": "rolltrace.envs.calculator:CalculatorTasks",
+    "guess_number": "rolltrace.envs.guess_number:GuessNumberTasks",
+    "preference": "rolltrace.envs.preference:PreferenceTasks",
     "problems": "rolltrace.envs.problems:ProblemsTasks",
+    "prompts": "rolltrace.envs.prompts:PromptsTasks",
+    "rubric": "rolltrace.envs.rubric:RubricTasks",
+    "twenty_questions": "rolltrace.envs.twenty_questions:TwentyQuestionsTasks",
 }
 """Where each is; its module is imported only when it is asked for."""
 
+
+class Family(NamedTuple):
+    """Many environments under one name, as `FAMILY:NAME`."""
+
+    source: str
+    """A class of tasks that takes the member's name first, and lists all names with `names()`."""
+    package: str
+    """What must be installed for it."""
+    extra: str
+    """What installs that."""
+
+
 FAMILIES = {
-    "reasoning_gym": "rolltrace.envs.reasoning_gym:ReasoningGymTasks",
-    "textarena": "rolltrace.envs.textarena:TextArenaTasks",
+    "reasoning_gym": Family("rolltrace.envs.reasoning_gym:ReasoningGymTasks", "reasoning_gym", "reasoning-gym"),
+    "textarena": Family("rolltrace.envs.textarena:TextArenaTasks", "textarena", "textarena"),
 }
-"""Many environments under one name, as `FAMILY:NAME`: a class of tasks that takes the member's name as `name`."""
+"""By the name before the colon."""
 
 ENTRY_POINTS = "rolltrace.envs"
 """The entry-point group through which packages add names."""
@@ -52,20 +70,38 @@ def load_env(spec: str, args: Mapping[str, Any] | None = None) -> Tasks:
     """
     family, colon, member = spec.partition(":")
     if colon and family in FAMILIES:
-        found = import_object(FAMILIES[family], "environment")
-        return as_tasks(functools.partial(found, member), spec, args or {})
+        return as_tasks(functools.partial(_family(family), member), spec, args or {})
     return as_tasks(import_object(_source(spec), "environment"), spec, args or {})
 
 
 def list_envs() -> list[EnvInfo]:
     """All environments that have a name, sorted; one that cannot be imported is listed with its error."""
     infos = [_info(name, source) for name, source in BUILT_IN.items()]
+    infos += [_family_info(name, family) for name, family in FAMILIES.items()]
     for name, point in _added().items():
         if name in BUILT_IN:
             infos.append(EnvInfo(name, "", source=point.value, error="The name is taken by a built-in environment."))
         else:
             infos.append(_info(name, _target(point)))
     return sorted(infos, key=lambda info: (info.name, info.source))
+
+
+def list_members(family: str) -> list[str]:
+    """The names of a family's environments, as `FAMILY:NAME`."""
+    if family not in FAMILIES:
+        raise UnknownNameError.among("family of environments", family, FAMILIES)
+    return [f"{family}:{name}" for name in _family(family).names()]
+
+
+def _family(name: str) -> Any:
+    if (error := _missing(FAMILIES[name])) is not None:
+        raise InputError(f"Expected the package {FAMILIES[name].package} for {name}: {error}")
+    return import_object(FAMILIES[name].source, "environment")
+
+
+def _missing(family: Family) -> str | None:
+    """What to install, where it is not."""
+    return None if find_spec(family.package) else f"install it with `pip install 'rolltrace[{family.extra}]'`."
 
 
 def _source(spec: str) -> str:
@@ -75,7 +111,8 @@ def _source(spec: str) -> str:
         return spec
     added = _added()
     if spec not in added:
-        raise UnknownNameError.among("environment", spec, [*BUILT_IN, *added])
+        families = [f"{name}:NAME" for name in FAMILIES]
+        raise UnknownNameError.among("environment", spec, [*BUILT_IN, *families, *added])
     return _target(added[spec])
 
 
@@ -86,6 +123,13 @@ def _added() -> dict[str, EntryPoint]:
 def _target(point: EntryPoint) -> str:
     # Not `point.load()`: its errors do not say which environment they are about.
     return point.value.partition("[")[0].strip().replace(" ", "")
+
+
+def _family_info(name: str, family: Family) -> EnvInfo:
+    info = _info(f"{name}:NAME", family.source)
+    arguments = tuple(argument for argument in info.arguments if argument.name != "name")
+    error = info.error or ((missing := _missing(family)) and f"Expected the package {family.package}: {missing}")
+    return msgspec.structs.replace(info, arguments=arguments, error=error)
 
 
 def _info(name: str, source: str) -> EnvInfo:

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from operator import itemgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -93,8 +95,8 @@ class Asker:
         self._enter = enter
         self._leave = leave
         self._asked: Counter[int] = Counter()
-        self._last: dict[str, tuple[int, tuple[Message, ...]]] = {}
-        """For each role its last call that was answered, and the conversation with that answer."""
+        self._answered: dict[tuple[str, int, str], list[tuple[int, tuple[Message, ...]]]] = {}
+        """The calls that were answered, each with its conversation, by role and by place and text of the answer."""
 
     async def ask(
         self, role: str, messages: Sequence[Message | Mapping[str, Any]], sampling: Sampling, seconds: float | None
@@ -146,12 +148,20 @@ class Asker:
 
     def _note_call(self, role: str, policy: Policy, prompt: tuple[Message, ...], step: int | None) -> int:
         """Record the question now, whatever becomes of it. Where it goes on with a conversation, only what is new."""
-        continues, before = self._last.get(role, (None, ()))
-        if not before or prompt[: len(before)] != before:
-            continues, before = None, ()
-        call = Call(role, policy.name, prompt[len(before) :], step=step, continues=continues)
+        continues, known = self._earlier(role, prompt)
+        call = Call(role, policy.name, prompt[known:], step=step, continues=continues)
         self._calls.append(replace(call, policy_version=policy.version))
         return len(self._calls) - 1
+
+    def _earlier(self, role: str, prompt: tuple[Message, ...]) -> tuple[int | None, int]:
+        """The call that a prompt goes on with, and how many of its messages are known from there."""
+        for place in reversed(range(len(prompt))):
+            if prompt[place].role == "assistant":
+                for number, conversation in self._answered.get((role, place, prompt[place].content), ()):
+                    if prompt[: place + 1] == conversation:
+                        return number, place + 1
+                break
+        return None, 0
 
     def _note_answer(
         self, place: int, role: str, policy: Policy, prompt: tuple[Message, ...], completion: Completion, took: float
@@ -166,7 +176,8 @@ class Asker:
             usage=completion.usage,
             seconds=took,
         )
-        self._last[role] = place, (*prompt, message)
+        answered = self._answered.setdefault((role, len(prompt), message.content), [])
+        insort(answered, (place, (*prompt, message)), key=itemgetter(0))
 
 
 _ASKER: ContextVar[Asker | None] = ContextVar("rolltrace.asker", default=None)

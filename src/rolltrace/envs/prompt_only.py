@@ -1,0 +1,63 @@
+"""One prompt and one response, with no score of its own: for distillation, or for graders to score."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
+from rolltrace.errors import InputError
+from rolltrace.graders.base import Grader, GroupGrader
+from rolltrace.policies.base import Completion
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import StopReason, Termination
+
+Prompt = str | Sequence[Message | Mapping[str, Any]]
+"""The text of one user's message, or a conversation to go on with."""
+
+
+class PromptOnlyEnv(Env):
+    """Shows one prompt, takes whatever comes, and gives a reward of 0."""
+
+    takes_any_completion = True
+
+    def __init__(self, messages: Prompt) -> None:
+        self.messages = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
+        if not self.messages:
+            raise InputError("Expected a prompt of at least one message, got none.")
+        self._life = SingleUse()
+
+    async def initial_observation(self) -> Observation:
+        """The prompt."""
+        self._life.start()
+        return Observation(self.messages)
+
+    async def step(self, completion: Completion) -> StepResult:
+        """Take the response; the episode is over."""
+        self._life.expect_play()
+        self._life.end()
+        return StepResult(
+            reward=0.0,
+            done=True,
+            metrics={"well_formed": float(completion.termination.well_formed)},
+            stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
+        )
+
+
+@dataclass(kw_only=True)
+class PromptOnlyGroup(EnvGroupBuilder):
+    """Plays one prompt, as often as asked; a grader of each response, or of the group, may score it."""
+
+    env: str
+    task: str
+    messages: Prompt
+    tags: tuple[str, ...] = ()
+    episodes: int = 1
+    grader: Grader | None = None
+    group_grader: GroupGrader | None = None
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    task_data: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """One fresh `PromptOnlyEnv`."""
+        return (PromptOnlyEnv(self.messages),)

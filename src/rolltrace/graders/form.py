@@ -1,0 +1,21 @@
+"""Whether a rollout's last response has the form that was asked for."""
+
+from collections.abc import Callable
+
+from rolltrace.trace.rollout import Rollout
+
+FORMAT_COEF = 0.1
+"""What a response of the wrong form costs."""
+
+FormatCheck = Callable[[str], float]
+"""Scores the form of a response: 1.0 is as asked for, 0.0 is not."""
+
+
+def form_of(rollout: Rollout, check: FormatCheck | None = None) -> float:
+    """What the check says of the last response, and 0.0 where that did not end by itself or there is none."""
+    if not rollout.steps:
+        return 0.0
+    last = rollout.steps[-1]
+    if last.termination is None or not last.termination.well_formed:
+        return 0.0
+    return 1.0 if check is None else float(check(last.trace.policy_response.content))

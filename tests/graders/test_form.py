@@ -1,0 +1,59 @@
+"""The form of a rollout's last response."""
+
+import pytest
+
+from rolltrace.envs.prompt_only import PromptOnlyEnv
+from rolltrace.graders.form import form_of
+from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.trace.outcome import Termination
+from stage import Meddling, Remembering, Stage, said
+
+
+async def rollout_of(completion, **settings):
+    sink = MemorySink()
+    runner = Runner(Remembering(completion, **settings), sink=sink, limits=Limits(context_length=10))
+    async for _ in runner.play([Stage(lambda number: PromptOnlyEnv("q"))]):
+        pass
+    (rollout,) = sink.rollouts
+    return rollout
+
+
+def share_of_capitals(text):
+    return sum(letter.isupper() for letter in text) / len(text)
+
+
+@pytest.mark.parametrize(
+    ("termination", "form", "checked"),
+    [
+        (Termination.EOS, 1.0, 0.75),
+        (Termination.STOP_SEQUENCE, 1.0, 0.75),
+        (Termination.TOOL_CALLS, 1.0, 0.75),
+        (Termination.LENGTH, 0.0, 0.0),
+        (Termination.MALFORMED, 0.0, 0.0),
+    ],
+)
+async def test_form_is_the_check_of_a_response_that_ended(termination, form, checked):
+    """The check's score stays fractional; a response that was cut or malformed has no form, whatever the check says."""
+    rollout = await rollout_of(said("ABCd", termination))
+    assert form_of(rollout) == form
+    assert form_of(rollout, share_of_capitals) == checked
+
+
+async def test_the_last_response_counts():
+    """In a conversation, what was said before has no say."""
+    sink = MemorySink()
+    policy = Remembering(said("abcd"), said("ABcd"))
+    async for _ in Runner(policy, sink=sink).play([Stage(lambda number: Meddling(turns=2))]):
+        pass
+    (rollout,) = sink.rollouts
+    assert len(rollout.steps) == 2
+    assert form_of(rollout, share_of_capitals) == 0.5
+
+
+async def test_no_response_has_no_form():
+    """Where the first prompt did not fit, there is nothing to check."""
+    rollout = await rollout_of(said("never"), tokens=lambda request: 1000)
+    assert (rollout.steps, rollout.stop_reason) == ((), "context_overflow")
+    assert form_of(rollout, share_of_capitals) == 0.0
