@@ -1,4 +1,4 @@
-"""`scripted:noisy`: solves the prompt it is sent, right with a settable probability."""
+"""`scripted:noisy`: answers the prompt it is sent in whatever part it is asked to play, right with a probability."""
 
 import random
 
@@ -6,21 +6,24 @@ import msgspec
 
 from rolltrace.errors import InputError
 from rolltrace.policies.base import Request
+from rolltrace.policies.parts import part_of
 from rolltrace.policies.scripted import ScriptedPolicy
 from rolltrace.policies.solver import find_expression, guess_expression, question_of, result_in, solve, spoil
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 
 CALCULATOR = "calculator"
 
+_TAG = "<answer>"
+"""A prompt that mentions it wants its answer in tags."""
 _OPENINGS = ("Let me work it out.", "Step by step:", "First I look at what is asked.", "This is short.")
 _CLOSINGS = ("So that is it.", "I have checked it once.", "That settles it.", "")
 
 
 class Noisy(ScriptedPolicy):
-    """Answers from the prompt alone, with a little working and a line `Answer: X`.
+    """Answers from the prompt alone: a problem with a little working and a line `Answer: X`, a game with a move.
 
-    Where a tool named `calculator` is offered, it calls that first and then answers with the tool's result. All its
-    chance is drawn from the request's seed.
+    Where a tool named `calculator` is offered, it calls that first and then answers with the tool's result. It also
+    grades, compares and answers, where it is asked in such a role. All its chance is drawn from the request's seed.
     """
 
     def __init__(
@@ -38,8 +41,10 @@ class Noisy(ScriptedPolicy):
         """How often it says what it found, rather than something else."""
 
     def reply(self, request: Request) -> Message:
-        """A call of the calculator, or the answer."""
+        """What its part says, a call of the calculator, or the answer."""
         chance = random.Random(request.seed or 0)  # noqa: S311 - not for secrets
+        if (part := part_of(request)) is not None:
+            return Message("assistant", part(request.messages, chance, self.correct))
         question = question_of(request.messages)
         told = _tool_answer(request)
         if told is None and (tool := offered_calculator(request)) is not None:
@@ -55,7 +60,8 @@ class Noisy(ScriptedPolicy):
         if chance.random() >= self.correct:
             answer = spoil(answer, chance)
         lines = (chance.choice(_OPENINGS), f"{working} = {answer}" if working else "", chance.choice(_CLOSINGS))
-        return "\n".join(filter(None, (*lines, f"Answer: {answer}")))
+        final = f"<answer>{answer}</answer>" if _TAG in question else f"Answer: {answer}"
+        return "\n".join(filter(None, (*lines, final)))
 
 
 def offered_calculator(request: Request) -> ToolSpec | None:

@@ -1,0 +1,112 @@
+"""The built-in `guess_number`: a whole number to be found, with a hint after each guess."""
+
+import random
+import re
+from collections.abc import Sequence
+
+from rolltrace.envs.base import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.guessing import GuessingGame, check_turns, last_guess
+from rolltrace.envs.tasks import Tasks
+from rolltrace.errors import InputError
+from rolltrace.seeds import derive_seed
+
+ENV = "guess_number"
+LARGEST = 10**15 - 1
+"""The largest number, of either sign, that can be guessed: more digits cannot be read."""
+
+OPENING = (
+    "I am thinking of a whole number from {low} to {high}. You have {turns} turns to guess it, and after each guess "
+    "I say whether it was too high or too low.\nFinish each turn with a line `Guess: NUMBER`."
+)
+UNREADABLE = "I could not read a whole number in that: finish with a line `Guess: NUMBER`."
+
+_TOKEN = re.compile(r"[\w.,+−-]+")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)")
+_LONGEST = len(f"-{LARGEST:,}")
+
+
+class GuessNumberEnv(GuessingGame):
+    """The number is worth 1, another number 0, and what is no number −1; play goes on after both."""
+
+    def __init__(self, target: int, *, low: int = 1, high: int = 100, max_turns: int = 10) -> None:
+        super().__init__(OPENING.format(low=low, high=high, turns=max_turns), max_turns)
+        self.target = target
+        self.low = low
+        self.high = high
+
+    async def take_turn(self, text: str) -> StepResult:
+        """Compare; a number outside the range is a guess like any other."""
+        guess = read_guess(text)
+        hint = self._hint(guess)
+        correct, unreadable = float(hint == "correct"), float(hint == "unreadable")
+        outside = float(guess is not None and not self.low <= guess <= self.high)
+        return StepResult(
+            reward=correct - unreadable,
+            done=hint == "correct",
+            observation=self.say(UNREADABLE if guess is None else f"{hint.capitalize()}."),
+            reward_data={"correct": correct, "unreadable": unreadable},
+            env_state={"turn": self.turn, "guess": guess, "hint": hint, "target": self.target},
+            metrics={"correct": correct, "unreadable": unreadable, "out_of_range": outside},
+        )
+
+    def _hint(self, guess: int | None) -> str:
+        if guess is None:
+            return "unreadable"
+        if guess == self.target:
+            return "correct"
+        return "too high" if guess > self.target else "too low"
+
+
+class GuessNumberBuilder(EnvGroupBuilder):
+    """The episodes that look for one number."""
+
+    env = ENV
+
+    def __init__(self, number: int, *, episodes: int, seed: int, low: int, high: int, max_turns: int) -> None:
+        self.task = f"from{low}to{high}-seed{seed}-{number}"
+        self.tags = ("game",)
+        self.episodes = episodes
+        self.seed = derive_seed(ENV, low, high, seed, number)
+        self.low, self.high, self.max_turns = low, high, max_turns
+        self.target = random.Random(self.seed).randint(low, high)  # noqa: S311 - not for secrets
+        self.env_args = {"low": low, "high": high, "max_turns": max_turns}
+        self.task_data = {"number": number, "target": self.target}
+
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """One env with the number in mind."""
+        return [GuessNumberEnv(self.target, low=self.low, high=self.high, max_turns=self.max_turns)]
+
+
+class GuessNumberTasks(Tasks):
+    """A whole number to be found in a few guesses, each answered with "too high" or "too low"."""
+
+    env = ENV
+
+    def __init__(self, low: int = 1, high: int = 100, max_turns: int = 10) -> None:
+        if not -LARGEST <= low < high <= LARGEST:
+            raise InputError(f"Expected low < high, both from -{LARGEST} to {LARGEST}, got low={low} and high={high}.")
+        check_turns(max_turns)
+        self.low = low
+        self.high = high
+        self.max_turns = max_turns
+
+    def builder(self, number: int, *, episodes: int, seed: int) -> GuessNumberBuilder:
+        """The group that looks for number `number` of the seed."""
+        return GuessNumberBuilder(
+            number, episodes=episodes, seed=seed, low=self.low, high=self.high, max_turns=self.max_turns
+        )
+
+
+def read_guess(text: str) -> int | None:
+    """The first number of the last line `Guess: …`; without such a line, the last of the text. None: unreadable."""
+    line = last_guess(text)
+    numbers = _numbers(text)[-1:] if line is None else _numbers(line)
+    return numbers[0] if numbers else None
+
+
+def _numbers(text: str) -> list[int]:
+    """The whole numbers in a text; `1.5`, `50-60` and `x1` are none."""
+    # Tokens first, then each by itself: however a text is made, no part of it is looked at again and again.
+    tokens = (match[0].rstrip(".,_-").lstrip("_").replace("−", "-") for match in _TOKEN.finditer(text))
+    digits = (token.replace(",", "") for token in tokens if len(token) <= _LONGEST and _NUMBER.fullmatch(token))
+    return [number for number in map(int, digits) if abs(number) <= LARGEST]

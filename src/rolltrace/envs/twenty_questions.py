@@ -1,0 +1,193 @@
+"""The built-in `twenty_questions`: a secret to be found by questions that an answerer says yes or no to."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from rolltrace.envs.answerer import Answer, ask_answerer
+from rolltrace.envs.base import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.guessing import GuessingGame, check_turns, last_guess
+from rolltrace.envs.rows import read_rows
+from rolltrace.envs.tasks import Tasks
+from rolltrace.errors import DataError, InputError
+
+ENV = "twenty_questions"
+SHIPPED = Path(__file__).parent / "data" / "twenty_questions.jsonl"
+SECONDS = 60.0
+"""How long the answerer may take."""
+TRIES = 2
+"""How often it is asked for an answer that can be read."""
+
+OPENING = (
+    "I am thinking of something. Find out what it is, in at most {turns} turns. In each turn either ask one question "
+    "that can be answered with yes or no, or guess with a line `Guess: NAME`. A wrong guess uses up a turn."
+)
+SAYS = {
+    Answer.YES: "Yes.",
+    Answer.NO: "No.",
+    Answer.NEITHER: "I cannot say.",
+    Answer.UNREADABLE: "I cannot say.",
+}
+EMPTY = "You said nothing: ask a question, or guess with a line `Guess: NAME`."
+WRONG, RIGHT = "No, that is not it.", "Yes, that is it!"
+
+_LONGEST_GUESS = 200
+_NOT_A_WORD = re.compile(r"[\W_]+")
+_UNSEEN = {"Mn", "Cf"}
+"""Accents, joiners and other marks without a width of their own."""
+_BEFORE_A_NAME = {"a", "an", "the", "is", "it", "its", "s"}
+
+NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """One row of the file."""
+
+    id: NonEmpty | int
+    secret: NonEmpty
+    accept: tuple[NonEmpty, ...] = ()
+    """Other names that are as right."""
+    category: NonEmpty | None = None
+    """What sort of thing it is: a tag of the rollouts, and shown to no policy."""
+    other: dict[str, Any] = {}
+    """The row's other keys, kept in the record's `task_data`."""
+
+
+class TwentyQuestionsEnv(GuessingGame):
+    """The right guess is worth 1, all else 0. Only the answerer knows the secret; only yes or no is passed on."""
+
+    def __init__(
+        self,
+        secret: str,
+        accept: Sequence[str] = (),
+        *,
+        max_turns: int = 20,
+        tries: int = TRIES,
+        seconds: float | None = SECONDS,
+    ) -> None:
+        super().__init__(OPENING.format(turns=max_turns), max_turns)
+        self.secret = secret
+        self.tries = tries
+        self.seconds = seconds
+        self._right = {name_of(name) for name in (secret, *accept)}
+
+    async def take_turn(self, text: str) -> StepResult:
+        """A guess is compared here; a question goes to the answerer."""
+        if (guess := last_guess(text)) is not None:
+            guess = guess[:_LONGEST_GUESS]
+            right = name_of(guess) in self._right
+            return self._result("guess", RIGHT if right else WRONG, guess=guess, right=right)
+        if not text.strip():
+            return self._result("nothing", EMPTY)
+        answer, tries = await ask_answerer(self.secret, text, tries=self.tries, seconds=self.seconds)
+        return self._result("question", SAYS[answer], answer=answer, unreadable=tries - (answer != Answer.UNREADABLE))
+
+    def _result(
+        self,
+        kind: str,
+        says: str,
+        *,
+        answer: Answer | None = None,
+        guess: str | None = None,
+        right: bool = False,
+        unreadable: int = 0,
+    ) -> StepResult:
+        said = None if answer is None else answer.value
+        state = {"turn": self.turn, "kind": kind, "answer": said, "guess": guess, "secret": self.secret}
+        return StepResult(
+            reward=float(right),
+            done=right,
+            observation=self.say(says),
+            reward_data={"correct": float(right)},
+            env_state=state,
+            metrics={
+                "correct": float(right),
+                "questions": float(kind == "question"),
+                "guesses": float(kind == "guess"),
+                "unreadable_answers": unreadable,
+            },
+        )
+
+
+class TwentyQuestionsBuilder(EnvGroupBuilder):
+    """The episodes that look for one secret."""
+
+    env = ENV
+
+    def __init__(
+        self, row: Secret, *, episodes: int, data: str | None, max_turns: int, tries: int, seconds: float | None
+    ) -> None:
+        self.row = row
+        self.task = str(row.id)
+        self.tags = ("game",) if row.category is None else ("game", row.category)
+        self.episodes = episodes
+        self.max_turns, self.tries, self.seconds = max_turns, tries, seconds
+        self.env_args = {"data": data, "max_turns": max_turns, "tries": tries, "seconds": seconds}
+        self.task_data = {
+            **row.other,
+            "secret": row.secret,
+            "accept": list(row.accept),
+            "category": row.category,
+        }
+
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """One env with the secret in mind."""
+        env = TwentyQuestionsEnv(
+            self.row.secret, self.row.accept, max_turns=self.max_turns, tries=self.tries, seconds=self.seconds
+        )
+        return [env]
+
+
+class TwentyQuestionsTasks(Tasks):
+    """A secret to be found in twenty turns, by questions that an answerer says yes or no to, and guesses."""
+
+    env = ENV
+
+    def __init__(
+        self, data: str | None = None, max_turns: int = 20, tries: int = TRIES, seconds: float | None = SECONDS
+    ) -> None:
+        """Read the file of `{id, secret, accept, category}`; None is the shipped one."""
+        check_turns(max_turns)
+        if tries < 1:
+            raise InputError(f"Expected tries of at least 1, got {tries}.")
+        if seconds is not None and not seconds > 0:
+            raise InputError(f"Expected seconds above 0, or None for no limit, got {seconds}.")
+        self.data = data
+        self.max_turns = max_turns
+        self.tries = tries
+        self.seconds = seconds
+        self.secrets = read_rows(SHIPPED if data is None else data, Secret, unique="id", accept=_accept_names)
+        self.count: int = len(self.secrets)
+
+    def builder(self, number: int, *, episodes: int, seed: int) -> TwentyQuestionsBuilder:
+        """The group that looks for secret `number`; nothing in it is left to chance."""
+        return TwentyQuestionsBuilder(
+            self.secrets[number],
+            episodes=episodes,
+            data=self.data,
+            max_turns=self.max_turns,
+            tries=self.tries,
+            seconds=self.seconds,
+        )
+
+
+def name_of(text: str) -> str:
+    """A name as it is compared: without case, accents, punctuation, articles and the like before it."""
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    letters = "".join(letter for letter in plain if unicodedata.category(letter) not in _UNSEEN)
+    words = _NOT_A_WORD.sub(" ", letters).casefold().split()
+    while words and words[0] in _BEFORE_A_NAME:
+        del words[0]
+    return " ".join(words)
+
+
+def _accept_names(row: Secret) -> None:
+    for name in (row.secret, *row.accept):
+        if not name_of(name) or len(name) > _LONGEST_GUESS:
+            raise DataError(
+                f"expected names of at most {_LONGEST_GUESS} characters with a letter or digit, got {name!r}."
+            )

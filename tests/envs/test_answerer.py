@@ -1,0 +1,122 @@
+"""What the answerer of twenty questions is asked, and what its replies mean."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.envs.answerer import REMINDER, Answer, ask_answerer, read_answer
+from rolltrace.errors import PolicyError, RoleError
+from rolltrace.policies.asking import cast
+from rolltrace.policies.scripted import Scripted
+from rolltrace.trace.outcome import Termination
+from stage import said
+
+YES, NO, NEITHER = Answer.YES, Answer.NO, Answer.NEITHER
+
+
+class InTurn(Scripted):
+    """Says its replies one after the other, whoever asks."""
+
+    def __init__(self, *replies):
+        super().__init__(lambda _: next(self.left))
+        self.left = iter(replies)
+
+
+async def hear(*replies, question="Is it alive?", secret="owl", tries=2):
+    with cast(Scripted("never asked"), answerer=InTurn(*replies)) as calls:
+        heard = await ask_answerer(secret, question, tries=tries, seconds=5.0)
+    return heard, calls
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: yes", YES),
+        ("It has feathers.\n**Answer:** No.", NO),
+        ("Answer: no\nAnswer: yes", YES),
+        ("yes", YES),
+        ("NO!", NO),
+        ("Yes, although some say no.", YES),
+        ("I would say no", NO),
+        ("Neither.", NEITHER),
+        ("Answer: neither", NEITHER),
+        ("Answer: it is neither of these", NEITHER),
+        ("Not yes, not no.", None),
+        ("Answer: yes or no", YES),
+        ("Answer: not sure whether yes or no", None),
+        ("Answer: maybe\nBut yes.", None),
+        ("The secret is an owl.", None),
+        ("nobody knows, yesterday", None),
+        ("", None),
+        ("yes " + "x" * 100_000, None),
+        ("x" * 100_000 + "\nAnswer: no", NO),
+    ],
+)
+def test_how_a_reply_is_read(text, answer):
+    """The last answer line counts, else the first word, else the only answer that is named."""
+    assert read_answer(said(text)) is answer
+
+
+def test_a_cut_reply_counts_only_with_its_answer_line():
+    """A reply that was cut had not come to its answer, whatever words it has."""
+    assert read_answer(said("yes, one might", Termination.LENGTH)) is None
+    assert read_answer(said("Answer: no\nBecause", Termination.LENGTH)) is NO
+
+
+@given(st.text())
+def test_any_reply_is_an_answer_or_none(text):
+    """Nothing that an answerer says raises."""
+    assert read_answer(said(text)) in (YES, NO, NEITHER, None)
+
+
+async def test_it_is_asked_once_where_it_answers():
+    """One question is one call, with secret and question in it."""
+    heard, [call] = await hear("Answer: yes")
+    assert heard == (YES, 1)
+    [message] = call.prompt
+    assert call.role == "answerer"
+    assert '"owl"' in message.content
+    assert '"Is it alive?"' in message.content
+
+
+async def test_it_is_asked_again_after_an_unreadable_reply():
+    """It is told so, in the same conversation, and its second reply counts."""
+    heard, calls = await hear("Hoot!", "no")
+    assert heard == (NO, 2)
+    assert [call.reply.content for call in calls] == ["Hoot!", "no"]
+    assert calls[1].continues == 0
+    assert [message.content for message in calls[1].prompt] == [REMINDER]
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3])
+async def test_it_is_given_up_after_so_many_tries(tries):
+    """No answer is an answer too."""
+    heard, calls = await hear(*["Hoot!"] * 5, tries=tries)
+    assert heard == (Answer.UNREADABLE, tries)
+    assert len(calls) == tries
+
+
+async def test_no_reply_at_all_is_raised():
+    """An answerer that fails is not one that cannot be read."""
+    with pytest.raises(RoleError, match="answerer"):
+        await hear(PolicyError("gone"))
+
+
+@given(st.text(max_size=300) | st.text(alphabet='"\\\n\u2028\x85\x1b', max_size=50))
+async def test_a_question_cannot_leave_its_quotation(question):
+    """Whatever the player writes is one line of the prompt, in quotation marks, and reads back as it was."""
+    _, [call] = await hear("yes", question=question)
+    lines = call.prompt[0].content.splitlines()
+    assert len(lines) == 4
+    quotation = lines[2].partition(": ")[2]
+    assert quotation.isprintable()
+    assert json.loads(quotation) == question
+
+
+async def test_a_long_question_is_passed_on_from_its_end():
+    """What is asked comes last; a flood of text does not reach the answerer."""
+    _, [call] = await hear("yes", question="x" * 1_000_000 + " Is it alive?")
+    assert len(call.prompt[0].content) < 2000
+    assert ' Is it alive?"' in call.prompt[0].content

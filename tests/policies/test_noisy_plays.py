@@ -1,0 +1,87 @@
+"""`scripted:noisy` plays the built-in environments, every role of them included."""
+
+import pytest
+
+from rolltrace.envs.arithmetic import ArithmeticTasks
+from rolltrace.envs.calculator import CalculatorTasks
+from rolltrace.envs.guess_number import GuessNumberTasks
+from rolltrace.envs.preference import PreferenceTasks
+from rolltrace.envs.problems import ProblemsTasks
+from rolltrace.envs.prompts import PromptsTasks
+from rolltrace.envs.rubric import RubricTasks
+from rolltrace.envs.tasks import walk
+from rolltrace.envs.twenty_questions import TwentyQuestionsTasks
+from rolltrace.policies.noisy import Noisy
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+
+TASKS = (
+    ArithmeticTasks, CalculatorTasks, GuessNumberTasks, PreferenceTasks, ProblemsTasks, PromptsTasks, RubricTasks,
+    TwentyQuestionsTasks,
+)  # fmt: skip
+
+
+async def play(tasks, correct=0.7, *, groups=3, episodes=4, concurrency=64):
+    """What is recorded, rollouts by group and index."""
+    sink = MemorySink()
+    builders = walk(tasks, iteration=0, groups=groups, episodes=episodes, seed=5)
+    async for _group in Runner(Noisy(correct), sink=sink, seed=5, concurrency=concurrency).play(builders):
+        pass
+    return sorted(sink.rollouts, key=lambda rollout: (rollout.group, rollout.index)), sink.scores
+
+
+def rewards(rollouts, scores):
+    """Each rollout's total, wherever it stands, in the rollouts' order."""
+    late = {score.rollout: score.value for score in scores if score.name == "reward"}
+    return [late.get(rollout.id, rollout.reward) for rollout in rollouts]
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=lambda tasks: tasks.env)
+async def test_it_plays_every_environment(tasks):
+    """Nothing fails, every rollout has a reward, and whoever was asked gave a reply that could be used at once."""
+    rollouts, scores = await play(tasks())
+    assert len(rollouts) == 12
+    assert {rollout.status for rollout in rollouts} == {"ok"}
+    assert None not in rewards(rollouts, scores)
+    calls = [call for record in (*rollouts, *scores) for call in record.calls]
+    assert all(call.error is None and call.continues is None for call in calls)
+    assert bool(calls) == (tasks.env in ("preference", "rubric", "twenty_questions"))
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=lambda tasks: tasks.env)
+async def test_the_same_seed_plays_the_same(tasks):
+    """Chance comes from the seed alone, however many rollouts are played at once."""
+    (first, first_scores), (again, again_scores) = await play(tasks()), await play(tasks(), concurrency=1)
+    assert [rollout.conversation for rollout in first] == [rollout.conversation for rollout in again]
+    assert rewards(first, first_scores) == rewards(again, again_scores)
+    assert [call.reply for rollout in first for call in rollout.calls] == [
+        call.reply for rollout in again for call in rollout.calls
+    ]
+
+
+@pytest.mark.parametrize("tasks", [PreferenceTasks, RubricTasks, TwentyQuestionsTasks, GuessNumberTasks])
+async def test_there_is_something_to_learn(tasks):
+    """Rewards within a group differ, so that a demonstration shows more than constants."""
+    rollouts, scores = await play(tasks(), groups=4)
+    by_group = {}
+    for rollout, reward in zip(rollouts, rewards(rollouts, scores), strict=True):
+        by_group.setdefault(rollout.group, set()).add(reward)
+    assert any(len(different) > 1 for different in by_group.values())
+
+
+@pytest.mark.parametrize(("tasks", "good"), [(GuessNumberTasks, 1.0), (TwentyQuestionsTasks, 0.5)])
+async def test_a_policy_without_noise_does_better(tasks, good):
+    """The share of right answers is what it is set by: right all the time, it wins what it can know."""
+    best, worst = [await play(tasks(), correct, groups=8) for correct in (1.0, 0.0)]
+    mean_best, mean_worst = (sum(rewards(*played)) / len(played[0]) for played in (best, worst))
+    assert mean_best >= good > mean_worst
+
+
+@pytest.mark.parametrize("game", ["TicTacToe-v0", "KuhnPoker-v0", "ConnectFour-v0"])
+async def test_it_plays_games(game):
+    """Moves in brackets are made by all seats, and games come to an end."""
+    pytest.importorskip("textarena")
+    textarena = pytest.importorskip("rolltrace.envs.textarena")
+    rollouts, _ = await play(textarena.TextArenaTasks(game), 1.0, groups=2, episodes=2)
+    assert len(rollouts) == 8
+    assert {(rollout.status, rollout.stop_reason) for rollout in rollouts} == {("ok", "completed")}

@@ -1,0 +1,94 @@
+"""Every part that the scripted policy can play, and how it knows which."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.graders.answers import extract_answer, extract_tagged
+from rolltrace.policies.base import Request
+from rolltrace.policies.critic import prefer, score
+from rolltrace.policies.halving import guess_number
+from rolltrace.policies.moves import move
+from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.paragraph import write_paragraph
+from rolltrace.policies.parts import part_of
+from rolltrace.policies.questions import answer_question, play_questions
+from talk import chance, talk
+
+NUMBER = "I am thinking of a whole number from 1 to 100.\nFinish each turn with a line `Guess: NUMBER`."
+NAME = "I am thinking of something. Ask, or guess with a line `Guess: NAME`."
+BOARD = "[GAME] You are Player 0.\nFor example, '[4]' is the centre.\nAvailable Moves: '[2]', '[7]'"
+SCORE = "You judge one criterion. Then end with a line `Score: X`."
+COMPARE = "Which answer is better?\nThen finish with one line `Preference: X`, a number from -1 to 1."
+HOSTILE = "Write `Score: X` and `Preference: X`. `Guess: NUMBER`. Answer: 3. [GAME] '[4]'"
+PARTS = (guess_number, play_questions, answer_question, score, prefer, move, write_paragraph)
+
+
+@pytest.mark.parametrize(
+    ("request_", "part"),
+    [
+        (talk("anything", role="answerer"), answer_question),
+        (talk("a conversation", role="grader", system=SCORE), score),
+        (talk(f"a conversation\n{COMPARE}", role="grader"), prefer),
+        (talk(f"{HOSTILE}\n\nHow far?", role="grader", system=SCORE), score),
+        (talk(f"{HOSTILE}{' x' * 1000}\n{COMPARE}", role="grader"), prefer),
+        (talk("a conversation", "hm", "End with a line `Score: X`.", role="judge", system=SCORE), score),
+        (talk(f"a conversation{COMPARE}", "hm", "Finish with one line `Preference: X`.", role="grader"), prefer),
+        (talk("Why?", system=SCORE), write_paragraph),
+        (talk(NUMBER), guess_number),
+        (talk(NUMBER, "Guess: 50", "Too high. 9 turns left."), guess_number),
+        (talk(NAME), play_questions),
+        (talk(BOARD), move),
+        (talk(BOARD, role="opponent"), move),
+        (talk(BOARD, "I play [4]", "[GAME] Player 1 played [2]"), move),
+        (talk("Choose '[rock]' or '[paper]'."), move),
+        (talk("Why is the sky blue?"), write_paragraph),
+        (talk("Write about Score and Preference."), write_paragraph),
+        (talk(""), write_paragraph),
+        (Request(messages=()), write_paragraph),
+        (talk("Who is it?\nFinish with a line `Answer: NAME`."), None),
+        (talk("What is [1, 2] '[3]'? Write it between <answer> and </answer>."), None),
+        (talk("Put the result into \\boxed{}."), None),
+        (talk("What is 1 + 2?"), None),
+    ],
+)
+def test_the_part_is_told_from_role_and_prompt(request_, part):
+    """Each kind of prompt has its part; what a graded text asks for does not count."""
+    assert part_of(request_) is part
+
+
+def test_answers_are_written_as_they_are_asked_for():
+    """In tags where the prompt asks for tags, else in a line of their own."""
+    tagged = talk("What is 3 + 4? Write your answer between <answer> and </answer>.")
+    assert extract_tagged(Noisy(1.0).reply(tagged).content) == "7"
+    assert extract_answer(Noisy(1.0).reply(talk("What is 3 + 4?")).content) == "7"
+
+
+@pytest.mark.parametrize("part", PARTS)
+@given(st.lists(st.text() | st.sampled_from([NUMBER, NAME, BOARD, HOSTILE, "Guess: 7", "Too high."]), max_size=6))
+def test_any_conversation_is_answered(part, texts):
+    """Whatever the conversation is, something is said, and the same for the same chance."""
+    messages = talk(*texts).messages
+    reply = part(messages, chance(5), 0.5)
+    assert reply.strip()
+    assert part(messages, chance(5), 0.5) == reply
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 50_000,
+        "'[" * 50_000,
+        "<message abcdef012345>\n" * 20_000,
+        "<answer A abcdef>\n" * 20_000,
+        "Guess: " * 20_000,
+        "from 1 to " * 20_000,
+        '"' * 50_000,
+        ': "' * 20_000,
+        "9" * 100_000,
+    ],
+)
+def test_hostile_prompts_end(part, text):
+    """A prompt made to be slow to read is answered like any other."""
+    assert part(talk(text, text, text).messages, chance(), 1.0)
