@@ -60,6 +60,14 @@ def test_examples_are_worked_and_right():
         assert extract_answer(reply.content) == str(evaluate(text))
 
 
+def test_no_example_gives_the_answer_away():
+    """The question itself is never among the examples, though at difficulty 1 there are few questions."""
+    builder = ArithmeticTasks(1, examples=3000).builder(0, episodes=1, seed=0)
+    asked = [message.content for message in builder.examples if message.role == "user"]
+    assert len(set(asked)) > 700
+    assert builder.question not in asked
+
+
 @pytest.mark.parametrize("options", [{"difficulty": 0}, {"difficulty": 6}, {"examples": -1}])
 def test_arguments_out_of_range_are_refused(options):
     """A difficulty that does not exist is an error that says which do."""

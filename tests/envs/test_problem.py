@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from rolltrace.envs.problem import ProblemEnv, ProblemGroup
-from rolltrace.errors import EnvError
+from rolltrace.errors import EnvError, GraderError
 from rolltrace.policies.base import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Termination
@@ -54,11 +54,56 @@ async def test_scores_between_stay_between():
     assert result.reward_data == {"correct": 0.3, "format": 0.5, "well_formed": 1.0}
 
 
+async def third_right(answer, reference):
+    return 1 / 3
+
+
+async def test_a_check_may_be_awaited():
+    """A check that takes its time is waited for, and its score stays what it is."""
+    assert (await play("Answer: x", check=third_right)).reward_data["correct"] == 1 / 3
+
+
+def unable(answer, reference):
+    raise GraderError("It is too long.")
+
+
+def not_a_number(answer, reference):
+    return float("nan")
+
+
+@pytest.mark.parametrize(("check", "why"), [(unable, "It is too long."), (not_a_number, "The check said nan.")])
+async def test_an_answer_that_cannot_be_judged_is_wrong(check, why):
+    """No reply earns more than a wrong one by being unreadable to the check; the logs say why, a metric counts it."""
+    result = await play("Answer: x", check=check)
+    assert (result.reward, result.reward_data) == (0.0, {"correct": 0.0, "format": 1.0, "well_formed": 1.0})
+    assert result.logs == {"unjudged": why}
+    assert result.metrics == {"correct": 0.0, "format": 1.0, "answered": 1.0, "unjudged": 1.0}
+
+
+def broken(answer, reference):
+    raise KeyError("bug")
+
+
+async def test_a_broken_check_is_not_the_answers_fault():
+    """An exception that is no verdict comes out, and fails the rollout instead of the answer."""
+    with pytest.raises(KeyError):
+        await play("Answer: x", check=broken)
+
+
+async def test_where_the_answer_is_looked_for_can_be_chosen():
+    """Another way to find the answer replaces the default, for the check and for the form."""
+    first_word = lambda reply: reply.split()[0] if reply else None  # noqa: E731 - one line reads best
+    result = await play("42 is it", extract=first_word)
+    assert (result.reward, result.extra["answer"]) == (1.0, "42")
+    assert (await play("", extract=first_word)).reward == pytest.approx(-0.1)
+
+
 async def test_what_is_no_number_is_extra():
     """The reference and the answer that was found are kept, as text, apart from the numbers."""
     result = await play("Answer: 41")
     assert result.extra == {"reference": "42", "answer": "41"}
-    assert result.metrics == {"correct": 0.0, "format": 1.0, "answered": 1.0}
+    assert result.metrics == {"correct": 0.0, "format": 1.0, "answered": 1.0, "unjudged": 0.0}
+    assert result.logs == {}
     assert (await play("no")).extra == {"reference": "42", "answer": None}
 
 

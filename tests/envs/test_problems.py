@@ -4,8 +4,8 @@ import pickle
 import pytest
 
 from rolltrace.envs.problems import ProblemsTasks
-from rolltrace.errors import DataError, UnknownNameError
-from rolltrace.graders.answers import exact_score, is_number, number_score
+from rolltrace.errors import DataError, InputError, UnknownNameError
+from rolltrace.graders.answers import exact_score, extract_answer, is_number, number_score
 
 
 def write(tmp_path, *rows):
@@ -68,3 +68,63 @@ def test_bad_rows_are_named(tmp_path, row, message):
     with pytest.raises(DataError) as caught:
         ProblemsTasks(data=path)
     assert f"own.jsonl:2: {message}" in str(caught.value)
+
+
+def asked_in(builder):
+    return [message.content.splitlines()[0] for message in builder.examples if message.role == "user"]
+
+
+def test_examples_are_other_rows_with_their_solutions(tmp_path):
+    """Examples are worked as far as their rows say, answered as asked for, and never hold the question."""
+    rows = [
+        {"id": 1, "question": "1 + 1?", "answer": 2, "solution": "Two ones are two."},
+        {"id": 2, "question": "2 + 2?", "answer": 4},
+        {"id": 3, "question": "1 + 1?", "answer": "2"},
+    ]
+    tasks = ProblemsTasks(data=write(tmp_path, *rows), examples=1, instruction="Say it.")
+    first, second, third = builders(tasks)
+    assert [(message.role, message.content) for message in first.examples] == [
+        ("user", "2 + 2?\nSay it."),
+        ("assistant", "Answer: 4"),
+    ]
+    assert third.examples == first.examples
+    question, reply = second.examples
+    assert question.content == "1 + 1?\nSay it."
+    assert reply.content in ("Two ones are two.\nAnswer: 2", "Answer: 2")
+    [_, worked] = ProblemsTasks(data=write(tmp_path, *rows[:2]), examples=1).builder(1, episodes=1, seed=0).examples
+    assert worked.content == "Two ones are two.\nAnswer: 2"
+    assert first.task_data["solution"] == "Two ones are two."
+    assert "solution" not in second.task_data
+    assert first.env_args["examples"] == 1
+
+
+def test_examples_are_drawn_from_the_seed():
+    """The same seed and row give the same examples, another seed or row gives others; none repeats in a prompt."""
+    tasks = ProblemsTasks(examples=4)
+    first, again = (tasks.builder(3, episodes=1, seed=1) for _ in range(2))
+    assert first == again
+    others = [tasks.builder(3, episodes=1, seed=2), tasks.builder(4, episodes=1, seed=1)]
+    assert len({tuple(asked_in(builder)) for builder in (first, *others)}) == 3
+    for number in range(tasks.count):
+        builder = tasks.builder(number, episodes=1, seed=0)
+        asked = [*asked_in(builder), builder.task_data["question"]]
+        assert len(set(asked)) == 5
+    assert isinstance(first.seed, int)
+    assert ProblemsTasks().builder(3, episodes=1, seed=1).seed is None
+
+
+def test_shipped_solutions_lead_to_the_answers():
+    """Each shipped problem has its working, and an example made of it ends with the right answer."""
+    tasks = ProblemsTasks(examples=1)
+    for problem in tasks.problems:
+        assert problem.solution
+        assert extract_answer(problem.solution) is None
+        assert str(problem.answer).rstrip("%") in problem.solution
+
+
+@pytest.mark.parametrize("examples", [-1, 2])
+def test_too_many_examples_are_refused(tmp_path, examples):
+    """There are at most as many examples as other questions."""
+    rows = [{"id": number, "question": question, "answer": 1} for number, question in enumerate("aab")]
+    with pytest.raises(InputError, match=f"Expected examples from 0 to 1, the other rows of problems, got {examples}"):
+        ProblemsTasks(data=write(tmp_path, *rows), examples=examples)

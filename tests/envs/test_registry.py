@@ -1,8 +1,10 @@
+import re
+
 import pytest
 
 from rolltrace.arguments import Argument
 from rolltrace.envs.arithmetic import ArithmeticTasks
-from rolltrace.envs.registry import BUILT_IN, list_envs, load_env
+from rolltrace.envs.registry import BUILT_IN, FAMILIES, list_envs, list_members, load_env
 from rolltrace.errors import InputError, UnknownNameError
 
 OWN = """
@@ -108,3 +110,30 @@ def test_built_ins_are_listed_with_a_line_each():
     infos = [info for info in list_envs() if info.name in BUILT_IN]
     assert [info.name for info in infos] == sorted(BUILT_IN)
     assert all(info.summary and info.error is None and "\n" not in info.summary for info in infos)
+
+
+def test_families_list_their_members():
+    """Each family names its environments as they are asked for; an unknown family is told with the known ones."""
+    for family, member, package in (
+        ("reasoning_gym", "reasoning_gym:leg_counting", "reasoning_gym"),
+        ("textarena", "textarena:TicTacToe-v0", "textarena"),
+    ):
+        pytest.importorskip(package)
+        names = list_members(family)
+        assert member in names
+        assert names == sorted(set(names))
+        assert load_env(member).env == member
+    with pytest.raises(UnknownNameError, match="Did you mean 'textarena'"):
+        list_members("textarenas")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_say_what_to_install(family, monkeypatch):
+    """Without its package, a family is listed with what installs it, and is refused with the same words."""
+    monkeypatch.setattr("rolltrace.envs.registry.find_spec", lambda package: None)
+    hint = f"pip install 'rolltrace[{FAMILIES[family].extra}]'"
+    with pytest.raises(InputError, match=re.escape(hint)):
+        load_env(f"{family}:anything")
+    info = next(info for info in list_envs() if info.name == f"{family}:NAME")
+    assert hint in info.error
+    assert "name" not in [argument.name for argument in info.arguments]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.graders.answers import CHECKS, exact_score, extract_answer, is_number, number_score
+from rolltrace.graders.answers import CHECKS, exact_score, extract_answer, extract_tagged, is_number, number_score
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,28 @@ def test_the_last_answer_is_found(text, answer):
 def test_no_answer_is_none(text):
     """Where nothing of either form stands, there is no answer."""
     assert extract_answer(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer>5</answer>", "5"),
+        ("work\n<answer>\n1 2\n3 4\n</answer> done", "1 2\n3 4"),
+        ("<answer>1</answer> no, <answer>2</answer>", "2"),
+        ("<answer>1 <answer>2</answer>", "2"),
+        ("<answer>1</answer> and <answer>2", "1"),
+        ("</answer>", None),
+        ("</answer><answer>", None),
+        ("<answer> </answer>", None),
+        ("<Answer>5</Answer>", None),
+        ("5", None),
+        ("<answer>" * 100_000, None),
+        ("<answer>" * 100_000 + "5" + "</answer>" * 100_000, "5" + "</answer>" * 99_999),
+    ],
+)
+def test_the_last_tagged_answer_is_found(text, answer):
+    """Tags hold an answer of any number of lines; the last closed pair counts."""
+    assert extract_tagged(text) == answer
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class ArithmeticTasks(Tasks):
             question=_question(expression),
             reference=str(expression.value),
             system=self.system,
-            examples=tuple(message for _ in range(self.examples) for message in self._example(chance)),
+            examples=tuple(message for _ in range(self.examples) for message in self._example(chance, expression)),
             format_coef=self.format_coef,
             tags=("math", f"difficulty{self.difficulty}"),
             episodes=episodes,
@@ -88,8 +88,11 @@ class ArithmeticTasks(Tasks):
             seed=task_seed,
         )
 
-    def _example(self, chance: random.Random) -> tuple[Message, Message]:
-        expression = make_expression(chance, LEVELS[self.difficulty])
+    def _example(self, chance: random.Random, asked: Expression) -> tuple[Message, Message]:
+        """Another expression than the one that is asked, with its value."""
+        expression = asked
+        while expression == asked:
+            expression = make_expression(chance, LEVELS[self.difficulty])
         working = f"{expression.text} = {expression.value}\nAnswer: {expression.value}"
         return Message("user", _question(expression)), Message("assistant", working)
 

@@ -1,7 +1,8 @@
 """`check_env`: whether an environment that somebody wrote keeps the contract."""
 
 import asyncio
-from collections.abc import Awaitable
+import pickle
+from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,86 +10,124 @@ from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.conformance import rules
 from rolltrace.envs.conformance.answers import Answers, styles_of
 from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.episode import check_cancellation, check_plays
-from rolltrace.envs.conformance.grades import check_grade_group
+from rolltrace.envs.conformance.casting import roles_of
+from rolltrace.envs.conformance.episode import check_cancellation, check_copy, check_plays
+from rolltrace.envs.conformance.grades import check_grades
+from rolltrace.envs.conformance.group_grades import check_grade_group
+from rolltrace.envs.conformance.leftovers import check_leftovers
 from rolltrace.envs.conformance.report import Rule, Violation, quote
 from rolltrace.errors import InputError
+from rolltrace.policies.base import Policy
+from rolltrace.policies.roles import Roles
 
 __all__ = ["Rule", "Violation", "check_env", "check_env_async"]
 
 
 def check_env(
-    builder: EnvGroupBuilder, *, answers: Answers | None = None, turns: int = 8, seconds: float = 30.0
+    builder: EnvGroupBuilder,
+    *,
+    answers: Answers | None = None,
+    roles: Mapping[str, Policy] | None = None,
+    turns: int = 8,
+    seconds: float = 30.0,
 ) -> list[Violation]:
     """Play a builder's environments in all the ways a runner may, and list the rules that they break.
 
     `answers` says what to answer: texts, messages or completions, cycled over the turns, or a function of the prompt's
-    messages and tools. By default there are several styles, among them calls of the tools that are offered. `turns`
-    bounds a play, and `seconds` any one await.
+    messages and tools. By default there are several styles, among them calls of the tools that are offered. `roles` are
+    policies for the roles that the environment or its graders ask; by default a scripted one answers from the prompt.
+    `turns` bounds a play, and `seconds` any one await.
 
     It blocks until it is done, also where an event loop is running: it always uses a loop of its own.
     """
+    checking = _Check(answers, roles, turns, seconds)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _run(builder, answers, turns, seconds)
+        return checking.run(builder)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(_run, builder, answers, turns, seconds).result()
+        return pool.submit(checking.run, builder).result()
 
 
 async def check_env_async(
-    builder: EnvGroupBuilder, *, answers: Answers | None = None, turns: int = 8, seconds: float = 30.0
+    builder: EnvGroupBuilder,
+    *,
+    answers: Answers | None = None,
+    roles: Mapping[str, Policy] | None = None,
+    turns: int = 8,
+    seconds: float = 30.0,
 ) -> list[Violation]:
     """`check_env` in the running loop; every task that appears in it meanwhile is taken for the environment's."""
-    if turns < 1 or seconds <= 0:
-        raise InputError(f"Expected at least one turn and some seconds, got turns={turns} and seconds={seconds}.")
-    bench = Bench(styles_of(answers), turns, seconds)
-    if not rules.is_builder(bench, builder):
+    return await _Check(answers, roles, turns, seconds).check(builder)
+
+
+class _Check:
+    """A check with its settings, which are the caller's to get right."""
+
+    def __init__(self, answers: Answers | None, roles: Mapping[str, Policy] | None, turns: int, seconds: float) -> None:
+        if turns < 1 or seconds <= 0:
+            raise InputError(f"Expected at least one turn and some seconds, got turns={turns} and seconds={seconds}.")
+        self._styles = styles_of(answers)
+        self._roles: Roles = roles_of(roles)
+        self._turns = turns
+        self._seconds = seconds
+
+    def run(self, builder: EnvGroupBuilder) -> list[Violation]:
+        """Check in a loop of its own."""
+        # Not `asyncio.run`: that waits for all tasks to end, and a task that refuses to must not hang the check.
+        loop = asyncio.new_event_loop()
+        try:
+            found = loop.run_until_complete(self.check(builder))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            return found
+        finally:
+            loop.close()
+
+    async def check(self, builder: EnvGroupBuilder) -> list[Violation]:
+        """Check in the running loop."""
+        bench = Bench(self._styles, self._roles, self._turns, self._seconds)
+        if not rules.is_builder(bench, builder):
+            return bench.report.violations
+        before = bench.running()
+        try:
+            await _check(bench, builder)
+            fix = "cancel and await in `cleanup` every task that `make_episode` started"
+            await bench.check_left_running(before, "after `cleanup`", fix)
+            bench.stalls.tell(bench.report)
+        finally:
+            await bench.clear()
         return bench.report.violations
-    before = bench.running()
-    try:
-        await _check(bench, builder)
-        fix = "cancel and await in `cleanup` every task that `make_episode` started"
-        await bench.check_left_running(before, "after `cleanup`", fix)
-    finally:
-        await bench.clear()
-    return bench.report.violations
-
-
-def _run(builder: EnvGroupBuilder, answers: Answers | None, turns: int, seconds: float) -> list[Violation]:
-    # Not `asyncio.run`: that waits for all tasks to end, and a task that refuses to must not hang the check.
-    loop = asyncio.new_event_loop()
-    try:
-        found = loop.run_until_complete(check_env_async(builder, answers=answers, turns=turns, seconds=seconds))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        return found
-    finally:
-        loop.close()
 
 
 async def _check(bench: Bench, builder: EnvGroupBuilder) -> None:
     """All rules, each guarded, so that none hides the others."""
     rules.check_builder(bench, builder)
-    rules.check_grader(bench, builder)
-    copy = rules.check_pickles(bench, builder)
+    rules.check_graders(bench, builder)
+    pickled = rules.check_pickles(bench, builder)
     original = bench.player(builder)
-    unpickled = None if copy is None else bench.player(copy)
-    await _guarded(bench, Rule.PLAYS, check_plays(bench, original, unpickled))
+    unpickled = None if pickled is None else bench.player(pickle.loads(pickled))  # noqa: S301 - the caller's own
+    first = await _guarded(bench, Rule.PLAYS, check_plays(bench, original))
+    if unpickled is not None and first:
+        await _guarded(bench, Rule.PICKLES, check_copy(bench, unpickled, first))
     await _guarded(bench, Rule.STEP_BEFORE_START, rules.check_unstarted(bench, original))
     await _guarded(bench, Rule.ANY_COMPLETION, rules.check_any_completion(bench, original))
     await _guarded(bench, Rule.OBSERVE, rules.check_observe(bench, original))
     await _guarded(bench, Rule.CANCELLATION, check_cancellation(bench, original))
+    await _guarded(bench, Rule.GRADER, check_grades(bench, original))
     await _guarded(bench, Rule.GRADE_GROUP, check_grade_group(bench, original))
+    if pickled is not None:
+        await _guarded(bench, Rule.NOTHING_RUNNING, check_leftovers(bench, pickled))
     players = [player for player in (original, unpickled) if player is not None]
     await _guarded(bench, Rule.CLEANUP, rules.check_cleanup(bench, players))
 
 
-async def _guarded(bench: Bench, rule: Rule, checking: Awaitable[Any]) -> None:
+async def _guarded(bench: Bench, rule: Rule, checking: Awaitable[Any]) -> Any:
     try:
-        await checking
+        return await checking
     except Exception as error:  # noqa: BLE001 - values under test may raise anything when looked at
         bench.report.add(
             rule,
             f"the rule could not be checked: {quote(error)} came out of a value that was returned",
             "return plain values that can be read, compared and printed",
         )
+        return None

@@ -1,10 +1,13 @@
 """A question with a known answer: one prompt, one reply, scored at once."""
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
+from rolltrace.errors import GraderError
 from rolltrace.graders.answers import Check, extract_answer, number_score
 from rolltrace.graders.base import Grader
 from rolltrace.policies.base import Completion
@@ -17,12 +20,16 @@ FORMAT_COEF = 0.1
 FormatCheck = Callable[[str], float]
 """Scores the form of a reply: 1.0 is as asked for, 0.0 is not."""
 
+Extract = Callable[[str], str | None]
+"""Finds the answer in a reply; None where there is none."""
+
 
 class ProblemEnv(Env):
     """Asks one question. The reward is `format_coef * (format − 1) + correct`.
 
     `format` is 1 where the reply ended by itself and its form is right, `correct` is what the check says of the answer
-    in it. Both stay fractional where a check is. A reply that was cut or malformed is charged through `format`.
+    in it. Both stay fractional where a check is. A reply that was cut or malformed is charged through `format`. An
+    answer that the check cannot judge is wrong, so that no reply can talk its way out of a reward; why is in the logs.
     """
 
     takes_any_completion = True
@@ -30,9 +37,10 @@ class ProblemEnv(Env):
     def __init__(
         self,
         question: str,
-        reference: str,
+        reference: str | None,
         *,
         check: Check = number_score,
+        extract: Extract = extract_answer,
         system: str | None = None,
         examples: Sequence[Message | Mapping[str, Any]] = (),
         format_coef: float = FORMAT_COEF,
@@ -40,7 +48,9 @@ class ProblemEnv(Env):
     ) -> None:
         self.question = question
         self.reference = reference
+        """None: there is no single one, the check knows by itself."""
         self.check = check
+        self.extract = extract
         self.system = system
         self.examples = tuple(examples)
         """Messages put before the question, such as worked examples."""
@@ -60,19 +70,34 @@ class ProblemEnv(Env):
         self._life.expect_play()
         self._life.end()
         reply = completion.message.content
-        answer = extract_answer(reply)
+        answer = self.extract(reply)
         well_formed = float(completion.termination.well_formed)
         form = float(answer is not None) if self.format_check is None else float(self.format_check(reply))
-        correct = 0.0 if answer is None else float(self.check(answer, self.reference))
+        correct, unjudged = (0.0, None) if answer is None else await self._judge(answer)
         numbers = {"correct": correct, "format": well_formed * form, "well_formed": well_formed}
         return StepResult(
             reward=self.format_coef * (numbers["format"] - 1) + correct,
             done=True,
             reward_data=numbers,
             extra={"reference": self.reference, "answer": answer},
-            metrics={"correct": correct, "format": numbers["format"], "answered": float(answer is not None)},
+            metrics={
+                "correct": correct,
+                "format": numbers["format"],
+                "answered": float(answer is not None),
+                "unjudged": float(unjudged is not None),
+            },
+            logs={} if unjudged is None else {"unjudged": unjudged},
             stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
         )
+
+    async def _judge(self, answer: str) -> tuple[float, str | None]:
+        """How right the answer is, and why that cannot be said."""
+        try:
+            score = self.check(answer, self.reference or "")
+            correct = float(await score if inspect.isawaitable(score) else score)
+        except GraderError as error:
+            return 0.0, str(error)
+        return (correct, None) if math.isfinite(correct) else (0.0, f"The check said {correct}.")
 
 
 @dataclass(kw_only=True)
@@ -83,8 +108,9 @@ class ProblemGroup(EnvGroupBuilder):
     task: str
     question: str
     """The whole text of the user's message."""
-    reference: str
+    reference: str | None
     check: Check = number_score
+    extract: Extract = extract_answer
     system: str | None = None
     examples: tuple[Message, ...] = ()
     format_coef: float = FORMAT_COEF
@@ -102,6 +128,7 @@ class ProblemGroup(EnvGroupBuilder):
             self.question,
             self.reference,
             check=self.check,
+            extract=self.extract,
             system=self.system,
             examples=self.examples,
             format_coef=self.format_coef,

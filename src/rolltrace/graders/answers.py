@@ -1,12 +1,18 @@
 """The answer in a text, and how right it is."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
-Check = Callable[[str, str], float]
-"""Scores an answer against the reference: 1.0 is right, 0.0 is wrong, anything between is kept as it is."""
+from rolltrace.graders.math_check import math_score
+
+Check = Callable[[str, str], float | Awaitable[float]]
+"""Scores an answer against the reference: 1.0 is right, 0.0 is wrong, anything between is kept as it is.
+
+It may be a coroutine function. A `GraderError` says that this answer cannot be judged, which makes it wrong; any other
+exception says that the check is broken, and fails the rollout.
+"""
 
 # Each pattern starts at a fixed text or at the start of a line, so that no input makes it look twice at the same place.
 _ANSWER_LINE = re.compile(r"^[ \t>#*_-]*answer[ \t*_]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
@@ -27,6 +33,13 @@ def extract_answer(text: str) -> str | None:
     line, box = _last_line(text), _last_box(text)
     found = max((place for place in (line, box) if place is not None), default=None)
     return None if found is None else found[1]
+
+
+def extract_tagged(text: str, tag: str = "answer") -> str | None:
+    """What stands between the last `</answer>` and the `<answer>` before it; None where that is nothing."""
+    end = text.rfind(f"</{tag}>")
+    start = text.rfind(f"<{tag}>", 0, max(end, 0))
+    return None if start < 0 else text[start + len(tag) + 2 : end].strip() or None
 
 
 def exact_score(answer: str, reference: str) -> float:
@@ -55,7 +68,7 @@ def is_number(text: str) -> bool:
     return _parse(text) is not None
 
 
-CHECKS: Mapping[str, Check] = {"exact": exact_score, "number": number_score}
+CHECKS: Mapping[str, Check] = {"exact": exact_score, "math": math_score, "number": number_score}
 """The checks that an environment's `check` argument names."""
 
 

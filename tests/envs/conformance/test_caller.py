@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from rolltrace.envs.conformance.caller import Caller, CancelPoint, Patience
+from rolltrace.envs.conformance.awaiting import CancelPoint
+from rolltrace.envs.conformance.caller import Caller, Patience
 from rolltrace.envs.conformance.report import Report
 
 

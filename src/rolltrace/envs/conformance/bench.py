@@ -7,8 +7,11 @@ from typing import Any
 from rolltrace.envs.base import Env
 from rolltrace.envs.conformance.answers import Style
 from rolltrace.envs.conformance.caller import Caller, CallOutcome, Patience
+from rolltrace.envs.conformance.casting import Part
 from rolltrace.envs.conformance.report import Report, Rule, quote
 from rolltrace.envs.conformance.shapes import Shapes
+from rolltrace.envs.conformance.stalls import Stalls
+from rolltrace.policies.roles import Roles
 
 _TURNS_OF_THE_LOOP = 20
 """How many a task that was cancelled, but not awaited, gets to end in."""
@@ -17,19 +20,27 @@ _TURNS_OF_THE_LOOP = 20
 class Bench:
     """What all rules of one check share."""
 
-    def __init__(self, styles: dict[str, Style], turns: int, seconds: float) -> None:
+    def __init__(self, styles: dict[str, Style], roles: Roles, turns: int, seconds: float) -> None:
         self.styles = styles
         self.turns = turns
         self.report = Report()
+        self.stalls = Stalls()
+        self._roles = roles
         self.shapes = Shapes(self.report)
         self._patience = Patience(seconds)
         self._players: list[Caller] = []
         self._made: list[Env] = []
         """Every env so far; held, so that no later one can have the same identity."""
 
-    def player(self, target: Any) -> Caller:
-        """Someone to make the calls of `target`."""
-        player = Caller(target, self.report, self._patience)
+    @property
+    def takes_any_completion(self) -> bool:
+        """Whether all environments so far take cut and malformed completions."""
+        return bool(self._made) and all(env.takes_any_completion is True for env in self._made)
+
+    def player(self, target: Any, *, asks: bool = False) -> Caller:
+        """Someone to make the calls of `target`; envs and graders may ask others meanwhile."""
+        part = Part(self._roles, type(target).__name__, self.report) if asks else None
+        player = Caller(target, self.report, self._patience, part)
         self._players.append(player)
         return player
 
@@ -40,6 +51,7 @@ class Bench:
         if not outcome.returned:
             self.raised(Rule.MAKES_ENVS, name, outcome, "let `make_episode` make its environments without raising")
             return []
+        self.stalls.note(name, "make_episode", outcome.held)
         envs = outcome.value
         if not isinstance(envs, Sequence) or not all(isinstance(env, Env) for env in envs):
             self.report.add(

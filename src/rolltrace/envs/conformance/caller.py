@@ -1,13 +1,17 @@
 """Calls a user's async methods so that none can hang the check or bring it down."""
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
 
+from rolltrace.envs.conformance.awaiting import CancelPoint, Timed
+from rolltrace.envs.conformance.casting import Part
 from rolltrace.envs.conformance.report import Report, Rule
+from rolltrace.policies.asking import asking
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
@@ -19,53 +23,13 @@ class CallOutcome(msgspec.Struct, frozen=True):
     """Whether `CancelledError` came out."""
     hung: bool = False
     """Whether it was given up."""
+    held: float = 0.0
+    """The longest time, in seconds, for which it let nothing else run."""
 
     @property
     def returned(self) -> bool:
         """Whether there is a value."""
         return self.error is None and not self.cancelled and not self.hung
-
-
-class CancelPoint:
-    """Cancels whoever awaits through it, at an await chosen beforehand."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        """The number of the await, from 1, over all that is awaited through this."""
-        self.reached = 0
-
-    @property
-    def fired(self) -> bool:
-        """Whether the cancellation has happened."""
-        return self.reached >= self.at
-
-    def around(self, awaitable: Awaitable[Any]) -> "_Counted":
-        """The awaitable, with its awaits counted."""
-        return _Counted(self, awaitable)
-
-
-class _Counted:
-    def __init__(self, point: CancelPoint, awaitable: Awaitable[Any]) -> None:
-        self.point = point
-        self.awaitable = awaitable
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        inner = self.awaitable.__await__()
-        thrown: BaseException | None = None
-        while True:
-            try:
-                waiting = next(inner) if thrown is None else inner.throw(thrown)
-            except StopIteration as stop:
-                return stop.value
-            self.point.reached += 1
-            # A task that is cancelled while it runs meets the cancellation at its next suspension: this one.
-            if self.point.reached == self.point.at and (task := asyncio.current_task()) is not None:
-                task.cancel()
-            thrown = None
-            try:
-                yield waiting
-            except BaseException as error:  # noqa: BLE001 - it is the inner coroutine's to handle
-                thrown = error
 
 
 class Patience:
@@ -93,15 +57,20 @@ class Caller:
     What an environment enters in `initial_observation` it may have to leave in the same task.
     """
 
-    def __init__(self, target: Any, report: Report, patience: Patience) -> None:
+    def __init__(self, target: Any, report: Report, patience: Patience, part: Part | None = None) -> None:
+        """`part` lets the target ask others; without one it may not."""
         self.target = target
+        self.part = part
         self._report = report
         self._patience = patience
         self._jobs: asyncio.Queue[_Job | None] = asyncio.Queue()
         self._busy = False
         self._waiting = False
         self._given_up = False
-        self.task = asyncio.create_task(self._serve())
+        with contextlib.nullcontext() if part is None else asking(part.asker):  # a task keeps what it was made in
+            self.task = asyncio.create_task(self._serve())
+        if part is not None:
+            part.task = self.task
 
     async def call(self, method: str, *arguments: Any, point: CancelPoint | None = None) -> CallOutcome:
         """Call a method and wait for it, but not for ever."""
@@ -115,7 +84,7 @@ class Caller:
             owner = type(self.target).__name__
             self._report.add(
                 Rule.TYPES,
-                f"`{owner}.{method}` is not `async def`: it returned a {type(result).__name__} at once",
+                f"`{owner}.{method}` is not `async def`: it returned its {type(result).__name__} at once",
                 f"write `async def {method}`",
             )
             return CallOutcome(result)
@@ -164,17 +133,24 @@ class Caller:
             awaitable, reply = job
             # A call that was cancelled before it began still runs up to its first await, where it meets that.
             awaitable = awaitable if self._waiting else CancelPoint(1).around(awaitable)
-            self._busy = True
+            self._set_busy(True)
             outcome = await self._outcome(awaitable)
-            self._busy = False
+            self._set_busy(False)
             while (task := asyncio.current_task()) is not None and task.cancelling():
                 task.uncancel()  # it was the call that was cancelled, not this task
             if not reply.done():
                 reply.set_result(outcome)
 
+    def _set_busy(self, busy: bool) -> None:
+        self._busy = busy
+        if self.part is not None:
+            self.part.active = busy
+
     async def _outcome(self, awaitable: Awaitable[Any]) -> CallOutcome:
+        timed = Timed(awaitable)
         try:
-            return CallOutcome(await awaitable)
+            value = await timed
+            return CallOutcome(value, held=timed.longest)
         except asyncio.CancelledError:
             return CallOutcome(cancelled=True)
         except (KeyboardInterrupt, GeneratorExit):

@@ -3,10 +3,13 @@
 import asyncio
 
 from rolltrace.envs.base import Env
+from rolltrace.envs.conformance.answers import Style
+from rolltrace.envs.conformance.awaiting import CancelPoint
 from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.caller import Caller, CancelPoint
+from rolltrace.envs.conformance.caller import Caller
 from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.tested import Event, TestedEnv
+from rolltrace.envs.conformance.settled import difference
+from rolltrace.envs.conformance.tested import COMPARED, Event, TestedEnv
 
 _MOST_AWAITS = 16
 """How many awaits of one play are tried as places to be cancelled at."""
@@ -20,14 +23,18 @@ async def play_episode(
     number: int = 0,
     point: CancelPoint | None = None,
     target: int = 0,
+    answer: Style | None = None,
 ) -> list[TestedEnv]:
-    """Make an episode, play it to its end and close it; no seats where it could not be made."""
+    """Make an episode, play it to its end and close it; no seats where it could not be made.
+
+    `style` names one of the bench's, or says what `answer` is.
+    """
     envs = await bench.make(builder, number)
     seats = [
         TestedEnv(env, bench, _where(envs, seat, style), point if seat == target else None)
         for seat, env in enumerate(envs)
     ]
-    await _play_together(seats, bench, style)
+    await _play_together(seats, answer or bench.styles[style])
     when = "after a play" if point is None else "after a cancellation"
     if point is None:
         for seat in seats:
@@ -39,25 +46,32 @@ async def play_episode(
     return seats
 
 
-async def check_plays(bench: Bench, builder: Caller, copy: Caller | None) -> None:
-    """Play in every style, twice; the same answers must give the same play."""
+async def check_plays(bench: Bench, builder: Caller) -> list[TestedEnv] | None:
+    """Play in every style, twice; the same answers must give the same play. Gives the first where it is repeatable."""
+    repeatable: list[TestedEnv] | None = None
     for number, style in enumerate(bench.styles):
         first = await play_episode(bench, builder, style)
         again = await play_episode(bench, builder, style)
-        if difference := _difference(first, again):
+        if differs := _difference(first, again):
             bench.report.add(
                 Rule.SAME_SEED,
-                f"two plays with the same answers differ in {difference}",
+                f"two plays with the same answers differ in {differs}",
                 "draw all chance from the builder's seed and the episode's number, with a `random.Random` of its own",
             )
-        elif copy is not None and number == 0:
-            copied = await play_episode(bench, copy, style)
-            if copied and (difference := _difference(first, copied)):
-                bench.report.add(
-                    Rule.PICKLES,
-                    f"a play made by the unpickled builder differs in {difference}",
-                    "keep in the pickle all that the builder's episodes depend on",
-                )
+        elif number == 0:
+            repeatable = first
+    return repeatable
+
+
+async def check_copy(bench: Bench, copy: Caller, first: list[TestedEnv]) -> None:
+    """The builder that came out of a pickle plays as the original did."""
+    copied = await play_episode(bench, copy, next(iter(bench.styles)))
+    if copied and (differs := _difference(first, copied)):
+        bench.report.add(
+            Rule.PICKLES,
+            f"a play made by the unpickled builder differs in {differs}",
+            "keep in the pickle all that the builder's episodes depend on",
+        )
 
 
 async def check_cancellation(bench: Bench, builder: Caller) -> None:
@@ -72,9 +86,9 @@ async def check_cancellation(bench: Bench, builder: Caller) -> None:
                     break
 
 
-async def _play_together(seats: list[TestedEnv], bench: Bench, style: str) -> None:
+async def _play_together(seats: list[TestedEnv], style: Style) -> None:
     """Once one seat stops before its env is done, the others, who may wait for its moves, stop too."""
-    plays = {asyncio.create_task(seat.play(bench.styles[style])): seat for seat in seats}
+    plays = {asyncio.create_task(seat.play(style)): seat for seat in seats}
     pending = set(plays)
     try:
         while pending:
@@ -109,6 +123,9 @@ def _event_difference(left: Event, right: Event) -> str:
     for field in ("raised", "reward", "done"):
         if (one := getattr(left, field)) != (other := getattr(right, field)):
             return f"`{field}` is {quote(one)}, then {quote(other)}"
+    for field in COMPARED:
+        if found := difference(left.told.get(field), right.told.get(field)):
+            return f"`{field}{found[0]}` is {quote(found[1])}, then {quote(found[2])}"
     if left.observation is None or right.observation is None:
         return "there is an observation in only one of them"
     for field in left.observation.__struct_fields__:

@@ -1,112 +1,111 @@
-"""Whether a builder that grades groups gives a grade to each rollout, by its id."""
+"""Whether a builder's grader grades each rollout, the same each time, and leaves it as it is."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.conformance.answers import Style, unusual_completions
 from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.caller import Caller
+from rolltrace.envs.conformance.caller import Caller, CallOutcome
 from rolltrace.envs.conformance.episode import play_episode
+from rolltrace.envs.conformance.records import recorded
 from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.shapes import is_reward
-from rolltrace.envs.conformance.tested import TestedEnv
-from rolltrace.trace.draft import Draft, new_id
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason
-from rolltrace.trace.rollout import Failure, Grade, Header, Outcome, Rollout
+from rolltrace.envs.conformance.settled import difference, settled
+from rolltrace.envs.conformance.shapes import is_finite
+from rolltrace.graders.base import Grader
+from rolltrace.policies.base import Completion
+from rolltrace.trace.rollout import Grade, Rollout
 
 
-async def check_grade_group(bench: Bench, builder: Caller) -> None:
-    """Play a group, and have it graded whole, and again with a failed member."""
-    if not builder.target.grades_groups or bench.report.breaks(Rule.BUILDER):
+async def check_grades(bench: Bench, builder: Caller) -> None:
+    """Have every play that came to its end graded, twice."""
+    grader = getattr(builder.target, "grader", None)
+    if not isinstance(grader, Grader) or bench.report.breaks(Rule.BUILDER):
         return
-    rollouts: list[Rollout] = []
-    for episode in range(builder.target.episodes):
-        style = list(bench.styles)[episode % len(bench.styles)]
-        seats = await play_episode(bench, builder, style, number=episode)
-        rollouts += [_rollout(builder.target, seat, episode, number) for number, seat in enumerate(seats)]
-    if rollouts:
-        await _grade(bench, builder, rollouts)
-        await _grade(bench, builder, [*rollouts[:-1], _failed(rollouts[-1])])
+    for style, answer in styles_to_grade(bench).items():
+        seats = await play_episode(bench, builder, style, answer=answer)
+        for number, seat in enumerate(seats):
+            if seat.done:
+                await _check_grade(bench, grader, recorded(builder.target, seat, 0, number))
 
 
-async def _grade(bench: Bench, builder: Caller, rollouts: list[Rollout]) -> None:
-    outcome = await builder.call("grade_group", tuple(rollouts))
-    name = f"`{type(builder.target).__name__}.grade_group`"
-    bench.raised(
-        Rule.GRADE_GROUP, name, outcome, "let `grade_group` take any rollouts, also failed ones without a reward"
-    )
-    if not outcome.returned:
-        return
-    grades = outcome.value
-    if not isinstance(grades, Mapping) or not all(_is_grade(grade) for grade in grades.values()):
+def styles_to_grade(bench: Bench) -> dict[str, Style]:
+    """The bench's styles, and completions that are cut or malformed where those are graded too."""
+    styles = dict(bench.styles)
+    if bench.takes_any_completion:
+        for name, completion in unusual_completions().items():
+            styles[f"{name} completion"] = _always(completion)
+    return styles
+
+
+async def ask_grader(
+    bench: Bench, grader: Any, method: str, given: Any, rollouts: Sequence[Rollout], rule: Rule, fix: str
+) -> CallOutcome:
+    """Ask a grader, who may ask others; report what it raises, and whether it changes the rollouts."""
+    player = bench.player(grader, asks=True)
+    name = f"`{type(grader).__name__}.{method}`"
+    before = [_frozen(rollout) for rollout in rollouts]
+    outcome = await player.call(method, given)
+    if player.part is not None:
+        if not player.part.blames_answers(outcome.error, 0, method):
+            bench.raised(rule, name, outcome, fix)
+        player.part.over = True
+    if outcome.returned:
+        bench.stalls.note(f"{name} on {len(rollouts)} rollout(s)", method, outcome.held)
+    if before != [_frozen(rollout) for rollout in rollouts]:
         bench.report.add(
-            Rule.GRADE_GROUP,
-            f"{name} gave {quote(grades)}",
-            "return a dict from rollout id to a `Grade` whose `reward` is a number",
+            rule,
+            f"{name} changed the rollout that it was given",
+            f"let `{method}` copy what it wants to change, such as `dict(rollout.task_data)`: a record is for reading",
         )
-        return
-    known = {rollout.id for rollout in rollouts}
-    needed = {rollout.id for rollout in rollouts if rollout.status is Status.OK}
-    if not needed <= set(grades) <= known:
+    await player.stop()
+    return outcome
+
+
+def check_grade(bench: Bench, grade: Any, name: str, rule: Rule) -> bool:
+    """Report what a runner would not take as a grade; whether it would."""
+    if not isinstance(grade, Grade):
+        fix = "return `Grade(reward=…)` for one rollout, and a dict from rollout id to a `Grade` for a group"
+        bench.report.add(rule, f"{name} gave {quote(grade)} where a grade belongs", fix)
+        return False
+    if not is_finite(grade.reward):
         bench.report.add(
-            Rule.GRADE_GROUP,
-            f"{name} graded {quote(sorted(map(str, grades)))}, of {quote(sorted(known))}",
-            "use `rollout.id` as the key, and grade every rollout whose status is `ok`",
+            rule,
+            f"{name} gave a grade whose `reward` is {quote(grade.reward)}",
+            "make a grade's `reward` a finite number, and raise `GraderError` where there is none to give",
         )
+        return False
+    bench.shapes.number_maps(grade, name, ("reward_data",))
+    extra: Any = grade.extra
+    if not isinstance(extra, Mapping):
+        bench.report.add(rule, f"{name} gave {quote(extra)} as `extra`", "make a grade's `extra` a dict")
+    return True
 
 
-def _is_grade(value: Any) -> bool:
-    return isinstance(value, Grade) and is_reward(value.reward)
+async def _check_grade(bench: Bench, grader: Grader, rollout: Rollout) -> None:
+    name = f"`{type(grader).__name__}.grade`"
+    fix = "let `grade` take any rollout that its environment ended, and raise only where there is no grade to give"
+    grades = []
+    for _ in range(2):
+        outcome = await ask_grader(bench, grader, "grade", rollout, [rollout], Rule.GRADER, fix)
+        if not outcome.returned or not check_grade(bench, outcome.value, name, Rule.GRADER):
+            return
+        grades.append({field: settled(getattr(outcome.value, field)) for field in ("reward", "reward_data", "extra")})
+    for field, first in grades[0].items():
+        if found := difference(first, grades[1][field]):
+            where, one, other = found
+            bench.report.add(
+                Rule.GRADER,
+                f"{name} graded one rollout in two ways: `{field}{where}` is {quote(one)}, then {quote(other)}",
+                "let `grade` depend on the rollout and on what others answer, and on nothing else",
+            )
+            return
 
 
-def _rollout(builder: EnvGroupBuilder, seat: TestedEnv, episode: int, number: int) -> Rollout:
-    """The seat's play as a runner would record it."""
-    now = datetime.now(UTC)
-    game = builder.seats > 1
-    header = Header(
-        id=new_id(),
-        run="check",
-        env=builder.env,
-        task=builder.task,
-        group=builder.task,
-        index=episode * builder.seats + number,
-        episode=episode if game else None,
-        seat=number if game else None,
-        env_args=dict(builder.env_args),
-        task_data=dict(builder.task_data),
-        seed=builder.seed,
-        tags=tuple(builder.tags),
-        policy="check",
-        started_at=now,
-    )
-    draft = Draft(header)
-    seat.write(draft)
-    total = sum(draft.rewards)
-    outcome = Outcome(
-        ended_at=datetime.now(UTC),
-        status=Status.OK,
-        stop_reason=StopReason.COMPLETED if seat.done else StopReason.MAX_TURNS,
-        stopped_by=StoppedBy.ENV if seat.done else StoppedBy.RUNNER,
-        error=None,
-        reward=None,
-        reward_so_far=total,
-        unclamped_reward=None,
-    )
-    return draft.rollout(outcome)
+def _frozen(rollout: Rollout) -> bytes:
+    return msgspec.msgpack.encode(rollout, enc_hook=repr)
 
 
-def _failed(rollout: Rollout) -> Rollout:
-    """The rollout as if its env had raised before the first step."""
-    return msgspec.structs.replace(
-        rollout,
-        status=Status.ERROR,
-        stop_reason=StopReason.ERROR,
-        stopped_by=StoppedBy.RUNNER,
-        error=Failure(Layer.ENV, "RuntimeError", "the check made this member a failed one"),
-        reward_so_far=0.0,
-        steps=(),
-        final=(),
-    )
+def _always(completion: Completion) -> Style:
+    return lambda _messages, _tools, _turn: completion

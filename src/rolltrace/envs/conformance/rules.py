@@ -11,7 +11,7 @@ from rolltrace.envs.conformance.caller import Caller
 from rolltrace.envs.conformance.misuse import check_misuse
 from rolltrace.envs.conformance.report import Rule, quote
 from rolltrace.envs.conformance.tested import TestedEnv
-from rolltrace.graders.base import Grader
+from rolltrace.graders.base import Grader, GroupGrader
 from rolltrace.policies.base import completion_of
 from rolltrace.trace.message import Message
 
@@ -50,13 +50,34 @@ def check_builder(bench: Bench, builder: Any) -> None:
                 f"`{name}` of `{type(builder).__name__}` {what}",
                 f"set the builder's `{name}` to {wanted}",
             )
+    _check_roles(bench, builder)
 
 
-def check_pickles(bench: Bench, builder: Any) -> Any:
-    """The builder after a round trip through pickle, or None."""
+def _check_roles(bench: Bench, builder: Any) -> None:
+    """Each seat is played in some role."""
+    seats = _attribute(builder, "seats")
+    for seat in range(seats if _is_count(seats) else 1):
+        try:
+            role = builder.role_of(seat)
+        except Exception as error:  # noqa: BLE001 - it may raise anything
+            what = f"raised {quote(error)}"
+        else:
+            if _is_name(role):
+                continue
+            what = f"gave {quote(role)}"
+        bench.report.add(
+            Rule.BUILDER,
+            f"`{type(builder).__name__}.role_of({seat})` {what}",
+            "let `role_of` name a role for every seat, such as `policy` or `opponent`",
+        )
+
+
+def check_pickles(bench: Bench, builder: Any) -> bytes | None:
+    """The builder as pickle holds it before anything is played, or None."""
     name = type(builder).__name__
     try:
-        copy = pickle.loads(pickle.dumps(builder))  # noqa: S301 - made a moment ago, from the caller's own object
+        pickled = pickle.dumps(builder)
+        copy = pickle.loads(pickled)  # noqa: S301 - made a moment ago, from the caller's own object
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything here
         bench.report.add(
             Rule.PICKLES,
@@ -73,26 +94,26 @@ def check_pickles(bench: Bench, builder: Any) -> Any:
             f"`{name}` came back from pickle with another {', '.join(changed) or 'type'}",
             "let `__getstate__`, `__setstate__` and `__reduce__`, where there are any, keep all fields",
         )
-    return copy
+    return pickled
 
 
-def check_grader(bench: Bench, builder: Any) -> None:
-    """A grader is one, and goes where the builder goes."""
-    grader = _attribute(builder, "grader")
-    if grader is None or grader is _MISSING:
-        return
-    if isinstance(grader, type) or not isinstance(grader, Grader):
-        bench.report.add(
-            Rule.GRADER, f"`grader` is {quote(grader)}", "set the builder's `grader` to an instance of a `Grader`"
-        )
-    try:
-        pickle.loads(pickle.dumps(grader))  # noqa: S301 - as above
-    except Exception as error:  # noqa: BLE001 - as above
-        bench.report.add(
-            Rule.GRADER,
-            f"`{type(grader).__name__}` did not come through pickle: {quote(error)}",
-            "define the grader's class at the top of a module, and let it hold only what pickles",
-        )
+def check_graders(bench: Bench, builder: Any) -> None:
+    """Graders are such, and go where the builder goes."""
+    for field, kind in (("grader", Grader), ("group_grader", GroupGrader)):
+        grader = _attribute(builder, field)
+        if grader is None or grader is _MISSING:
+            continue
+        if isinstance(grader, type) or not isinstance(grader, kind):
+            fix = f"set the builder's `{field}` to an instance of a `{kind.__name__}`"
+            bench.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` is {quote(grader)}", fix)
+        try:
+            pickle.loads(pickle.dumps(grader))  # noqa: S301 - as above
+        except Exception as error:  # noqa: BLE001 - as above
+            bench.report.add(
+                Rule.GRADER,
+                f"`{type(grader).__name__}` did not come through pickle: {quote(error)}",
+                "define the grader's class at the top of a module, and let it hold only what pickles",
+            )
 
 
 async def check_unstarted(bench: Bench, builder: Caller) -> None:

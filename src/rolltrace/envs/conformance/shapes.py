@@ -1,5 +1,6 @@
 """Whether what an environment returns has the types that the contract says."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,7 +77,17 @@ class Shapes:
                 f"{where} gave {_what(result.reward)} as `reward`",
                 "make `reward` a number, and put what is not one into `extra`",
             )
-        for field in _NUMBERS:
+        elif not is_finite(result.reward):
+            self._report.add(
+                Rule.NUMBERS,
+                f"{where} gave {_what(result.reward)} as `reward`",
+                "make `reward` a finite number: one that is not spoils the mean and the advantages of its whole group",
+            )
+        self.number_maps(result, where, _NUMBERS)
+
+    def number_maps(self, result: Any, where: str, fields: Sequence[str]) -> None:
+        """Report what is no number in the fields that are maps from name to number."""
+        for field in fields:
             held = getattr(result, field)
             if not isinstance(held, Mapping):
                 self._report.add(Rule.NUMBERS, f"{where} gave {_what(held)} as `{field}`", f"make `{field}` a dict")
@@ -131,6 +142,11 @@ def is_reward(value: Any) -> bool:
         return number is not None and float(number) is not None
     except OverflowError:
         return False
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number that fits a float, neither infinite nor NaN."""
+    return is_reward(value) and math.isfinite(float(as_number(value) or 0))
 
 
 def is_bool(value: Any) -> bool:

@@ -7,10 +7,12 @@ import msgspec
 
 from rolltrace.envs.base import Env, StepResult
 from rolltrace.envs.conformance.answers import Style
+from rolltrace.envs.conformance.awaiting import CancelPoint
 from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.caller import CallOutcome, CancelPoint
+from rolltrace.envs.conformance.caller import CallOutcome
 from rolltrace.envs.conformance.misuse import check_misuse
 from rolltrace.envs.conformance.report import Rule, quote
+from rolltrace.envs.conformance.settled import settled
 from rolltrace.envs.conformance.shapes import Seen, is_bool
 from rolltrace.envs.message_env import MessageEnvAdapter
 from rolltrace.policies.base import Completion
@@ -19,15 +21,20 @@ from rolltrace.trace.freeform import plain_value
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.numbers import as_number
 
+COMPARED = ("reward_data", "env_state", "extra", "metrics", "stop_reason")
+"""What an env tells about a step that must be the same in two plays; logs may name whatever they like."""
+
 
 class Event(msgspec.Struct, frozen=True):
-    """What a policy learns from one call, for comparing plays."""
+    """What came of one call, for comparing plays."""
 
     call: str
     observation: Seen | None = None
     reward: Any = None
     done: Any = None
     raised: str | None = None
+    told: dict[str, Any] = {}
+    """By the names of `COMPARED`."""
 
 
 class TestedEnv:
@@ -35,12 +42,14 @@ class TestedEnv:
 
     def __init__(self, env: Env, bench: Bench, where: str = "", point: CancelPoint | None = None) -> None:
         self._before = bench.running()
-        self.player = bench.player(env)
+        self.player = bench.player(env, asks=True)
         self.events: list[Event] = []
         self.done = False
         """Whether the env said so."""
         self.cut = False
         """Whether the play was ended before the env said that it is done."""
+        self.stop_reason: str | None = None
+        """What the env called the end."""
         self.prompt: tuple[Message, ...] = ()
         self.tools: tuple[ToolSpec, ...] = ()
         self._first: tuple[Message, ...] = ()
@@ -49,7 +58,7 @@ class TestedEnv:
         self._point = point
         self._last: Completion | None = None
         self._kept: list[tuple[str, Any, Any]] = []
-        self._turns: list[tuple[Message, StepResult, Seen | None]] = []
+        self._turns: list[tuple[Completion, StepResult, Seen | None]] = []
 
     async def play(self, style: Style) -> bool:
         """Play for as many turns as the check allows; whether the env said that it is done."""
@@ -93,22 +102,28 @@ class TestedEnv:
             seen = self._bench.shapes.observation(result.observation, self._name(turn))
         number = as_number(result.reward)
         reward = type(result.reward).__name__ if number is None else plain_value(number, "", [])
-        self.events.append(Event(turn, seen, reward, bool(result.done)))
+        told = {field: settled(getattr(result, field)) for field in COMPARED}
+        self.events.append(Event(turn, seen, reward, bool(result.done), told=told))
         # What is not a bool says nothing: the play ends there, and nothing is made of it.
         self.done = is_bool(result.done) and bool(result.done)
+        self.stop_reason = result.stop_reason
         self.cut = self.cut or not is_bool(result.done)
-        self._turns.append((completion.message, result, seen))
+        self._turns.append((completion, result, seen))
         if seen is not None:
             self._show(seen, completion.message, turn)
         return not self.done and not self.cut and seen is not None
 
     def write(self, draft: Draft) -> None:
         """Tell the play to a draft, as a runner does."""
-        draft.extend(self._first)
-        for response, result, seen in self._turns:
+        self.write_start(draft)
+        draft.calls.extend([] if self.player.part is None else self.player.part.calls)
+        for completion, result, seen in self._turns:
             draft.send()
             draft.step(
-                response,
+                completion.message,
+                termination=completion.termination,
+                parse_error=completion.parse_error,
+                raw=completion.raw,
                 reward=as_number(result.reward) or 0.0,
                 reward_data=result.reward_data,
                 env_state=result.env_state,
@@ -121,6 +136,10 @@ class TestedEnv:
             elif seen is not None:
                 draft.extend(seen.messages)
 
+    def write_start(self, draft: Draft) -> None:
+        """Tell a draft no more than what the first prompt was."""
+        draft.extend(self._first)
+
     async def check_step_after_done(self) -> None:
         """A further step must be a clear error."""
         if self.done and self._last is not None:
@@ -131,6 +150,7 @@ class TestedEnv:
         """Close the env twice, and see whether anything that it returned has changed."""
         name = f"`{type(self.player.target).__name__}.close`"
         first = await self.player.call("close")
+        self._bench.stalls.note(f"{name} {when}", "close", first.held)
         fix = f"let `close` work {when}: give back only what there is"
         self._bench.raised(Rule.CLOSE, f"{name} {when}", first, fix)
         if first.returned:
@@ -144,6 +164,8 @@ class TestedEnv:
                     f"from {quote(snapshot)} to {quote(now)}",
                     "return copies, such as `list(self.history)` or `dict(self.state)`, of whatever is changed later",
                 )
+        if self.player.part is not None:
+            self.player.part.over = True
         await self.player.stop()
 
     async def check_nothing_running(self, when: str) -> None:
@@ -153,13 +175,19 @@ class TestedEnv:
 
     async def _call(self, method: str, *arguments: Any) -> CallOutcome | None:
         """The outcome where there is a value to go on with."""
+        part, asked = self.player.part, 0
+        if part is not None:
+            part.step, asked = max(0, len(self.events) - 1), len(part.calls)
         outcome = await self.player.call(method, *arguments, point=self._point)
         if self._point is not None and self._point.fired:
             self._check_cancelled(method, outcome)
             return None
         if outcome.returned:
+            self._bench.stalls.note(self._name(f"`{method}` at turn {len(self._turns)}"), method, outcome.held)
             return outcome
-        if not (outcome.cancelled and self.cut):
+        if part is not None and part.blames_answers(outcome.error, asked, method):
+            self.events.append(Event(method, raised=type(outcome.error).__name__))
+        elif not (outcome.cancelled and self.cut):
             self._bench.raised(
                 Rule.PLAYS,
                 self._name(method),

@@ -1,0 +1,66 @@
+"""Who answers when an environment or a grader asks others during a check."""
+
+import asyncio
+from collections.abc import Mapping
+
+from rolltrace.envs.conformance.report import Report, Rule, quote
+from rolltrace.errors import RolltraceError
+from rolltrace.policies.asking import Asker
+from rolltrace.policies.base import Policy
+from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.roles import Roles
+from rolltrace.trace.rollout import Call
+
+_TURNS_OF_THE_LOOP = 2
+"""How long an answer takes to a question that is asked in a task of its own; while no method runs, it does not come."""
+
+
+def roles_of(given: Mapping[str, Policy] | None) -> Roles:
+    """The caller's policies in their roles; a scripted one, which answers from the prompt alone, in all others."""
+    return Roles(Noisy(correct=1.0), dict(given or {}))
+
+
+class Part:
+    """What one env or grader asks of others, from its start to its end."""
+
+    def __init__(self, roles: Roles, owner: str, report: Report) -> None:
+        self.calls: list[Call] = []
+        self.step: int | None = None
+        self.over = False
+        """Whether the record that the calls belong to would have been written by now."""
+        self.active = False
+        """Whether a method is under way, which may be waiting for an answer."""
+        self.task: asyncio.Task[None] | None = None
+        """The task in which the methods run."""
+        self._owner = owner
+        self._report = report
+        self.asker = Asker(roles, self.calls, step=lambda: self.step, enter=self._enter)
+
+    def blames_answers(self, error: object, asked_before: int, method: str) -> bool:
+        """Report a failure that says only that what others answered is of no use; whether it was one."""
+        asked = self.calls[asked_before:]
+        if not asked or not isinstance(error, RolltraceError):
+            return False
+        role = asked[-1].role
+        self._report.add(
+            Rule.ANSWERS,
+            f"`{self._owner}.{method}` could not use what the role {role!r} answered: {quote(error)}",
+            f"pass `roles={{{role!r}: …}}` to the check, a policy that answers as `{self._owner}` expects",
+        )
+        return True
+
+    async def _enter(self) -> None:
+        """Let an answer take time, so that whoever asks can be cancelled meanwhile, and forgotten answers come late."""
+        role = self.calls[-1].role
+        await asyncio.sleep(0)
+        if asyncio.current_task() is not self.task:
+            waited = 0
+            while waited < _TURNS_OF_THE_LOOP and not self.over:
+                await asyncio.sleep(0)
+                waited += self.active
+        if self.over:
+            self._report.add(
+                Rule.ROLES,
+                f"`{self._owner}` asked for the role {role!r}, and was over before the answer came",
+                "await every `ask` before `step`, `close` or the grade returns: no record holds a later answer",
+            )

@@ -1,0 +1,111 @@
+"""The tasks of the reasoning-gym package: generated without end, each scored by its own scorer."""
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from rolltrace.envs.problem import FORMAT_COEF, ProblemGroup
+from rolltrace.envs.reasoning_gym_worker import all_names, check_config, make_entry, prepare, score_answer
+from rolltrace.envs.tasks import Tasks
+from rolltrace.errors import EnvError, GraderError, InputError
+from rolltrace.graders.answers import extract_answer, extract_tagged
+from rolltrace.graders.worker import ask_worker, call_worker
+from rolltrace.seeds import derive_seed
+
+INSTRUCTION = "Think it through, then write your final answer, and nothing else, between <answer> and </answer>."
+SCORING_SECONDS = 5.0
+GENERATING_SECONDS = 120.0
+_SEEDS = 2**31
+"""The package hands seeds to numpy, which takes 32 bits."""
+
+
+class ReasoningGymTasks(Tasks):
+    """One generated task of reasoning-gym, such as leg_counting; other arguments are those of its configuration."""
+
+    def __init__(
+        self,
+        name: str,
+        format_coef: float = FORMAT_COEF,
+        system: str | None = None,
+        instruction: str = INSTRUCTION,
+        **config: Any,
+    ) -> None:
+        if importlib.util.find_spec("reasoning_gym") is None:
+            raise InputError(f"reasoning_gym:{name} needs reasoning-gym: pip install 'rolltrace[reasoning-gym]'.")
+        self.name = name
+        self.env = f"reasoning_gym:{name}"
+        self.format_coef = format_coef
+        self.system = system
+        self.instruction = instruction
+        self.config = config
+        self._generate(check_config, name, config)
+
+    @staticmethod
+    def names() -> list[str]:
+        """All tasks of the package that is installed."""
+        known: list[str] = call_worker(all_names, seconds=GENERATING_SECONDS, prepare=prepare)
+        return known
+
+    def builder(self, number: int, *, episodes: int, seed: int) -> ProblemGroup:
+        """The group that plays entry `number` of the seed, which is generated here."""
+        task_seed = derive_seed("reasoning_gym", self.name, seed, number) % _SEEDS
+        made = self._generate(make_entry, self.name, self.config, task_seed)
+        return ProblemGroup(
+            env=self.env,
+            task=f"{self.name}-seed{seed}-{number}",
+            question="\n\n".join(filter(None, (made["question"].strip(), self.instruction))),
+            reference=made["answer"],
+            check=OwnScorer(self.name, self.config, made["entry"]),
+            extract=answer_in,
+            format_check=in_tags,
+            system=self.system,
+            format_coef=self.format_coef,
+            tags=("reasoning_gym", made["category"]),
+            episodes=episodes,
+            env_args={
+                **self.config,
+                "format_coef": self.format_coef,
+                "system": self.system,
+                "instruction": self.instruction,
+            },
+            task_data={
+                "number": number,
+                "question": made["question"],
+                "answer": made["answer"],
+                "category": made["category"],
+                "difficulty": made["metadata"].get("difficulty"),
+                "metadata": made["metadata"],
+            },
+            seed=task_seed,
+        )
+
+    def _generate(self, function: Any, *args: Any) -> Any:
+        try:
+            return call_worker(function, *args, seconds=GENERATING_SECONDS, prepare=prepare)
+        except GraderError as error:
+            raise EnvError(f"{self.env} could not be generated: {error}") from error
+
+
+@dataclass(frozen=True)
+class OwnScorer:
+    """The check that asks the scorer of the task itself, in another process: it is foreign code on hostile text."""
+
+    name: str
+    config: dict[str, Any]
+    entry: str
+    """As the other process wrote it; only that one reads it."""
+
+    async def __call__(self, answer: str, reference: str) -> float:
+        """The score as the package has it, whatever the reference is."""
+        args = (self.name, self.config, self.entry, answer)
+        return float(await ask_worker(score_answer, *args, seconds=SCORING_SECONDS, prepare=prepare))
+
+
+def answer_in(reply: str) -> str | None:
+    r"""The answer in its tags; without them, that of an `Answer:` line or a `\boxed{}`."""
+    return extract_tagged(reply) or extract_answer(reply)
+
+
+def in_tags(reply: str) -> float:
+    """1.0 where there is an answer in the tags that were asked for."""
+    return float(extract_tagged(reply) is not None)

@@ -1,0 +1,96 @@
+"""What is done with the reasoning-gym package in a worker process: configure, generate, score."""
+
+import base64
+import dataclasses
+import functools
+import importlib
+import pickle
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rolltrace.arguments import bind_arguments
+from rolltrace.errors import InputError, UnknownNameError
+from rolltrace.graders.fence import fence_package, fence_sympy
+
+_OURS = ("seed", "size")
+"""What a task's configuration has, and a run decides."""
+_NOT_A_NUMBER = re.compile(r"[-+*().\deij\s]*nan[-+*().\deijna\s]*", re.IGNORECASE)
+
+
+@functools.cache
+def prepare() -> None:
+    """Import the package, and see to it that answers which it evaluates are no programs."""
+    importlib.import_module("reasoning_gym")
+    fence_package("reasoning_gym")
+    fence_sympy()
+
+
+def all_names() -> list[str]:
+    """The names of all tasks."""
+    return sorted(importlib.import_module("reasoning_gym.factory").DATASETS)
+
+
+def check_config(name: str, args: Mapping[str, Any]) -> None:
+    """Refuse a name or arguments with which there is no task."""
+    _configured(name, args, seed=0)
+
+
+def make_entry(name: str, args: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """The entry of a seed: its text and data to be recorded, and itself to be scored with."""
+    random.seed(seed)  # a few tasks draw from the generators that all share
+    importlib.import_module("numpy").random.seed(seed)
+    dataset = _dataset(name, args, seed)
+    entry = dataset[0]
+    return {
+        "question": str(entry["question"]),
+        "answer": None if entry["answer"] is None else str(entry["answer"]),
+        "category": dataset.category,
+        "metadata": entry.get("metadata") or {},
+        "entry": base64.b64encode(pickle.dumps(entry)).decode(),
+    }
+
+
+def score_answer(name: str, args: Mapping[str, Any], entry: str, answer: str) -> float:
+    """What the task's own scorer says of the answer."""
+    dataset = _scoring_dataset(name, pickle.dumps(args))
+    own_copy = pickle.loads(base64.b64decode(entry))  # noqa: S301 - written by `make_entry`
+    if _NOT_A_NUMBER.fullmatch(answer):  # it is at no distance from anything, which some scorers take for right
+        raise ValueError("Expected an answer, got NaN.")
+    return float(dataset.score_answer(answer, own_copy))
+
+
+@functools.lru_cache(maxsize=32)
+def _scoring_dataset(name: str, args: bytes) -> Any:
+    """Scorers look at the configuration and not at the seed, so that one serves all entries."""
+    return _dataset(name, pickle.loads(args), seed=0)  # noqa: S301 - written one call above
+
+
+def _dataset(name: str, args: Mapping[str, Any], seed: int) -> Any:
+    dataset_class, config = _configured(name, args, seed)
+    return dataset_class(config)
+
+
+def _configured(name: str, args: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
+    """The task's class and its configuration."""
+    datasets = importlib.import_module("reasoning_gym.factory").DATASETS
+    if name not in datasets:
+        raise UnknownNameError.among("reasoning_gym task", name, datasets)
+    dataset_class, config_class = datasets[name]
+    what = f"reasoning_gym:{name}"
+    for ours in _OURS:
+        if ours in args:
+            raise InputError(f"Expected no argument {ours!r} of {what}: the run's seed and groups decide it.")
+    known = [field.name for field in dataclasses.fields(config_class) if field.name not in _OURS]
+    unknown = [given for given in args if given not in known]
+    if unknown:
+        raise UnknownNameError.among(f"argument of {what}", unknown[0], known)
+    bound = bind_arguments(config_class, args, what)
+    try:
+        config = config_class(**bound, seed=seed, size=1)
+        if hasattr(config, "validate"):
+            config.validate()
+    except (AssertionError, TypeError, ValueError) as error:
+        raise InputError(f"Expected arguments with which {what} can be made, got {dict(args)}: {error}") from error
+    return dataset_class, config

@@ -1,0 +1,137 @@
+"""Scores a group by a tournament: its members are compared in pairs, and each gets the mean of its matchups."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltrace.cancellation import is_failure
+from rolltrace.errors import GraderError, InputError
+from rolltrace.graders.base import GroupGrade, GroupGrader
+from rolltrace.graders.form import FormatCheck, form_of
+from rolltrace.graders.judge import FunctionJudge, Judge, PolicyJudge, Preference, checked_score
+from rolltrace.graders.story import shared_prompt
+from rolltrace.graders.tournament import Matchup, Pattern, Side, Table, pairings, pattern_of
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.outcome import Layer, Status
+from rolltrace.trace.rollout import Grade, Rollout
+
+CHUNK = 4
+FORMAT_COEF = 1.0
+"""What a badly formed last response costs: as much as there is between a tie and losing every matchup."""
+
+_LONGEST_ERROR = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceGrader(GroupGrader):
+    """The reward is `preference + format_coef * (format − 1)`; `preference` is the mean score of its own matchups.
+
+    Members that failed take no part and get no grade. One that was played to an end but never answered has nothing to
+    compare: it meets nobody, like the only member of a chunk, so its preference is 0, and its format is 0.
+    A matchup that nobody could judge counts for neither side, and a member with no other kind cannot be graded.
+    """
+
+    judge: Judge | Preference = field(default_factory=PolicyJudge)
+    """Who compares: a function will do."""
+    pattern: Pattern = Pattern.BOTH_WAYS
+    chunk: int = CHUNK
+    """The members, in the order of their indexes, meet in chunks of so many."""
+    format_coef: float = FORMAT_COEF
+    format_check: FormatCheck | None = None
+    """Scores the form of a last response that ended by itself; None: its form is right."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pattern", pattern_of(self.pattern))
+        if self.chunk < 2:
+            raise InputError(f"Expected chunks of 2 or more for a tournament, got {self.chunk}: nobody would meet.")
+        if not math.isfinite(self.format_coef):
+            raise InputError(f"Expected a finite format_coef, got {self.format_coef}.")
+        if not isinstance(self.judge, Judge):
+            object.__setattr__(self, "judge", FunctionJudge(self.judge))
+
+    async def grade_group(self, rollouts: Sequence[Rollout]) -> GroupGrade:
+        """A grade for each member that was played to an end, and the matrix of the tournament."""
+        finished = sorted((one for one in rollouts if one.status is Status.OK), key=lambda one: one.index)
+        entrants = [rollout for rollout in finished if rollout.steps]
+        table = await self._play(entrants)
+        ids = [rollout.id for rollout in entrants]
+        sides = dict(zip(ids, table.sides(), strict=True))
+        agreements = dict(zip(ids, table.agreements(), strict=True))
+        return GroupGrade(
+            {one.id: self._grade(one, sides.get(one.id, []), ids, agreements.get(one.id)) for one in finished},
+            _numbers_of(table),
+            {"pattern": self.pattern, "chunk": self.chunk, "ids": ids, "matrix": table.matrix()},
+        )
+
+    async def _play(self, entrants: Sequence[Rollout]) -> Table:
+        """All matchups at once; whoever asks a policy waits for a place among the requests in flight."""
+        pairs = pairings(len(entrants), self.pattern, self.chunk)
+        async with asyncio.TaskGroup() as tasks:
+            played = [
+                tasks.create_task(self._meet(entrants, first, second), name=f"matchup {first}-{second}")
+                for first, second in pairs
+            ]
+        return Table(len(entrants), tuple(task.result() for task in played))
+
+    async def _meet(self, entrants: Sequence[Rollout], first: int, second: int) -> Matchup:
+        one, other = entrants[first], entrants[second]
+        judge: Any = self.judge
+        try:
+            score = checked_score(await judge.compare(shared_prompt(one, other), one, other), type(judge).__name__)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            failure = failure_of(Layer.GRADER, error)
+            return Matchup(first, second, error=f"{failure.type}: {failure.message}"[:_LONGEST_ERROR])
+        return Matchup(first, second, score)
+
+    def _grade(
+        self, rollout: Rollout, sides: Sequence[Side], ids: Sequence[str], agreement: float | None
+    ) -> Grade | GraderError:
+        scores = [side.score for side in sides if side.score is not None]
+        if sides and not scores:
+            return GraderError(
+                f"None of the {len(sides)} matchups of rollout {rollout.id} could be judged; "
+                f"the first failed with {sides[0].error}"
+            )
+        try:
+            form = form_of(rollout, self.format_check)
+        except Exception as error:  # noqa: BLE001 - a user's check may raise anything, and the others keep their grades
+            failure = failure_of(Layer.GRADER, error)
+            return GraderError(f"The format check failed on rollout {rollout.id}: {failure.type}: {failure.message}")
+        preference = math.fsum(scores) / len(scores) if scores else 0.0
+        numbers = {
+            "preference": preference,
+            "format": form,
+            "matchups": len(sides),
+            "failed_matchups": len(sides) - len(scores),
+            "wins": sum(score > 0 for score in scores),
+            "losses": sum(score < 0 for score in scores),
+            "ties": sum(score == 0 for score in scores),
+        }
+        if agreement is not None:
+            numbers["agreement"] = agreement
+        return Grade(
+            preference + self.format_coef * (form - 1),
+            numbers,
+            {"matchups": [_matchup_of(side, ids) for side in sides]},
+        )
+
+
+def _matchup_of(side: Side, ids: Sequence[str]) -> dict[str, Any]:
+    """A matchup as a rollout's record shows it."""
+    shown = {"opponent": ids[side.opponent], "side": side.side, "score": side.score}
+    return shown if side.error is None else {**shown, "error": side.error}
+
+
+def _numbers_of(table: Table) -> dict[str, float]:
+    """What there is to say of the judge: how often it failed, and whether the order of two answers sways it."""
+    numbers = {
+        "matchups": len(table.matchups),
+        "failed_matchups": sum(matchup.score is None for matchup in table.matchups),
+        "agreement": table.agreement(),
+        "first_side": table.first_side(),
+    }
+    return {name: value for name, value in numbers.items() if value is not None}

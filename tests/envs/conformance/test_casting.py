@@ -1,0 +1,208 @@
+"""Environments and graders that ask others, as the check plays them."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from rolltrace.envs.base import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
+from rolltrace.envs.check import check_env
+from rolltrace.envs.conformance.awaiting import CancelPoint
+from rolltrace.envs.conformance.caller import Caller, Patience
+from rolltrace.envs.conformance.casting import Part, roles_of
+from rolltrace.envs.conformance.report import Report
+from rolltrace.errors import GraderError, InputError, PolicyError
+from rolltrace.graders.base import Grader, GroupGrader
+from rolltrace.policies.asking import ask
+from rolltrace.policies.scripted import Scripted
+from rolltrace.trace.message import Message
+
+ASKED = []
+
+
+def question(text):
+    return [Message("user", text)]
+
+
+class Asking(Env):
+    """Asks a referee about each of two turns."""
+
+    def __init__(self):
+        self.life = SingleUse()
+        self.turns = 0
+
+    async def initial_observation(self):
+        self.life.start()
+        return Observation(question("Your move?"))
+
+    async def step(self, completion):
+        self.life.expect_play()
+        self.turns += 1
+        reward = await self.judged(completion.message.content)
+        if self.turns == 2:
+            self.life.end()
+        return StepResult(reward, self.turns == 2, Observation(question(f"Move {self.turns}.")))
+
+    async def judged(self, move):
+        reply = await ask("referee", question(f"What is {self.turns} + 1?"))
+        return float(len(reply.message.content))
+
+
+@dataclass
+class Group(EnvGroupBuilder):
+    kind: type = Asking
+    grader: Grader | None = None
+    group_grader: GroupGrader | None = None
+    env: str = "asking"
+    task: str = "one"
+    episodes: int = 3
+
+    async def make_episode(self, number):
+        return [self.kind()]
+
+
+class InParallel(Asking):
+    async def judged(self, move):
+        replies = await asyncio.gather(*[ask("referee", question(f"What is {n} + 1?")) for n in range(3)])
+        return float(sum(len(reply.message.content) for reply in replies))
+
+
+class AwaitsLater(Asking):
+    """Asks in the first turn, in a task, and awaits the answer in the second."""
+
+    async def judged(self, move):
+        if self.turns == 1:
+            self.opinion = asyncio.create_task(ask("referee", question("What is 1 + 1?")))
+            return 0.0
+        return float(len((await self.opinion).message.content))
+
+    async def close(self):
+        if hasattr(self, "opinion"):
+            self.opinion.cancel()
+            await asyncio.wait([self.opinion])
+
+
+class Swallows(Asking):
+    """Takes a cancellation for an answer that did not come."""
+
+    async def judged(self, move):
+        try:
+            await ask("referee", question("Good?"))
+        except asyncio.CancelledError:
+            return 0.0
+        return 1.0
+
+
+class Marks(Grader):
+    """Asks for a mark, and reads nothing but a digit."""
+
+    async def grade(self, rollout):
+        reply = await ask("grader", question("A mark from 0 to 9?"))
+        ASKED.append((rollout.id, reply.message.content))
+        if not reply.message.content.isdigit():
+            raise GraderError(f"Expected a digit, got {reply.message.content!r}.")
+        return Grade(float(reply.message.content))
+
+
+class CarelessMarks(Grader):
+    async def grade(self, rollout):
+        return Grade(float((await ask("grader", question("A mark?"))).message.content))
+
+
+class MarksAll(GroupGrader):
+    async def grade_group(self, rollouts):
+        marks = await asyncio.gather(*[ask("grader", question("A mark?")) for _ in rollouts])
+        return {one.id: Grade(float(mark.message.content)) for one, mark in zip(rollouts, marks, strict=True)}
+
+
+class ForgetsTheAnswer(Grader):
+    async def grade(self, rollout):
+        self.__class__.task = asyncio.create_task(ask("grader", question("A mark?")))
+        return Grade(1.0)
+
+
+def only(builder, **arguments):
+    """The one violation that there must be."""
+    found = check_env(builder, **arguments)
+    assert len(found) == 1, "\n".join(map(str, found)) or "nothing was found"
+    return found[0]
+
+
+@pytest.fixture(autouse=True)
+def asked():
+    ASKED.clear()
+
+
+class AsksTwice:
+    async def ask(self):
+        for _ in range(2):
+            await ask("referee", question("Good?"))
+
+
+async def test_a_question_is_one_place_to_be_cancelled_at():
+    """The places that are tried are few: an answer must not use them up."""
+    report = Report()
+    caller = Caller(AsksTwice(), report, Patience(5.0), Part(roles_of(None), "AsksTwice", report))
+    point = CancelPoint(3)
+    assert (await caller.call("ask", point=point)).returned
+    assert point.reached == 2
+    await caller.stop()
+
+
+@pytest.mark.parametrize("kind", [Asking, InParallel, AwaitsLater])
+def test_environments_may_ask_in_a_check(kind):
+    """Somebody answers every role, from the prompt alone, so that two plays are the same."""
+    assert [str(found) for found in check_env(Group(kind))] == []
+
+
+def test_the_callers_policies_play_their_roles():
+    """A grader hears the policy that the caller gave for its role."""
+    roles = {"grader": Scripted(lambda request: "7")}
+    assert check_env(Group(grader=Marks()), roles=roles) == []
+    assert {mark for _, mark in ASKED} == {"7"}
+    assert check_env(Group(group_grader=MarksAll()), roles=roles) == []
+
+
+def test_answers_of_no_use_are_the_checks_and_not_the_graders():
+    """A grader that says clearly that it cannot read an answer does right; the caller is told to pass another."""
+    violation = only(Group(grader=Marks()), roles={"grader": Scripted(lambda request: "splendid")})
+    assert violation.rule == "answers"
+    assert violation.message == (
+        "`Marks.grade` could not use what the role 'grader' answered: "
+        "GraderError(\"Expected a digit, got 'splendid'.\")"
+    )
+    assert violation.fix == "pass `roles={'grader': …}` to the check, a policy that answers as `Marks` expects"
+
+
+def test_a_grader_that_trips_over_an_answer_is_at_fault():
+    """What it raises then must be an error that says so."""
+    violation = only(Group(grader=CarelessMarks()), roles={"grader": Scripted(lambda request: "splendid")})
+    assert violation.rule == "grader"
+    assert violation.message.startswith("`CarelessMarks.grade` raised ValueError(")
+
+
+def test_an_answerer_that_fails_is_told_as_such():
+    """A role that cannot be played is no fault of the environment."""
+    violation = only(Group(), roles={"referee": Scripted(lambda request: PolicyError("the server is gone"))})
+    assert violation.rule == "answers"
+    assert "`Asking.step` could not use what the role 'referee' answered: RoleError(" in violation.message
+    assert "the server is gone" in violation.message
+
+
+def test_whoever_asks_can_be_cancelled_while_waiting():
+    """An answer takes time, and a cancellation meanwhile must come out."""
+    assert only(Group(Swallows)).rule == "cancellation"
+
+
+def test_a_grader_must_await_what_it_asks():
+    """An answer that comes after the grade is in no record."""
+    violation = only(Group(grader=ForgetsTheAnswer()))
+    assert violation.rule == "roles"
+    assert violation.message == ("`ForgetsTheAnswer` asked for the role 'grader', and was over before the answer came")
+
+
+@pytest.mark.parametrize("roles", [{"policy": Scripted(["a"])}, {"grader": "scripted:noisy"}])
+def test_roles_that_are_none_are_the_callers_mistake(roles):
+    """The policy itself is no role to give, and a name is no policy."""
+    with pytest.raises((InputError, PolicyError), match="Expected"):
+        check_env(Group(), roles=roles)

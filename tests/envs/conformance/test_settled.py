@@ -1,0 +1,19 @@
+from rolltrace.envs.conformance.settled import difference, settled
+
+
+def test_measured_times_are_left_out():
+    """How long something took, or when it was, differs from play to play and says nothing."""
+    told = {"calls": [{"name": "add", "seconds": 0.1}], "tool_seconds": 3, "started_at": "now", "lattice": 1}
+    assert settled(told) == {"calls": [{"name": "add"}], "lattice": 1}
+
+
+def test_values_that_are_not_equal_to_themselves_are_the_same():
+    """A NaN in two plays is no difference."""
+    assert difference(settled({"a": float("nan")}), settled({"a": float("nan")})) is None
+
+
+def test_the_first_difference_is_found_where_it_is():
+    """Whoever reads it need not compare two long values."""
+    assert difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == ("['b']['c']", 2, 3)
+    assert difference({"a": 1}, {}) == ("['a']", 1, None)
+    assert difference([1], [2]) == ("", [1], [2])

@@ -1,0 +1,50 @@
+"""Every environment that comes with the package keeps its own contract."""
+
+import pytest
+
+from rolltrace.envs.check import check_env
+from rolltrace.envs.registry import BUILT_IN, load_env
+
+REASONING_GYM = ("leg_counting", "syllogism", "mini_sudoku")
+GAMES = {
+    "TicTacToe-v0": ({}, 2),
+    "ConnectFour-v0": ({"play_as": 1}, 1),
+    "KuhnPoker-v0": ({}, 2),
+    "LiarsDice-v0": ({"players": 4}, 4),
+    "ThreePlayerTicTacToe-v0": ({}, 3),
+}
+"""Board, cards and hidden information, an opponent who is asked, and more than two seats. And the seats."""
+
+
+def violations(tasks, **arguments):
+    """What is wrong with a task of an environment."""
+    return [str(found) for found in check_env(tasks.builder(1, episodes=3, seed=11), **arguments)]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_built_in_environment_conforms(name):
+    """It passes with its defaults, as `rolltrace run` plays it."""
+    assert violations(load_env(name, {})) == []
+
+
+def test_no_built_in_environment_is_missing():
+    """The list that is checked has all the names that the command line promises."""
+    promised = "arithmetic problems prompts rubric preference calculator guess_number twenty_questions"
+    assert set(promised.split()) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", REASONING_GYM)
+def test_a_task_of_reasoning_gym_conforms(name):
+    """The family's members are one-prompt environments like any other."""
+    pytest.importorskip("reasoning_gym")
+    assert violations(load_env(f"reasoning_gym:{name}", {})) == []
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_a_game_of_textarena_conforms(name):
+    """Seats that wait for each other can be cancelled, closed and played again at every point."""
+    pytest.importorskip("textarena")
+    args, seats = GAMES[name]
+    tasks = load_env(f"textarena:{name}", args)
+    assert tasks.builder(0, episodes=1, seed=0).seats == seats
+    assert violations(tasks, turns=3) == []

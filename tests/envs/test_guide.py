@@ -1,0 +1,79 @@
+"""The guide to writing an environment, followed to the letter by somebody who has nothing else."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "write-an-environment.md"
+TEXT = GUIDE.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+PROGRAMS = {"rolltrace": ["-m", "rolltrace"], "python": []}
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """Each command of the guide, what the guide says that it prints, and what it does, in the guide's order."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    followed = []
+    for language, block in BLOCKS:
+        if language == "python":
+            write(folder, block)
+            continue
+        assert language == "console", f"the guide has a block of {language}, which nobody tries out"
+        for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
+            followed.append((command, shown, run(folder, command)))
+    return followed
+
+
+def write(folder, block):
+    """Add the block to the file that its first line names."""
+    name = re.match(r"# (\w+\.py)\n", block)[1]
+    with (folder / name).open("a", encoding="utf-8") as file:
+        file.write(block)
+
+
+def run(folder, command):
+    """What a command prints."""
+    program, *words = shlex.split(command)
+    line = [sys.executable, *PROGRAMS[program], *words]
+    environment = {**os.environ, "PYTHONUTF8": "1", "COLUMNS": "120"}
+    ran = subprocess.run(line, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert ran.returncode == 0, (command, ran.stderr)
+    return ran.stdout
+
+
+def pattern(shown):
+    """What the guide shows as an expression: a line of dots is any lines, dots at a line's end are any rest of it."""
+    lines = []
+    for line in shown.splitlines():
+        if line == "…":
+            lines.append(r"(?:.*\n)*?")
+        else:
+            lines.append(re.escape(line).replace("…", ".*") + r" *\n")
+    return "".join(lines)
+
+
+def test_the_guide_does_what_it_says(followed):
+    """Every command succeeds and prints what is shown, to the last line."""
+    assert len(followed) == 7
+    for command, shown, printed in followed:
+        assert re.fullmatch(pattern(shown), printed), (command, printed)
+
+
+def test_the_guide_is_short():
+    """From nothing to an environment with a tool and a grader in under 60 lines of Python, blank ones not counted."""
+    lines = [line for language, block in BLOCKS if language == "python" for line in block.splitlines() if line.strip()]
+    assert len(lines) < 60
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_guide_leads_on():
+    """What it links to exists."""
+    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    assert links
+    assert all((GUIDE.parent / link).is_file() for link in links)

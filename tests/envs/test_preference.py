@@ -1,0 +1,247 @@
+import json
+import pickle
+
+import pytest
+
+from rolltrace.envs.check import check_env
+from rolltrace.envs.own import as_tasks
+from rolltrace.envs.preference import PreferenceTasks
+from rolltrace.envs.tasks import Tasks
+from rolltrace.errors import ContextOverflowError, DataError, InputError, UnknownNameError
+from rolltrace.graders.judge import PolicyJudge
+from rolltrace.graders.preference import PreferenceGrader
+from rolltrace.policies.scripted import Scripted
+from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.trace.message import Message, Sampling
+from rolltrace.trace.outcome import Termination
+from stage import GradedStage, Stage, never, said
+
+
+def write(tmp_path, *rows):
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def judge(request):
+    """Prefers the answer that says it is good, by how often it does."""
+    a, b = (part.count("good") for part in request.messages[1].content.partition("<answer A ")[2].split("<answer B "))
+    return f"Preference: {max(-1, min(1, (a - b) / 4))}"
+
+
+async def play(builder, answers, **settings):
+    """The rollouts in order, the reward of each, and the score about the group."""
+    sink = MemorySink()
+
+    def answer(request):
+        said = answers[request.identity.index]
+        said = said[request.step] if isinstance(said, list) else said
+        return said(request) if callable(said) else said
+
+    runner = Runner(Scripted(answer), roles={"grader": Scripted(judge, name="judge")}, sink=sink, **settings)
+    async for _ in runner.play([builder]):
+        pass
+    rollouts = sorted(sink.rollouts, key=lambda rollout: rollout.index)
+    rewards = {score.rollout: score for score in sink.scores if score.name == "reward"}
+    group = next((score for score in sink.scores if score.name == "group_grade"), None)
+    return rollouts, [rewards.get(rollout.id) for rollout in rollouts], group
+
+
+def test_the_shipped_prompts_are_varied():
+    """Without a file there are enough prompts, all different, some of them conversations."""
+    tasks = PreferenceTasks()
+    builders = [tasks.builder(number, episodes=2, seed=0) for number in range(tasks.count)]
+    assert len(builders) >= 24
+    assert len({builder.task for builder in builders}) == len(builders)
+    assert len({builder.messages for builder in builders}) == len(builders)
+    assert {len(builder.messages) for builder in builders} == {1, 2, 3}
+    assert len({builder.task_data["kind"] for builder in builders}) >= 5
+
+
+async def test_a_group_by_hand():
+    """Answers 0 to 2 say good so many times: mean of their matchups, one quarter for each good more."""
+    builder = PreferenceTasks().builder(0, episodes=3, seed=0)
+    rollouts, scores, group = await play(builder, ["bad", "good", "good good"])
+    assert [score.value for score in scores] == pytest.approx([-0.375, 0.0, 0.375])
+    assert scores[0].data["reward_data"]["preference"] == pytest.approx(-0.375)
+    assert {one["opponent"] for one in scores[0].data["extra"]["matchups"]} == {rollouts[1].id, rollouts[2].id}
+    assert group.value == pytest.approx(0)
+    assert group.data["reward_data"]["agreement"] == 1.0
+    assert len(group.calls) == 6
+    for rollout in rollouts:
+        assert (rollout.env, rollout.stop_reason) == ("preference", "completed")
+        assert (rollout.reward, rollout.reward_so_far) == (None, 0.0)
+        assert rollout.steps[0].metrics == {"well_formed": 1.0}
+        assert rollout.env_args["chunk"] == 4
+        assert rollout.steps[0].trace.prompt == builder.messages
+
+
+async def test_every_way_out():
+    """Cut and malformed answers are compared and charged; failures are left out; who never answered is charged."""
+    answers = [
+        "good",
+        said("good good", Termination.LENGTH),
+        said("bad", Termination.MALFORMED),
+        ContextOverflowError("too long"),
+        ValueError("broken"),
+        lambda request: never(request),
+    ]
+    builder = PreferenceTasks(pattern="one_way").builder(0, episodes=6, seed=0)
+    rollouts, scores, _ = await play(builder, answers, limits=Limits(seconds=60))
+    assert [rollout.stop_reason for rollout in rollouts] == [
+        "completed", "max_tokens", "completed", "context_overflow", "error", "timeout",
+    ]  # fmt: skip
+    assert scores[4] is None
+    assert [score.value for score in scores[:3]] == pytest.approx([0.0, 0.375 - 1, -0.375 - 1])
+    assert scores[3].value == pytest.approx(-0.1 - 1)
+    assert scores[5].value == pytest.approx(-1)
+    assert scores[3].data["extra"] == {"matchups": []}
+
+
+async def test_a_file_of_ones_own(tmp_path):
+    """Prompts or messages; other keys go to the task's data, and no policy sees them."""
+    system = {"role": "system", "content": "Be brief."}
+    path = write(
+        tmp_path,
+        {"id": 7, "prompt": "Why?", "secret": "unseen"},
+        {"id": "talk", "messages": [system, {"role": "user", "content": "How?"}]},
+    )
+    tasks = PreferenceTasks(data=path)
+    first, second = (tasks.builder(number, episodes=2, seed=0) for number in range(2))
+    assert (first.task, first.messages, first.task_data) == ("7", (Message("user", "Why?"),), {"secret": "unseen"})
+    assert second.messages == (Message("system", "Be brief."), Message("user", "How?"))
+    rollouts, _, group = await play(first, ["good", "bad"])
+    assert all("unseen" not in message.content for rollout in rollouts for message in rollout.messages)
+    assert all("unseen" not in message.content for call in group.calls for message in call.prompt)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": "a"}, "either `prompt` or `messages`"),
+        ({"id": "a", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}, "either `prompt` or `messages`"),
+        ({"id": "a", "messages": []}, "at least one message"),
+        ({"prompt": "x"}, "`id`"),
+        ({"id": "ok", "prompt": "x"}, "which line 1 has"),
+    ],
+)
+def test_rows_that_will_not_do(tmp_path, row, message):
+    """The error names file and line."""
+    path = write(tmp_path, {"id": "ok", "prompt": "x"}, row)
+    with pytest.raises(DataError, match=message) as raised:
+        PreferenceTasks(data=path)
+    assert str(raised.value).startswith(f"{path}:2: ")
+
+
+def test_arguments_as_a_command_line_gives_them():
+    """Text becomes what the grader needs."""
+    given = {"pattern": "one_way", "chunk": "3", "format_coef": "0.5", "tries": "2", "seconds": "9", "max_tokens": "64"}
+    builder = as_tasks(PreferenceTasks, "preference", given).builder(0, episodes=2, seed=0)
+    judge = PolicyJudge(tries=2, seconds=9.0, sampling=Sampling(temperature=0.0, max_tokens=64))
+    assert builder.group_grader == PreferenceGrader(judge=judge, pattern="one_way", chunk=3, format_coef=0.5)
+    assert builder.env_args["chunk"] == 3
+
+
+def test_the_record_says_how_to_make_it_again():
+    """The recorded arguments are arguments: they make the same grader."""
+    tasks = PreferenceTasks(pattern="one_way", chunk=2, tries=1)
+    again = as_tasks(PreferenceTasks, "preference", tasks.builder(0, episodes=2, seed=0).env_args)
+    assert again.builder(3, episodes=2, seed=0) == tasks.builder(3, episodes=2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "message"),
+    [
+        ({"pattern": "knockout"}, UnknownNameError, "both_ways"),
+        ({"chunk": 1}, InputError, "2 or more"),
+        ({"tries": 0}, InputError, "1 or more"),
+        ({"seconds": 0}, InputError, "above 0"),
+        ({"env": "calculator", "data": "x.jsonl"}, InputError, "env_args"),
+        ({"env_args": {"data": "x"}}, InputError, "env=NAME"),
+        ({"env": "no_such_env"}, UnknownNameError, "no_such_env"),
+        ({"data": "no/such/file.jsonl"}, DataError, "no/such/file.jsonl"),
+    ],
+)
+def test_arguments_that_make_no_sense(args, error, message):
+    """Each is refused with what to do instead."""
+    with pytest.raises(error, match=message):
+        PreferenceTasks(**args)
+
+
+async def test_any_other_env_can_be_compared():
+    """Its tasks, prompts and rewards stay; the tournament's grade is added, and the record names both."""
+    tasks = PreferenceTasks(env="arithmetic", pattern="one_way", format_coef=0.0)
+    builder = tasks.builder(0, episodes=2, seed=3)
+    rollouts, scores, _ = await play(builder, ["good\nAnswer: none", "bad"])
+    assert {rollout.env for rollout in rollouts} == {"preference:arithmetic"}
+    assert rollouts[0].env_args["env"] == "arithmetic"
+    assert rollouts[0].env_args["env_args"]
+    assert "format" in rollouts[0].steps[0].reward_data
+    assert [score.value for score in scores] == pytest.approx(
+        [rollouts[0].reward_so_far + 0.25, rollouts[1].reward_so_far - 0.25]
+    )
+    assert rollouts[1].reward_so_far == pytest.approx(-0.1)
+
+
+async def test_conversations_with_tools_can_be_compared():
+    """All turns of a member are shown to the judge."""
+    builder = PreferenceTasks(env="calculator", pattern="one_way").builder(0, episodes=2, seed=3)
+    _, scores, group = await play(builder, ["good good", "bad"])
+    assert [score.data["reward_data"]["preference"] for score in scores] == pytest.approx([0.5, -0.5])
+    assert len(group.calls) == 1
+
+
+def graded_stage():
+    return GradedStage(lambda _: None)
+
+
+def two_seats():
+    return Stage(lambda _: None, seats=2)
+
+
+@pytest.mark.parametrize(("function", "message"), [("graded_stage", "graded once"), ("two_seats", "one seat")])
+def test_envs_that_cannot_be_compared(monkeypatch, function, message):
+    """A group that is graded already, and a game between the members, are refused."""
+    monkeypatch.setattr("rolltrace.envs.preference.load_env", lambda env, args: as_tasks(globals()[function], env, {}))
+    tasks = PreferenceTasks(env=function)
+    with pytest.raises(InputError, match=message):
+        tasks.builder(0, episodes=2, seed=0)
+
+
+class OneStage(Tasks):
+    """Hands out the same builder every time."""
+
+    env = "stage"
+    count = 1
+
+    def __init__(self):
+        self.stage = Stage(lambda _: None)
+
+    def builder(self, number, *, episodes, seed):
+        return self.stage
+
+
+def test_the_other_envs_own_builder_is_left_alone(monkeypatch):
+    """What is changed is a copy: the next one is made of the builder as it was."""
+    tasks = OneStage()
+    monkeypatch.setattr("rolltrace.envs.preference.load_env", lambda env, args: tasks)
+    compared = PreferenceTasks(env="stage")
+    for _ in range(2):
+        builder = compared.builder(0, episodes=2, seed=0)
+        assert (builder.env, builder.group_grader) == ("preference:stage", compared.grader)
+    assert (tasks.stage.env, tasks.stage.group_grader, tasks.stage.env_args) == ("stage", None, {})
+
+
+def test_builders_pickle():
+    """With their grader."""
+    for tasks in (PreferenceTasks(chunk=3), PreferenceTasks(env="arithmetic")):
+        builder = tasks.builder(0, episodes=2, seed=0)
+        assert pickle.loads(pickle.dumps(builder)) == builder
+
+
+@pytest.mark.parametrize("args", [{}, {"pattern": "one_way", "chunk": 2}, {"env": "arithmetic"}, {"env": "calculator"}])
+def test_it_keeps_the_contract(args):
+    """`check_env` finds nothing to say."""
+    assert check_env(PreferenceTasks(**args).builder(0, episodes=5, seed=0)) == []

@@ -1,0 +1,77 @@
+import pytest
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.errors import ContextOverflowError
+from rolltrace.graders.story import answer_of, shared_prompt, story_of
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.trace.message import Message
+from stage import MEDDLINGS, Meddling, Remembering, Stage, said
+
+
+class Forgetting(Env):
+    """Shows each turn a prompt of its own, in which nothing said before is left."""
+
+    def __init__(self, name="one"):
+        self.name = name
+        self.turn = 0
+
+    async def initial_observation(self):
+        return Observation([Message("system", "Rules."), Message("user", f"Start, {self.name}.")])
+
+    async def step(self, completion):
+        self.turn += 1
+        following = Observation([Message("user", f"Turn {self.turn}.")], replaces_history=True)
+        return StepResult(0.0, self.turn == 2, following)
+
+
+async def play(*envs, policy=None):
+    sink = MemorySink()
+    stage = Stage(lambda number: envs[number], episodes=len(envs))
+    policy = policy or Remembering(said("first"), said("second"), said("third"))
+    async for _ in Runner(policy, sink=sink).play([stage]):
+        pass
+    return sorted(sink.rollouts, key=lambda rollout: rollout.index)
+
+
+def texts(messages):
+    return [message.content for message in messages]
+
+
+async def test_a_conversation_that_grows_is_its_own_story():
+    """Then nothing is left out, and nothing told twice."""
+    [rollout] = await play(Meddling("not at all"))
+    assert story_of(rollout) == rollout.conversation
+    assert answer_of(rollout, rollout.steps[0].trace.prompt) == rollout.conversation[5:]
+
+
+async def test_a_history_that_is_replaced_is_told_in_full():
+    """Answers that no later prompt holds have their place."""
+    [rollout] = await play(Forgetting())
+    assert texts(story_of(rollout)) == ["Rules.", "Start, one.", "first", "Turn 1.", "second", "Turn 2."]
+    assert texts(answer_of(rollout, rollout.steps[0].trace.prompt)) == ["first", "Turn 1.", "second", "Turn 2."]
+
+
+@pytest.mark.parametrize("meddling", MEDDLINGS)
+async def test_every_answer_is_told_in_order(meddling):
+    """Whatever an env does to its history, the story begins with the first prompt and holds each answer."""
+    [rollout] = await play(Meddling(meddling))
+    story = story_of(rollout)
+    first = rollout.steps[0].trace.prompt
+    assert story[: len(first)] == first
+    answers = [step.trace.policy_response for step in rollout.steps]
+    assert [message for message in story if message in answers] == answers
+
+
+async def test_nobody_answered_nothing_to_tell():
+    """A rollout without steps has no story, and shares no prompt."""
+    one, other = await play(Meddling(), Meddling(), policy=Remembering(ContextOverflowError("too long")))
+    assert (one.steps, story_of(one), shared_prompt(one, other)) == ((), (), ())
+
+
+async def test_what_two_prompts_share():
+    """All of it where they play the same task, else how they begin."""
+    one, same, other = await play(Forgetting("one"), Forgetting("one"), Forgetting("two"))
+    assert texts(shared_prompt(one, same)) == ["Rules.", "Start, one."]
+    assert texts(shared_prompt(one, other)) == ["Rules."]
+    assert texts(answer_of(other, shared_prompt(one, other)))[:2] == ["Start, two.", "first"]

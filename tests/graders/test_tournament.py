@@ -1,0 +1,96 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.errors import UnknownNameError
+from rolltrace.graders.tournament import Matchup, Pattern, Side, Table, pairings, pattern_of
+
+PLACES = range(6)
+
+
+def table(*matchups, members=4):
+    return Table(members, tuple(Matchup(*matchup) for matchup in matchups))
+
+
+def test_pairs_of_small_groups():
+    """Written out: one way each pair once, both ways twice, and nobody meets beyond a chunk or alone."""
+    assert pairings(3, Pattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2)]
+    assert sorted(pairings(3, Pattern.BOTH_WAYS, 4)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    assert pairings(5, Pattern.ONE_WAY, 2) == [(0, 1), (2, 3)]
+    assert pairings(7, Pattern.ONE_WAY, 3) == [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]
+    assert pairings(1, Pattern.BOTH_WAYS, 4) == []
+    assert pairings(0, Pattern.BOTH_WAYS, 4) == []
+
+
+@given(members=st.integers(0, 24), chunk=st.integers(2, 25))
+def test_who_meets_whom(members, chunk):
+    """Two meet exactly if they are in one chunk: once, the lower first, or once each way."""
+    expected = {(a, b) for a in range(members) for b in range(members) if a != b and a // chunk == b // chunk}
+    both = pairings(members, Pattern.BOTH_WAYS, chunk)
+    assert len(both) == len(set(both))
+    assert set(both) == expected
+    assert pairings(members, Pattern.ONE_WAY, chunk) == sorted(pair for pair in expected if pair[0] < pair[1])
+
+
+def test_a_pattern_has_a_name():
+    """A name that is none is refused with the ones there are."""
+    assert pattern_of("both_ways") is Pattern.BOTH_WAYS
+    with pytest.raises(UnknownNameError, match="one_way"):
+        pattern_of("one-way")
+
+
+def test_each_side_sees_its_own_score():
+    """The second side has the score with the other sign; zero stays zero, and an error is on both sides."""
+    sides = table((0, 1, 0.75), (1, 0, 0.0), (0, 2, None, "no idea")).sides()
+    assert sides[0] == [Side(1, "first", 0.75), Side(1, "second", 0.0), Side(2, "first", None, "no idea")]
+    assert sides[1] == [Side(0, "second", -0.75), Side(0, "first", 0.0)]
+    assert sides[2] == [Side(0, "second", None, "no idea")]
+    assert sides[3] == []
+    assert math.copysign(1, sides[0][1].score) == 1
+
+
+def test_the_matrix_has_the_first_side_in_rows():
+    """A cell is the score of the row's member as first; empty where they did not meet so or nobody could tell."""
+    matrix = table((0, 1, 0.75), (1, 0, -0.25), (0, 2, None, "no idea"), members=3).matrix()
+    assert matrix == [[None, 0.75, None], [-0.25, None, None], [None, None, None]]
+
+
+def test_agreement_by_hand():
+    """Both orders agree where they name the same winner, or both none; half-compared pairs do not count."""
+    played = table(
+        (0, 1, 0.9), (1, 0, -0.1),  # 0 wins both times
+        (0, 2, 0.5), (2, 0, 0.5),  # whoever is first wins
+        (1, 2, 0.0), (2, 1, 0.0),  # a tie both times
+        (0, 3, 0.5), (3, 0, None, "no idea"),
+        (2, 3, 0.5),
+    )  # fmt: skip
+    assert played.agreement() == pytest.approx(2 / 3)
+    assert played.agreements() == [0.5, 1.0, 0.5, None]
+    assert played.first_side() == pytest.approx((0.9 - 0.1 + 0.5 + 0.5) / 6)
+    one_way = table((0, 1, 0.9), (0, 2, 0.5))
+    assert (one_way.agreement(), one_way.first_side(), one_way.agreements()) == (None, None, [None] * 4)
+
+
+def test_a_tie_and_a_win_do_not_agree():
+    """A pair that is even in one order only depends on the order."""
+    assert table((0, 1, 0.0), (1, 0, 0.25)).agreement() == 0.0
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from(PLACES), st.sampled_from(PLACES)), st.floats(-1, 1), max_size=30))
+def test_what_one_wins_the_other_loses(scores):
+    """The scores of all sides add up to nothing, whatever was played."""
+    played = table(*((a, b, score) for (a, b), score in scores.items() if a != b), members=len(PLACES))
+    assert math.fsum(side.score for sides in played.sides() for side in sides) == pytest.approx(0)
+
+
+@given(st.dictionaries(st.sampled_from(PLACES), st.integers(-5, 5), min_size=2))
+def test_a_judge_blind_to_order_agrees_with_itself(strengths):
+    """A judge that only looks at who is better agrees with itself wholly, and favours no side."""
+    places = range(len(strengths))
+    better = list(strengths.values())
+    matchups = [(a, b, (better[a] - better[b]) / 10) for a, b in pairings(len(places), Pattern.BOTH_WAYS, 6)]
+    played = table(*matchups, members=len(places))
+    assert played.agreement() == 1.0
+    assert played.first_side() == pytest.approx(0)
