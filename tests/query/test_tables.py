@@ -336,7 +336,8 @@ def test_calls_have_their_rows(path, opened):
     assert [message["content"] for message in json.loads(first.pop("prompt"))] == ["is 4 right?"]
     assert first == {
         "rollout": "rollout", "run": writer.run, "split": "train", "iteration": 3, "env": "arithmetic", "group": "1",
-        "score": None, "position": 0, "continues": None, "step": 0, "role": "grader", "policy": "judge", "policy_version": "12", "reply": "yes", "raw": "yes ",
+        "score": None, "position": 0, "continues": None, "about": None, "step": 0, "role": "grader",
+        "policy": "judge", "policy_version": "12", "reply": "yes", "raw": "yes ",
         "prompt_tokens": 5, "completion_tokens": 1, "seconds": 0.5, "error_layer": None, "error_type": None,
         "error_message": None,
     }  # fmt: skip

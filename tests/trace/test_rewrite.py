@@ -170,10 +170,11 @@ STAYS = {
     | IN_PLACE_OF_TEXT
     | {f"{place}.{field}" for place in ("messages[]", "steps[].response", "calls[].prompt[]", "calls[].reply")
        for field in SAID_BY}
-    | {"steps[].policy_version", "calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type"},
+    | {"steps[].policy_version", "calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type",
+       "calls[].about"},
     Score: {"id", "run", "session", "rollout", "name", "producer", "error.type"}
     | {f"calls[].{place}.{field}" for place in ("prompt[]", "reply") for field in SAID_BY}
-    | {"calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type"}
+    | {"calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type", "calls[].about"}
     | {f"group.{field}" for field in ("split", "env", "group")},
 }  # fmt: skip
 """By record, the fields whose text stays as it is where text is withheld: which rollout it is, who, and what kind."""

@@ -61,8 +61,12 @@ class Env(ABC):
     """True for one-prompt envs: they also get cut and malformed completions, and charge for them themselves."""
 
     @abstractmethod
-    async def initial_observation(self) -> Observation:
-        """The first prompt."""
+    async def initial_observation(self) -> Observation | StepResult:
+        """The first prompt.
+
+        Where there is nothing to play, such as in a game that others ended before this seat's first turn, a
+        `StepResult` that is done: the policy is not asked, and its reward is the rollout's.
+        """
 
     @abstractmethod
     async def step(self, completion: Completion) -> StepResult:

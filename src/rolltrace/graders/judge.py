@@ -114,7 +114,9 @@ class PolicyJudge(Judge):
         problem = ""
         for _ in range(self.tries):
             try:
-                completion = await ask(self.role, messages, sampling=self.sampling, seconds=self.seconds)
+                completion = await ask(
+                    self.role, messages, sampling=self.sampling, seconds=self.seconds, about=f"{first.id} {second.id}"
+                )
             except RoleError as error:
                 problem = str(error)
                 if isinstance(error.__cause__, ContextOverflowError):  # it will not fit the next time either

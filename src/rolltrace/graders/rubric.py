@@ -95,16 +95,13 @@ class RubricGrader(Grader):
         """Ask about every criterion; a failure of one is raised when all have been answered or given up."""
         form = form_of(rollout, self.format_check)
         conversation = transcript(conversation_of(rollout))
-        inquiries = [Inquiry(criterion, conversation) for criterion in self.criteria]
+        inquiries = [Inquiry(*about, conversation) for about in zip(self.keys, self.criteria, strict=True)]
         for _ in range(self.tries):  # in rounds, so that the order of calls in the record does not hang on their times
             async with asyncio.TaskGroup() as asked:
                 for inquiry in inquiries:
                     if not isinstance(inquiry.outcome, Judgement):
                         asked.create_task(inquiry.ask(self.role, self.sampling, self.seconds))
-        judged = [
-            (key, inquiry.criterion, self._answered(inquiry, key, rollout))
-            for key, inquiry in zip(self.keys, inquiries, strict=True)
-        ]
+        judged = [(inquiry.key, inquiry.criterion, self._answered(inquiry, rollout)) for inquiry in inquiries]
         weighed = sum(criterion.weight * judgement.score for _, criterion, judgement in judged)
         rubric = weighed / sum(abs(criterion.weight) for criterion in self.criteria)
         scores = {key: judgement.score for key, _, judgement in judged}
@@ -115,20 +112,22 @@ class RubricGrader(Grader):
         reward = rubric + self.format_coef * (form - 1)
         return Grade(reward, {**scores, "rubric": rubric, "format": form}, {"criteria": about})
 
-    def _answered(self, inquiry: "Inquiry", key: str, rollout: Rollout) -> Judgement:
+    def _answered(self, inquiry: "Inquiry", rollout: Rollout) -> Judgement:
         if isinstance(inquiry.outcome, Judgement):
             return inquiry.outcome
         tries = "1 try" if self.tries == 1 else f"{self.tries} tries"
         raise GraderError(
-            f"Expected a score for criterion {key!r} ({quote(inquiry.criterion.text)}) of rollout {rollout.id}, "
-            f"got none in {tries}: {inquiry.outcome}"
+            f"Expected a score for criterion {inquiry.key!r} ({quote(inquiry.criterion.text)}) "
+            f"of rollout {rollout.id}, got none in {tries}: {inquiry.outcome}"
         ) from inquiry.outcome
 
 
 class Inquiry:
     """The conversation with the grader about one criterion."""
 
-    def __init__(self, criterion: Criterion, conversation: str) -> None:
+    def __init__(self, key: str, criterion: Criterion, conversation: str) -> None:
+        self.key = key
+        """Under which name its score, and what was asked about it, are recorded."""
         self.criterion = criterion
         self.outcome: Judgement | Exception = GraderError("nobody was asked")
         """The judgement, or what kept the last try from giving one."""
@@ -140,7 +139,7 @@ class Inquiry:
         """Try once. What goes wrong is kept, not raised: that would cancel the questions about other criteria."""
         self._tries += 1
         try:
-            completion = await ask(role, self._messages, sampling=sampling, seconds=seconds)
+            completion = await ask(role, self._messages, sampling=sampling, seconds=seconds, about=self.key)
         except PolicyError as error:
             self.outcome = error
             return

@@ -32,18 +32,20 @@ async def ask(
     *,
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     seconds: float | None = None,
+    about: str | None = None,
 ) -> Completion:
     """What whoever plays `role` says to these messages; the call is recorded with the rollout that it belongs to.
 
     It works inside an env and a grader while a runner plays them, and inside `with cast(…)`. `seconds` bounds the
-    answer, not the wait for a place among the requests in flight. No answer is a `RoleError`.
+    answer, not the wait for a place among the requests in flight. `about` says in a word what is asked about, for
+    whoever reads the record. No answer is a `RoleError`.
     """
     asker = _ASKER.get()
     if asker is None:
         raise PolicyError(
             f"Nobody plays the role {role!r} here: ask() works while a Runner plays, or inside `with cast(policy):`."
         )
-    return await asker.ask(role, messages, sampling, seconds)
+    return await asker.ask(role, messages, sampling, seconds, about)
 
 
 @contextmanager
@@ -99,7 +101,12 @@ class Asker:
         """The calls that were answered, each with its conversation, by role and by place and text of the answer."""
 
     async def ask(
-        self, role: str, messages: Sequence[Message | Mapping[str, Any]], sampling: Sampling, seconds: float | None
+        self,
+        role: str,
+        messages: Sequence[Message | Mapping[str, Any]],
+        sampling: Sampling,
+        seconds: float | None,
+        about: str | None = None,
     ) -> Completion:
         """Ask, and record what was asked and what came back, whatever that is."""
         policy = self._roles.of(role)
@@ -110,7 +117,7 @@ class Asker:
             messages=prompt, sampling=sampling, seed=self._seed_of(role, step, prompt), identity=self._identity,
             step=step or 0, role=role,
         )  # fmt: skip
-        place = self._note_call(role, policy, prompt, step)
+        place = self._note_call(role, policy, prompt, step, about)
         async with self._place_in_flight():
             started = time.perf_counter()
             limit = asyncio.timeout(seconds)
@@ -146,10 +153,12 @@ class Asker:
         self._asked[seed] += 1
         return derive_seed(seed, self._asked[seed])
 
-    def _note_call(self, role: str, policy: Policy, prompt: tuple[Message, ...], step: int | None) -> int:
+    def _note_call(
+        self, role: str, policy: Policy, prompt: tuple[Message, ...], step: int | None, about: str | None
+    ) -> int:
         """Record the question now, whatever becomes of it. Where it goes on with a conversation, only what is new."""
         continues, known = self._earlier(role, prompt)
-        call = Call(role, policy.name, prompt[known:], step=step, continues=continues)
+        call = Call(role, policy.name, prompt[known:], step=step, continues=continues, about=about)
         self._calls.append(replace(call, policy_version=policy.version))
         return len(self._calls) - 1
 

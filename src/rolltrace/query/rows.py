@@ -155,6 +155,7 @@ class _Call(msgspec.Struct, kw_only=True):
     usage: _Usage | None = None
     seconds: Real = None
     continues: Integer = None
+    about: str | None = None
 
 
 class _CallsLine(msgspec.Struct, kw_only=True):
@@ -313,7 +314,7 @@ def _call_rows(about: dict[str, Any], calls: Sequence[_Call], facts: Facts) -> I
         usage, error = call.usage, call.error
         yield _encoder.encode({
             **about, "position": position, "continues": call.continues,
-            "step": call.step, "role": call.role, "policy": call.policy,
+            "step": call.step, "role": call.role, "about": call.about, "policy": call.policy,
             "policy_version": _text(call.policy_version), "prompt": call.prompt,
             "reply": call.reply and call.reply.content, "raw": call.raw,
             "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,

@@ -53,6 +53,19 @@ def checked_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
     return envs
 
 
+def checked_start(value: Any, env: Env) -> Observation | StepResult:
+    """The first prompt, or the result of an episode in which there is nothing to play."""
+    if not isinstance(value, StepResult):
+        return checked_observation(value, env, "initial_observation")
+    result = checked_result(value, env, "initial_observation")
+    if not result.done:
+        raise EnvError(
+            f"Expected {type(env).__name__}.initial_observation to return an Observation, or a StepResult that is "
+            "done, got one that is not: nobody has taken a step yet."
+        )
+    return result
+
+
 def checked_observation(value: Any, env: Env, method: str) -> Observation:
     """An observation whose messages can be read."""
     if _is_plain(value):
@@ -89,9 +102,9 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def checked_result(value: Any, env: Env) -> StepResult:
+def checked_result(value: Any, env: Env, method: str = "step") -> StepResult:
     """A step's result with a number for a reward and something to go on with."""
-    where = f"{type(env).__name__}.step"
+    where = f"{type(env).__name__}.{method}"
     if not isinstance(value, StepResult):
         raise EnvError(
             f"Expected {where} to return a StepResult, got {describe(value)}: return StepResult(reward=…, done=…)."
@@ -104,7 +117,7 @@ def checked_result(value: Any, env: Env) -> StepResult:
         if type(given) is not dict and not isinstance(given, Mapping):
             raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(given)}.")
     if value.observation is not None:
-        checked_observation(value.observation, env, "step")
+        checked_observation(value.observation, env, method)
     elif not value.done:
         raise EnvError(f"Expected {where} to return an observation or done=True, got neither: the policy sees nothing.")
     return value if type(value.reward) is float else replace(value, reward=float(reward))

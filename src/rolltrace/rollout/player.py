@@ -15,7 +15,7 @@ from rolltrace.policies.base import Completion, Request
 from rolltrace.policies.contract import awaitable, checked_completion, checked_count
 from rolltrace.policies.roles import POLICY
 from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError
-from rolltrace.rollout.contract import checked_observation, checked_result
+from rolltrace.rollout.contract import checked_observation, checked_result, checked_start
 from rolltrace.rollout.hooks import Turn
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import Stop, stop_at_limit, stop_for_failure
@@ -107,12 +107,11 @@ class Player:
 
     async def _turns(self) -> Stop:
         with BLAME_ENV:
-            observation = checked_observation(
-                await awaitable(self.env.initial_observation(), self.env, "initial_observation"),
-                self.env,
-                "initial_observation",
-            )
-        self._take_in(observation)
+            given = await awaitable(self.env.initial_observation(), self.env, "initial_observation")
+            start = checked_start(given, self.env)
+        if isinstance(start, StepResult):
+            return self._unplayed(start)
+        self._take_in(start)
         while True:
             request, stop = await self._before_sampling()
             if stop is not None:
@@ -128,6 +127,16 @@ class Player:
             await asyncio.sleep(0)  # a policy that never waits must not keep a cancellation from being heard
             if is_being_cancelled() and not self._is_late():  # an env or policy has swallowed it
                 raise asyncio.CancelledError
+
+    def _unplayed(self, result: StepResult) -> Stop:
+        """The end of a rollout in which the policy has no turn: without a step, its numbers are the rollout's."""
+        if result.observation is not None:
+            self._take_in(result.observation)
+        self.draft.metrics.update({**result.metrics, **result.reward_data})
+        self.draft.note("", "the episode was over before the policy's first turn")
+        named = result.stop_reason is not None
+        reason = str(result.stop_reason) if named else StopReason.COMPLETED
+        return Stop(reason, StoppedBy.ENV, named_by_env=named, reward=result.reward)
 
     # Before sampling: wall clock, turns, messages added by hooks, context, total tokens, sampled tokens
 
@@ -210,9 +219,11 @@ class Player:
         return self._sampling.max_tokens or 1
 
     def _overflow(self) -> Stop:
-        if self.draft.rewards:
-            self.draft.replace_last_reward(self._limits.overflow_reward)
-        return stop_at_limit(StopReason.CONTEXT_OVERFLOW)
+        stop = stop_at_limit(StopReason.CONTEXT_OVERFLOW)
+        if not self.draft.rewards:
+            return replace(stop, reward=self._limits.overflow_reward)
+        self.draft.replace_last_reward(self._limits.overflow_reward)
+        return stop
 
     # Sampling
 

@@ -19,7 +19,7 @@ from rolltrace.rollout.stop import ABORTED, CANCELLED, Stop, stop_for_failure
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.outcome import Status, StoppedBy, StopReason
+from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout
 
 log = logging.getLogger(__name__)
@@ -142,9 +142,7 @@ class Seat:
     def _outcome(self, stop: Stop) -> Outcome:
         rewards = self.draft.rewards
         limits = self._settings.limits
-        so_far = float(sum(rewards))
-        if not rewards and stop.reason == StopReason.CONTEXT_OVERFLOW:
-            so_far = limits.overflow_reward
+        so_far = float(sum(rewards)) + stop.reward
         if self.draft.grade is not None:
             so_far += self.draft.grade.reward
         known = stop.status is Status.OK and not self._builder.grades_groups

@@ -17,6 +17,8 @@ class Stop(msgspec.Struct, frozen=True):
     """Whether `zero_reward_on_limit` clamps the total."""
     named_by_env: bool = False
     """Whether the env itself gave the reason, which a hook may not change."""
+    reward: float = 0.0
+    """What the rollout is worth beside its steps, where it ended before any."""
 
     @property
     def graded(self) -> bool:

@@ -208,12 +208,14 @@ def _wire_field(name: str, value: Any) -> Any:
     return value
 
 
+_LEFT_OUT = frozenset({"continues", "about"})
+"""What a call does not mention where there is none."""
+
+
 def wire_call(call: Call) -> dict[str, Any]:
     """A call as the encoder must be given it."""
     fields = {name: wire_number(getattr(call, name)) for name in call.__struct_fields__}
-    if call.continues is None:
-        del fields["continues"]
-    return fields
+    return {name: value for name, value in fields.items() if value is not None or name not in _LEFT_OUT}
 
 
 def wire_sampling(sampling: Sampling) -> dict[str, Any]:

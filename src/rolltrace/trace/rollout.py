@@ -145,6 +145,8 @@ class Call(msgspec.Struct, frozen=True):
     seconds: Float | None = None
     continues: int | None = None
     """The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated."""
+    about: str | None = None
+    """What was asked about, in a word: a criterion, a seat, the ids of two rollouts that are compared."""
 
 
 class RolloutTrace(msgspec.Struct, frozen=True):

@@ -203,6 +203,7 @@ def sound_call(call: Call, path: str, notes: list[Note]) -> Call:
         usage=sound_usage(call.usage, f"{path}.usage", notes),
         seconds=sound_float(call.seconds, f"{path}.seconds", notes),
         continues=sound_integer(call.continues, f"{path}.continues", notes),
+        about=sound_text(call.about, f"{path}.about", notes),
     )
 
 

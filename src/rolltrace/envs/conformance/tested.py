@@ -80,6 +80,8 @@ class TestedEnv:
         outcome = await self._call("initial_observation")
         if outcome is None:
             return False
+        if isinstance(outcome.value, StepResult):
+            return self._end_at_once(outcome.value)
         self._keep_observation("the first observation", outcome.value)
         seen = self._bench.shapes.observation(outcome.value, self._name("initial_observation"), first=True)
         self.events.append(Event("the first observation", seen))
@@ -87,6 +89,23 @@ class TestedEnv:
             self.prompt = self._first = seen.messages
             self.tools = seen.tools
         return seen is not None
+
+    def _end_at_once(self, given: StepResult) -> bool:
+        """Take a result in place of the first observation, which says that there is nothing to play."""
+        where = self._name("initial_observation")
+        result = self._bench.shapes.result(given, where)
+        if result is None or not result.done:
+            self._bench.report.add(
+                Rule.TYPES,
+                f"{where} gave a `StepResult` that is not done",
+                "return an `Observation`, or a `StepResult` with `done=True` where there is nothing to play",
+            )
+            return False
+        self._keep_result("the first observation", result)
+        told = {field: settled(getattr(result, field)) for field in COMPARED}
+        self.events.append(Event("the first observation", None, as_number(result.reward), True, told=told))
+        self.done = True
+        return False
 
     async def step(self, completion: Completion) -> bool:
         """Take a turn; whether there is another."""

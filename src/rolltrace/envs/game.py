@@ -1,0 +1,260 @@
+"""Games that several seats play in turn: the rules, the table they are played at, and the env of one seat."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.base import Env, Observation, SingleUse, StepResult
+from rolltrace.errors import EnvError
+from rolltrace.policies.asking import ask
+from rolltrace.policies.base import Completion
+from rolltrace.trace.message import Message, Sampling
+from rolltrace.trace.outcome import StopReason
+
+OPPONENT = "opponent"
+"""The role in which the seats are played that are no rollouts of their own."""
+
+MAX_TURNS = 1000
+"""How many moves a game may have where nothing else is said, of all seats together and illegal ones included."""
+
+LEAVE_SECONDS = 10.0
+"""How long seats wait for a runner to abort them once another has left the game; then they raise."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a game ended."""
+
+    rewards: Mapping[int, float] = {}
+    """By seat; a seat that is not named has 0."""
+    reason: str | None = None
+    """Why it ended, in the game's own words."""
+    data: Mapping[str, Any] = {}
+    """What else the game says about it, for the record."""
+
+
+class Game(ABC):
+    """The rules of a game in which one seat moves at a time; plain synchronous code that knows of no policy."""
+
+    seats: int
+    """How many play."""
+
+    @property
+    @abstractmethod
+    def turn(self) -> int | None:
+        """The seat that moves next; None once the game is over."""
+
+    @abstractmethod
+    def tell(self, seat: int) -> str:
+        """What this seat may know and was not told yet, if anything; asked when it is to move, and at the end."""
+
+    @abstractmethod
+    def move(self, text: str) -> bool:
+        """Let the seat whose turn it is say this; False says that it was no legal move, whatever came of it."""
+
+    @abstractmethod
+    def ending(self) -> Ending:
+        """How the game ended; asked once it is over, or will not be played on."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One move of a game, legal or not."""
+
+    number: int
+    """Its place among the moves of all seats."""
+    seat: int
+    legal: bool
+
+    def brief(self) -> dict[str, Any]:
+        """The move as other seats' records name it; its text is with whoever made it."""
+        return {"move": self.number, "seat": self.seat, "legal": self.legal}
+
+
+class Table:
+    """One game and the seats at it, each an env; a seat whose turn it is not waits.
+
+    With `play_as` only that seat is an env. The others are played by whoever has the role of the opponent: they are
+    asked while the env waits for its turn, each with its own conversation, and what they say is recorded with it.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        *,
+        play_as: int | None = None,
+        max_turns: int | None = MAX_TURNS,
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        seconds: float | None = None,
+    ) -> None:
+        """`max_turns` bounds the moves of all seats together; `sampling` and `seconds` are for asking opponents."""
+        self.game = game
+        self.moves: list[Move] = []
+        self._play_as = play_as
+        self._max_turns = max_turns
+        self._sampling = sampling
+        self._seconds = seconds
+        self._conversations: dict[int, list[Message]] = {}
+        self._changed = asyncio.Event()
+        self._left: int | None = None
+        self._ending: Ending | None = None
+
+    def envs(self) -> Sequence["SeatEnv"]:
+        """The envs of the episode, one per seat that is a rollout."""
+        seats = range(self.game.seats) if self._play_as is None else (self._play_as,)
+        return [SeatEnv(self, seat) for seat in seats]
+
+    @property
+    def turn(self) -> int | None:
+        """The seat that moves next; None once nobody does."""
+        return None if self.is_cut_short else self.game.turn
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody will move any more."""
+        return self.turn is None
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the game has had as many moves as it may have, and has no end."""
+        is_capped = self._max_turns is not None and len(self.moves) >= self._max_turns
+        return is_capped and self.game.turn is not None
+
+    @property
+    def ending(self) -> Ending:
+        """How the game ended, once it has."""
+        if self._ending is None:
+            self._ending = self.game.ending()
+        return self._ending
+
+    async def until_turn(self, seat: int) -> bool:
+        """Wait until the seat is on turn; False says that the game is over instead."""
+        while (turn := self.turn) not in (None, seat):
+            if self._left is not None:
+                await asyncio.sleep(LEAVE_SECONDS)
+                raise EnvError(f"Seat {self._left} left the game before its end: seat {seat} cannot play on.")
+            if self._play_as is not None and turn is not None:
+                await self._ask_opponent(turn)
+            else:
+                await self._changed.wait()
+        return turn is not None
+
+    def message_to(self, seat: int) -> Message:
+        """What a seat is told when it is to move, or at the end."""
+        told = self.game.tell(seat)
+        if self.is_over:
+            told = f"{told}\n\n{self._last_words()}".strip()
+        return Message("user", told or "It is your turn.")
+
+    def _last_words(self) -> str:
+        if self.is_cut_short:
+            return f"The game was stopped after {len(self.moves)} moves."
+        reason = self.ending.reason
+        return f"The game is over: {reason}" if reason else "The game is over."
+
+    def play(self, seat: int, text: str) -> Move:
+        """Make a move."""
+        if self.turn != seat:
+            raise EnvError(f"Seat {seat} moved out of turn: seat {self.turn} is to move.")
+        try:
+            legal = self.game.move(text)
+        except BaseException:
+            self.leave(seat)
+            raise
+        self.moves.append(Move(len(self.moves), seat, bool(legal)))
+        self._wake()
+        return self.moves[-1]
+
+    def leave(self, seat: int) -> None:
+        """Take note that a seat will not move again; where the game is not over, nobody can play on."""
+        if not self.is_over and self._left is None:
+            self._left = seat
+            self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _ask_opponent(self, seat: int) -> None:
+        conversation = self._conversations.setdefault(seat, [])
+        conversation.append(self.message_to(seat))
+        completion = await ask(
+            OPPONENT, conversation, sampling=self._sampling, seconds=self._seconds, about=f"seat {seat}"
+        )
+        conversation.append(completion.message)
+        self.play(seat, completion.message.content)
+        await asyncio.sleep(0)  # an opponent that never waits must not keep a cancellation from being heard
+
+
+class SeatEnv(Env):
+    """One seat at a table. The game's reward is that of the seat's last step, whoever made the last move."""
+
+    def __init__(self, table: Table, seat: int) -> None:
+        self.table = table
+        self.seat = seat
+        self._life = SingleUse()
+        self._seen = 0
+        """How many moves of the game this seat's record has told."""
+        self._moves = self._illegal = 0
+
+    async def initial_observation(self) -> Observation | StepResult:
+        """What the seat is told at its first turn; where the game is over before that, how it ended."""
+        self._life.start()
+        if not await self.table.until_turn(self.seat):
+            return self._end({"seat": self.seat})
+        return Observation([self.table.message_to(self.seat)])
+
+    async def step(self, completion: Completion) -> StepResult:
+        """Make the move and wait for the next turn, or the end."""
+        self._life.expect_play()
+        table = self.table
+        state: dict[str, Any] = {"seat": self.seat, "before": self._unseen()}
+        move = table.play(self.seat, completion.message.content)
+        self._seen = len(table.moves)
+        self._moves += 1
+        self._illegal += not move.legal
+        state |= {"move": move.number, "legal": move.legal, "next": table.turn}
+        if not await table.until_turn(self.seat):
+            return self._end(state)
+        numbers = self._numbers()
+        return StepResult(
+            0.0,
+            False,
+            Observation([self.table.message_to(self.seat)]),
+            reward_data=numbers,
+            env_state=state,
+            metrics=numbers,
+        )
+
+    async def close(self) -> None:
+        """Leave the table."""
+        self.table.leave(self.seat)
+
+    def _unseen(self) -> list[dict[str, Any]]:
+        """The moves of the others since this seat's record last told of any."""
+        moves = self.table.moves[self._seen :]
+        self._seen += len(moves)
+        return [move.brief() for move in moves]
+
+    def _numbers(self) -> dict[str, float]:
+        """Counts so far, of this seat's own moves."""
+        return {"moves": self._moves, "illegal_moves": self._illegal}
+
+    def _end(self, state: Mapping[str, Any]) -> StepResult:
+        self._life.end()
+        table = self.table
+        ending = table.ending
+        reward = ending.rewards.get(self.seat, 0.0)
+        numbers = self._numbers()
+        return StepResult(
+            reward=reward,
+            done=True,
+            observation=Observation([self.table.message_to(self.seat)]),
+            reward_data={"game_reward": reward, **numbers},
+            env_state={**state, "after": self._unseen()},
+            extra={"reason": ending.reason, "rewards": {str(seat): value for seat, value in ending.rewards.items()}}
+            | dict(ending.data),
+            metrics={**numbers, "game_moves": len(table.moves)},
+            stop_reason=StopReason.MAX_TURNS if table.is_cut_short else None,
+        )
