@@ -8,6 +8,7 @@ from pathlib import Path
 import rolltrace
 
 PUBLIC = """
+Criterion Ending Game GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader Table ask cast
 Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
 Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Retry Rollout
 RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination

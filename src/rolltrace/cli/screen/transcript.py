@@ -12,6 +12,7 @@ from rolltrace.cli.screen.visible import compact, duration, number, visible_line
 from rolltrace.query.address import address
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, Part
+from rolltrace.trace.numbers import as_number
 from rolltrace.trace.outcome import Status
 from rolltrace.trace.rollout import Call, Failure, Rollout, Step
 from rolltrace.trace.score import Score
@@ -155,13 +156,22 @@ class Transcript:
         if score.producer:
             value.append(f"  by {visible_line(score.producer)}", "dim")
         self._fact("score", value)
-        self._mapping("  data", score.data)
+        rest = dict(score.data)
+        if isinstance(numbers := rest.get("reward_data"), dict) and None not in map(as_number, numbers.values()):
+            self._numbers("  reward_data", rest.pop("reward_data"))
+        if isinstance(extra := rest.get("extra"), dict):
+            del rest["extra"]
+            self._mapping("  extra", extra)
+        self._mapping("  data", {name: value for name, value in rest.items() if value is not None})
         if score.error is not None:
             self._failure("  error", score.error)
 
     def _call(self, call: Call) -> None:
         when = "after the end" if call.step is None else f"in step {call.step}"
-        self._fact("call", Text(f"of the {visible_line(call.role)}, {visible_line(call.policy)}, {when}"))
+        about = "" if call.about is None else f" about {visible_line(call.about)}"
+        self._fact("call", Text(f"of the {visible_line(call.role)}{about}, {visible_line(call.policy)}, {when}"))
+        if call.continues is not None:
+            self._fact("  continues", Text(f"call {call.continues}"))
         if self._full:
             for message in call.prompt:
                 self._fact(f"  {visible_line(message.role)}", Text(visible_text(message.content)))

@@ -1,0 +1,35 @@
+"""What the page about the environments shows is run, and it names every environment."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rolltrace.envs.registry import BUILT_IN, FAMILIES
+from rolltrace.graders.answers import CHECKS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+
+
+def test_the_page_names_every_environment_and_check():
+    """One that is added has its row."""
+    names = {*BUILT_IN, *(f"{family}:NAME" for family in FAMILIES)}
+    assert set(re.findall(r"`([a-z_]+(?::NAME)?)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.M)))) >= names
+    assert set(re.findall(r"^\| `(\w+)` \| the same", PAGE, re.M)) == set(CHECKS)
+
+
+def test_the_commands_run(tmp_path):
+    """Each succeeds, in their order, in one directory."""
+    pytest.importorskip("textarena")
+    (tmp_path / "criteria.jsonl").write_text(json.dumps({"text": "Uses the calculator.", "name": "uses"}) + "\n")
+    commands = re.findall(r"^\$ (rolltrace .*)$", PAGE, re.MULTILINE)
+    assert len(commands) == 9
+    for command in commands:
+        words = [sys.executable, "-m", *shlex.split(command)]
+        ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (command, ran.stderr)
+        assert ran.stdout
