@@ -18,8 +18,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 def test_the_page_names_every_environment_and_check():
     """One that is added has its row."""
     names = {*BUILT_IN, *(f"{family}:NAME" for family in FAMILIES)}
-    assert set(re.findall(r"`([a-z_]+(?::NAME)?)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.M)))) >= names
-    assert set(re.findall(r"^\| `(\w+)` \| the same", PAGE, re.M)) == set(CHECKS)
+    assert set(re.findall(r"`([a-z_]+(?::NAME)?)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.MULTILINE)))) >= names
+    assert set(re.findall(r"^\| `(\w+)` \| the same", PAGE, re.MULTILINE)) == set(CHECKS)
 
 
 def test_the_commands_run(tmp_path):
