@@ -85,6 +85,9 @@ class EnvError(RolltraceError, RuntimeError):
 class PolicyError(RolltraceError, RuntimeError):
     """A policy could not answer."""
 
+    raw: str | None = None
+    """What it answered instead, where there was something; the record keeps it."""
+
 
 class ContextOverflowError(PolicyError):
     """The prompt does not fit the policy's context."""

@@ -195,3 +195,28 @@ def test_demo_plays_every_built_in(tmp_path):
     assert {rollout.env for rollout in rollouts} == {summary.env for summary in summaries}
     assert {"arithmetic", "calculator", "problems"} <= {summary.env for summary in summaries}
     assert len(rollouts) == 4 * len(summaries)
+
+
+def test_policies_are_closed_by_whoever_made_them(tmp_path, monkeypatch):
+    """A policy that was named is closed at the end, in its loop, also when the play fails; one that was given is not."""
+    (tmp_path / "closing.py").write_text(
+        "import asyncio\n"
+        "from rolltrace.policies.scripted import Scripted\n"
+        "closed = []\n"
+        "class Closing(Scripted):\n"
+        "    def __init__(self, fails: bool = False):\n"
+        "        super().__init__((lambda request: 1 / 0) if fails else ['x'])\n"
+        "    async def close(self):\n"
+        "        closed.append(asyncio.get_running_loop().is_running())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "closing:Closing"
+    play("arithmetic", spec, out=tmp_path / "one", roles={"grader": f"{spec},fails=true"})
+    import closing
+
+    assert closing.closed == [True, True]
+    play("arithmetic", closing.Closing(), out=tmp_path / "two")
+    assert closing.closed == [True, True]
+    with pytest.raises(RunExistsError):
+        play("arithmetic", spec, out=tmp_path / "one")
+    assert closing.closed == [True, True, True]

@@ -485,3 +485,30 @@ async def test_each_seat_has_its_policy(tmp_path, given, expected):
     assert [rollout.policy_version for rollout in rollouts] == expected * 2
     assert [rollout.steps[0].policy_version for rollout in rollouts] == expected * 2
     assert [rollout.steps[0].extra["said"] for rollout in rollouts] == ["policy", "opponent", "opponent"] * 2
+
+
+async def test_what_came_instead_of_an_answer_is_kept(tmp_path):
+    """A policy that fails may say what it got; the record has it, of the policy itself and of other roles."""
+
+    def broken(request):
+        error = PolicyError("the reply is no JSON")
+        error.raw = "<html>"
+        return error
+
+    await play(tmp_path / "own", Stage(lambda number: Asking()), Scripted(broken))
+    [rollout] = recorded(tmp_path / "own")
+    assert (rollout.error.type, rollout.pending_raw) == ("PolicyError", "<html>")
+    await play(tmp_path / "other", Stage(lambda number: Asking()), talking(), roles={"answerer": Scripted(broken)})
+    [rollout] = recorded(tmp_path / "other")
+    assert [call.raw for call in rollout.calls] == ["<html>"]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_a_request_says_whether_tokens_are_recorded(tmp_path, wanted):
+    """A policy need not ask its server for what nobody keeps."""
+    requests = []
+    with create_run(tmp_path / "run", trace=Recording(tokens=wanted)) as run:
+        runner = Runner(Scripted(lambda request: requests.append(request) or "x"), sink=run)
+        async for _ in runner.play([Stage(lambda number: Asking(turns=1))]):
+            pass
+    assert [(request.role, request.wants_tokens) for request in requests] == [("policy", wanted), ("answerer", False)]

@@ -15,7 +15,7 @@ from rolltrace.envs.tasks import Tasks, walk
 from rolltrace.errors import InputError
 from rolltrace.jobs.collector import rarer_collections
 from rolltrace.policies.base import Policy
-from rolltrace.policies.load import load_policy
+from rolltrace.policies.load import close_policy, load_policy
 from rolltrace.rollout.group import GroupResult
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
@@ -145,8 +145,12 @@ async def play_async(
         **msgspec.structs.asdict(planned),
         "strategy": describe_strategy(planned.strategy),
     }
-    with create_run(out, config, trace=trace) as writer, rarer_collections():
-        summary = await record(tasks, player, planned, writer, on_group, others)
+    async with contextlib.AsyncExitStack() as ours:
+        for given, loaded in ((policy, player), *((given, others[role]) for role, given in (roles or {}).items())):
+            if isinstance(given, str):
+                ours.push_async_callback(close_policy, loaded)
+        with create_run(out, config, trace=trace) as writer, rarer_collections():
+            summary = await record(tasks, player, planned, writer, on_group, others)
     return msgspec.structs.replace(summary, ledger=writer.ledger)
 
 

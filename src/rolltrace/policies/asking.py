@@ -130,7 +130,8 @@ class Asker:
                     error = TimeoutError(f"no answer within {seconds} s")
                 failure = failure_of(Layer.POLICY, error)
                 took = time.perf_counter() - started
-                self._calls[place] = replace(self._calls[place], error=failure, seconds=took)
+                raw = error.raw if isinstance(error, PolicyError) else None
+                self._calls[place] = replace(self._calls[place], error=failure, seconds=took, raw=raw)
                 if not is_failure(error):
                     raise
                 raise RoleError(

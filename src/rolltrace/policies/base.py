@@ -23,6 +23,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step: int = 0
     role: str = "policy"
     """Which part in the env this answer plays: `policy`, `grader`, `answerer`, `opponent`."""
+    wants_tokens: bool = False
+    """Whether token ids and log-probabilities are recorded, so that it is worth asking for them."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):

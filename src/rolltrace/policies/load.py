@@ -1,5 +1,6 @@
 """Policies by their specification, as a command line gives it."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,12 @@ def load_policy(spec: str) -> Policy:
         known = [f"scripted:{known}" for known in SCRIPTED]
         raise UnknownNameError(f"{UnknownNameError.among('policy', target, known)} Policies are given as {FORMS}.")
     return _checked(_made(import_object(target, "policy"), args, target), target)
+
+
+async def close_policy(policy: Policy) -> None:
+    """Let a policy give back what it holds, such as connections, if it has a method `close` for that."""
+    if callable(close := getattr(policy, "close", None)) and inspect.isawaitable(closing := close()):
+        await closing
 
 
 def _arguments(pairs: list[str], spec: str) -> dict[str, str]:

@@ -194,6 +194,7 @@ class Player:
             identity=self.identity,
             step=self._step,
             role=self._role,
+            wants_tokens=self.draft.keeps_tokens,
         )
 
     def _token_limits(self, request: Request) -> Stop | None:
@@ -239,6 +240,8 @@ class Player:
                     self.draft.came_back(_raw_of(answer))
                     completion = checked_completion(answer, self._policy, self.draft.notes)
             except BlamedError as blamed:
+                if isinstance(blamed.cause, PolicyError) and blamed.cause.raw is not None:
+                    self.draft.came_back(blamed.cause.raw)
                 if isinstance(blamed.cause, ContextOverflowError):
                     raise blamed.cause from blamed
                 raise

@@ -195,7 +195,10 @@ def _wire_field(name: str, value: Any) -> Any:
         return wire_numbers(value)
     if name in _FREE_FORM:
         return wire_free_form(value)
-    if isinstance(value, Grade | Tokens):
+    if isinstance(value, Tokens):
+        fields = _wire(value)
+        return fields if value.kept else {name: field for name, field in fields.items() if name != "kept"}
+    if isinstance(value, Grade):
         return _wire(value)
     if name == "logprobs" and value is not None:
         return wire_floats(value)

@@ -88,7 +88,10 @@ class Draft:
         self.calls: list[Call] = []
         self.metrics: dict[str, Any] = {}
         """Numbers about the rollout as a whole."""
-        self._keeps_tokens = keeps_tokens
+        self.keeps_tokens = keeps_tokens
+        """Whether token ids and log-probabilities are wanted."""
+        self._token_ids: tuple[int, ...] = ()
+        """Of the step before, its prompt and its response."""
         self._grade: Grade | None = None
         self._grade_json: msgspec.Raw | None = None
         self._steps: list[Row] = []
@@ -194,7 +197,7 @@ class Draft:
             policy_version,
             usage,
             seconds,
-            None if tokens is None or not self._keeps_tokens else self._encoded_tokens(tokens, self._at("tokens")),
+            None if tokens is None or not self.keeps_tokens else self._encoded_tokens(tokens, self._at("tokens")),
         )
         if not are_plain(reward, env_reward, seconds, termination, parse_error, raw, policy_version, usage):
             reward = self._make_sound(row, strays)
@@ -204,6 +207,8 @@ class Draft:
         self._rewards.append(reward)
         self._open_response = response
         self._sent = self._came_back = None
+        if tokens is None:
+            self._token_ids = ()
 
     def replace_last_reward(self, reward: float) -> None:
         """Let a limit charge the last step; what the env gave stays in `env_reward`."""
@@ -358,10 +363,14 @@ class Draft:
 
     def _encoded_tokens(self, tokens: Tokens, path: str) -> msgspec.Raw | None:
         sound = sound_tokens(tokens, path, self.notes)
+        before, self._token_ids = self._token_ids, ()
         if sound is None:
             return None
+        kept = common_start(before, sound.prompt)
+        self._token_ids = (*sound.prompt, *sound.response)
         logprobs = None if sound.logprobs is None else wire_floats(sound.logprobs)
-        return self._encoded({"prompt": sound.prompt, "response": sound.response, "logprobs": logprobs})
+        fields = {"prompt": sound.prompt[kept:], "response": sound.response, "logprobs": logprobs}
+        return self._encoded(fields | {"kept": kept} if kept else fields)
 
     def _encoded(self, fields: dict[str, Any]) -> msgspec.Raw:
         return msgspec.Raw(_encode(fields, self.notes))
@@ -378,6 +387,20 @@ class Draft:
                 if part.blob is not None and (part.blob.name not in blobs or blobs[part.blob.name].data is None):
                     blobs[part.blob.name] = part.blob
         return tuple(blobs.values())
+
+
+def common_start(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many items two sequences begin with in common; whole pieces are compared, which is quick."""
+    known, unknown = 0, min(len(first), len(second))
+    if first[:unknown] == second[:unknown]:
+        return unknown
+    while unknown - known > 1:
+        middle = (known + unknown) // 2
+        if first[known:middle] == second[known:middle]:
+            known = middle
+        else:
+            unknown = middle
+    return known
 
 
 @lru_cache(maxsize=64)

@@ -113,10 +113,12 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     """The tokens of one step, where they were asked for."""
 
     prompt: tuple[int, ...]
-    """Ids of the prompt that are new since the step before."""
+    """Ids of the whole prompt where they are handed in; in a record, those after the ones that are kept."""
     response: tuple[int, ...]
     logprobs: tuple[Float, ...] | None = None
     """Log-probability of each response token under the policy that sampled it."""
+    kept: int = 0
+    """With how many ids of the step before, its prompt and its response together, the prompt begins."""
 
 
 class Grade(msgspec.Struct, frozen=True):
@@ -270,6 +272,19 @@ class Rollout(Header, frozen=True, kw_only=True):
     def pending_messages(self) -> tuple[Message, ...] | None:
         """What the policy was sent where no step resulted."""
         return None if self.pending_prompt is None else select(self.messages, self.pending_prompt)
+
+    def prompt_tokens(self, step: int) -> tuple[int, ...] | None:
+        """The ids of a step's whole prompt; None where they were not captured."""
+        whole: list[int] | None = None
+        for each in self.steps[: step + 1]:
+            if each.tokens is None:
+                whole = None
+                continue
+            prompt = [*(whole or [])[: each.tokens.kept], *each.tokens.prompt]
+            if each.step == step:
+                return tuple(prompt)
+            whole = [*prompt, *each.tokens.response]
+        return None
 
     @property
     def seconds(self) -> float:
