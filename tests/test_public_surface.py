@@ -8,7 +8,8 @@ from pathlib import Path
 import rolltrace
 
 PUBLIC = """
-Criterion Ending Game GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader Table ask cast
+Criterion Ending Game GameGroup GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader Table ask casting
+EnvError GraderError Judge PolicyJudge ProblemGroup PromptOnlyGroup RoleError SingleUse
 Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
 Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Retry Rollout
 RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination

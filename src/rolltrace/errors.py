@@ -24,6 +24,9 @@ Each carries its message as the only argument, so that each pickles.
 import difflib
 from collections.abc import Iterable
 
+_MOST_LISTED = 40
+"""So many names are all told where one is unknown; of more, those that are near."""
+
 
 class RolltraceError(Exception):
     """The base of every error here."""
@@ -40,9 +43,11 @@ class UnknownNameError(InputError, LookupError):
     def among(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownNameError":
         """Name what was asked for, the nearest known name, and all known names."""
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, names, n=_MOST_LISTED, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        listing = f" Known: {', '.join(names)}." if names else ""
+        listed = names if len(names) <= _MOST_LISTED else near
+        more = f", and {len(names) - len(listed)} others" if len(listed) < len(names) else ""
+        listing = f" Known: {', '.join(listed)}{more}." if listed else f" {len(names)} are known." if names else ""
         return cls(f"There is no {kind} {name!r}.{hint}{listing}")
 
 

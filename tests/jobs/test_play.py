@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -198,7 +199,7 @@ def test_demo_plays_every_built_in(tmp_path):
 
 
 def test_policies_are_closed_by_whoever_made_them(tmp_path, monkeypatch):
-    """A policy that was named is closed at the end, in its loop, also when the play fails; one that was given is not."""
+    """A policy that was named is closed at the end, also when the play fails; one that was given is not."""
     (tmp_path / "closing.py").write_text(
         "import asyncio\n"
         "from rolltrace.policies.scripted import Scripted\n"
@@ -220,3 +221,26 @@ def test_policies_are_closed_by_whoever_made_them(tmp_path, monkeypatch):
     with pytest.raises(RunExistsError):
         play("arithmetic", spec, out=tmp_path / "one")
     assert closing.closed == [True, True, True]
+
+
+def test_slow_builders_are_made_beside_the_play(tmp_path):
+    """Tasks that say so have their builders made in a thread, in order; the loop goes on meanwhile."""
+    made_in = []
+
+    class Slow(type(load_env("arithmetic"))):
+        builds_slowly = True
+
+        def builder(self, number, *, episodes, seed):
+            made_in.append(threading.current_thread() is threading.main_thread())
+            return super().builder(number, episodes=episodes, seed=seed)
+
+    summary = play(Slow(), "scripted:noisy", out=tmp_path / "run", groups=3, group_size=1)
+    assert made_in == [False, False, False]
+    assert summary.groups == 3
+
+
+def test_the_summary_says_who_was_asked(tmp_path):
+    """A role that nothing asked, and a role that the policy played itself, are named."""
+    roles = {"gradre": "scripted:noisy"}
+    summary = play("rubric", "scripted:noisy", out=tmp_path / "run", roles=roles, group_size=1)
+    assert (summary.unasked_roles, summary.roles_played_by_policy) == (["gradre"], ["grader"])

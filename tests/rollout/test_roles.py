@@ -7,7 +7,7 @@ import pytest
 from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.errors import GraderError, InputError, PolicyError, RoleError
 from rolltrace.graders.base import Grader, GroupGrade, GroupGrader
-from rolltrace.policies.asking import ask, cast
+from rolltrace.policies.asking import ask, casting
 from rolltrace.policies.scripted import Scripted
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits import Limits
@@ -85,7 +85,7 @@ async def test_a_conversation_with_a_role_is_stored_once(tmp_path):
 
 async def test_a_prompt_that_is_not_the_earlier_one_is_whole():
     """Only the very same conversation is left out: one that was changed is written out."""
-    with cast(talking(), answerer=answering()) as calls:
+    with casting(talking(), answerer=answering()) as calls:
         first = await ask("answerer", [Message("user", "a")])
         await ask("answerer", [Message("user", "a"), first.message, Message("user", "b")])
         await ask("answerer", [Message("user", "A"), first.message, Message("user", "b")])
@@ -108,7 +108,7 @@ async def test_several_conversations_with_a_role_are_told_apart(order):
         reply = await ask("grader", messages)
         return await ask("grader", [*messages, reply.message, Message("user", "sure?")])
 
-    with cast(Scripted(answer)) as calls:
+    with casting(Scripted(answer)) as calls:
         talks = [asyncio.create_task(talk(number)) for number in range(3)]
         await asyncio.sleep(0)
         for number in order:
@@ -135,7 +135,7 @@ def test_roles_are_checked():
 
 async def test_asking_without_anybody_there():
     """Outside of a runner the error says what to do."""
-    with pytest.raises(PolicyError, match="with cast"):
+    with pytest.raises(PolicyError, match="with casting"):
         await ask("grader", [Message("user", "?")])
 
 
@@ -253,7 +253,7 @@ async def test_the_same_question_again_has_another_seed():
     """Who asks twice wants to hear something else."""
     seeds = []
     policy = Scripted(lambda request: seeds.append(request.seed) or "x")
-    with cast(policy):
+    with casting(policy):
         await ask("grader", [Message("user", "?")])
         await ask("grader", [Message("user", "?")])
     assert seeds[0] != seeds[1]
@@ -512,3 +512,70 @@ async def test_a_request_says_whether_tokens_are_recorded(tmp_path, wanted):
         async for _ in runner.play([Stage(lambda number: Asking(turns=1))]):
             pass
     assert [(request.role, request.wants_tokens) for request in requests] == [("policy", wanted), ("answerer", False)]
+
+
+async def test_who_was_asked_is_known_afterwards(tmp_path):
+    """A role that was given in vain may be misspelt, and one that the policy played itself may be a surprise."""
+    runner = Runner(talking(), roles={"answerrer": answering(), "seat1": answering()}, sink=MemorySink())
+    async for _ in runner.play([Stage(lambda number: Asking(turns=1))]):
+        pass
+    assert runner.roles.unasked == ["answerrer", "seat1"]
+    assert runner.roles.played_by_policy == ["answerer"]
+    runner = Runner(talking(), roles={"seat1": answering()}, sink=MemorySink())
+    async for _ in runner.play([Game(lambda number: [Seated(), Seated()], seats=2)]):
+        pass
+    assert (runner.roles.unasked, runner.roles.played_by_policy) == ([], [])
+
+
+async def test_only_a_game_has_numbered_seats(tmp_path):
+    """Where there is one seat, it is the policy's, whoever was given `seat0`; an env may ask a seat of its own game."""
+
+    class Inside(Asking):
+        async def step(self, completion):
+            replies = [await ask("opponent", [Message("user", "move")], seat=seat) for seat in (1, 2)]
+            return StepResult(0.0, done=True, extra={"said": [reply.message.content for reply in replies]})
+
+    def saying(text):
+        return Scripted([text], name=text)
+
+    roles = {"seat0": saying("zero"), "seat1": saying("one"), "opponent": saying("other")}
+    await play(tmp_path / "run", Stage(lambda number: Inside()), talking(), roles=roles)
+    [rollout] = recorded(tmp_path / "run")
+    assert rollout.policy == "talking"
+    assert rollout.steps[0].extra["said"] == ["one", "other"]
+    assert [(call.role, call.policy) for call in rollout.calls] == [("opponent", "one"), ("opponent", "other")]
+
+
+async def test_what_could_not_be_recorded_of_a_call_is_noted(tmp_path):
+    """A note says where, in the rollout's record and in the group's score."""
+
+    class Odd(Asking):
+        async def step(self, completion):
+            await ask("answerer", [{"role": "user", "content": object()}])
+            return StepResult(0.0, done=True)
+
+    class Judge(GroupGrader):
+        async def grade_group(self, rollouts):
+            await ask("grader", [{"role": "user", "content": object()}])
+            return {rollout.id: Grade(1.0) for rollout in rollouts}
+
+    stage = Stage(lambda number: Odd())
+    stage.group_grader = Judge()
+    await play(tmp_path / "run", stage, talking())
+    [rollout] = recorded(tmp_path / "run")
+    assert {note.path for note in rollout.notes} == {"calls[0].prompt[0].content"}
+    with open_run(tmp_path / "run") as run:
+        [score] = [score for score in run.scores() if score.name == "group_grade"]
+    assert {note["path"] for note in score.data["notes"]} == {"calls[0].prompt[0].content"}
+
+
+async def test_builders_may_come_later():
+    """An async iterable of builders is drawn from as there is room."""
+
+    async def later():
+        for number in range(3):
+            await asyncio.sleep(0)
+            yield Stage(lambda number: Asking(turns=1), task=str(number))
+
+    runner = Runner(talking(), sink=MemorySink(), concurrency=1)
+    assert sorted([group.task async for group in runner.play(later())]) == ["0", "1", "2"]

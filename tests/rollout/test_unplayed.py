@@ -1,22 +1,28 @@
 """Episodes in which there is nothing to play."""
 
+import math
+
+import msgspec
 import pytest
 
 from rolltrace.check.check import check_run
+from rolltrace.check.integrity.rewards import reward_parts
 from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.envs.check import check_env
+from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Layer, Status
-from stage import Case, Remembering, Stage, expect_failure, said
+from rolltrace.trace.rollout import Unplayed
+from stage import Case, Remembering, Stage, expect_failure, play, recorded, said
 
 
-class Unplayed(Env):
+class Walkover(Env):
     """Is over before it begins."""
 
     def __init__(self, done=True, stop_reason=None):
         self.result = StepResult(
-            0.25, done, Observation([Message("user", "it is over")]), {"won": 1}, metrics={"moves": 3},
-            stop_reason=stop_reason,
+            0.25, done, Observation([Message("user", "it is over")]), {"won": 1}, {"after": [1]}, {"why": "resigned"},
+            {"moves": 3}, stop_reason=stop_reason,
         )  # fmt: skip
 
     async def initial_observation(self):
@@ -28,22 +34,48 @@ class Unplayed(Env):
 
 @pytest.mark.parametrize("reason", [None, "walkover"])
 async def test_an_episode_that_is_over_before_the_first_turn(tmp_path, reason):
-    """The policy is not asked; the env's reward is the rollout's, its numbers are metrics, and graders are asked."""
+    """The policy is not asked; what the env told is in the record, its reward counts, and graders are asked."""
     policy = Remembering(said("never"))
-    case = Case(tmp_path, lambda number: Unplayed(stop_reason=reason), policy)
+    case = Case(tmp_path, lambda number: Walkover(stop_reason=reason), policy)
     rollout = await case.play()
     assert policy.sent == {}
     assert (rollout.steps, rollout.pending_prompt, rollout.reward_so_far) == ((), None, 10.25)
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == (Status.OK, reason or "completed", "env")
-    assert rollout.metrics == {"won": 1, "moves": 3}
+    assert rollout.unplayed == Unplayed(
+        reward=0.25, reward_data={"won": 1}, env_state={"after": [1]}, extra={"why": "resigned"},
+        metrics={"moves": 3}, logs={},
+    )  # fmt: skip
+    assert rollout.metrics == {}
     assert [message.content for message in rollout.conversation] == ["it is over"]
     assert case.group_graded == [110.25]
     assert not [result for result in check_run(tmp_path / "single").results if result.findings]
+    assert encode_rollout(decode_rollout(encode_rollout(rollout))) == encode_rollout(rollout)
+
+
+async def test_what_it_told_is_frozen_and_audited(tmp_path):
+    """What an env changes afterwards does not change the record, and a total that leaves its reward out is found."""
+    state = {"seen": [1]}
+
+    class Later(Walkover):
+        def __init__(self):
+            self.result = StepResult(math.nan, True, env_state=state, reward_data={"odd": "text"})
+
+        async def close(self):
+            state["seen"].append(2)
+
+    await play(tmp_path / "run", Stage(lambda number: Later()), Remembering(said("never")))
+    [rollout] = recorded(tmp_path / "run")
+    assert rollout.unplayed.env_state == {"seen": [1]}
+    assert math.isnan(rollout.unplayed.reward)
+    assert rollout.unplayed.extra == {"reward_data.odd": "text"}
+    assert [note.path for note in rollout.notes] == ["unplayed.reward_data.odd"]
+    wrong = msgspec.structs.replace(rollout, reward=0.0, reward_so_far=0.0)
+    assert [finding.message for finding in reward_parts.look(wrong)]
 
 
 async def test_a_first_result_that_is_not_done_is_the_envs_failure(tmp_path):
     """Nobody has taken a step yet."""
-    case = Case(tmp_path, lambda number: Unplayed(done=False), Remembering(said("never")))
+    case = Case(tmp_path, lambda number: Walkover(done=False), Remembering(said("never")))
     await case.play()
     expect_failure(case, Layer.ENV, "EnvError")
     assert "done" in case.rollout.error.message
@@ -53,7 +85,7 @@ async def test_a_first_result_that_is_not_done_is_the_envs_failure(tmp_path):
 def test_check_env_knows_of_it(done):
     """A result that is done may stand in place of the first observation; one that is not is told of."""
     found = [
-        violation for violation in check_env(Stage(lambda number: Unplayed(done=done))) if violation.rule == "types"
+        violation for violation in check_env(Stage(lambda number: Walkover(done=done))) if violation.rule == "types"
     ]
     assert [("is not done" in violation.message) for violation in found] == ([] if done else [True] * len(found))
     assert bool(found) != done

@@ -18,7 +18,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
 from rolltrace.trace.numbers import NON_FINITE
 from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, Failure, Grade, Rollout, Step, Tokens, Usage
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, Failure, Grade, Rollout, Step, Tokens, Unplayed, Usage
 from rolltrace.trace.score import GroupKey, Score
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
@@ -27,8 +27,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 RECORDS = {
     "`run.json`": RunInfo, "A rollout": Rollout, "A step": Step, "A message": Message, "A part": Part,
     "A tool call": ToolCall, "A tool": ToolSpec, "Sampling": Sampling, "A grade": Grade, "A call": Call,
-    "Tokens": Tokens, "Usage": Usage, "A failure": Failure, "A note": freeform.Note, "A score": Score,
-    "A group key": GroupKey, "A ledger line": Ledger,
+    "Tokens": Tokens, "Unplayed": Unplayed, "Usage": Usage, "A failure": Failure, "A note": freeform.Note,
+    "A score": Score, "A group key": GroupKey, "A ledger line": Ledger,
 }  # fmt: skip
 WORDS = {
     "status": Status, "stopped by": StoppedBy, "stop reason": StopReason, "termination": Termination, "layer": Layer,

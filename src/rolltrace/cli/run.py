@@ -136,7 +136,7 @@ def _tell(summary: "Summary", *, as_json: bool) -> None:
     """Print the summary, say what to do next, and end with the job's exit code."""
     from rolltrace.cli.hints import command
     from rolltrace.cli.screen.console import output, write_record
-    from rolltrace.cli.screen.outcome import show_failures, show_summary
+    from rolltrace.cli.screen.outcome import show_failures, show_roles, show_summary
     from rolltrace.jobs.play import encode_summary
 
     if as_json:
@@ -144,6 +144,7 @@ def _tell(summary: "Summary", *, as_json: bool) -> None:
     else:
         show_summary(output(), summary)
     click.echo(f"To read it: {command('show', summary.path)}", err=True)
+    show_roles(summary)
     show_failures(summary)
     if not summary.succeeded:
         raise SystemExit(1)

@@ -16,6 +16,8 @@ class Tasks(ABC):
     """The environment's name."""
     count: int | None = None
     """How many tasks there are; None where they are generated without end."""
+    builds_slowly: bool = False
+    """Whether making a builder takes so long that it is to be done in a thread, beside the groups that are played."""
 
     @abstractmethod
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, walk
 from rolltrace.errors import InputError
@@ -92,6 +93,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """How many rollouts have a reward."""
     seconds: float
     ledger: Ledger
+    unasked_roles: list[str] = []
+    """Roles that were given a policy, and that nothing in the environment asked: perhaps misspelt."""
+    roles_played_by_policy: list[str] = []
+    """Other roles that the policy played itself, because nobody was given them."""
 
     @property
     def succeeded(self) -> bool:
@@ -180,12 +185,21 @@ async def record(
     count = _Count()
     for iteration in range(plan.iterations):
         builders = walk(tasks, iteration=iteration, groups=plan.groups, episodes=plan.group_size, seed=plan.seed)
-        async with contextlib.aclosing(runner.play(builders, iteration=iteration)) as results:
+        drawn = _in_a_thread(builders) if tasks.builds_slowly else builders
+        async with contextlib.aclosing(runner.play(drawn, iteration=iteration)) as results:
             async for result in results:
                 count.add(result)
                 if on_group is not None:
                     on_group(result)
-    return count.summary(tasks.env, policy.name, writer)
+    summary = count.summary(tasks.env, policy.name, writer)
+    return msgspec.structs.replace(
+        summary, unasked_roles=runner.roles.unasked, roles_played_by_policy=runner.roles.played_by_policy
+    )
+
+
+async def _in_a_thread(builders: Iterator[EnvGroupBuilder]) -> AsyncIterator[EnvGroupBuilder]:
+    while (builder := await asyncio.to_thread(next, builders, None)) is not None:
+        yield builder
 
 
 def encode_summary(summary: Summary) -> bytes:

@@ -33,23 +33,25 @@ async def ask(
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     seconds: float | None = None,
     about: str | None = None,
+    seat: int | None = None,
 ) -> Completion:
     """What whoever plays `role` says to these messages; the call is recorded with the rollout that it belongs to.
 
-    It works inside an env and a grader while a runner plays them, and inside `with cast(…)`. `seconds` bounds the
+    It works inside an env and a grader while a runner plays them, and inside `with casting(…)`. `seconds` bounds the
     answer, not the wait for a place among the requests in flight. `about` says in a word what is asked about, for
-    whoever reads the record. No answer is a `RoleError`.
+    whoever reads the record. With `seat`, whoever was given that seat of a game, as `seat1`, is asked before the role.
+    No answer is a `RoleError`.
     """
     asker = _ASKER.get()
     if asker is None:
         raise PolicyError(
-            f"Nobody plays the role {role!r} here: ask() works while a Runner plays, or inside `with cast(policy):`."
+            f"Nobody plays the role {role!r} here: ask() works while a Runner plays, or inside `with casting(policy):`."
         )
-    return await asker.ask(role, messages, sampling, seconds, about)
+    return await asker.ask(role, messages, sampling, seconds, about, seat)
 
 
 @contextmanager
-def cast(policy: Policy, **roles: Policy) -> Iterator[list[Call]]:
+def casting(policy: Policy, **roles: Policy) -> Iterator[list[Call]]:
     """Let `ask` work in this block without a runner; gives the list in which its calls are recorded."""
     calls: list[Call] = []
     with asking(Asker(Roles(policy, roles), calls)):
@@ -87,6 +89,7 @@ class Asker:
         step: Callable[[], int | None] = _nothing,
         enter: Callable[[], Awaitable[Any]] = _no_wait,
         leave: Callable[[], None] = _nothing,
+        notes: list[Note] | None = None,
     ) -> None:
         """`enter` waits for a place among the requests in flight, and `leave` gives it back."""
         self._roles = roles
@@ -96,6 +99,8 @@ class Asker:
         self._step = step
         self._enter = enter
         self._leave = leave
+        self._notes = [] if notes is None else notes
+        """On what could not be recorded as it was."""
         self._asked: Counter[int] = Counter()
         self._answered: dict[tuple[str, int, str], list[tuple[int, tuple[Message, ...]]]] = {}
         """The calls that were answered, each with its conversation, by role and by place and text of the answer."""
@@ -107,11 +112,12 @@ class Asker:
         sampling: Sampling,
         seconds: float | None,
         about: str | None = None,
+        seat: int | None = None,
     ) -> Completion:
         """Ask, and record what was asked and what came back, whatever that is."""
-        policy = self._roles.of(role)
-        notes: list[Note] = []
-        prompt = tuple(as_message(message, f"messages[{number}]", notes) for number, message in enumerate(messages))
+        policy = self._roles.of_seat(role, seat)
+        path = f"calls[{len(self._calls)}]"
+        prompt = tuple(as_message(message, f"{path}.prompt[{n}]", self._notes) for n, message in enumerate(messages))
         step = self._step()
         request = Request(
             messages=prompt, sampling=sampling, seed=self._seed_of(role, step, prompt), identity=self._identity,
@@ -124,7 +130,7 @@ class Asker:
             try:
                 async with limit:
                     answer = await awaitable(policy.complete(request), policy, "complete")
-                    completion = checked_completion(answer, policy, notes)
+                    completion = checked_completion(answer, policy, self._notes, path)
             except BaseException as error:
                 if isinstance(error, TimeoutError) and limit.expired():
                     error = TimeoutError(f"no answer within {seconds} s")

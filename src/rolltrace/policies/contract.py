@@ -35,7 +35,7 @@ def check_policy(policy: Any) -> None:
             raise PolicyError(f"Expected policy {name!r} to have `{attribute}`, got none: None will do.")
 
 
-def checked_completion(value: Any, policy: Policy, notes: list[Note]) -> Completion:
+def checked_completion(value: Any, policy: Policy, notes: list[Note], path: str = "") -> Completion:
     """A completion whose message can be recorded."""
     where = f"policy {policy.name!r}"
     if not isinstance(value, Completion):
@@ -45,9 +45,10 @@ def checked_completion(value: Any, policy: Policy, notes: list[Note]) -> Complet
     given: Any = value.message
     if not is_message(given):
         raise PolicyError(f"Expected {where} to give a message, got {describe(given)}.")
-    message = as_message(given, "response", notes)
-    usage = sound_usage(value.usage, "usage", notes)
-    tokens = sound_tokens(value.tokens, "tokens", notes)
+    place = f"{path}." if path else ""
+    message = as_message(given, f"{path}.reply" if path else "response", notes)
+    usage = sound_usage(value.usage, f"{place}usage", notes)
+    tokens = sound_tokens(value.tokens, f"{place}tokens", notes)
     if message is given and usage is value.usage and tokens is None:
         return value
     return replace(value, message=message, usage=usage, tokens=tokens)

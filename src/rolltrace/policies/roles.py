@@ -17,6 +17,8 @@ class Roles(msgspec.Struct, frozen=True):
 
     policy: Policy
     others: Mapping[str, Policy] = {}
+    asked: set[str] = msgspec.field(default_factory=set)
+    """The roles that somebody has asked for, whoever plays them."""
 
     def __post_init__(self) -> None:
         check_policy(self.policy)
@@ -27,8 +29,23 @@ class Roles(msgspec.Struct, frozen=True):
 
     def of(self, role: str) -> Policy:
         """Who plays this role."""
+        self.asked.add(role)
         return self.others.get(role, self.policy)
 
-    def of_seat(self, role: str, seat: int) -> Policy:
+    def of_seat(self, role: str, seat: int | None) -> Policy:
         """Who plays this seat of a game: whoever was given the seat by number, else its role."""
-        return self.others.get(f"seat{seat}") or self.of(role)
+        numbered = f"seat{seat}"
+        if seat is not None and numbered in self.others:
+            self.asked.add(numbered)
+            return self.others[numbered]
+        return self.of(role)
+
+    @property
+    def unasked(self) -> list[str]:
+        """The roles that were given a policy, and that nobody has asked so far: they may be misspelt."""
+        return sorted(self.others.keys() - self.asked)
+
+    @property
+    def played_by_policy(self) -> list[str]:
+        """The other roles that were asked so far, and that the policy plays itself because nobody was given them."""
+        return sorted(self.asked - self.others.keys() - {POLICY})

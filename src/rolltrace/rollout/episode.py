@@ -61,8 +61,8 @@ class Episode:
 
     def _draft(self, seat: int, attempt: int) -> Draft:
         builder, key, sink = self._builder, self._key, self._settings.sink
-        policy = self._settings.roles.of_seat(builder.role_of(seat), seat)
         several = builder.seats > 1
+        policy = self._settings.roles.of_seat(builder.role_of(seat), seat if several else None)
         header = Header(
             id=new_id(),
             run=sink.run,

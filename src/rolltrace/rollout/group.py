@@ -73,6 +73,8 @@ class GroupPlay:
         self._played: dict[int, Played] = {}
         self._calls: list[Call] = []
         """What the group's grader asked."""
+        self._notes: list[Note] = []
+        """On what of that could not be recorded as it was."""
 
     async def play(self) -> GroupResult:
         """Play, grade and clean up. Only cancellation comes out as an exception, and clean-up is done then too."""
@@ -180,6 +182,7 @@ class GroupPlay:
             seed=derive_seed(settings.seed, key.split, key.iteration, key.group),
             enter=settings.gate.acquire,
             leave=settings.gate.release,
+            notes=self._notes,
         )
         with asking(asker), BLAME_GRADER:
             rollouts = [member.rollout for member in members]
@@ -229,7 +232,9 @@ class GroupPlay:
 
     def _score_group(self, rewards: Sequence[float], given: GroupGrade) -> None:
         """What the grader says of the group, and whom it asked; the mean of its grades stands for it."""
-        data = {"reward_data": given.reward_data, "extra": given.extra}
+        data: dict[str, Any] = {"reward_data": given.reward_data, "extra": given.extra}
+        if self._notes:
+            data["notes"] = self._notes
         mean = sum(rewards) / len(rewards) if rewards else None
         self._score("group_grade", mean, group=self.key, data=data)
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rolltrace.cancellation import is_being_cancelled
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.base import STEP_MAPS, Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
 from rolltrace.policies.base import Completion, Request
@@ -50,7 +50,7 @@ class Player:
         self.draft = draft
         self.identity = draft.header.identity
         self._role = role
-        self._policy = settings.roles.of_seat(role, self.identity.seat or 0)
+        self._policy = settings.roles.of_seat(role, self.identity.seat)
         self._limits = settings.limits
         self._hooks = settings.hooks
         self._gate = settings.gate
@@ -129,11 +129,10 @@ class Player:
                 raise asyncio.CancelledError
 
     def _unplayed(self, result: StepResult) -> Stop:
-        """The end of a rollout in which the policy has no turn: without a step, its numbers are the rollout's."""
+        """The end of a rollout in which the policy has no turn."""
         if result.observation is not None:
             self._take_in(result.observation)
-        self.draft.metrics.update({**result.metrics, **result.reward_data})
-        self.draft.note("", "the episode was over before the policy's first turn")
+        self.draft.tell_unplayed(reward=result.reward, **{name: getattr(result, name) for name in STEP_MAPS})
         named = result.stop_reason is not None
         reason = str(result.stop_reason) if named else StopReason.COMPLETED
         return Stop(reason, StoppedBy.ENV, named_by_env=named, reward=result.reward)

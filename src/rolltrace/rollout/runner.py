@@ -1,7 +1,7 @@
 """Plays many groups at once and hands each out as it finishes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -65,20 +65,29 @@ class Runner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._names: dict[tuple[str, int], dict[str, int]] = {}
 
+    @property
+    def roles(self) -> Roles:
+        """Who plays which role, and which were asked."""
+        return self._settings.roles
+
     async def play(
-        self, builders: Iterable[EnvGroupBuilder], *, iteration: int = 0, split: str = "train"
+        self,
+        builders: Iterable[EnvGroupBuilder] | AsyncIterable[EnvGroupBuilder],
+        *,
+        iteration: int = 0,
+        split: str = "train",
     ) -> AsyncGenerator[GroupResult, None]:
-        """Play groups and yield each as it finishes.
+        """Play groups and yield each as it finishes. Builders are drawn when there is room for them.
 
         When the caller is cancelled, or closes the generator early (`contextlib.aclosing`), what is in flight is
         cancelled, recorded and awaited.
         """
         crowd = _Crowd(self.concurrency)
         settings = self._settings_here()
-        source = iter(builders)
+        draw = _drawing(builders)
         try:
             while True:
-                while crowd.has_room and (builder := next(source, _NO_MORE)) is not _NO_MORE:
+                while crowd.has_room and (builder := await draw()) is not _NO_MORE:
                     check_builder(builder)
                     key = GroupKey(split, iteration, builder.env, self._name(builder.task, split, iteration))
                     crowd.start(builder, key, settings)
@@ -108,6 +117,23 @@ class Runner:
             name = f"{task}~{times[task]}"
         times[name] = 1
         return name
+
+
+def _drawing(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Awaitable[Any]]:
+    """What gives one builder after the other, and then that there are no more."""
+    if isinstance(builders, AsyncIterable):
+        later = aiter(builders)
+
+        async def draw_later() -> Any:
+            return await anext(later, _NO_MORE)
+
+        return draw_later
+    source = iter(builders)
+
+    async def draw() -> Any:
+        return next(source, _NO_MORE)
+
+    return draw
 
 
 class _Crowd:

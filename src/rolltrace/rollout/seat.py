@@ -103,6 +103,7 @@ class Seat:
             step=player.current_step,
             enter=player.pass_gate,
             leave=self._settings.gate.release,
+            notes=self.draft.notes,
         )
         with asking(asker):
             return await self._play(player, env)

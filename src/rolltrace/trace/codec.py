@@ -13,7 +13,7 @@ from rolltrace.trace.careful import encode_carefully, json_encoder
 from rolltrace.trace.freeform import Note, plain_mapping, restore_mapping
 from rolltrace.trace.message import Sampling, decode_hook
 from rolltrace.trace.numbers import as_float, restore_number, restore_numbers, wire_floats, wire_number, wire_numbers
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, Range, Rollout, Step, Tokens
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, Range, Rollout, Step, Tokens, Unplayed
 from rolltrace.trace.score import Score
 
 __all__ = [
@@ -55,7 +55,10 @@ def seal(*pieces: bytes | memoryview) -> bytes:
 
 def encode_rollout(rollout: Rollout) -> bytes:
     """A rollout as one line."""
-    return seal(_encode(_wire(rollout)))
+    fields = _wire(rollout)
+    if rollout.unplayed is None:
+        del fields["unplayed"]
+    return seal(_encode(fields))
 
 
 def encode_score(score: Score) -> bytes:
@@ -157,7 +160,7 @@ def _holds_markers(line: bytes) -> bool:
     return b'"$' in line or b'"NaN"' in line or b'Infinity"' in line
 
 
-def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens) -> None:
+def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens | Unplayed) -> None:
     """Turn spelt-out numbers and markers back into values, in a record that was just decoded."""
     for name in record.__struct_fields__:
         value = getattr(record, name)
@@ -169,7 +172,7 @@ def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens) 
             force_setattr(record, name, restore_mapping(value))
         elif name == "logprobs" and value is not None:
             force_setattr(record, name, tuple(map(restore_number, value)))
-        elif isinstance(value, Grade | Tokens):
+        elif isinstance(value, Grade | Tokens | Unplayed):
             _restore(value)
         elif name in ("steps", "calls") or (name == "sampling" and isinstance(value, tuple)):
             for part in value:
@@ -198,7 +201,7 @@ def _wire_field(name: str, value: Any) -> Any:
     if isinstance(value, Tokens):
         fields = _wire(value)
         return fields if value.kept else {name: field for name, field in fields.items() if name != "kept"}
-    if isinstance(value, Grade):
+    if isinstance(value, Grade | Unplayed):
         return _wire(value)
     if name == "logprobs" and value is not None:
         return wire_floats(value)

@@ -92,6 +92,7 @@ class Draft:
         """Whether token ids and log-probabilities are wanted."""
         self._token_ids: tuple[int, ...] = ()
         """Of the step before, its prompt and its response."""
+        self._unplayed: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
         self._grade: Grade | None = None
         self._grade_json: msgspec.Raw | None = None
         self._steps: list[Row] = []
@@ -210,6 +211,34 @@ class Draft:
         if tokens is None:
             self._token_ids = ()
 
+    def tell_unplayed(
+        self,
+        *,
+        reward: float,
+        reward_data: Mapping[str, Any] = _EMPTY,
+        env_state: Mapping[str, Any] = _EMPTY,
+        extra: Mapping[str, Any] = _EMPTY,
+        metrics: Mapping[str, Any] = _EMPTY,
+        logs: Mapping[str, Any] = _EMPTY,
+    ) -> None:
+        """Note what the env told where the policy has no turn; frozen at once, as a step is."""
+        strays: dict[str, Any] = {}
+        numbers = {
+            name: wire_numbers(sound_numbers(given, "unplayed", name, strays, self.notes))
+            for name, given in (("reward_data", reward_data), ("metrics", metrics))
+        }
+        worth = wire_number(sound_reward(reward, "unplayed", strays, self.notes))
+        self._unplayed = self._encoded(
+            {
+                "reward": worth,
+                "reward_data": numbers["reward_data"],
+                "env_state": plain_mapping(env_state, "unplayed.env_state", self.notes),
+                "extra": plain_mapping(with_strays(extra, strays), "unplayed.extra", self.notes),
+                "metrics": numbers["metrics"],
+                "logs": plain_mapping(logs, "unplayed.logs", self.notes),
+            }
+        )
+
     def replace_last_reward(self, reward: float) -> None:
         """Let a limit charge the last step; what the env gave stays in `env_reward`."""
         self._body = None
@@ -260,7 +289,7 @@ class Draft:
             self._grade_json,
         )
         start = _encode(ending, notes)
-        rest = Rest([wire_call(call) for call in calls], self._rollout_metrics(notes), notes)
+        rest = Rest([wire_call(call) for call in calls], self._rollout_metrics(notes), notes, self._unplayed)
         line = seal(self._head, b",", start[1:-1], b",", body.data, b",", _encode(rest, notes)[1:])
         return Line(self.id, line, self._blobs(calls))
 

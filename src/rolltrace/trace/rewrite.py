@@ -10,7 +10,7 @@ from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note, Placeholder
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Call, Failure, Grade, Rollout, Step
+from rolltrace.trace.rollout import Call, Failure, Grade, Rollout, Step, Unplayed
 from rolltrace.trace.score import Score
 
 Redact = Callable[[Any], Any]
@@ -119,6 +119,7 @@ def rewrite_rollout(rollout: Rollout, hand: Hand) -> Rollout:
         pending_raw=_text("pending_raw", rollout.pending_raw, hand),
         calls=tuple(_call(call, hand) for call in rollout.calls),
         notes=tuple(Note(note.path, hand.text("note", note.message)) for note in rollout.notes),
+        unplayed=_unplayed(rollout.unplayed, hand),
     )
 
 
@@ -208,6 +209,14 @@ def _step(step: Step, hand: Hand) -> Step:
         parse_error=_text("parse_error", step.parse_error, hand),
         raw=_text("raw", step.raw, hand),
         tokens=None,
+    )
+
+
+def _unplayed(told: Unplayed | None, hand: Hand) -> Unplayed | None:
+    if told is None:
+        return None
+    return replace(
+        told, env_state=hand.mapping(told.env_state), extra=hand.mapping(told.extra), logs=hand.mapping(told.logs)
     )
 
 

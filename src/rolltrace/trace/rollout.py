@@ -209,6 +209,18 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
+class Unplayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What an env told where it was over before the policy's first turn, so that there is no step to tell it."""
+
+    reward: Float
+    reward_data: dict[str, Number] = {}
+    """The numbers behind the reward."""
+    env_state: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    metrics: dict[str, Number] = {}
+    logs: dict[str, Any] = {}
+
+
 class Outcome(TypedDict):
     """How a rollout ended: the fields of `Rollout` of the same names."""
 
@@ -234,7 +246,7 @@ class Rollout(Header, frozen=True, kw_only=True):
     reward: Float | None
     """The total known when the rollout ended; None while a group grade is pending, or when status is not ok."""
     reward_so_far: Float
-    """The sum of the step rewards and the grade, whatever the status."""
+    """The sum of the step rewards, or that of an env which had no turn to give, and the grade, whatever the status."""
     unclamped_reward: Float | None = None
     """The total before a limit clamped it."""
     grade: Grade | None = None
@@ -255,6 +267,8 @@ class Rollout(Header, frozen=True, kw_only=True):
     calls: tuple[Call, ...] = ()
     metrics: dict[str, Number] = {}
     notes: tuple[Note, ...] = ()
+    unplayed: Unplayed | None = None
+    """What the env told where the policy had no turn at all."""
 
     def __post_init__(self) -> None:
         # A step knows only ranges; its view needs the messages they are ranges of. A step of another rollout is copied.

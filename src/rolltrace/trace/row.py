@@ -73,6 +73,7 @@ class Rest(msgspec.Struct, gc=False):
     calls: list[dict[str, Any]]
     metrics: dict[str, Any]
     notes: list[Note]
+    unplayed: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 def are_plain(

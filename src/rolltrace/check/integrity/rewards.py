@@ -8,7 +8,7 @@ from rolltrace.check.catalogue import found_rollout
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
 from rolltrace.trace.numbers import Number, as_float, restore_number
-from rolltrace.trace.outcome import Status, StoppedBy, StopReason
+from rolltrace.trace.outcome import Status, StopReason
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -25,8 +25,10 @@ _TOLERANCE = 1e-6
 def reward_parts(rollout: Rollout) -> Iterator[Finding]:
     """`reward_so_far` is the sum of the step rewards and the grade."""
     parts = [step.reward for step in rollout.steps]
-    if not parts and (rollout.stop_reason == StopReason.CONTEXT_OVERFLOW or rollout.stopped_by is StoppedBy.ENV):
-        return  # the charge for a first prompt that did not fit is in no step, nor is what an env gives before any
+    if not parts and rollout.stop_reason == StopReason.CONTEXT_OVERFLOW:
+        return  # the charge for a first prompt that did not fit is in no step
+    if rollout.unplayed is not None:
+        parts.append(rollout.unplayed.reward)
     if rollout.grade is not None:
         parts.append(rollout.grade.reward)
     total = sum(parts)

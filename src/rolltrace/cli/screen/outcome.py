@@ -20,6 +20,18 @@ def show_summary(console: Console, summary: Summary) -> None:
             console.print(piece, soft_wrap=True)
 
 
+def show_roles(summary: Summary) -> None:
+    """Say on standard error who played what nobody was given, and which role was given in vain."""
+    console = errors()
+    for role in summary.unasked_roles:
+        what = f"Nothing in {summary.env} asked the role {role!r}: is that its name?"
+        console.print(Text(visible_line(what), "yellow"), soft_wrap=True)
+    if summary.roles_played_by_policy:
+        roles = ", ".join(summary.roles_played_by_policy)
+        what = f"Played by the policy itself: {roles}. --policy ROLE=SPEC gives a role to another."
+        console.print(Text(visible_line(what), "yellow"), soft_wrap=True)
+
+
 def show_failures(summary: Summary) -> None:
     """Say on standard error what failed, and why the job counts as failed where it does."""
     console = errors()
