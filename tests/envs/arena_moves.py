@@ -86,11 +86,12 @@ async def play(builder, policy, **settings):
 
 def story(rollout):
     """All moves of a game, of whatever seat, as the record of one seat tells them: number, seat, legality."""
+    states = [step.trace.env_state for step in rollout.steps] or [rollout.unplayed.env_state]
     told = []
-    for step in rollout.steps:
-        state = step.trace.env_state
+    for state in states:
         told += state["before"]
-        told.append({"move": state["move"], "seat": state["seat"], "legal": state["legal"]})
+        if state["move"] is not None:
+            told.append({"move": state["move"], "seat": state["seat"], "legal": state["legal"]})
         told += state.get("after", [])
     return [(move["move"], move["seat"], move["legal"]) for move in told]
 

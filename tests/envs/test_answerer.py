@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rolltrace.envs.answerer import REMINDER, Answer, ask_answerer, read_answer
 from rolltrace.errors import PolicyError, RoleError
-from rolltrace.policies.asking import cast
+from rolltrace.policies.asking import casting
 from rolltrace.policies.scripted import Scripted
 from rolltrace.trace.outcome import Termination
 from stage import said
@@ -25,7 +25,7 @@ class InTurn(Scripted):
 
 
 async def hear(*replies, question="Is it alive?", secret="owl", tries=2):
-    with cast(Scripted("never asked"), answerer=InTurn(*replies)) as calls:
+    with casting(Scripted("never asked"), answerer=InTurn(*replies)) as calls:
         heard = await ask_answerer(secret, question, tries=tries, seconds=5.0)
     return heard, calls
 
@@ -99,9 +99,16 @@ async def test_it_is_given_up_after_so_many_tries(tries):
 
 
 async def test_no_reply_at_all_is_raised():
-    """An answerer that fails is not one that cannot be read."""
-    with pytest.raises(RoleError, match="answerer"):
-        await hear(PolicyError("gone"))
+    """An answerer that fails at every try is not one that cannot be read."""
+    with pytest.raises(RoleError, match=r"answerer.*gone"):
+        await hear(PolicyError("busy"), PolicyError("gone"))
+
+
+async def test_a_failed_call_is_made_again():
+    """It is a try, and no reply."""
+    heard, calls = await hear(PolicyError("busy"), "yes")
+    assert heard == (YES, 1)
+    assert [call.error is None for call in calls] == [False, True]
 
 
 @given(st.text(max_size=300) | st.text(alphabet='"\\\n\u2028\x85\x1b', max_size=50))

@@ -1,3 +1,4 @@
+import math
 import pickle
 import random
 
@@ -68,8 +69,10 @@ def test_no_example_gives_the_answer_away():
     assert builder.question not in asked
 
 
-@pytest.mark.parametrize("options", [{"difficulty": 0}, {"difficulty": 6}, {"examples": -1}])
+@pytest.mark.parametrize("options", [{"difficulty": 0}, {"difficulty": 6}, {"examples": -1}, {"format_coef": math.nan}])
 def test_arguments_out_of_range_are_refused(options):
     """A difficulty that does not exist is an error that says which do."""
-    with pytest.raises(InputError, match=r"Expected (difficulty from 1 to 5|examples of at least 0)"):
+    with pytest.raises(
+        InputError, match=r"Expected (difficulty from 1 to 5|examples of at least 0|format_coef to be a finite)"
+    ):
         ArithmeticTasks(**options)

@@ -303,7 +303,7 @@ MISTAKES = {
         "makes-envs",
         (
             "`AsksWhenMade.make_episode(0)` raised PolicyError(\"Nobody plays the role 'author' here: ask() works "
-            'while a Runner plays, or inside `with cast(policy):`.")'
+            'while a Runner plays, or inside `with casting(policy):`.")'
         ),
         "let `make_episode` make its environments without raising",
     ),

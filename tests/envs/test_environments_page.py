@@ -3,12 +3,12 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from rolltrace.cli.app import cli
 from rolltrace.envs.registry import BUILT_IN, FAMILIES
 from rolltrace.graders.answers import CHECKS
 
@@ -22,14 +22,14 @@ def test_the_page_names_every_environment_and_check():
     assert set(re.findall(r"^\| `(\w+)` \| the same", PAGE, re.MULTILINE)) == set(CHECKS)
 
 
-def test_the_commands_run(tmp_path):
+def test_the_commands_run(tmp_path, monkeypatch):
     """Each succeeds, in their order, in one directory."""
     pytest.importorskip("textarena")
-    (tmp_path / "criteria.jsonl").write_text(json.dumps({"text": "Uses the calculator.", "name": "uses"}) + "\n")
-    commands = re.findall(r"^\$ (rolltrace .*)$", PAGE, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("criteria.jsonl").write_text(json.dumps({"text": "Uses the calculator.", "name": "uses"}) + "\n")
+    commands = re.findall(r"^\$ rolltrace (.*)$", PAGE, re.MULTILINE)
     assert len(commands) == 9
     for command in commands:
-        words = [sys.executable, "-m", *shlex.split(command)]
-        ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, (command, ran.stderr)
+        ran = CliRunner().invoke(cli, shlex.split(command))
+        assert ran.exit_code == 0, (command, ran.stderr)
         assert ran.stdout

@@ -6,72 +6,16 @@ import random
 import pytest
 
 from envs.arena_moves import Mover, play, seen, story
-from rolltrace.envs.base import EnvGroupBuilder
+from envs.countdown import Countdown, countdowns
 from rolltrace.envs.check import check_env
-from rolltrace.envs.game import LEAVE_SECONDS, Ending, Game, Table
+from rolltrace.envs.game import LEAVE_SECONDS, Table
 from rolltrace.errors import EnvError, PolicyError
-from rolltrace.policies.asking import cast
+from rolltrace.policies.asking import casting
 from rolltrace.policies.base import completion_of
 from rolltrace.rollout.limits import Limits
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.outcome import Termination
 from stage import Remembering, never, said, skip_time
-
-
-class Countdown(Game):
-    """Players take 1 or 2 from a heap in turn; who takes the last wins 1, the others lose 1. Each has a secret."""
-
-    def __init__(self, heap=5, seats=2):
-        self.seats = seats
-        self.heap = heap
-        self.on_turn = 0
-        self.news = {seat: [f"You are {seat}. Your secret is s{seat}cret."] for seat in range(seats)}
-
-    @property
-    def turn(self):
-        return self.on_turn if self.heap else None
-
-    def tell(self, seat):
-        news, self.news[seat] = self.news[seat], []
-        return "\n".join(news)
-
-    def move(self, text):
-        if text == "crash":
-            raise RuntimeError("the heap fell over")
-        if text not in ("1", "2") or int(text) > self.heap:
-            self.news[self.on_turn].append("That is no move.")
-            return False
-        self.heap -= int(text)
-        for seat in range(self.seats):
-            if seat != self.on_turn:
-                self.news[seat].append(f"{self.on_turn} took {text}, {self.heap} are left.")
-        self.winner = self.on_turn
-        self.on_turn = (self.on_turn + 1) % self.seats
-        return True
-
-    def ending(self):
-        if self.heap:
-            return Ending()
-        rewards = {seat: 1.0 if seat == self.winner else -1.0 for seat in range(self.seats)}
-        return Ending(rewards, f"{self.winner} took the last.", {"winner": self.winner})
-
-
-class Countdowns(EnvGroupBuilder):
-    """A few games of it."""
-
-    env = "countdown"
-    task = "heap"
-
-    def __init__(self, heap=5, seats=2, play_as=None, episodes=1, **settings):
-        self.heap = heap
-        self.players = seats
-        self.play_as = play_as
-        self.seats = seats if play_as is None else 1
-        self.episodes = episodes
-        self.settings = settings
-
-    async def make_episode(self, number):
-        return Table(Countdown(self.heap, self.players), play_as=self.play_as, **self.settings).envs()
 
 
 def by_seat(*moves):
@@ -81,7 +25,7 @@ def by_seat(*moves):
 
 async def test_each_seat_is_told_its_turns_and_its_reward():
     """The reward is that of the last step of every seat, also of one that waits when another ends the game."""
-    first, second = await play(Countdowns(), by_seat(["2", "1"], ["1", "1"]))
+    first, second = await play(countdowns(), by_seat(["2", "1"], ["1", "1"]))
     assert [step.reward for step in first.steps] == [0.0, -1.0]
     assert [step.reward for step in second.steps] == [0.0, 1.0]
     assert (first.stop_reason, second.stop_reason) == ("completed", "completed")
@@ -97,7 +41,7 @@ async def test_each_seat_is_told_its_turns_and_its_reward():
 
 async def test_the_record_of_a_step():
     """It holds the seat, the move's number and legality, who moves next, what others did, and why the game ended."""
-    first, second = await play(Countdowns(), by_seat(["2", "7", "1"], ["1", "1"]))
+    first, second = await play(countdowns(), by_seat(["2", "7", "1"], ["1", "1"]))
     states = [step.trace.env_state for step in first.steps]
     assert states == [
         {"seat": 0, "before": [], "move": 0, "legal": True, "next": 1},
@@ -105,12 +49,12 @@ async def test_the_record_of_a_step():
         {"seat": 0, "before": [], "move": 3, "legal": True, "next": 1,
          "after": [{"move": 4, "seat": 1, "legal": True}]},
     ]  # fmt: skip
-    assert [step.trace.reward_data for step in first.steps] == [
+    assert [step.trace.reward_data for step in first.steps] == [{}, {}, {"game_reward": -1.0}]
+    assert [step.metrics for step in first.steps] == [
         {"moves": 1, "illegal_moves": 0},
-        {"moves": 2, "illegal_moves": 1},
-        {"game_reward": -1.0, "moves": 3, "illegal_moves": 1},
+        {"moves": 1, "illegal_moves": 1},
+        {"moves": 1, "illegal_moves": 0, "game_moves": 5},
     ]
-    assert first.steps[-1].metrics == {"moves": 3, "illegal_moves": 1, "game_moves": 5}
     assert first.steps[-1].trace.extra == {
         "reason": "1 took the last.",
         "rewards": {"0": -1.0, "1": 1.0},
@@ -122,7 +66,7 @@ async def test_the_record_of_a_step():
 @pytest.mark.parametrize("concurrency", [1, 64])
 async def test_indexes_episodes_and_seats(concurrency):
     """A group of games is several episodes; a low bound on requests does not hang one."""
-    builder = Countdowns(heap=9, seats=3, episodes=4)
+    builder = countdowns(heap=9, seats=3, episodes=4)
     policy = Remembering(lambda request: said(random.Random(request.seed).choice(["1", "2", "x"])))
     rollouts = await asyncio.wait_for(play(builder, policy, concurrency=concurrency), 60)
     assert [(r.index, r.episode, r.seat) for r in rollouts] == [(i, i // 3, i % 3) for i in range(12)]
@@ -134,7 +78,7 @@ async def test_indexes_episodes_and_seats(concurrency):
 
 async def test_a_seat_sees_no_secret_of_another():
     """Whatever a seat is shown holds its own secret and nobody else's."""
-    rollouts = await play(Countdowns(heap=9, seats=3), Remembering(lambda request: said("1")))
+    rollouts = await play(countdowns(heap=9, seats=3), Remembering(lambda request: said("1")))
     for rollout in rollouts:
         shown = "\n".join(seen(rollout))
         assert [f"s{seat}cret" in shown for seat in range(3)] == [seat == rollout.seat for seat in range(3)]
@@ -142,22 +86,30 @@ async def test_a_seat_sees_no_secret_of_another():
 
 async def test_a_game_that_ends_before_a_seat_has_moved():
     """Nobody asks its policy, for there is no move to make; its record says how it ended, and has the game's reward."""
-    first, second = await play(Countdowns(heap=2), by_seat(["2"], []))
+    first, second = await play(countdowns(heap=2), by_seat(["2"], []))
     assert first.reward == 1.0
     assert (second.steps, second.pending_prompt, second.status, second.stop_reason) == ((), None, "ok", "completed")
     assert (second.reward, second.reward_so_far, second.stopped_by) == (-1.0, -1.0, "env")
     assert second.conversation[-1].content.endswith("0 took 2, 0 are left.\n\nThe game is over: 0 took the last.")
-    assert second.metrics == {"game_reward": -1.0, "moves": 0, "illegal_moves": 0, "game_moves": 1}
-    assert [note.message for note in second.notes] == ["the episode was over before the policy's first turn"]
+    told = second.unplayed
+    assert (told.reward, told.reward_data) == (-1.0, {"game_reward": -1.0})
+    assert told.metrics == {"moves": 0, "illegal_moves": 0, "game_moves": 1}
+    assert told.env_state == {
+        "seat": 1, "before": [{"move": 0, "seat": 0, "legal": True}], "move": None, "legal": None, "next": None,
+        "after": [],
+    }  # fmt: skip
+    assert told.extra == first.steps[-1].trace.extra
+    assert story(second) == story(first) == [(0, 0, True)]
+    assert first.unplayed is None
 
 
 async def test_the_cap_on_moves():
     """A game that is stopped has no winner, and says so; one that ends with the last move it may have is complete."""
-    first, second = await play(Countdowns(heap=9, max_turns=3), by_seat(["1", "1"], ["1", "1"]))
+    first, second = await play(countdowns(heap=9, max_moves=3), by_seat(["1", "1"], ["1", "1"]))
     assert {(r.stop_reason, r.stopped_by, r.reward) for r in (first, second)} == {("max_turns", "env", 0.0)}
     assert first.conversation[-1].content == "The game was stopped after 3 moves."
     assert len(story(first)) == len(story(second)) == 3
-    first, second = await play(Countdowns(heap=3, max_turns=3), by_seat(["1", "1"], ["1", "1"]))
+    first, second = await play(countdowns(heap=3, max_moves=3), by_seat(["1", "1"], ["1", "1"]))
     assert {(r.stop_reason, r.stopped_by) for r in (first, second)} == {("completed", "env")}
     assert (first.reward, second.reward) == (1.0, -1.0)
 
@@ -175,7 +127,9 @@ async def test_an_opponent_is_asked():
 
     other = Remembering(opponent)
     other.name = "other"
-    [rollout] = await play(Countdowns(play_as=0, sampling=Sampling(max_tokens=9)), policy, roles={"opponent": other})
+    [rollout] = await play(
+        countdowns(play_as=0, opponent_sampling=Sampling(max_tokens=9)), policy, roles={"opponent": other}
+    )
     assert (rollout.seat, rollout.episode, rollout.policy, rollout.reward) == (None, None, "remembering", -1.0)
     assert [(call.role, call.policy, call.reply.content, call.step) for call in rollout.calls] == [
         ("opponent", "other", "1", 0),
@@ -190,16 +144,29 @@ async def test_an_opponent_is_asked():
 
 async def test_an_opponent_may_move_first():
     """It is asked before the seat that is played has its first prompt; without opponents the policy plays all."""
-    [rollout] = await play(Countdowns(heap=3, play_as=1), Remembering(lambda request: said("1")))
+    [rollout] = await play(countdowns(heap=3, play_as=1), Remembering(lambda request: said("1")))
     assert [call.role for call in rollout.calls] == ["opponent", "opponent"]
     assert rollout.steps[0].trace.prompt[-1].content == "You are 1. Your secret is s1cret.\n0 took 1, 2 are left."
     assert rollout.reward == -1.0
 
 
+async def test_opponents_by_the_number_of_their_seat():
+    """Whoever was given a seat of the game plays it; the others are the opponent's, and the rollout the policy's."""
+    names = ("policy", "opponent", "second", "nobody")
+    policy, opponent, second, nobody = (Mover(["1"], illegal=0, name=name) for name in names)
+    roles = {"opponent": opponent, "seat2": second, "seat0": nobody}
+    [rollout] = await play(countdowns(heap=8, seats=4, play_as=0), policy, roles=roles)
+    assert rollout.policy == "policy"
+    asked = [(call.about, call.policy, call.role) for call in rollout.calls]
+    assert asked == [
+        ("seat 1", "opponent", "opponent"), ("seat 2", "second", "opponent"), ("seat 3", "opponent", "opponent")
+    ] * 2  # fmt: skip
+
+
 async def test_an_opponent_that_does_not_answer():
     """It is a failure of that policy, recorded with the rollout."""
     broken = Remembering(ConnectionError("gone"))
-    [rollout] = await play(Countdowns(play_as=0), Remembering(said("1")), roles={"opponent": broken})
+    [rollout] = await play(countdowns(play_as=0), Remembering(said("1")), roles={"opponent": broken})
     assert (rollout.status, rollout.error.layer, rollout.error.type) == ("error", "policy", "RoleError")
     assert rollout.calls[0].error.message == "gone"
 
@@ -207,10 +174,10 @@ async def test_an_opponent_that_does_not_answer():
 @pytest.mark.parametrize("seconds", [None, 1.0])
 async def test_an_opponent_that_takes_too_long(seconds):
     """Its own time is bounded by the table, the rollout's by the runner."""
-    settings = {} if seconds is None else {"seconds": seconds}
+    settings = {} if seconds is None else {"opponent_seconds": seconds}
     limits = Limits(seconds=100.0 if seconds is None else None)
     [rollout] = await play(
-        Countdowns(play_as=0, **settings), Remembering(said("1")), roles={"opponent": Remembering(never)}, limits=limits
+        countdowns(play_as=0, **settings), Remembering(said("1")), roles={"opponent": Remembering(never)}, limits=limits
     )
     assert rollout.stop_reason == ("timeout" if seconds is None else "error")
 
@@ -246,7 +213,7 @@ async def test_a_seat_that_leaves_ends_the_game_for_all(way, leaver):
         async def complete(self, request):
             return await answered(request)
 
-    builder = Countdowns(heap=50, seats=3)
+    builder = countdowns(heap=50, seats=3)
     rollouts = await play(builder, Seated(tokens=tokens), limits=limits)
     reasons = [rollout.stop_reason for rollout in rollouts]
     others = reasons[:leaver] + reasons[leaver + 1 :]
@@ -308,16 +275,16 @@ async def test_nobody_to_ask():
     with pytest.raises(PolicyError, match="Nobody plays the role 'opponent'"):
         await env.initial_observation()
     [env] = Table(Countdown(), play_as=1).envs()
-    with cast(Mover(["2"], illegal=0)) as calls:
+    with casting(Mover(["2"], illegal=0)) as calls:
         observation = await env.initial_observation()
     assert observation.messages[0].content.endswith("0 took 2, 3 are left.")
     assert calls[0].reply.content == "2"
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"seats": 3}, {"seats": 1}, {"play_as": 1, "max_turns": 20}, {"max_turns": 2}]
+    "settings", [{}, {"seats": 3}, {"seats": 1}, {"play_as": 1, "max_moves": 20}, {"max_moves": 2}]
 )
 def test_a_game_keeps_the_contract(settings):
     """Tables of all shapes pass `check_env`, with moves that are legal and such that are not."""
-    assert check_env(Countdowns(**settings)) == []
-    assert check_env(Countdowns(**settings), answers=["1", "x", "2"]) == []
+    assert check_env(countdowns(**settings)) == []
+    assert check_env(countdowns(**settings), answers=["1", "x", "2"]) == []

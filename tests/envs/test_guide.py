@@ -1,4 +1,4 @@
-"""The guide to writing an environment, followed to the letter by somebody who has nothing else."""
+"""The guides to writing an environment and a game, followed to the letter by somebody who has nothing else."""
 
 import os
 import re
@@ -9,18 +9,25 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "write-an-environment.md"
-TEXT = GUIDE.read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+COMMANDS = {"write-an-environment.md": 7, "write-a-game.md": 6}
+"""How many each guide shows."""
 PROGRAMS = {"rolltrace": ["-m", "rolltrace"], "python": []}
 
 
-@pytest.fixture(scope="module")
-def followed(tmp_path_factory):
+def text_of(guide):
+    return (GUIDES / guide).read_text(encoding="utf-8")
+
+
+def blocks_of(guide):
+    """Each block that is shown, with its language."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text_of(guide), re.MULTILINE | re.DOTALL)
+
+
+def follow(guide, folder):
     """Each command of the guide, what the guide says that it prints, and what it does, in the guide's order."""
-    folder = tmp_path_factory.mktemp("newcomer")
     followed = []
-    for language, block in BLOCKS:
+    for language, block in blocks_of(guide):
         if language == "python":
             write(folder, block)
             continue
@@ -58,22 +65,27 @@ def pattern(shown):
     return "".join(lines)
 
 
-def test_the_guide_does_what_it_says(followed):
+@pytest.mark.parametrize("guide", COMMANDS)
+def test_the_guide_does_what_it_says(tmp_path, guide):
     """Every command succeeds and prints what is shown, to the last line."""
-    assert len(followed) == 7
+    followed = follow(guide, tmp_path)
+    assert len(followed) == COMMANDS[guide]
     for command, shown, printed in followed:
         assert re.fullmatch(pattern(shown), printed), (command, printed)
 
 
-def test_the_guide_is_short():
+@pytest.mark.parametrize("guide", COMMANDS)
+def test_the_guide_is_short(guide):
     """From nothing to an environment with a tool and a grader in under 60 lines of Python, blank ones not counted."""
-    lines = [line for language, block in BLOCKS if language == "python" for line in block.splitlines() if line.strip()]
+    code = "".join(block for language, block in blocks_of(guide) if language == "python")
+    lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) < 60
     assert max(map(len, lines)) <= 120
 
 
-def test_the_guide_leads_on():
+@pytest.mark.parametrize("guide", COMMANDS)
+def test_the_guide_leads_on(guide):
     """What it links to exists."""
-    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    links = re.findall(r"\]\(([^)]+)\)", text_of(guide))
     assert links
-    assert all((GUIDE.parent / link).is_file() for link in links)
+    assert all((GUIDES / link).is_file() for link in links)

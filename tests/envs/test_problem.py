@@ -3,10 +3,15 @@ import pickle
 import pytest
 
 from rolltrace.envs.problem import ProblemEnv, ProblemGroup
-from rolltrace.errors import EnvError, GraderError
+from rolltrace.errors import EnvError, GraderError, InputError
+from rolltrace.graders.base import GroupGrader
 from rolltrace.policies.base import Completion
+from rolltrace.policies.scripted import Scripted
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Termination
+from rolltrace.trace.rollout import Grade
 
 
 def half_right(answer, reference):
@@ -142,3 +147,27 @@ async def test_a_group_pickles_and_makes_fresh_envs():
     [first], [second] = await copy.make_episode(0), await copy.make_episode(1)
     assert first is not second
     assert (first.reference, first.check, first.takes_any_completion) == ("1", half_right, True)
+
+
+class HalfForEach(GroupGrader):
+    """Gives every member the same."""
+
+    async def grade_group(self, rollouts):
+        return {rollout.id: Grade(0.5) for rollout in rollouts}
+
+
+async def test_a_group_may_be_graded_as_one():
+    """The group grader's grade is added to the reward for the answer."""
+    group = ProblemGroup(env="e", task="t", question="?", reference="1", episodes=2, group_grader=HalfForEach())
+    runner = Runner(Scripted(lambda request: f"Answer: {request.identity.index}"), sink=MemorySink())
+    (played,) = [played async for played in runner.play([group])]
+    assert played.rewards == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("format_coef", [float("nan"), float("inf"), -float("inf")])
+def test_a_coefficient_that_is_no_number_is_refused(format_coef):
+    """No reward would be one either."""
+    with pytest.raises(InputError, match="format_coef to be a finite number"):
+        ProblemEnv("?", "1", format_coef=format_coef)
+    with pytest.raises(InputError, match="format_coef to be a finite number"):
+        ProblemGroup(env="e", task="t", question="?", reference="1", format_coef=format_coef)

@@ -128,3 +128,9 @@ def test_too_many_examples_are_refused(tmp_path, examples):
     rows = [{"id": number, "question": question, "answer": 1} for number, question in enumerate("aab")]
     with pytest.raises(InputError, match=f"Expected examples from 0 to 1, the other rows of problems, got {examples}"):
         ProblemsTasks(data=write(tmp_path, *rows), examples=examples)
+
+
+def test_a_coefficient_that_is_no_number_is_refused():
+    """When the tasks are made, and not when one is played."""
+    with pytest.raises(InputError, match="format_coef to be a finite number, got nan"):
+        ProblemsTasks(format_coef=float("nan"))

@@ -1,4 +1,6 @@
+import asyncio
 import importlib.util
+import os
 import pickle
 import random
 import subprocess
@@ -8,10 +10,9 @@ import pytest
 
 from rolltrace.envs import reasoning_gym
 from rolltrace.envs.reasoning_gym import ReasoningGymTasks
-from rolltrace.envs.reasoning_gym_worker import prepare
 from rolltrace.envs.registry import load_env
 from rolltrace.errors import InputError, UnknownNameError
-from rolltrace.graders.worker import call_worker, stop_workers
+from rolltrace.graders.workers import SCORERS, stop_workers
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
 from stage import Remembering, said
@@ -27,11 +28,6 @@ NO_REFERENCE = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "
 
 def make(name, number=0, seed=0, **options):
     return ReasoningGymTasks(name, **options).builder(number, episodes=2, seed=seed)
-
-
-def all_names():
-    listing = "sorted(__import__('reasoning_gym.factory').factory.DATASETS)"
-    return call_worker(eval, listing, seconds=30, prepare=prepare)
 
 
 async def play(builder, *texts):
@@ -50,7 +46,7 @@ def tagged(answer):
 @needs_package
 async def test_every_task_of_the_package_plays():
     """Each task plays a group: its reference is right by its own scorer, a reply without an answer is wrong."""
-    names = all_names()
+    names = ReasoningGymTasks.names()
     without = set()
     for name in names:
         builder = make(name, **(COMPOSITE if name == "composite" else {}))
@@ -113,6 +109,24 @@ def test_a_task_depends_on_seed_and_number_only():
     for name in names:
         others = [make(name, number=2, seed=2), make(name, number=1, seed=3)]
         assert len({builder.question for builder in (first[name], *others)}) == 3
+
+
+@needs_package
+async def test_generating_does_not_wait_for_scoring(tmp_path):
+    """Answers that never end hold up answers, and no new tasks; and runs make these in a thread."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    waiting = f"__import__('pathlib').Path({str(pipe)!r}).read_text()"
+    endless = [asyncio.create_task(SCORERS.ask(eval, waiting, seconds=3600)) for _ in range(8)]
+    try:
+        builder = await asyncio.wait_for(asyncio.to_thread(make, "gcd"), 60)
+        assert builder.reference
+        assert not any(task.done() for task in endless)
+    finally:
+        for task in endless:
+            task.cancel()
+        await asyncio.gather(*endless, return_exceptions=True)
+    assert ReasoningGymTasks.builds_slowly
 
 
 @needs_package
@@ -228,7 +242,7 @@ async def test_an_answer_is_not_run(name, tmp_path):
 @pytest.mark.slow
 async def test_no_hostile_answer_crashes_any_task():
     """Whatever is said to whichever task, each rollout ends as it should, with a score from 0 to 1."""
-    for name in all_names():
+    for name in ReasoningGymTasks.names():
         builder = make(name, **(COMPOSITE if name == "composite" else {}))
         builder.episodes = len(HOSTILE)
         for rollout in await play(builder, *map(tagged, HOSTILE)):

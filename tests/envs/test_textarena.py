@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -43,7 +44,7 @@ def by_seat(*moves):
 
 def replayed(builder, moves):
     """The same moves in a fresh game from the builder's seed: who made each, whether it was legal, and the rewards."""
-    game = TextArenaGame(builder.name, builder.players, builder.seed)
+    game = builder.make_game(builder.seed)
     told = []
     for number, text in enumerate(moves):
         seat = game.turn
@@ -51,6 +52,11 @@ def replayed(builder, moves):
         told.append((number, seat, game.move(text)))
     assert game.turn is None
     return told, game.ending().rewards
+
+
+def counted(rollout, metric):
+    """The sum of a metric over what is told of the rollout."""
+    return sum(told.metrics.get(metric, 0) for told in rollout.steps or [rollout.unplayed])
 
 
 @pytest.mark.parametrize(
@@ -67,22 +73,19 @@ async def test_games_are_played_to_an_end(name):
     legality = set()
     for episode in range(3):
         seats = rollouts[episode * builder.seats : (episode + 1) * builder.seats]
-        [told] = {tuple(story(rollout)) for rollout in seats if rollout.steps}
+        [told] = {tuple(story(rollout)) for rollout in seats}
         legality |= {legal for _, _, legal in told}
         confirmed, rewards = replayed(builder, texts(seats))
         assert list(told) == confirmed
         assert [rollout.reward for rollout in seats] == [rewards[seat] for seat in range(builder.seats)]
         for seat, rollout in enumerate(seats):
-            if not rollout.steps:
-                assert seat not in {mover for _, mover, _ in told}
-                assert rollout.metrics["game_moves"] == len(told)
-                continue
-            last = rollout.steps[-1]
-            assert last.trace.reward_data["game_reward"] == rollout.reward
-            assert last.trace.reward_data["moves"] == sum(mover == seat for _, mover, _ in told)
-            assert last.metrics["illegal_moves"] == sum(mover == seat and not legal for _, mover, legal in told)
-            assert last.trace.extra["rewards"] == {str(number): rewards[number] for number in range(builder.seats)}
-            assert len(last.trace.extra["game_info"]) == builder.seats
+            last = rollout.steps[-1].trace if rollout.steps else rollout.unplayed
+            assert last.reward_data == {"game_reward": rollout.reward}
+            assert counted(rollout, "moves") == sum(mover == seat for _, mover, _ in told)
+            assert counted(rollout, "illegal_moves") == sum(mover == seat and not legal for _, mover, legal in told)
+            assert counted(rollout, "game_moves") == len(told)
+            assert last.extra["rewards"] == {str(number): rewards[number] for number in range(builder.seats)}
+            assert len(last.extra["game_info"]) == builder.seats
     assert True in legality
 
 
@@ -95,8 +98,8 @@ async def test_both_legal_and_illegal_moves_are_told():
     ]  # fmt: skip
     assert (first.reward, second.reward) == (-1.0, 1.0)
     assert [step.trace.env_state["next"] for step in first.steps] == [1, 0, None]
-    assert [step.trace.reward_data["illegal_moves"] for step in first.steps] == [0, 1, 2]
-    assert second.steps[-1].trace.reward_data == {"game_reward": 1.0, "moves": 1, "illegal_moves": 0}
+    assert [step.metrics["illegal_moves"] for step in first.steps] == [0, 1, 1]
+    assert second.steps[-1].trace.reward_data == {"game_reward": 1.0}
     assert "invalid move" in first.steps[2].trace.prompt[-1].content
     assert "invalid move" not in "".join(seen(second))
     assert first.steps[-1].trace.extra["game_info"]["0"]["invalid_move"] is True
@@ -302,7 +305,7 @@ async def test_a_seat_that_the_runner_stops_ends_the_game(leaver, termination, l
 
 async def test_the_cap_on_moves():
     """A game that is stopped gives nobody anything."""
-    rollouts = await play(make("IteratedPrisonersDilemma-v0", max_turns=5), Mover(["[cooperate]"], illegal=0))
+    rollouts = await play(make("IteratedPrisonersDilemma-v0", max_moves=5), Mover(["[cooperate]"], illegal=0))
     assert {(r.stop_reason, r.reward) for r in rollouts} == {("max_turns", 0.0)}
     assert len(story(rollouts[0])) == 5
 
@@ -318,10 +321,10 @@ def test_everybody_is_eliminated():
 
 async def test_a_game_that_asks_for_ever_is_capped():
     """Some games ask again after every illegal move, even of a player who is out."""
-    builder = make("PublicGoodsGame-v0", players=3, max_turns=40)
+    builder = make("PublicGoodsGame-v0", players=3, max_moves=40)
     rollouts = await play(builder, Mover(["nothing"], illegal=0))
     assert {(r.stop_reason, r.reward) for r in rollouts} == {("max_turns", 0.0)}
-    assert rollouts[0].steps[-1].metrics["illegal_moves"] > 20
+    assert counted(rollouts[0], "illegal_moves") > 20
 
 
 @pytest.mark.parametrize("text", [*ILLEGAL, "[" * 10**6, "a" * 10**6, "[٣]", "\x00", "[1]" * 10**5])
@@ -375,7 +378,18 @@ def test_what_a_builder_says():
     seeds = {make(*args).seed for args in (("Nim-v0", 1), ("Nim-v0", 2), ("TicTacToe-v0", 1))}
     assert len(seeds | {make("Nim-v0", 1, seed=1).seed}) == 4
     copy = pickle.loads(pickle.dumps(builder))
-    assert copy == builder
+    made, made_again = builder.make_game, copy.make_game
+    assert (made.func, made.args, made.keywords) == (made_again.func, made_again.args, made_again.keywords)
+    assert replace(copy, make_game=made) == builder
+
+
+def test_a_record_says_how_to_play_the_game_again():
+    """Its name and the arguments that are not null make the same builder."""
+    builder = make("Nim-v0", 2, seed=1, play_as=1, max_moves=9, opponent_temperature=0.5, options={"piles": [1, 2]})
+    args = {name: value for name, value in builder.env_args.items() if value is not None}
+    again = load_env(builder.env, args).builder(2, episodes=1, seed=1)
+    assert replace(again, make_game=builder.make_game) == builder
+    assert again.make_game.keywords == {"options": {"piles": [1, 2]}}
 
 
 async def test_options_reach_the_game():
@@ -395,7 +409,7 @@ async def test_options_reach_the_game():
         ("Taboo-v0", {"players": 0}, "among 4, 6, 8, 10, 12, 14, got 0"),
         ("TicTacToe-v0", {"play_as": 2}, "Expected play_as from 0 to 1 in textarena:TicTacToe-v0, got 2"),
         ("TicTacToe-v0", {"play_as": -1}, "Expected play_as from 0 to 1"),
-        ("TicTacToe-v0", {"max_turns": 0}, "Expected max_turns of at least 1, got 0"),
+        ("TicTacToe-v0", {"max_moves": 0}, "Expected max_moves of at least 1 in textarena:TicTacToe-v0, got 0"),
         ("TicTacToe-v0", {"options": {"colour": 1}}, "does not take the options colour"),
         ("BabyAiText-v0", {}, "does not work under Python .*No module named 'gym'"),
     ],

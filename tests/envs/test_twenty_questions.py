@@ -118,14 +118,14 @@ async def test_the_secret_is_in_no_prompt_of_the_player(tmp_path):
 
 
 async def test_an_answerer_that_cannot_be_read(tmp_path):
-    """It is asked again, then the player hears that there is no answer; both replies are recorded, and play goes on."""
+    """It is asked again, then the player hears that there is no answer; all replies are recorded, and play goes on."""
     case = Case(tmp_path, game(max_turns=5), Remembering(ALIVE, RIGHT), roles={"answerer": Scripted(lambda _: "Hoot!")})
     rollout = await case.play()
     assert (rollout.status, rollout.stop_reason, rollout.reward) == ("ok", "completed", 11.0)
     assert told(rollout)[0] == "I cannot say. 4 turns left."
     assert rollout.steps[0].env_state["answer"] == "unreadable"
-    assert [step.metrics["unreadable_answers"] for step in rollout.steps] == [2, 0]
-    assert [call.reply.content for call in rollout.calls] == ["Hoot!", "Hoot!"]
+    assert [step.metrics["unreadable_answers"] for step in rollout.steps] == [3, 0]
+    assert [call.reply.content for call in rollout.calls] == ["Hoot!"] * 3
 
 
 async def test_a_second_try_of_the_answerer_counts(tmp_path):
@@ -138,14 +138,14 @@ async def test_a_second_try_of_the_answerer_counts(tmp_path):
 
 
 async def test_an_answerer_that_fails_is_a_failure_of_a_policy(tmp_path):
-    """No answer came: the rollout has no reward, names the layer, and keeps the steps and the call that failed."""
+    """No answer came: the rollout has no reward, names the layer, and keeps the steps and the calls that failed."""
     replies = answerer("Answer: yes", PolicyError("gone"))
     case = Case(tmp_path, game(), Remembering(ALIVE, BIG), roles={"answerer": replies})
     rollout = await case.play()
     expect_failure(case, Layer.POLICY, "RoleError")
     assert "answerer" in rollout.error.message
     assert len(rollout.steps) == 1
-    assert [call.error is None for call in rollout.calls] == [True, False]
+    assert [call.error is None for call in rollout.calls] == [True, False, False, False]
     assert rollout.pending_raw == "Is it big?"
 
 

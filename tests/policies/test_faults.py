@@ -7,7 +7,7 @@ import pytest
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
 from rolltrace.policies.base import Completion, Policy, Request
 from rolltrace.policies.faults import DEEP, HUGE, KINDS, Faulty, UnprintableError
-from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.noisy.policy import Noisy
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.outcome import Termination

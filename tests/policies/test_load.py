@@ -4,7 +4,7 @@ from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.policies.base import Policy
 from rolltrace.policies.faults import KINDS, Faulty
 from rolltrace.policies.load import load_policy
-from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.noisy.policy import Noisy
 
 OWN = """
 from rolltrace.policies.scripted import Scripted

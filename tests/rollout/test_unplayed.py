@@ -5,14 +5,16 @@ import math
 import msgspec
 import pytest
 
+from drafts import header, outcome
 from rolltrace.check.check import check_run
 from rolltrace.check.integrity.rewards import reward_parts
 from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.envs.check import check_env
 from rolltrace.trace.codec import decode_rollout, encode_rollout
+from rolltrace.trace.draft import Draft
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Layer, Status
-from rolltrace.trace.rollout import Unplayed
+from rolltrace.trace.rollout import Call, Unplayed
 from stage import Case, Remembering, Stage, expect_failure, play, recorded, said
 
 
@@ -89,3 +91,16 @@ def test_check_env_knows_of_it(done):
     ]
     assert [("is not done" in violation.message) for violation in found] == ([] if done else [True] * len(found))
     assert bool(found) != done
+
+
+@pytest.mark.parametrize("unplayed", [True, False])
+def test_text_that_utf8_cannot_hold_leaves_the_line_readable(unplayed):
+    """A line that has to be encoded with care has what was told before any turn, or nothing of it."""
+    draft = Draft(header())
+    draft.calls.append(Call("grader", "judge\ud800", (Message("user", "?"),)))
+    if unplayed:
+        draft.tell_unplayed(reward=1.0, env_state={"a\ud800": "b\udc00"})
+    rollout = decode_rollout(draft.finish(outcome()).data)
+    assert (rollout.unplayed is not None) == unplayed
+    assert rollout.calls[0].policy == "judge\ufffd"
+    assert any("calls[0].policy" in note.path for note in rollout.notes)

@@ -5,10 +5,11 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
+from rolltrace.errors import GraderError, PolicyError
 from rolltrace.graders.answers import extract_answer
-from rolltrace.policies.asking import ask
+from rolltrace.graders.inquiry import SECONDS, TRIES, Inquiry
 from rolltrace.policies.base import Completion
-from rolltrace.trace.message import Message, Sampling
+from rolltrace.trace.message import Message
 
 ROLE = "answerer"
 
@@ -19,7 +20,6 @@ Is the answer yes or no for the secret? Finish with one line: `Answer: yes`, `An
 neither would be true."""
 REMINDER = "I could not read that. Reply with one line only: `Answer: yes`, `Answer: no` or `Answer: neither`."
 
-_SAMPLING = Sampling(temperature=0.0, max_tokens=1000)
 _LONGEST_QUESTION = 1000
 """Characters of a question that are passed on, from its end: what is asked comes last."""
 _LONGEST_REPLY = 10_000
@@ -38,21 +38,30 @@ class Answer(StrEnum):
 
 
 class Heard(NamedTuple):
-    """An answer, and how often the answerer had to be asked for it."""
+    """An answer, and how many replies it took; calls that failed are not among them."""
 
     answer: Answer
-    tries: int
+    replies: int
 
 
-async def ask_answerer(secret: str, question: str, *, tries: int, seconds: float | None) -> Heard:
-    """Ask, and ask again where the reply cannot be read. What the player wrote is quoted, so that it frames nothing."""
-    messages = [Message("user", PROMPT.format(secret=_quoted(secret), question=_quoted(question[-_LONGEST_QUESTION:])))]
-    for attempt in range(1, tries + 1):
-        completion = await ask(ROLE, messages, sampling=_SAMPLING, seconds=seconds)
-        if (answer := read_answer(completion)) is not None:
-            return Heard(answer, attempt)
-        messages += [Message("assistant", completion.message.content[-_LONGEST_REPLY:]), Message("user", REMINDER)]
-    return Heard(Answer.UNREADABLE, tries)
+async def ask_answerer(secret: str, question: str, *, tries: int = TRIES, seconds: float | None = SECONDS) -> Heard:
+    """Ask, and ask again where that fails or cannot be read. What the player wrote is quoted, so it frames nothing.
+
+    Where the last try fails, its `PolicyError` is raised; where its reply cannot be read, that is the answer.
+    """
+    prompt = PROMPT.format(secret=_quoted(secret), question=_quoted(question[-_LONGEST_QUESTION:]))
+    inquiry = Inquiry(ROLE, [Message("user", prompt)], _read, REMINDER, tries=tries, seconds=seconds)
+    await inquiry.settle()
+    if isinstance(inquiry.outcome, PolicyError):
+        raise inquiry.outcome
+    answer = Answer.UNREADABLE if isinstance(inquiry.outcome, GraderError) else inquiry.outcome
+    return Heard(answer, inquiry.replies)
+
+
+def _read(completion: Completion) -> Answer:
+    if (answer := read_answer(completion)) is None:
+        raise GraderError("neither yes nor no")
+    return answer
 
 
 def read_answer(completion: Completion) -> Answer | None:

@@ -3,9 +3,10 @@
 import random
 from typing import NamedTuple
 
-from rolltrace.envs.problem import FORMAT_COEF, ProblemGroup
+from rolltrace.envs.problem import ProblemGroup
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
+from rolltrace.graders.form import FORMAT_COEF, check_format_coef
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 
@@ -57,6 +58,7 @@ class ArithmeticTasks(Tasks):
             raise InputError(f"Expected difficulty from 1 to {max(LEVELS)} for arithmetic, got {difficulty}.")
         if examples < 0:
             raise InputError(f"Expected examples of at least 0 for arithmetic, got {examples}.")
+        check_format_coef(format_coef)
         self.difficulty = difficulty
         self.format_coef = format_coef
         self.examples = examples

@@ -43,7 +43,7 @@ class StepResult(msgspec.Struct, frozen=True):
     extra: Mapping[str, Any] = {}
     """What is not a number: reference answers, extracted answers."""
     metrics: Mapping[str, Any] = {}
-    """Other numbers, for averages over many rollouts."""
+    """Other numbers, of this step alone: 1 for an illegal move, not how many so far, so that sums over steps are right."""
     logs: Mapping[str, Any] = {}
     """What a person debugging may want to read."""
     stop_reason: str | None = None

@@ -17,7 +17,7 @@ from rolltrace.trace.outcome import StopReason
 OPPONENT = "opponent"
 """The role in which the seats are played that are no rollouts of their own."""
 
-MAX_TURNS = 1000
+MAX_MOVES = 1000
 """How many moves a game may have where nothing else is said, of all seats together and illegal ones included."""
 
 LEAVE_SECONDS = 10.0
@@ -75,8 +75,9 @@ class Move(msgspec.Struct, frozen=True):
 class Table:
     """One game and the seats at it, each an env; a seat whose turn it is not waits.
 
-    With `play_as` only that seat is an env. The others are played by whoever has the role of the opponent: they are
-    asked while the env waits for its turn, each with its own conversation, and what they say is recorded with it.
+    With `play_as` only that seat is an env. The others are played by whoever was given the seat by its number in the
+    game, such as `seat2`, else by the opponent: they are asked while the env waits for its turn, each with its own
+    conversation, and what they say is recorded with it.
     """
 
     def __init__(
@@ -84,15 +85,15 @@ class Table:
         game: Game,
         *,
         play_as: int | None = None,
-        max_turns: int | None = MAX_TURNS,
+        max_moves: int | None = MAX_MOVES,
         sampling: Sampling = Sampling(),  # noqa: B008 - frozen
         seconds: float | None = None,
     ) -> None:
-        """`max_turns` bounds the moves of all seats together; `sampling` and `seconds` are for asking opponents."""
+        """`max_moves` bounds the moves of all seats together; `sampling` and `seconds` are for asking opponents."""
         self.game = game
         self.moves: list[Move] = []
         self._play_as = play_as
-        self._max_turns = max_turns
+        self._max_moves = max_moves
         self._sampling = sampling
         self._seconds = seconds
         self._conversations: dict[int, list[Message]] = {}
@@ -118,7 +119,7 @@ class Table:
     @property
     def is_cut_short(self) -> bool:
         """Whether the game has had as many moves as it may have, and has no end."""
-        is_capped = self._max_turns is not None and len(self.moves) >= self._max_turns
+        is_capped = self._max_moves is not None and len(self.moves) >= self._max_moves
         return is_capped and self.game.turn is not None
 
     @property
@@ -180,7 +181,7 @@ class Table:
         conversation = self._conversations.setdefault(seat, [])
         conversation.append(self.message_to(seat))
         completion = await ask(
-            OPPONENT, conversation, sampling=self._sampling, seconds=self._seconds, about=f"seat {seat}"
+            OPPONENT, conversation, sampling=self._sampling, seconds=self._seconds, about=f"seat {seat}", seat=seat
         )
         conversation.append(completion.message)
         self.play(seat, completion.message.content)
@@ -196,13 +197,12 @@ class SeatEnv(Env):
         self._life = SingleUse()
         self._seen = 0
         """How many moves of the game this seat's record has told."""
-        self._moves = self._illegal = 0
 
     async def initial_observation(self) -> Observation | StepResult:
         """What the seat is told at its first turn; where the game is over before that, how it ended."""
         self._life.start()
         if not await self.table.until_turn(self.seat):
-            return self._end({"seat": self.seat})
+            return self._end({"seat": self.seat, "before": self._unseen(), "move": None, "legal": None, "next": None})
         return Observation([self.table.message_to(self.seat)])
 
     async def step(self, completion: Completion) -> StepResult:
@@ -212,20 +212,11 @@ class SeatEnv(Env):
         state: dict[str, Any] = {"seat": self.seat, "before": self._unseen()}
         move = table.play(self.seat, completion.message.content)
         self._seen = len(table.moves)
-        self._moves += 1
-        self._illegal += not move.legal
         state |= {"move": move.number, "legal": move.legal, "next": table.turn}
         if not await table.until_turn(self.seat):
-            return self._end(state)
-        numbers = self._numbers()
-        return StepResult(
-            0.0,
-            False,
-            Observation([self.table.message_to(self.seat)]),
-            reward_data=numbers,
-            env_state=state,
-            metrics=numbers,
-        )
+            return self._end(state, move)
+        observation = Observation([table.message_to(self.seat)])
+        return StepResult(0.0, False, observation, env_state=state, metrics=_counts(move))
 
     async def close(self) -> None:
         """Leave the table."""
@@ -237,24 +228,24 @@ class SeatEnv(Env):
         self._seen += len(moves)
         return [move.brief() for move in moves]
 
-    def _numbers(self) -> dict[str, float]:
-        """Counts so far, of this seat's own moves."""
-        return {"moves": self._moves, "illegal_moves": self._illegal}
-
-    def _end(self, state: Mapping[str, Any]) -> StepResult:
+    def _end(self, state: Mapping[str, Any], move: Move | None = None) -> StepResult:
         self._life.end()
         table = self.table
         ending = table.ending
         reward = ending.rewards.get(self.seat, 0.0)
-        numbers = self._numbers()
         return StepResult(
             reward=reward,
             done=True,
-            observation=Observation([self.table.message_to(self.seat)]),
-            reward_data={"game_reward": reward, **numbers},
+            observation=Observation([table.message_to(self.seat)]),
+            reward_data={"game_reward": reward},
             env_state={**state, "after": self._unseen()},
             extra={"reason": ending.reason, "rewards": {str(seat): value for seat, value in ending.rewards.items()}}
             | dict(ending.data),
-            metrics={**numbers, "game_moves": len(table.moves)},
+            metrics={**_counts(move), "game_moves": len(table.moves)},
             stop_reason=StopReason.MAX_TURNS if table.is_cut_short else None,
         )
+
+
+def _counts(move: Move | None) -> dict[str, float]:
+    """What one step adds to the counts of a seat's moves."""
+    return {"moves": float(move is not None), "illegal_moves": float(move is not None and not move.legal)}

@@ -9,16 +9,11 @@ from typing import Any
 from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
 from rolltrace.errors import GraderError
 from rolltrace.graders.answers import Check, extract_answer, number_score
-from rolltrace.graders.base import Grader
+from rolltrace.graders.base import Grader, GroupGrader
+from rolltrace.graders.form import FORMAT_COEF, FormatCheck, check_format_coef
 from rolltrace.policies.base import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import StopReason, Termination
-
-FORMAT_COEF = 0.1
-"""What a badly formatted reply costs."""
-
-FormatCheck = Callable[[str], float]
-"""Scores the form of a reply: 1.0 is as asked for, 0.0 is not."""
 
 Extract = Callable[[str], str | None]
 """Finds the answer in a reply; None where there is none."""
@@ -46,6 +41,7 @@ class ProblemEnv(Env):
         format_coef: float = FORMAT_COEF,
         format_check: FormatCheck | None = None,
     ) -> None:
+        check_format_coef(format_coef)
         self.question = question
         self.reference = reference
         """None: there is no single one, the check knows by itself."""
@@ -118,9 +114,13 @@ class ProblemGroup(EnvGroupBuilder):
     tags: tuple[str, ...] = ()
     episodes: int = 1
     grader: Grader | None = None
+    group_grader: GroupGrader | None = None
     env_args: Mapping[str, Any] = field(default_factory=dict)
     task_data: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_format_coef(self.format_coef)
 
     async def make_episode(self, number: int) -> Sequence[Env]:
         """One fresh `ProblemEnv`."""

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from rolltrace.envs.problem import FORMAT_COEF, ProblemGroup
+from rolltrace.envs.problem import ProblemGroup
 from rolltrace.envs.rows import read_rows
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError, InputError, UnknownNameError
 from rolltrace.graders.answers import CHECKS, is_number
+from rolltrace.graders.form import FORMAT_COEF, check_format_coef
 from rolltrace.graders.math_check import require_math_verify
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
@@ -51,6 +52,7 @@ class ProblemsTasks(Tasks):
         """Read the file; None is the shipped one. Check None is `number` where the answer is one, else `exact`."""
         if check is not None and check not in CHECKS:
             raise UnknownNameError.among("check", check, CHECKS)
+        check_format_coef(format_coef)
         if check == "math":
             require_math_verify()
         self.data = data

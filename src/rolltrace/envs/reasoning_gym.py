@@ -4,23 +4,28 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from rolltrace.envs.problem import FORMAT_COEF, ProblemGroup
+from rolltrace.envs.problem import ProblemGroup
 from rolltrace.envs.reasoning_gym_worker import all_names, check_config, make_entry, prepare, score_answer
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError, GraderError, InputError
 from rolltrace.graders.answers import extract_answer, extract_tagged
-from rolltrace.graders.worker import ask_worker, call_worker
+from rolltrace.graders.form import FORMAT_COEF
+from rolltrace.graders.workers import SCORERS, Workers
 from rolltrace.seeds import derive_seed
 
 INSTRUCTION = "Think it through, then write your final answer, and nothing else, between <answer> and </answer>."
 SCORING_SECONDS = 5.0
 GENERATING_SECONDS = 120.0
+_GENERATORS = Workers()
+"""Apart from those that score, so that a new task does not wait until hostile answers have run out of time."""
 _SEEDS = 2**31
 """The package hands seeds to numpy, which takes 32 bits."""
 
 
 class ReasoningGymTasks(Tasks):
     """One generated task of reasoning-gym, such as leg_counting; other arguments are those of its configuration."""
+
+    builds_slowly = True
 
     def __init__(
         self,
@@ -43,7 +48,7 @@ class ReasoningGymTasks(Tasks):
     @staticmethod
     def names() -> list[str]:
         """All tasks of the package that is installed."""
-        known: list[str] = call_worker(all_names, seconds=GENERATING_SECONDS, prepare=prepare)
+        known: list[str] = _GENERATORS.call(all_names, seconds=GENERATING_SECONDS, prepare=prepare)
         return known
 
     def builder(self, number: int, *, episodes: int, seed: int) -> ProblemGroup:
@@ -81,7 +86,7 @@ class ReasoningGymTasks(Tasks):
 
     def _generate(self, function: Any, *args: Any) -> Any:
         try:
-            return call_worker(function, *args, seconds=GENERATING_SECONDS, prepare=prepare)
+            return _GENERATORS.call(function, *args, seconds=GENERATING_SECONDS, prepare=prepare)
         except GraderError as error:
             raise EnvError(f"{self.env} could not be generated: {error}") from error
 
@@ -98,7 +103,7 @@ class OwnScorer:
     async def __call__(self, answer: str, reference: str) -> float:
         """The score as the package has it, whatever the reference is."""
         args = (self.name, self.config, self.entry, answer)
-        return float(await ask_worker(score_answer, *args, seconds=SCORING_SECONDS, prepare=prepare))
+        return float(await SCORERS.ask(score_answer, *args, seconds=SCORING_SECONDS, prepare=prepare))
 
 
 def answer_in(reply: str) -> str | None:

@@ -85,7 +85,7 @@ def hides_moves(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Let textarena neither print, nor warn, nor download anything by itself."""
+    """Let textarena neither print, nor warn, nor download anything by itself; nor can any other thread meanwhile."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nltk: Any = sys.modules.get("nltk")

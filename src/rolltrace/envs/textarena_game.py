@@ -22,8 +22,10 @@ class TextArenaGame(Game):
     """A game as textarena registers it, without its observation wrappers: each seat is told what is new to it.
 
     textarena draws from the global `random` (and numpy's). Around each call of a game that is exchanged for the game's
-    own, so the same seed gives the same game whatever else happens in the process; only a thread that draws from
-    `random` in that very moment would be disturbed.
+    own, so the same seed gives the same game whatever else happens in the process. For that moment the process's
+    standard output, its warning filters and `nltk.download` are exchanged too, so that no game prints, warns or
+    downloads by itself. Games of one event loop do not disturb each other; a thread that draws from `random`, prints
+    or warns in that very moment would be disturbed.
     """
 
     def __init__(self, name: str, players: int, seed: int, options: Mapping[str, Any] | None = None) -> None:

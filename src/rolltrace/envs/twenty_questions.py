@@ -13,14 +13,11 @@ from rolltrace.envs.base import Env, EnvGroupBuilder, StepResult
 from rolltrace.envs.guessing import GuessingGame, check_turns, last_guess
 from rolltrace.envs.rows import read_rows
 from rolltrace.envs.tasks import Tasks
-from rolltrace.errors import DataError, InputError
+from rolltrace.errors import DataError
+from rolltrace.graders.inquiry import SECONDS, TRIES, check_patience
 
 ENV = "twenty_questions"
 SHIPPED = Path(__file__).parent / "data" / "twenty_questions.jsonl"
-SECONDS = 60.0
-"""How long the answerer may take."""
-TRIES = 2
-"""How often it is asked for an answer that can be read."""
 
 OPENING = (
     "I am thinking of something. Find out what it is, in at most {turns} turns. In each turn either ask one question "
@@ -83,8 +80,8 @@ class TwentyQuestionsEnv(GuessingGame):
             return self._result("guess", RIGHT if right else WRONG, guess=guess, right=right)
         if not text.strip():
             return self._result("nothing", EMPTY)
-        answer, tries = await ask_answerer(self.secret, text, tries=self.tries, seconds=self.seconds)
-        return self._result("question", SAYS[answer], answer=answer, unreadable=tries - (answer != Answer.UNREADABLE))
+        answer, replies = await ask_answerer(self.secret, text, tries=self.tries, seconds=self.seconds)
+        return self._result("question", SAYS[answer], answer=answer, unreadable=replies - (answer != Answer.UNREADABLE))
 
     def _result(
         self,
@@ -152,10 +149,7 @@ class TwentyQuestionsTasks(Tasks):
     ) -> None:
         """Read the file of `{id, secret, accept, category}`; None is the shipped one."""
         check_turns(max_turns)
-        if tries < 1:
-            raise InputError(f"Expected tries of at least 1, got {tries}.")
-        if seconds is not None and not seconds > 0:
-            raise InputError(f"Expected seconds above 0, or None for no limit, got {seconds}.")
+        check_patience(tries, seconds)
         self.data = data
         self.max_turns = max_turns
         self.tries = tries

@@ -7,7 +7,7 @@ from typing import cast
 
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
 from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.noisy import CALCULATOR, Noisy
+from rolltrace.policies.noisy.policy import CALCULATOR, Noisy
 from rolltrace.policies.scripted import Reply, ScriptedPolicy
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message, ToolCall

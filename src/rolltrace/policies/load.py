@@ -9,7 +9,7 @@ from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.imports import import_object
 from rolltrace.policies.base import Policy
 from rolltrace.policies.faults import Faulty
-from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.noisy.policy import Noisy
 
 SCRIPTED: dict[str, Callable[..., Policy]] = {"noisy": Noisy, "fault": Faulty}
 """The scripted policies, by name."""

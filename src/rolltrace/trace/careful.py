@@ -18,7 +18,8 @@ def encode_carefully(fields: dict[str, Any] | msgspec.Struct, notes: list[Note])
     """The fields as JSON, whatever they hold; where `notes` are among them, they come last and so tell all."""
     if isinstance(fields, msgspec.Struct):
         fields = {name: getattr(fields, name) for name in fields.__struct_fields__}
-    return json_encoder.encode({name: _careful(value, name, notes) for name, value in fields.items()})
+    said = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    return json_encoder.encode({name: _careful(value, name, notes) for name, value in said.items()})
 
 
 def _careful(value: Any, path: str, notes: list[Note]) -> Any:

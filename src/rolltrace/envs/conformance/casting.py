@@ -7,7 +7,7 @@ from rolltrace.envs.conformance.report import Report, Rule, quote
 from rolltrace.errors import RolltraceError
 from rolltrace.policies.asking import Asker
 from rolltrace.policies.base import Policy
-from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.noisy.policy import Noisy
 from rolltrace.policies.roles import Roles
 from rolltrace.trace.rollout import Call
 

@@ -7,6 +7,7 @@ import msgspec
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.conformance.tested import TestedEnv
 from rolltrace.trace.draft import Draft, new_id
+from rolltrace.trace.numbers import as_number
 from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason
 from rolltrace.trace.rollout import Failure, Header, Outcome, Rollout
 
@@ -15,9 +16,10 @@ def recorded(builder: EnvGroupBuilder, seat: TestedEnv, episode: int, number: in
     """The seat's play."""
     draft = _draft(builder, episode, number)
     seat.write(draft)
+    total = sum(draft.rewards) if seat.unplayed is None else float(as_number(seat.unplayed.reward) or 0.0)
     if seat.done:
-        return draft.rollout(_outcome(sum(draft.rewards), seat.stop_reason or StopReason.COMPLETED, StoppedBy.ENV))
-    return draft.rollout(_outcome(sum(draft.rewards), StopReason.MAX_TURNS, StoppedBy.RUNNER))
+        return draft.rollout(_outcome(total, seat.stop_reason or StopReason.COMPLETED, StoppedBy.ENV))
+    return draft.rollout(_outcome(total, StopReason.MAX_TURNS, StoppedBy.RUNNER))
 
 
 def overflowed(builder: EnvGroupBuilder, seat: TestedEnv, episode: int, number: int) -> Rollout:
@@ -38,6 +40,7 @@ def failed(rollout: Rollout) -> Rollout:
         reward_so_far=0.0,
         steps=(),
         final=(),
+        unplayed=None,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import Env, StepResult
+from rolltrace.envs.base import STEP_MAPS, Env, StepResult
 from rolltrace.envs.conformance.answers import Style
 from rolltrace.envs.conformance.awaiting import CancelPoint
 from rolltrace.envs.conformance.bench import Bench
@@ -50,6 +50,8 @@ class TestedEnv:
         """Whether the play was ended before the env said that it is done."""
         self.stop_reason: str | None = None
         """What the env called the end."""
+        self.unplayed: StepResult | None = None
+        """What the env told in place of a first observation."""
         self.prompt: tuple[Message, ...] = ()
         self.tools: tuple[ToolSpec, ...] = ()
         self._first: tuple[Message, ...] = ()
@@ -102,8 +104,15 @@ class TestedEnv:
             )
             return False
         self._keep_result("the first observation", result)
+        seen = None
+        if result.observation is not None:
+            seen = self._bench.shapes.observation(result.observation, where)
+        if seen is not None:
+            self._first = seen.messages
         told = {field: settled(getattr(result, field)) for field in COMPARED}
-        self.events.append(Event("the first observation", None, as_number(result.reward), True, told=told))
+        self.events.append(Event("the first observation", seen, as_number(result.reward), True, told=told))
+        self.unplayed = result
+        self.stop_reason = result.stop_reason
         self.done = True
         return False
 
@@ -136,6 +145,9 @@ class TestedEnv:
         """Tell the play to a draft, as a runner does."""
         self.write_start(draft)
         draft.calls.extend([] if self.player.part is None else self.player.part.calls)
+        if (unplayed := self.unplayed) is not None:
+            told = {name: getattr(unplayed, name) for name in STEP_MAPS}
+            draft.tell_unplayed(reward=as_number(unplayed.reward) or 0.0, **told)
         for completion, result, seen in self._turns:
             draft.send()
             draft.step(
@@ -262,7 +274,7 @@ class TestedEnv:
 
     def _keep_result(self, turn: str, result: StepResult) -> None:
         self._keep_observation(f"`observation` of {turn}", result.observation)
-        for field in ("reward_data", "env_state", "extra", "metrics", "logs"):
+        for field in STEP_MAPS:
             self._keep(f"`{field}` of {turn}", getattr(result, field))
 
     def _keep_observation(self, label: str, value: Any) -> None:

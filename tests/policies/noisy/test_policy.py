@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rolltrace.errors import InputError
 from rolltrace.policies.base import Policy, Request
-from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.noisy.policy import Noisy
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 

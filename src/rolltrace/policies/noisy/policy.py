@@ -6,9 +6,9 @@ import msgspec
 
 from rolltrace.errors import InputError
 from rolltrace.policies.base import Request
-from rolltrace.policies.parts import part_of
+from rolltrace.policies.noisy.parts import part_of
+from rolltrace.policies.noisy.solver import find_expression, guess_expression, question_of, result_in, solve, spoil
 from rolltrace.policies.scripted import ScriptedPolicy
-from rolltrace.policies.solver import find_expression, guess_expression, question_of, result_in, solve, spoil
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 
 CALCULATOR = "calculator"

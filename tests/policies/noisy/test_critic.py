@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.policies.critic import prefer, score
+from rolltrace.policies.noisy.critic import prefer, score
 from talk import chance, talk
 
 SCORE = "You judge one criterion. Then end with a line `Score: X`."

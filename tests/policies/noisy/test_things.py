@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolltrace.policies.things import THINGS, TRAITS, known_thing, trait_asked
+from rolltrace.policies.noisy.things import THINGS, TRAITS, known_thing, trait_asked
 
 
 @pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.words[0])

@@ -1,6 +1,6 @@
 """Paragraphs about a prompt."""
 
-from rolltrace.policies.paragraph import write_paragraph
+from rolltrace.policies.noisy.paragraph import write_paragraph
 from talk import chance, talk
 
 

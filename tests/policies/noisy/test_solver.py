@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.policies.solver import find_expression, guess_expression, question_of, result_in, solve, spoil, write
+from rolltrace.policies.noisy.solver import (
+    find_expression,
+    guess_expression,
+    question_of,
+    result_in,
+    solve,
+    spoil,
+    write,
+)
 from rolltrace.trace.message import Message
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from rolltrace.policies.moves import move
+from rolltrace.policies.noisy.moves import move
 from talk import chance, talk
 
 BOARD = "[GAME] You are Player 0.\nFor example, '[4]' is the centre.\nAvailable Moves: '[2]', '[7]'"

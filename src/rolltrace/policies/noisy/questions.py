@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rolltrace.policies.things import THINGS, TRAITS, Trait, known_thing, trait_asked, words_of
+from rolltrace.policies.noisy.things import THINGS, TRAITS, Trait, known_thing, trait_asked, words_of
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from rolltrace.graders.answers import extract_answer, extract_tagged
 from rolltrace.policies.base import Request
-from rolltrace.policies.critic import prefer, score
-from rolltrace.policies.halving import guess_number
-from rolltrace.policies.moves import move
-from rolltrace.policies.noisy import Noisy
-from rolltrace.policies.paragraph import write_paragraph
-from rolltrace.policies.parts import part_of
-from rolltrace.policies.questions import answer_question, play_questions
+from rolltrace.policies.noisy.critic import prefer, score
+from rolltrace.policies.noisy.halving import guess_number
+from rolltrace.policies.noisy.moves import move
+from rolltrace.policies.noisy.paragraph import write_paragraph
+from rolltrace.policies.noisy.parts import part_of
+from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.noisy.questions import answer_question, play_questions
 from talk import chance, talk
 
 NUMBER = "I am thinking of a whole number from 1 to 100.\nFinish each turn with a line `Guess: NUMBER`."

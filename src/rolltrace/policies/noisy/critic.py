@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from rolltrace.policies.things import words_of
+from rolltrace.policies.noisy.things import words_of
 from rolltrace.trace.message import Message
 
 SCORE, PREFERENCE = "`Score: X`", "`Preference: X`"

@@ -11,7 +11,7 @@ from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.envs.rubric import RubricTasks
 from rolltrace.envs.tasks import walk
 from rolltrace.envs.twenty_questions import TwentyQuestionsTasks
-from rolltrace.policies.noisy import Noisy
+from rolltrace.policies.noisy.policy import Noisy
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolltrace.policies.questions import answer_question, play_questions
+from rolltrace.policies.noisy.questions import answer_question, play_questions
 from talk import chance, talk
 
 NAME = "I am thinking of something. Ask, or guess with a line `Guess: NAME`."

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from rolltrace.policies.things import words_of
+from rolltrace.policies.noisy.things import words_of
 from rolltrace.trace.message import Message
 
 _LONGEST = 20_000

@@ -5,13 +5,13 @@ import re
 from collections.abc import Callable, Sequence
 
 from rolltrace.policies.base import Request
-from rolltrace.policies.critic import PREFERENCE, SCORE, prefer, score
-from rolltrace.policies.halving import guess_number
-from rolltrace.policies.moves import is_game, move
-from rolltrace.policies.paragraph import write_paragraph
-from rolltrace.policies.questions import answer_question, play_questions
+from rolltrace.policies.noisy.critic import PREFERENCE, SCORE, prefer, score
+from rolltrace.policies.noisy.halving import guess_number
+from rolltrace.policies.noisy.moves import is_game, move
+from rolltrace.policies.noisy.paragraph import write_paragraph
+from rolltrace.policies.noisy.questions import answer_question, play_questions
+from rolltrace.policies.noisy.solver import find_expression, question_of
 from rolltrace.policies.roles import POLICY
-from rolltrace.policies.solver import find_expression, question_of
 from rolltrace.trace.message import Message
 
 Part = Callable[[Sequence[Message], random.Random, float], str]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.policies.halving import guess_number
+from rolltrace.policies.noisy.halving import guess_number
 from talk import chance, talk
 
 NUMBER = "I am thinking of a whole number from 1 to 100.\nFinish each turn with a line `Guess: NUMBER`."

@@ -1,0 +1,84 @@
+"""The episodes of one game: what makes a game of one's own a task to play."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltrace.envs.base import Env, EnvGroupBuilder
+from rolltrace.envs.game import MAX_MOVES, OPPONENT, Game, Table
+from rolltrace.errors import EnvError, InputError
+from rolltrace.graders.base import Grader, GroupGrader
+from rolltrace.policies.roles import POLICY
+from rolltrace.trace.message import Sampling
+
+
+@dataclass(kw_only=True)
+class GameGroup(EnvGroupBuilder):
+    """Plays one game as often as asked, always from the same start."""
+
+    env: str
+    task: str
+    make_game: Callable[[int], Game]
+    """Makes a fresh game from the seed; a class or function of a module, or a `functools.partial` of one, pickles."""
+    players: int
+    """How many the game has; each is a rollout, unless one is played as."""
+    play_as: int | None = None
+    """The only seat of the game that is a rollout; the others are asked in the role `opponent`, or as `seatN`."""
+    max_moves: int | None = MAX_MOVES
+    """How many moves a game may have, of all seats together and illegal ones included."""
+    opponent_sampling: Sampling = field(default_factory=Sampling)
+    opponent_seconds: float | None = None
+    """How long an opponent may take to answer."""
+    tags: tuple[str, ...] = ()
+    episodes: int = 1
+    seats: int = field(init=False)
+    grader: Grader | None = None
+    group_grader: GroupGrader | None = None
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    """What the game itself was made with; how it is played is added."""
+    task_data: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_play(self.env, self.players, self.play_as, self.max_moves)
+        self.seats = self.players if self.play_as is None else 1
+        self.env_args = {
+            **self.env_args,
+            "players": self.players,
+            "play_as": self.play_as,
+            "max_moves": self.max_moves,
+            "opponent_temperature": self.opponent_sampling.temperature,
+            "opponent_max_tokens": self.opponent_sampling.max_tokens,
+            "opponent_seconds": self.opponent_seconds,
+        }
+
+    def role_of(self, seat: int) -> str:
+        """The policy has the first seat, or the one it plays as; the others are its opponents."""
+        return POLICY if seat == 0 else OPPONENT
+
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """A fresh game, and an env for each seat that is a rollout."""
+        game = self.make_game(self.seed)
+        if game.seats != self.players:
+            raise EnvError(
+                f"Expected a game of {self.players} seats from make_game in {self.env}, as many as there are players, "
+                f"got one of {game.seats}."
+            )
+        table = Table(
+            game,
+            play_as=self.play_as,
+            max_moves=self.max_moves,
+            sampling=self.opponent_sampling,
+            seconds=self.opponent_seconds,
+        )
+        return table.envs()
+
+
+def check_play(env: str, players: int, play_as: int | None, max_moves: int | None) -> None:
+    """Refuse a way of playing that no game has."""
+    if players < 1:
+        raise InputError(f"Expected players of at least 1 in {env}, got {players}.")
+    if play_as is not None and not 0 <= play_as < players:
+        raise InputError(f"Expected play_as from 0 to {players - 1} in {env}, got {play_as}.")
+    if max_moves is not None and max_moves < 1:
+        raise InputError(f"Expected max_moves of at least 1 in {env}, got {max_moves}.")

@@ -1,0 +1,1 @@
+"""What is inside `scripted:noisy`: the policy, and the parts that it plays."""

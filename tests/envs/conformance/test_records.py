@@ -1,0 +1,101 @@
+"""What the check hands to graders is what a runner would record."""
+
+import pytest
+
+from envs.countdown import countdowns
+from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.envs.check import check_env
+from rolltrace.graders.base import Grader, GroupGrader
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Status
+from rolltrace.trace.rollout import Grade
+from stage import Remembering, said
+
+GRADED = []
+"""The rollouts that graders were handed."""
+
+
+class Notes(Grader):
+    """Keeps what it is given."""
+
+    async def grade(self, rollout):
+        GRADED.append(rollout)
+        return Grade(reward=0.0)
+
+
+class NotesGroup(GroupGrader):
+    """Keeps what it is given."""
+
+    async def grade_group(self, rollouts):
+        GRADED.extend(rollouts)
+        return {rollout.id: Grade(reward=0.0) for rollout in rollouts}
+
+
+def facts(rollout):
+    """What a rollout is made of, its identity aside."""
+    return (rollout.seat, rollout.stop_reason, rollout.stopped_by, rollout.reward_so_far, rollout.unplayed,
+            rollout.conversation, [step.trace for step in rollout.steps])  # fmt: skip
+
+
+@pytest.mark.parametrize("heap", [2, 4])
+async def test_a_game_is_handed_to_graders_as_it_is_recorded(heap):
+    """Seats that never had a turn included."""
+    sink = MemorySink()
+    async for _ in Runner(Remembering(said("2")), sink=sink).play([countdowns(heap=heap, seats=3)]):
+        pass
+    recorded = {facts(rollout)[0]: facts(rollout) for rollout in sink.rollouts}
+    assert [fact[4] is None for fact in recorded.values()].count(False) == 3 - heap // 2
+    for graders in ({"grader": Notes()}, {"group_grader": NotesGroup()}):
+        GRADED.clear()
+        assert check_env(countdowns(heap=heap, seats=3, **graders), answers="2") == []
+        played = [rollout for rollout in GRADED if rollout.stop_reason == "completed"]
+        assert {rollout.seat for rollout in played} == {0, 1, 2}
+        assert all(facts(rollout) == recorded[rollout.seat] for rollout in played)
+        failed = [rollout for rollout in GRADED if rollout.status is not Status.OK]
+        assert all(rollout.unplayed is None for rollout in failed)
+
+
+class Over(Env):
+    """Was over before it began, and says so in other words each time."""
+
+    told = 0
+
+    async def initial_observation(self):
+        Over.told += 1
+        return StepResult(
+            1.0, True, Observation([Message("user", f"It is over, {Over.told}.")]), stop_reason="walkover"
+        )
+
+    async def step(self, completion):
+        raise AssertionError
+
+
+class Overs(EnvGroupBuilder):
+    """One of them."""
+
+    env = "over"
+    task = "it"
+    grader = Notes()
+
+    async def make_episode(self, number):
+        return [Over()]
+
+
+def test_what_is_told_in_place_of_a_first_observation_is_looked_at():
+    """Two plays must tell the same, and a grader sees the reason and the reward."""
+    GRADED.clear()
+    [difference] = [violation for violation in check_env(Overs()) if violation.rule == "same-seed"]
+    assert "`messages` are" in difference.message
+    assert {(r.stop_reason, r.reward_so_far, r.unplayed.reward) for r in GRADED} == {("walkover", 1.0, 1.0)}
+
+
+def test_a_member_that_failed_told_nothing():
+    """Where the check makes a member of a group a failed one, that member has nothing in place of its steps."""
+    GRADED.clear()
+    builder = Overs()
+    builder.group_grader = NotesGroup()
+    check_env(builder)
+    assert {(rollout.status, rollout.unplayed is None) for rollout in GRADED} >= {("ok", False), ("error", True)}
+    assert ("error", False) not in {(rollout.status, rollout.unplayed is None) for rollout in GRADED}
