@@ -87,3 +87,9 @@ def test_what_is_no_file_is_an_error(tmp_path):
         read_rows(tmp_path, Plain)
     with pytest.raises(DataError, match="expected a JSONL file that can be read"):
         read_rows("a\0b", Plain)
+
+
+def test_a_device_is_no_file():
+    """What never ends is not read."""
+    with pytest.raises(DataError, match="a device"):
+        read_rows("/dev/zero", Plain)

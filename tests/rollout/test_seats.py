@@ -5,10 +5,15 @@ import asyncio
 import pytest
 
 from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.errors import GraderError
+from rolltrace.graders.base import Grader
+from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.strategies import Retry
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Termination
-from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, play, recorded, said
+from rolltrace.trace.rollout import Grade
+from rolltrace.waiting import waiting
+from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, never, play, recorded, said
 
 
 class Table:
@@ -129,3 +134,109 @@ async def test_cancelling_a_game_records_every_seat(tmp_path):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["cancelled", "cancelled"]
+
+
+# What one seat's troubles are to the others
+
+
+class Turns(Env):
+    """Seats that move in turn, so many times each; the move is told though its seat may still be waiting."""
+
+    def __init__(self, table, seat, turns=2):
+        self.table, self.seat, self.turns = table, seat, turns
+        self.made = None
+
+    async def _turn(self):
+        with waiting():
+            while self.table["moves"] % 2 != self.seat and self.table["moves"] < 2 * self.turns:
+                self.table["changed"] = asyncio.Event()
+                await self.table["changed"].wait()
+
+    async def initial_observation(self):
+        await self._turn()
+        return Observation([Message("user", "move")])
+
+    async def step(self, completion):
+        self.made = StepResult(0.0, False, env_state={"move": self.table["moves"]})
+        self.table["moves"] += 1
+        self.table.get("changed", asyncio.Event()).set()
+        await self._turn()
+        if self.table["moves"] >= 2 * self.turns:
+            return StepResult(1.0, True, env_state=self.made.env_state)
+        return StepResult(0.0, False, Observation([Message("user", "move")]), env_state=self.made.env_state)
+
+    def unfinished_step(self):
+        return self.made
+
+
+def turns(**settings):
+    def make(number):
+        table = {"moves": 0}
+        return [Turns(table, 0), Turns(table, 1)]
+
+    return Stage(make, seats=2, **settings)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_grader_that_fails_for_one_seat_leaves_the_other_its_grade(tmp_path, first):
+    """The game is over when graders are asked, so nobody leaves it; whoever is graded last is not aborted."""
+
+    class Choosy(Grader):
+        async def grade(self, rollout):
+            if rollout.seat == first:
+                raise GraderError("no idea")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return Grade(5.0)
+
+    await play(tmp_path / "run", turns(grader=Choosy()), Remembering(said("x")))
+    rollouts = recorded(tmp_path / "run")
+    assert [rollout.stop_reason for rollout in rollouts].count("episode_aborted") == 0
+    assert rollouts[first].error.layer == "grader"
+    assert (rollouts[1 - first].status, rollouts[1 - first].reward) == ("ok", 6.0)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+async def test_the_seat_on_turn_is_the_one_that_is_late(tmp_path, late):
+    """A seat that waits for another's move uses up no time of its own, so the time-out is always the right one's."""
+
+    async def answer(request):
+        if request.identity.seat == late and request.step == 1:
+            await never()
+        return said("x")
+
+    await play(tmp_path / "run", turns(), Remembering(answer), limits=Limits(seconds=60))
+    rollouts = recorded(tmp_path / "run")
+    assert rollouts[late].stop_reason == "timeout"
+    assert rollouts[1 - late].stop_reason == "episode_aborted"
+
+
+async def test_waiting_at_the_gate_is_no_seats_time(tmp_path):
+    """While one seat waits for a place among the requests in flight, the clock of the other stands still too."""
+    loop = asyncio.get_running_loop()
+    clock, offset = loop.time, [0.0]
+    loop.time = lambda: clock() + offset[0]
+
+    async def answer(request):
+        await asyncio.sleep(0)
+        offset[0] += 4.0
+        return said("x")
+
+    await play(tmp_path / "run", turns(episodes=4), Remembering(answer), limits=Limits(seconds=10), concurrency=1)
+    assert {rollout.stop_reason for rollout in recorded(tmp_path / "run")} == {"completed"}
+
+
+async def test_a_move_that_was_made_is_a_step_though_the_game_is_aborted(tmp_path):
+    """What the env can say of a step that was cut short is recorded with it."""
+
+    def answer(request):
+        if request.identity.seat == 0 and request.step == 1:
+            raise ValueError("down")
+        return said(f"move {request.step}")
+
+    await play(tmp_path / "run", turns(), Remembering(answer))
+    first, second = recorded(tmp_path / "run")
+    assert (first.error.layer, second.stop_reason) == ("policy", "episode_aborted")
+    assert [step.env_state["move"] for step in first.steps] == [0]
+    assert [(step.env_state["move"], step.trace.policy_response.content) for step in second.steps] == [(1, "move 0")]
+    assert (second.pending_prompt, second.reward) == (None, None)

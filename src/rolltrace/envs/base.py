@@ -43,7 +43,7 @@ class StepResult(msgspec.Struct, frozen=True):
     extra: Mapping[str, Any] = {}
     """What is not a number: reference answers, extracted answers."""
     metrics: Mapping[str, Any] = {}
-    """Other numbers, of this step alone: 1 for an illegal move, not how many so far, so that sums over steps are right."""
+    """Other numbers, of this step alone, so that sums are right: 1 for an illegal move, not how many so far."""
     logs: Mapping[str, Any] = {}
     """What a person debugging may want to read."""
     stop_reason: str | None = None
@@ -71,6 +71,13 @@ class Env(ABC):
     @abstractmethod
     async def step(self, completion: Completion) -> StepResult:
         """Take the policy's turn."""
+
+    def unfinished_step(self) -> StepResult | None:
+        """What came so far of a `step` that was cancelled while it waited, for the record; None where nothing did.
+
+        In a game the move may be made, and the seat be waiting for its next turn, when another seat fails.
+        """
+        return None
 
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
         """Take messages that the runner or a hook puts in; the observation's are then what is added to the prompt.

@@ -13,6 +13,7 @@ from rolltrace.policies.asking import ask
 from rolltrace.policies.base import Completion
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.outcome import StopReason
+from rolltrace.waiting import waiting
 
 OPPONENT = "opponent"
 """The role in which the seats are played that are no rollouts of their own."""
@@ -138,7 +139,8 @@ class Table:
             if self._play_as is not None and turn is not None:
                 await self._ask_opponent(turn)
             else:
-                await self._changed.wait()
+                with waiting():  # for others, whose time is not this seat's
+                    await self._changed.wait()
         return turn is not None
 
     def message_to(self, seat: int) -> Message:
@@ -197,6 +199,8 @@ class SeatEnv(Env):
         self._life = SingleUse()
         self._seen = 0
         """How many moves of the game this seat's record has told."""
+        self._made: StepResult | None = None
+        """What came of its last move so far."""
 
     async def initial_observation(self) -> Observation | StepResult:
         """What the seat is told at its first turn; where the game is over before that, how it ended."""
@@ -213,10 +217,14 @@ class SeatEnv(Env):
         move = table.play(self.seat, completion.message.content)
         self._seen = len(table.moves)
         state |= {"move": move.number, "legal": move.legal, "next": table.turn}
+        made = self._made = StepResult(0.0, False, env_state=state, metrics=_counts(move))
         if not await table.until_turn(self.seat):
             return self._end(state, move)
-        observation = Observation([table.message_to(self.seat)])
-        return StepResult(0.0, False, observation, env_state=state, metrics=_counts(move))
+        return msgspec.structs.replace(made, observation=Observation([table.message_to(self.seat)]))
+
+    def unfinished_step(self) -> StepResult | None:
+        """The move that was made, where the seat was waiting for its next turn."""
+        return self._made
 
     async def close(self) -> None:
         """Leave the table."""

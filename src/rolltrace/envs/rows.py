@@ -39,6 +39,8 @@ def read_rows(
 
 
 def _read(path: str | Path) -> bytes:
+    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        raise DataError(f"{path}: expected a JSONL file, got a device or a pipe.")
     try:
         return Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     except FileNotFoundError:

@@ -124,7 +124,7 @@ class Asker:
             step=step or 0, role=role,
         )  # fmt: skip
         place = self._note_call(role, policy, prompt, step, about)
-        async with self._place_in_flight():
+        async with self._place_in_flight(place):
             started = time.perf_counter()
             limit = asyncio.timeout(seconds)
             try:
@@ -147,8 +147,14 @@ class Asker:
         return completion
 
     @asynccontextmanager
-    async def _place_in_flight(self) -> AsyncIterator[None]:
-        await self._enter()
+    async def _place_in_flight(self, place: int) -> AsyncIterator[None]:
+        try:
+            await self._enter()
+        except BaseException as error:
+            failure = failure_of(Layer.POLICY, error)
+            unsent = replace(failure, message=f"it was not sent: {failure.message or 'there was no place in time'}")
+            self._calls[place] = replace(self._calls[place], error=unsent)
+            raise
         try:
             yield
         finally:

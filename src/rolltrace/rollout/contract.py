@@ -118,7 +118,7 @@ def checked_result(value: Any, env: Env, method: str = "step") -> StepResult:
             raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(given)}.")
     if value.observation is not None:
         checked_observation(value.observation, env, method)
-    elif not value.done:
+    elif not value.done and method != "unfinished_step":
         raise EnvError(f"Expected {where} to return an observation or done=True, got neither: the policy sees nothing.")
     return value if type(value.reward) is float else replace(value, reward=float(reward))
 

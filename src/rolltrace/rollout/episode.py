@@ -14,7 +14,6 @@ from rolltrace.rollout.stop import CANCELLED, stop_for_failure
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft, new_id
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Header
 from rolltrace.trace.score import GroupKey
 
@@ -99,7 +98,9 @@ async def _play_together(seats: Sequence[Seat], envs: Sequence[Env]) -> list[Pla
         waiting = set(tasks)
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(_ends_the_game(task) for task in done):
+            if any(task.cancelled() or task.exception() is not None for task in done):
+                break
+            if any(seat.left_early for seat in seats):
                 break
         for seat, task in zip(seats, tasks, strict=True):
             if not task.done():
@@ -111,10 +112,3 @@ async def _play_together(seats: Sequence[Seat], envs: Sequence[Env]) -> list[Pla
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-
-
-def _ends_the_game(task: asyncio.Task[Played]) -> bool:
-    if task.cancelled() or task.exception() is not None:
-        return True
-    stop = task.result().stop
-    return stop.status is not Status.OK or stop.by is StoppedBy.RUNNER

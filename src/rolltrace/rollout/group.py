@@ -235,8 +235,12 @@ class GroupPlay:
         data: dict[str, Any] = {"reward_data": given.reward_data, "extra": given.extra}
         if self._notes:
             data["notes"] = self._notes
-        mean = sum(rewards) / len(rewards) if rewards else None
-        self._score("group_grade", mean, group=self.key, data=data)
+        if rewards:
+            self._score("group_grade", sum(rewards) / len(rewards), group=self.key, data=data)
+            return
+        failures = (member.grade_failure for member in self._played.values() if member.grade_failure is not None)
+        nobody = Failure(Layer.GRADER, "GraderError", "no member of the group was graded")
+        self._score("group_grade", None, group=self.key, data=data, error=next(failures, nobody))
 
     def _fail_grading(self, members: Sequence[Played], failure: Failure) -> None:
         self._score_failure(members, failure)

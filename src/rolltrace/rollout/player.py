@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
@@ -64,7 +65,7 @@ class Player:
         self._deadline: float | None = None
         self._clock: asyncio.Timeout | None = None
         self._waiting = 0
-        self._clock_stopped = 0.0
+        self._clock_stopped_at = 0.0
         self._over = False
         identity = self.identity
         self.seed = derive_seed(
@@ -250,21 +251,30 @@ class Player:
         return completion, seconds
 
     async def pass_gate(self) -> None:
-        """Wait for a place among the requests in flight. That wait is not the rollout's: the clock stands still."""
-        if self._clock is None or self._deadline is None or not self._gate.locked():
+        """Wait for a place among the requests in flight. That wait is not the rollout's."""
+        if self._clock is None or not self._gate.locked():
             await self._gate.acquire()
+            return
+        with self.clock_stopped():
+            await self._gate.acquire()
+
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """A block in which the rollout's clock stands still, as long as it is in any such block."""
+        if self._clock is None or self._deadline is None or self._clock.expired():
+            yield
             return
         loop = asyncio.get_running_loop()
         if self._waiting == 0:
-            self._clock_stopped = loop.time()
+            self._clock_stopped_at = loop.time()
             self._clock.reschedule(None)
         self._waiting += 1
         try:
-            await self._gate.acquire()
+            yield
         finally:
             self._waiting -= 1
-            if self._waiting == 0 and self._clock is not None:
-                self._deadline += loop.time() - self._clock_stopped
+            if self._waiting == 0 and self._clock is not None and not self._clock.expired():
+                self._deadline += loop.time() - self._clock_stopped_at
                 self._clock.reschedule(self._deadline)
 
     def _count(self, usage: Usage | None) -> None:
@@ -318,8 +328,12 @@ class Player:
     async def _step_env(
         self, request: Request, completion: Completion, seconds: float, parse_error: str | None
     ) -> Stop | None:
-        with BLAME_ENV:
-            result = checked_result(await awaitable(self.env.step(completion), self.env, "step"), self.env)
+        try:
+            with BLAME_ENV:
+                result = checked_result(await awaitable(self.env.step(completion), self.env, "step"), self.env)
+        except asyncio.CancelledError:
+            self._record_unfinished(request, completion, seconds, parse_error)
+            raise
         self._record(request, completion, seconds, parse_error, result.reward, result)
         if result.observation is not None:
             self._take_in(result.observation)
@@ -335,6 +349,19 @@ class Player:
         return Stop(StopReason.MAX_TOKENS if was_cut else StopReason.COMPLETED, StoppedBy.ENV)
 
     # The record
+
+    def _record_unfinished(
+        self, request: Request, completion: Completion, seconds: float, parse_error: str | None
+    ) -> None:
+        """Add a step that was cut short, where the env can say what came of it until then."""
+        try:
+            told = self.env.unfinished_step()
+            if told is not None:
+                told = checked_result(told, self.env, "unfinished_step")
+                self._record(request, completion, seconds, parse_error, told.reward, told)
+        except Exception as error:  # noqa: BLE001 - a foreign env must not keep a cancellation from being heard
+            what = failure_of(Layer.ENV, error)
+            self.draft.note("", f"unfinished_step of {type(self.env).__name__} raised {what.type}: {what.message}")
 
     def _record(
         self,

@@ -21,6 +21,7 @@ from rolltrace.trace.draft import Draft
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout
+from rolltrace.waiting import pausing
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,8 @@ class Seat:
         self.draft = draft
         self.aborted = False
         """Set before its task is cancelled because another seat ended the game for all."""
+        self.left_early = False
+        """Whether it will not move again though its env is not done; a grader that fails later changes nothing."""
         self._builder = builder
         self._role = builder.role_of(draft.header.seat or 0)
         self._settings = settings
@@ -105,13 +108,14 @@ class Seat:
             leave=self._settings.gate.release,
             notes=self.draft.notes,
         )
-        with asking(asker):
+        with asking(asker), pausing(player.clock_stopped):
             return await self._play(player, env)
 
     async def _play(self, player: Player, env: Env) -> Played:
         closed = False
         try:
             stop = await player.play()
+            self.left_early = stop.status is not Status.OK or stop.by is StoppedBy.RUNNER
             closed = True
             await self._close(env)
             stop = await self._judge(stop)
