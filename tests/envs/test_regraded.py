@@ -93,6 +93,16 @@ async def test_the_record_makes_the_same_builder_again(tmp_path, env, args):
         assert vars(again) == vars(builder)
 
 
+@pytest.mark.parametrize("env", ["rubric", "preference"])
+def test_the_graders_replies_are_bounded(env):
+    """The bound reaches the grader; None, which a record may leave out, is no bound that could be asked for."""
+    builder = load_env(env, {"max_tokens": 5}).builder(0, episodes=2, seed=0)
+    asking = builder.grader if env == "rubric" else builder.group_grader.judge
+    assert asking.sampling.max_tokens == 5
+    with pytest.raises(InputError, match="Expected `int` for argument 'max_tokens'"):
+        load_env(env, {"max_tokens": None})
+
+
 def test_the_other_environments_builder_is_left_alone():
     """What is changed is a copy."""
     stage = Stage(lambda _: None)

@@ -1,22 +1,18 @@
 import asyncio
-import contextlib
 import pickle
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.errors import ContextOverflowError, GraderError, InputError
-from rolltrace.graders.judge import CORRECTION, FunctionJudge, PolicyJudge, checked_score, read_preference
-from rolltrace.policies.asking import cast
+from rolltrace.errors import GraderError, InputError
+from rolltrace.graders.judge import CORRECTION, FunctionJudge, PolicyJudge, checked_score
+from rolltrace.policies.asking import casting
 from rolltrace.policies.scripted import Scripted
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.outcome import Termination
-from stage import never, said
+from stage import never
 
 PROMPT = (Message("user", "Which?"),)
 
@@ -35,87 +31,13 @@ async def compare(judge, *replies):
     """What the judge makes of two answers where the policy gives these replies in turn, and its calls."""
     first, second = await answers("short", "long")
     turn = iter(replies)
-    with cast(Scripted(lambda request: next(turn), name="model")) as calls:
+    with casting(Scripted(lambda request: next(turn), name="model")) as calls:
         return await judge.compare(PROMPT, first, second), calls
 
 
 def judge_by_words(prompt, first, second):
     """A function of a module."""
     return 0.5
-
-
-@pytest.mark.parametrize(
-    ("reply", "score"),
-    [
-        ("Preference: 0.5", 0.5),
-        ("A is better.\n\n**Preference: -0.25**\n", -0.25),
-        ("preference: −1", -1.0),
-        ("Preference: +1.", 1.0),
-        ("- *Preference:* `.5`", 0.5),
-        ("Preference: 1\nOn second thoughts:\nPreference: -1", -1.0),
-        ("Preference: A", 1.0),
-        ("Preference: b", -1.0),
-        ("Preference: Tie.", 0.0),
-        ("0.75", 0.75),
-        (" A ", 1.0),
-        ("tie", 0.0),
-    ],
-)
-def test_replies_that_can_be_read(reply, score):
-    """The last line counts, a reply of nothing but the value does too, and stars around it do not matter."""
-    assert read_preference(said(reply)) == score
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "",
-        " \n\t\n",
-        "A is better.",
-        "Preference:",
-        "Preference: nan",
-        "Preference: inf",
-        "Preference: 7",
-        "Preference: -1.01",
-        "Preference: 0.5 or so",
-        "Preference: A or B",
-        "Preference: 1_0",
-        "Preference: \u0661",
-        "Preference: 0.5\nNo, wait.",
-        "I quote: Preference: 1",
-        "There are two of them:\n1",
-        "Preference: 1e-1",
-        "Preference: " + "0" * 100_000,
-        "*" * 100_000,
-        "Preference" + " " * 150 + ":" + " " * 20,
-        "\ud800",
-    ],
-    ids=lambda reply: ascii(reply)[:40],
-)
-def test_replies_that_cannot_be_read(reply):
-    """Anything but a number from -1 to 1, A, B or a tie at the very end is no verdict."""
-    with pytest.raises(GraderError):
-        read_preference(said(reply))
-
-
-@pytest.mark.parametrize("termination", [Termination.LENGTH, Termination.MALFORMED])
-def test_a_cut_reply_is_no_verdict(termination):
-    """`0` may have been the beginning of `0.9`."""
-    with pytest.raises(GraderError, match="did not end by itself"):
-        read_preference(said("Preference: 0", termination))
-
-
-@given(st.text(max_size=300))
-def test_any_reply_is_a_score_or_refused(reply):
-    """No text gives anything else."""
-    with contextlib.suppress(GraderError):
-        assert -1 <= read_preference(said(reply)) <= 1
-
-
-@given(st.text(max_size=100), st.floats(-1, 1))
-def test_nothing_before_the_last_line_matters(text, score):
-    """Whatever was said or quoted before, the last line is the verdict."""
-    assert read_preference(said(f"{text}\nPreference: {score:.6f}")) == pytest.approx(score, abs=1e-6)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1.5, -2, True, "0.5", None, 10**400])
@@ -165,38 +87,40 @@ async def test_a_reply_that_cannot_be_read_is_corrected():
     assert calls[2].prompt[0].content.startswith(CORRECTION[:20])
 
 
-async def test_the_tries_run_out():
-    """The last problem is told."""
-    with pytest.raises(GraderError, match=r"The grader gave no preference: .*'Fine, too\.'"):
-        await compare(PolicyJudge(tries=2), "Fine.", "Fine, too.", "Preference: 1")
-
-
-async def test_a_policy_that_fails_is_asked_again():
-    """A failure counts as a try; the next reply may be read."""
-    score, calls = await compare(PolicyJudge(tries=2), ValueError("overloaded"), "Preference: 1")
-    assert score == 1.0
-    assert calls[0].error.message == "overloaded"
-    with pytest.raises(GraderError, match="overloaded"):
-        await compare(PolicyJudge(tries=2), ValueError("overloaded"), ValueError("overloaded"))
-
-
-async def test_what_does_not_fit_is_not_asked_again():
-    """A prompt that is too long for the judge does not get shorter."""
+async def test_no_preference_is_told():
+    """With both rollouts, how often it was tried, and the last problem."""
     first, second = await answers("short", "long")
     with (
-        cast(Scripted([ContextOverflowError("too long")])) as calls,
-        pytest.raises(GraderError, match="too long"),
+        casting(Scripted(lambda _: "Fine.")),
+        pytest.raises(
+            GraderError, match=rf"between rollouts {first.id} and {second.id}, got none in 2 tries: .*'Fine.'"
+        ),
     ):
-        await PolicyJudge(tries=3).compare(PROMPT, first, second)
-    assert len(calls) == 1
+        await PolicyJudge(tries=2).compare(PROMPT, first, second)
 
 
-async def test_a_policy_that_never_answers_runs_out_of_time():
-    """Each try has its own seconds."""
+async def test_the_call_is_linked_to_both_rollouts():
+    """Its `about` holds their ids, the first side first."""
     first, second = await answers("short", "long")
-    with cast(Scripted(never)) as calls, pytest.raises(GraderError, match="no answer within"):
-        await PolicyJudge(tries=2, seconds=5).compare(PROMPT, first, second)
-    assert [call.error.type for call in calls] == ["TimeoutError"] * 2
+    with casting(Scripted(lambda _: "Preference: 0")) as calls:
+        await PolicyJudge().compare(PROMPT, first, second)
+    assert [call.about for call in calls] == [f"{first.id} {second.id}"]
+
+
+async def test_the_settings_reach_the_policy():
+    """Role, seconds, tries and sampling are the judge's."""
+    asked = []
+
+    def silent(request):
+        asked.append((request.role, request.sampling))
+        return never(request)
+
+    first, second = await answers("short", "long")
+    sampling = Sampling(temperature=0.5, max_tokens=9)
+    judge = PolicyJudge(role="critic", tries=2, seconds=5, sampling=sampling)
+    with casting(Scripted("x"), critic=Scripted(silent)), pytest.raises(GraderError, match="no answer within 5 s"):
+        await judge.compare(PROMPT, first, second)
+    assert asked == [("critic", sampling)] * 2
 
 
 async def test_a_function_may_be_async_or_not():
@@ -237,7 +161,7 @@ async def test_cancellation_is_not_a_reply():
         await asyncio.Event().wait()
 
     first, second = await answers("short", "long")
-    with cast(Scripted(wait)) as calls:
+    with casting(Scripted(wait)) as calls:
         task = asyncio.create_task(PolicyJudge().compare(PROMPT, first, second))
         await asked.wait()
         task.cancel()

@@ -263,7 +263,7 @@ async def test_a_long_error_is_cut():
         ("Preference: NaN", "NaN"),
         ("Preference: 3", "from -1 to 1"),
         (ValueError("overloaded"), "overloaded"),
-        (said("Preference: 1", Termination.LENGTH), "did not end by itself"),
+        (said("Preference: 1", Termination.LENGTH), "was cut off"),
         (never, "no answer within"),
     ],
     ids=["nonsense", "nan", "out_of_range", "raises", "cut", "silent"],

@@ -12,11 +12,11 @@ from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.envs.prompt_only import PromptOnlyEnv
 from rolltrace.errors import GraderError, InputError, PolicyError
 from rolltrace.graders.rubric import CORRECTION, Criterion, RubricGrader, conversation_of, keys_of
-from rolltrace.policies.asking import cast
+from rolltrace.policies.asking import casting
 from rolltrace.policies.scripted import Scripted
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
-from rolltrace.trace.message import Message, ToolCall
+from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.outcome import Termination
 from stage import Remembering, Stage, never, said
 
@@ -48,14 +48,14 @@ def judge(**replies):
 async def grade(grader, policy, rollout=None):
     """The grade, and the calls that were recorded."""
     rollout = rollout or await rollout_of()
-    with cast(Scripted("not me"), grader=policy) as calls:
+    with casting(Scripted("not me"), grader=policy) as calls:
         return await grader.grade(rollout), calls
 
 
 async def failure(grader, policy):
     """What is raised, and the calls that were recorded."""
     rollout = await rollout_of()
-    with cast(Scripted("not me"), grader=policy) as calls, pytest.raises(GraderError) as caught:
+    with casting(Scripted("not me"), grader=policy) as calls, pytest.raises(GraderError) as caught:
         await grader.grade(rollout)
     assert f"of rollout {rollout.id}" in str(caught.value)
     return str(caught.value), calls
@@ -71,17 +71,16 @@ async def test_a_grade_by_hand():
     }  # fmt: skip
     assert given.extra == {
         "criteria": [
-            {
-                "name": "kind", "text": "Is kind.", "weight": 3.0,
-                "score": 0.5, "reply": "Fairly.\nScore: 0.5", "tries": 1,
-            },
-            {"name": "criterion_1", "text": "Is short.", "weight": 1.0, "score": 1.0, "reply": "1", "tries": 1},
-            {"name": "rude", "text": "Is rude.", "weight": -1.0, "score": 0.25, "reply": "Score: 0.25", "tries": 1},
+            {"name": "kind", "text": "Is kind.", "weight": 3.0, "score": 0.5, "tries": 1},
+            {"name": "criterion_1", "text": "Is short.", "weight": 1.0, "score": 1.0, "tries": 1},
+            {"name": "rude", "text": "Is rude.", "weight": -1.0, "score": 0.25, "tries": 1},
         ]
-    }  # fmt: skip
-    assert [(call.role, call.policy, call.reply.content) for call in calls] == [
-        ("grader", "judge", "Fairly.\nScore: 0.5"), ("grader", "judge", "1"), ("grader", "judge", "Score: 0.25"),
-    ]  # fmt: skip
+    }
+    assert [(call.role, call.policy, call.about, call.reply.content) for call in calls] == [
+        ("grader", "judge", "kind", "Fairly.\nScore: 0.5"),
+        ("grader", "judge", "criterion_1", "1"),
+        ("grader", "judge", "rude", "Score: 0.25"),
+    ]
 
 
 async def test_only_penalties():
@@ -159,35 +158,14 @@ async def test_a_retry_goes_on_with_the_conversation():
     policy = judge(kind=["Yes!", "Score: 7", "Score: 0.7"])
     given, calls = await grade(RubricGrader([KIND], tries=3), policy)
     assert given.reward == pytest.approx(0.7)
-    assert (given.extra["criteria"][0]["reply"], given.extra["criteria"][0]["tries"]) == ("Score: 0.7", 3)
+    assert given.extra["criteria"][0]["tries"] == 3
+    assert [call.about for call in calls] == ["kind"] * 3
     _, second, third = calls
     assert (second.continues, third.continues) == (0, 1)
     assert [call.reply.content for call in calls] == ["Yes!", "Score: 7", "Score: 0.7"]
     wrong = CORRECTION.format(problem="the score is no number from 0 to 1: 'Yes!'")
     assert second.prompt == (Message("user", wrong),)
     assert "'Score: 7'" in third.prompt[0].content
-
-
-async def test_a_retry_after_a_failed_call_asks_the_same_again():
-    """A call that fails leaves nothing to go on with."""
-    answers = [PolicyError("overloaded"), "Score: 1"]
-    policy = Scripted(lambda request: answers.pop(0))
-    given, (failed, answered) = await grade(RubricGrader([KIND], tries=2), policy)
-    assert given.reward == 1.0
-    assert (failed.reply, failed.error.type, failed.error.message) == (None, "PolicyError", "overloaded")
-    assert (answered.prompt, answered.error) == (failed.prompt, None)
-
-
-async def test_a_tool_call_of_the_grader_is_not_repeated():
-    """Nobody offered it a tool, and an endpoint would ask for the tool's answer."""
-    seen = []
-
-    def reply(request):
-        seen.append(request.messages)
-        return Message("assistant", "hm", tool_calls=(ToolCall("x"),)) if len(seen) == 1 else "1"
-
-    assert (await grade(RubricGrader([KIND], tries=2), Scripted(reply)))[0].reward == 1.0
-    assert seen[1][2] == Message("assistant", "hm")
 
 
 @pytest.mark.parametrize(
@@ -227,10 +205,23 @@ async def test_a_grader_that_takes_too_long():
     assert [call.error.type for call in calls] == ["TimeoutError"] * 2
 
 
+async def test_the_settings_reach_the_policy():
+    """The role that is asked and how it samples are the grader's."""
+    sampling, asked = Sampling(temperature=0.5, max_tokens=9), []
+
+    def reply(request):
+        asked.append((request.role, request.sampling))
+        return "1"
+
+    with casting(Scripted("not me"), critic=Scripted(reply)):
+        await RubricGrader([KIND], role="critic", sampling=sampling).grade(await rollout_of())
+    assert asked == [("critic", sampling)]
+
+
 async def test_nobody_to_ask():
-    """Without a runner or a cast, the error says what is missing."""
+    """Without a runner or a cast, the error says what is missing, and nobody tries again."""
     with pytest.raises(GraderError, match=r"got none in 1 try: Nobody plays the role 'grader' here"):
-        await RubricGrader([KIND], tries=1).grade(await rollout_of())
+        await RubricGrader([KIND], tries=3).grade(await rollout_of())
 
 
 async def test_cancellation_ends_every_question():
@@ -245,7 +236,7 @@ async def test_cancellation_ends_every_question():
             ended.append(request)
 
     rollout = await rollout_of()
-    with cast(Scripted("not me"), grader=Scripted(reply)) as calls:
+    with casting(Scripted("not me"), grader=Scripted(reply)) as calls:
         task = asyncio.create_task(RubricGrader([KIND, SHORT]).grade(rollout))
         await asked.wait()
         task.cancel()
@@ -310,4 +301,5 @@ def test_a_weight_of_zero_beside_others():
 def test_graders_pickle():
     """A builder that holds one goes to other processes."""
     grader = RubricGrader([KIND, SHORT], format_coef=0.3, tries=5)
-    assert vars(pickle.loads(pickle.dumps(grader))) == vars(grader)
+    assert pickle.loads(pickle.dumps(grader)) == grader
+    assert grader != RubricGrader([KIND], format_coef=0.3, tries=5)

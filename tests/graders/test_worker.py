@@ -1,29 +1,23 @@
-import asyncio
 import os
-import select
 import signal
-import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 from rolltrace.errors import EnvError, GraderError, InputError
-from rolltrace.graders.worker import ask_worker, call_worker, stop_workers
+from rolltrace.graders import worker
+from rolltrace.graders.workers import SCORERS, Workers
 
 # A worker imports what it is to call, and it cannot import a test: so it is given `eval`, which needs no import.
 FOREVER = "any(False for _ in iter(int, 1))"
 PROCESS = "__import__('os').getpid()"
-SCRIPT = """
-import os, sys
-from rolltrace.graders.worker import call_worker
-print(call_worker(eval, "__import__('os').getpid()", seconds=5), flush=True)
-"""
+REPLIES = "__import__('sys')._getframe(3).f_locals['replies']"
+"""The pipe to the caller, from inside a worker."""
 
 
 def evaluated(text, seconds=5.0, **options):
-    return call_worker(eval, text, seconds=seconds, **options)
+    return SCORERS.call(eval, text, seconds=seconds, **options)
 
 
 def is_running(process):
@@ -68,13 +62,13 @@ def test_a_wrong_input_stays_one():
 
 def test_work_that_does_not_end_is_ended():
     """Computing for too long ends the process and not the caller, and so does waiting; another takes its place."""
-    stop_workers()
+    SCORERS.stop()
     before = evaluated(PROCESS)
     with pytest.raises(GraderError, match=r"^It took more than 0.3 seconds, and was stopped\.$"):
         evaluated(FOREVER, seconds=0.3)
     assert not is_running(before)
     with pytest.raises(GraderError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
-        call_worker(time.sleep, 3600, seconds=0.1)
+        SCORERS.call(time.sleep, 3600, seconds=0.1)
     assert evaluated(PROCESS) != before
 
 
@@ -98,87 +92,72 @@ def test_a_worker_that_cannot_be_prepared_judges_nothing(tmp_path):
 def test_hashes_are_the_same_in_every_worker():
     """What is drawn from a set does not depend on the process."""
     first = evaluated("hash('text')")
-    stop_workers()
+    SCORERS.stop()
     assert evaluated("hash('text')") == first
 
 
-async def test_the_loop_goes_on_meanwhile_and_may_give_up(tmp_path):
-    """Waiting for a worker holds up nothing else; who is cancelled while waiting ends the work."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    begun = f"__import__('pathlib').Path({str(pipe)!r}).write_text(str({PROCESS}))"
-    asking = asyncio.create_task(ask_worker(eval, f"{begun} and {FOREVER}", seconds=3600))
-    worker = int(await asyncio.to_thread(pipe.read_text))
-    assert is_running(worker)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    stop_workers()
-    assert not is_running(worker)
-    assert await ask_worker(eval, "6 * 7", seconds=5) == 42
+def test_a_long_request_arrives_whole():
+    """An answer may be longer than what a pipe holds."""
+    assert SCORERS.call(len, "x" * 5_000_000, seconds=5) == 5_000_000
 
 
-def test_any_thread_may_ask_and_many_at_once():
-    """Loops of several threads share the workers, and each gets its own answer."""
-    found = {}
-
-    def run(number):
-        async def ask():
-            texts = [f"{number} * 1000 + {place}" for place in range(8)]
-            return await asyncio.gather(*(ask_worker(eval, text, seconds=5) for text in texts))
-
-        found[number] = asyncio.run(ask())
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {number: [number * 1000 + place for place in range(8)] for number in range(4)}
+def test_a_worker_that_takes_no_request_is_ended(monkeypatch):
+    """A request that nobody reads is not waited for without end."""
+    SCORERS.stop()
+    process = evaluated(PROCESS)
+    os.kill(process, signal.SIGSTOP)
+    monkeypatch.setattr(worker, "_PREPARING_SECONDS", 0.2)
+    with pytest.raises(EnvError, match=r"did not start\. It took more than 0.2 seconds, and was stopped\.$"):
+        SCORERS.call(len, "x" * 5_000_000, seconds=5)
+    assert not is_running(process)
 
 
-def run_script(text, **options):
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, **options)
+def test_a_reply_that_is_too_long_is_not_read():
+    """A reply has a largest size; whoever exceeds it is ended."""
+    assert len(evaluated("'x' * 10_000_000")) == 10_000_000
+    SCORERS.stop()
+    before = evaluated(PROCESS)
+    with pytest.raises(GraderError, match=r"^Expected a reply of at most 16777216 bytes, got 20000013\.$"):
+        evaluated("'x' * 20_000_000")
+    assert not is_running(before)
+    assert evaluated("6 * 7") == 42
 
 
-def test_no_process_is_left_behind():
-    """A program that ends has ended its workers, also in the middle of work; and nothing is written about it."""
-    text = SCRIPT + (
-        "import threading\n"
-        f"threading.Thread(target=call_worker, args=(eval, {FOREVER!r}), kwargs={{'seconds': 0.2}}).start()\n"
-        "threading.excepthook = print\n"
-    )
-    ended = run_script(text)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert not is_running(int(ended.stdout.split()[0]))
+@pytest.mark.parametrize("reply", [b"forged", b"[" * 100_000])
+def test_a_reply_that_is_none_ends_the_worker(reply):
+    """Whoever gets at the pipe can say nothing that breaks the caller, or that the next call would take for its own."""
+    frame = f"({len(reply)}).to_bytes(8, 'big') + {reply[:1]!r} * {len(reply) - 1} + b'x'"
+    with pytest.raises(GraderError, match=r"^Expected a reply in JSON, got"):
+        evaluated(f"{REPLIES}.write({frame})")
+    assert evaluated("6 * 7") == 42
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for another's child")
-@pytest.mark.parametrize("last", ["input()", f"call_worker(eval, {FOREVER!r}, seconds=0.5)"])
-def test_a_worker_outlives_no_killed_caller(last):
-    """A caller that is killed cannot end its workers: an idle one notices, a busy one runs out of time."""
-    caller = subprocess.Popen([sys.executable, "-c", SCRIPT + last], stdin=-1, stdout=-1, text=True)
-    worker = int(caller.stdout.readline())
-    handle = os.pidfd_open(worker)
-    caller.send_signal(signal.SIGKILL)
-    caller.communicate()
-    ended = select.select([handle], [], [], 60)[0]
-    if not ended:
-        os.kill(worker, signal.SIGKILL)
-    os.close(handle)
-    assert ended
+def test_a_worker_that_closes_the_pipe_is_ended(monkeypatch):
+    """It could go on for ever without an answer."""
+    monkeypatch.setattr(worker, "_DYING_SECONDS", 0.1)
+    with pytest.raises(GraderError, match=r"^The process that worked on it closed its pipe\.$"):
+        evaluated(f"{REPLIES}.close() or __import__('time').sleep(3600)")
+    assert evaluated("6 * 7") == 42
 
 
-def test_a_forked_process_has_workers_of_its_own():
-    """Whoever forks does not share the pipes with its child, so no answer goes to the wrong one."""
-    text = SCRIPT + (
-        "child = os.fork()\n"
-        "print(call_worker(eval, \"__import__('os').getpid()\", seconds=5), flush=True)\n"
-        "child and os.waitpid(child, 0)\n"
-    )
-    ended = run_script(text)
-    first, *later = map(int, ended.stdout.split())
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert first in later
-    assert len(set(later)) == 2
-    assert not any(map(is_running, later))
+def test_what_a_worker_has_started_does_not_hold_up_the_caller():
+    """A child that keeps the pipe open after the worker's end is not waited for longer than the worker."""
+    with pytest.raises(GraderError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
+        evaluated("__import__('os').fork() and __import__('os')._exit(3) or __import__('time').sleep(3600)", 0.1)
+    assert evaluated("6 * 7") == 42
+
+
+def test_a_worker_gets_no_keys(monkeypatch):
+    """Of the environment's variables other people's code sees what it needs to start, and no secrets."""
+    secrets = ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "ANYTHING_ELSE"]
+    for name in secrets:
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    workers = Workers()
+    try:
+        seen = workers.call(eval, "dict(__import__('os').environ)", seconds=5)
+    finally:
+        workers.stop()
+    assert "secret" not in seen.values()
+    assert not set(secrets) & set(seen)
+    assert (seen["PATH"], seen["LC_TIME"], seen["PYTHONHASHSEED"]) == (os.environ["PATH"], "C", "0")

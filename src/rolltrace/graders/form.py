@@ -1,7 +1,9 @@
 """Whether a rollout's last response has the form that was asked for."""
 
+import math
 from collections.abc import Callable
 
+from rolltrace.errors import InputError
 from rolltrace.trace.rollout import Rollout
 
 FORMAT_COEF = 0.1
@@ -9,6 +11,12 @@ FORMAT_COEF = 0.1
 
 FormatCheck = Callable[[str], float]
 """Scores the form of a response: 1.0 is as asked for, 0.0 is not."""
+
+
+def check_format_coef(format_coef: float) -> None:
+    """Refuse a coefficient with which no reward is a number."""
+    if not math.isfinite(format_coef):
+        raise InputError(f"Expected format_coef to be a finite number, got {format_coef}.")
 
 
 def form_of(rollout: Rollout, check: FormatCheck | None = None) -> float:

@@ -7,7 +7,7 @@ import logging
 
 from rolltrace.errors import InputError
 from rolltrace.graders.fence import fence_sympy
-from rolltrace.graders.worker import ask_worker
+from rolltrace.graders.workers import SCORERS
 
 SECONDS = 5.0
 """How long one answer may be computed on. A tower of powers never ends."""
@@ -30,7 +30,7 @@ async def math_score(answer: str, reference: str) -> float:
     require_math_verify()
     if len(answer) > _LONGEST_ANSWER:
         return 0.0
-    return float(await ask_worker(_verify, answer, reference, seconds=SECONDS, prepare=_prepare))
+    return float(await SCORERS.ask(_verify, answer, reference, seconds=SECONDS, prepare=_prepare))
 
 
 @functools.cache

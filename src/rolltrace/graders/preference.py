@@ -9,7 +9,7 @@ from typing import Any
 from rolltrace.cancellation import is_failure
 from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.base import GroupGrade, GroupGrader
-from rolltrace.graders.form import FormatCheck, form_of
+from rolltrace.graders.form import FormatCheck, check_format_coef, form_of
 from rolltrace.graders.judge import FunctionJudge, Judge, PolicyJudge, Preference, checked_score
 from rolltrace.graders.story import shared_prompt
 from rolltrace.graders.tournament import Matchup, Pattern, Side, Table, pairings, pattern_of
@@ -18,7 +18,7 @@ from rolltrace.trace.outcome import Layer, Status
 from rolltrace.trace.rollout import Grade, Rollout
 
 CHUNK = 4
-FORMAT_COEF = 1.0
+PREFERENCE_FORMAT_COEF = 1.0
 """What a badly formed last response costs: as much as there is between a tie and losing every matchup."""
 
 _LONGEST_ERROR = 500
@@ -38,7 +38,7 @@ class PreferenceGrader(GroupGrader):
     pattern: Pattern = Pattern.BOTH_WAYS
     chunk: int = CHUNK
     """The members, in the order of their indexes, meet in chunks of so many."""
-    format_coef: float = FORMAT_COEF
+    format_coef: float = PREFERENCE_FORMAT_COEF
     format_check: FormatCheck | None = None
     """Scores the form of a last response that ended by itself; None: its form is right."""
 
@@ -46,8 +46,7 @@ class PreferenceGrader(GroupGrader):
         object.__setattr__(self, "pattern", pattern_of(self.pattern))
         if self.chunk < 2:
             raise InputError(f"Expected chunks of 2 or more for a tournament, got {self.chunk}: nobody would meet.")
-        if not math.isfinite(self.format_coef):
-            raise InputError(f"Expected a finite format_coef, got {self.format_coef}.")
+        check_format_coef(self.format_coef)
         if not isinstance(self.judge, Judge):
             object.__setattr__(self, "judge", FunctionJudge(self.judge))
 

@@ -1,68 +1,41 @@
-"""Work that may not end, in a process of its own: killed when it exceeds its time or memory, and replaced."""
+"""A process that does work which may not end: killed when it exceeds its time, its memory or its reply's size."""
 
-import asyncio
-import atexit
 import contextlib
 import json
 import os
-import pickle
+import select
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
 from typing import IO, Any, cast
 
 from rolltrace.errors import DataError, EnvError, GraderError, InputError, UnknownNameError
-from rolltrace.graders.worker_process import read_frame, write_frame
+from rolltrace.graders.worker_process import LENGTH_BYTES, framed
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rolltrace.graders.worker_process import main; main()"
 )
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_KEPT = {
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "MPLCONFIGDIR",
+}  # fmt: skip
+_KEPT_PREFIXES = ("LC_", "PYTHON", "XDG_")
+"""Of the caller's environment, what a program needs to start: other people's code gets none of its keys and tokens."""
+_SET = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Without a fixed hash seed, what is drawn from a set differs from process to process."""
 _PREPARING_SECONDS = 300.0
 _PATIENCE = 6.0
 """How many times its seconds of computing a call may take by the clock: the machine may be busy."""
-_MOST_WORKERS = 4
+_DYING_SECONDS = 1.0
+"""How long a process may go on after its end of the pipe is closed."""
+_LARGEST_REPLY = 16 * 2**20
+_CHUNK = 2**20
 _INPUT_ERRORS = {kind.__name__: kind for kind in (InputError, UnknownNameError, DataError)}
 
 
-async def ask_worker(
-    function: Callable[..., Any], *args: Any, seconds: float, prepare: Callable[[], object] = bool
-) -> Any:
-    """What the function of a module makes of these arguments, as JSON has it; the running loop is not held up.
-
-    `seconds` are of computing; `prepare`, for what takes long to import, is called first and is not counted. Whatever
-    the function raises, and its exceeding its time or memory, is a `GraderError`; its `InputError` stays one.
-    Whoever stops waiting ends the work.
-    """
-    job = _Job(pickle.dumps((prepare, function, args, seconds)), seconds)
-    try:
-        return await asyncio.get_running_loop().run_in_executor(_POOL.threads, _POOL.run, job)
-    except BaseException:
-        job.abandon()
-        raise
-
-
-def call_worker(function: Callable[..., Any], *args: Any, seconds: float, prepare: Callable[[], object] = bool) -> Any:
-    """The same, waiting for it."""
-    job = _Job(pickle.dumps((prepare, function, args, seconds)), seconds)
-    try:
-        return _POOL.threads.submit(_POOL.run, job).result()
-    except BaseException:
-        job.abandon()
-        raise
-
-
-def stop_workers() -> None:
-    """End all processes; the next call starts new ones."""
-    _POOL.stop()
-
-
-class _Worker:
-    """One process, and the pipes to it."""
+class Worker:
+    """One process, and the pipes to it. One thread at a time gives it work; any may end it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
@@ -70,11 +43,13 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **_ENVIRONMENT},
+            bufsize=0,
+            env=_environment(),
             start_new_session=True,  # an interrupt from the keyboard is for the caller
         )
         self._requests = cast("IO[bytes]", self._process.stdin)
         self._replies = cast("IO[bytes]", self._process.stdout)
+        os.set_blocking(self._requests.fileno(), False)
         self._expired = False
 
     @property
@@ -84,128 +59,102 @@ class _Worker:
 
     def call(self, request: bytes, seconds: float) -> Any:
         """What the function returned, or the error that says why there is nothing."""
-        with contextlib.suppress(BrokenPipeError):
-            write_frame(self._requests, request)
-        prepared = self._read_within(_PREPARING_SECONDS)
+        deadline = time.monotonic() + _PREPARING_SECONDS
+        self._send(framed(request), deadline)
+        prepared = self._receive(deadline)
         if prepared is None:
-            raise EnvError(f"A worker process did not start. {self._end(_PREPARING_SECONDS)}")
-        reply = self._read_within(seconds * _PATIENCE)
-        if error := json.loads(prepared).get("error"):
+            raise EnvError(f"A worker process did not start. {self._why_not(_PREPARING_SECONDS)}")
+        reply = self._receive(time.monotonic() + seconds * _PATIENCE)
+        if error := self._decoded(prepared).get("error"):
             raise EnvError(f"A worker process could not be prepared: {error[0]}: {error[1]}")
         if reply is None:
-            raise GraderError(self._end(seconds))
-        return _value(json.loads(reply))
+            raise GraderError(self._why_not(seconds))
+        return _value(self._decoded(reply))
 
-    def kill(self) -> None:
-        """End it, with whatever it has started."""
+    def expire(self) -> None:
+        """End what it is doing, with whatever it has started; whoever waits for it learns that."""
+        self._expired = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End it, and give back what it held."""
+        self.expire()
         self._process.wait()
-        self.let_go()
+        self._close()
 
     def let_go(self) -> None:
-        """Close the pipes; an idle process then ends by itself."""
+        """In a forked process: leave it to the one that started it, which alone may then keep it alive."""
+        self._process.poll()  # it is no child of this process, and is noted to have ended
+        self._close()
+
+    def _close(self) -> None:
         for pipe in (self._requests, self._replies):
             with contextlib.suppress(OSError):
                 pipe.close()
 
-    def _read_within(self, seconds: float) -> bytes | None:
-        timer = threading.Timer(seconds, self.expire)
-        timer.daemon = True
-        timer.start()
+    def _send(self, data: bytes, deadline: float) -> None:
+        """Write all of it, unless the process is gone."""
+        left = memoryview(data)
+        with contextlib.suppress(BrokenPipeError):
+            while left and self._ready(self._requests, select.POLLOUT, deadline):
+                left = left[self._requests.write(left) or 0 :]
+
+    def _receive(self, deadline: float) -> bytes | None:
+        """What comes next; None where the process is gone, or did not answer in time and was ended."""
+        head = self._read(LENGTH_BYTES, deadline)
+        if head is None:
+            return None
+        length = int.from_bytes(head, "big")
+        if length > _LARGEST_REPLY:
+            self.expire()
+            raise GraderError(f"Expected a reply of at most {_LARGEST_REPLY} bytes, got {length}.")
+        return self._read(length, deadline)
+
+    def _read(self, size: int, deadline: float) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            part = self._ready(self._replies, select.POLLIN, deadline) and self._replies.read(
+                min(size - len(data), _CHUNK)
+            )
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+    def _ready(self, pipe: IO[bytes], event: int, deadline: float) -> bool:
+        """Whether the pipe can be used, or has been closed, by then; otherwise the process is ended."""
+        poll = select.poll()
+        poll.register(pipe, event)
+        if poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return True
+        self.expire()
+        return False
+
+    def _decoded(self, data: bytes) -> dict[str, Any]:
         try:
-            return read_frame(self._replies)
-        finally:
-            timer.cancel()
+            reply: dict[str, Any] = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            self.expire()
+            raise GraderError(f"Expected a reply in JSON, got {data[:100]!r}.") from error
+        return reply
 
-    def expire(self) -> None:
-        """End what it is doing; whoever waits for it learns that."""
-        self._expired = True
-        self._process.kill()
-
-    def _end(self, seconds: float) -> str:
+    def _why_not(self, seconds: float) -> str:
         """Why there is no reply."""
-        code = self._process.wait()
-        if self._expired or code == -signal.SIGPROF:
+        expired = self._expired
+        try:
+            code = self._process.wait(_DYING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.expire()
+            return "The process that worked on it closed its pipe."
+        if expired or code == -signal.SIGPROF:
             return f"It took more than {seconds:g} seconds, and was stopped."
         return f"The process that worked on it ended with code {code}."
 
 
-class _Job:
-    """One call, and the worker that is at it."""
-
-    def __init__(self, request: bytes, seconds: float) -> None:
-        self.request = request
-        self.seconds = seconds
-        self._worker: _Worker | None = None
-        self._lock = threading.Lock()  # a worker must not be ended for a job that it has just finished
-        self._abandoned = False
-
-    def begin(self, worker: _Worker) -> None:
-        """Note who does it."""
-        with self._lock:
-            self._worker = worker
-            if self._abandoned:
-                worker.expire()
-
-    def end(self) -> None:
-        """Note that it is done."""
-        with self._lock:
-            self._worker = None
-
-    def abandon(self) -> None:
-        """Have nobody do it any longer."""
-        with self._lock:
-            self._abandoned = True
-            if self._worker is not None:
-                self._worker.expire()
-
-
-class _Pool:
-    """A few workers, each started when there is work for it."""
-
-    def __init__(self) -> None:
-        self.threads = _threads()
-        self._idle: list[_Worker] = []
-
-    def run(self, job: _Job) -> Any:
-        """Have one of the workers do it."""
-        worker = self._take()
-        job.begin(worker)
-        try:
-            return worker.call(job.request, job.seconds)
-        finally:
-            job.end()
-            if worker.alive:
-                self._idle.append(worker)
-            else:
-                worker.kill()
-
-    def stop(self) -> None:
-        """Wait for the calls that are under way, and end all workers."""
-        threads, self.threads = self.threads, _threads()
-        threads.shutdown(cancel_futures=True)
-        while self._idle:
-            self._idle.pop().kill()
-
-    def forget(self) -> None:
-        """Leave the workers to the process that this one was forked from."""
-        self.threads = _threads()
-        while self._idle:
-            self._idle.pop().let_go()
-
-    def _take(self) -> _Worker:
-        with contextlib.suppress(IndexError):
-            while True:
-                worker = self._idle.pop()
-                if worker.alive:
-                    return worker
-                worker.kill()
-        return _Worker()
-
-
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="rolltrace-worker")
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+    return kept | _SET
 
 
 def _value(reply: dict[str, Any]) -> Any:
@@ -213,8 +162,3 @@ def _value(reply: dict[str, Any]) -> Any:
         return reply["value"]
     kind, message = reply["error"]
     raise _INPUT_ERRORS[kind](message) if kind in _INPUT_ERRORS else GraderError(f"{kind}: {message}")
-
-
-_POOL = _Pool()
-atexit.register(stop_workers)
-os.register_at_fork(after_in_child=_POOL.forget)

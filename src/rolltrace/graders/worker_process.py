@@ -5,30 +5,21 @@ import functools
 import json
 import os
 import pickle
+import queue
 import resource
 import signal
+import threading
 from collections.abc import Callable
 from typing import IO, Any
 
 _LARGEST_MEMORY = 4 * 2**30
 _LONGEST_MESSAGE = 2000
-_LENGTH_BYTES = 8
+LENGTH_BYTES = 8
 
 
-def write_frame(stream: IO[bytes], data: bytes) -> None:
-    """Write so many bytes, after their number."""
-    stream.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-    stream.flush()
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """What one `write_frame` wrote; None where the other end is gone."""
-    head = stream.read(_LENGTH_BYTES)
-    if len(head) < _LENGTH_BYTES:
-        return None
-    length = int.from_bytes(head, "big")
-    data = stream.read(length)
-    return data if len(data) == length else None
+def framed(data: bytes) -> bytes:
+    """The bytes, after their number."""
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 def main() -> None:
@@ -36,13 +27,29 @@ def main() -> None:
     requests, replies = _own_pipes()
     with contextlib.suppress(ValueError, OSError):  # some systems do not bound it
         resource.setrlimit(resource.RLIMIT_AS, (_LARGEST_MEMORY, resource.RLIM_INFINITY))
-    while (request := read_frame(requests)) is not None:
+    waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
+    while True:
         # Pickle is read in this direction only: the caller trusts itself, and not what comes back.
-        prepare, function, args, seconds = pickle.loads(request)  # noqa: S301
+        prepare, function, args, seconds = pickle.loads(waiting.get())  # noqa: S301
         prepared = _answer(prepare)
-        write_frame(replies, prepared)
+        _write(replies, prepared)
         failed = prepared.startswith(b'{"error"')
-        write_frame(replies, prepared if failed else _answer(functools.partial(_within, seconds, function, args)))
+        _write(replies, prepared if failed else _answer(functools.partial(_within, seconds, function, args)))
+
+
+def _listen(requests: IO[bytes], waiting: "queue.SimpleQueue[bytes]") -> None:
+    """Read calls as they come; once the caller is gone, end this process with whatever it is doing or has started."""
+    try:
+        while head := requests.read(LENGTH_BYTES):
+            waiting.put(requests.read(int.from_bytes(head, "big")))
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _write(replies: IO[bytes], data: bytes) -> None:
+    replies.write(framed(data))
+    replies.flush()
 
 
 def _within(seconds: float, function: Any, args: Any) -> Any:

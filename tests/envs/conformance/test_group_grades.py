@@ -204,3 +204,17 @@ def test_every_seat_has_a_role():
         "builder: `Nobody.role_of(0)` gave None; "
         "let `role_of` name a role for every seat, such as `policy` or `opponent`."
     )
+
+
+def test_grades_that_shift_when_a_member_fails_are_found():
+    """Lining up the finished members with values of all members is right until the first one fails."""
+
+    class Shifting(GroupGrader):
+        async def grade_group(self, rollouts):
+            ordered = sorted(rollouts, key=lambda rollout: rollout.index)
+            finished = [rollout for rollout in ordered if rollout.status == "ok"]
+            values = [len(rollout.conversation[-1].content) if rollout.steps else 0 for rollout in ordered]
+            return {rollout.id: Grade(float(value)) for rollout, value in zip(finished, values, strict=False)}
+
+    found = [violation.message for violation in check_env(Group(group_grader=Shifting()))]
+    assert any("when a failed member had the last index instead of the first" in message for message in found)

@@ -9,7 +9,7 @@ from rolltrace.envs.conformance.bench import Bench
 from rolltrace.envs.conformance.caller import Caller
 from rolltrace.envs.conformance.episode import play_episode
 from rolltrace.envs.conformance.grades import ask_grader, check_grade, styles_to_grade
-from rolltrace.envs.conformance.records import failed, overflowed, recorded
+from rolltrace.envs.conformance.records import at_index, failed, overflowed, recorded
 from rolltrace.envs.conformance.report import Rule, quote
 from rolltrace.graders.base import GroupGrade
 from rolltrace.trace.outcome import Status
@@ -33,8 +33,13 @@ async def check_grade_group(bench: Bench, builder: Caller) -> None:
         return
     grades = await _grade(bench, builder, rollouts)
     turned = await _grade(bench, builder, rollouts[::-1])
-    _compare(bench, _name(builder.target), grades, turned)
-    await _grade(bench, builder, [failed(rollouts[0]), *rollouts[1:]])
+    name = _name(builder.target)
+    _compare(bench, name, grades, turned, "the same rollouts came in another order")
+    lost, *others = [failed(rollouts[0]), *rollouts[1:]]
+    first = await _grade(bench, builder, [lost, *others])
+    if builder.target.seats == 1:  # in a game, another index is another seat
+        last = await _grade(bench, builder, [at_index(one, place) for place, one in enumerate([*others, lost])])
+        _compare(bench, name, first, last, "a failed member had the last index instead of the first")
     await _grade(bench, builder, [without_steps[0], *rollouts[1:]])
 
 
@@ -90,15 +95,16 @@ def _member_grade(bench: Bench, name: str, rollout: Rollout, grades: Mapping[Any
     return grade if check_grade(bench, grade, name, Rule.GRADE_GROUP) else None
 
 
-def _compare(bench: Bench, name: str, grades: Mapping[str, float], turned: Mapping[str, float]) -> None:
+def _compare(bench: Bench, name: str, grades: Mapping[str, float], turned: Mapping[str, float], when: str) -> None:
     for rollout, one in grades.items():
         other = turned.get(rollout, one)
         if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):
             bench.report.add(
                 Rule.GRADE_GROUP,
-                f"{name} gave a rollout {one:g}, and {other:g} when the same rollouts came in another order",
-                "grade by what is in a rollout, never by its place in the list: sort by `rollout.index` where a fixed "
-                "order is needed, and draw chance from the rollouts' seed",
+                f"{name} gave a rollout {one:g}, and {other:g} when {when}",
+                "grade by what is in a rollout, never by its place in a list: build the grades in one pass over "
+                "`rollout.id`, sort by `rollout.index` where a fixed order is needed, and leave failed members out "
+                "before anything is lined up",
             )
             return
 

@@ -76,3 +76,8 @@ def _outcome(total: float, reason: str, by: StoppedBy) -> Outcome:
         reward_so_far=total,
         unclamped_reward=None,
     )
+
+
+def at_index(rollout: Rollout, index: int) -> Rollout:
+    """The same rollout at another place in its group."""
+    return msgspec.structs.replace(rollout, index=index)

@@ -1,0 +1,265 @@
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rolltrace.errors import InputError
+from rolltrace.graders.workers import SCORERS, Workers, stop_workers
+
+FOREVER = "any(False for _ in iter(int, 1))"
+SLEEP = "__import__('time').sleep(3600)"
+PROCESS = "__import__('os').getpid()"
+needs_handles = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for another's child")
+SCRIPT = """
+import os, sys, threading, time
+from rolltrace.graders.workers import SCORERS
+print(SCORERS.call(eval, "__import__('os').getpid()", seconds=5), flush=True)
+"""
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def named_pipe(directory, name="pipe"):
+    os.mkfifo(directory / name)
+    return directory / name
+
+
+def tells(pipe):
+    """Has a worker write its process id, so that whoever reads it knows that the work has begun."""
+    return f"__import__('pathlib').Path({str(pipe)!r}).write_text(str({PROCESS}))"
+
+
+def waits(pipe):
+    """Has a worker wait until something is written."""
+    return f"__import__('pathlib').Path({str(pipe)!r}).read_text()"
+
+
+@pytest.fixture
+def workers():
+    """Some of their own kind, and no others know them."""
+    workers = Workers()
+    yield workers
+    workers.stop()
+
+
+async def test_the_loop_goes_on_meanwhile_and_may_give_up(tmp_path):
+    """Waiting for a worker holds up nothing else; who is cancelled while waiting ends the work."""
+    pipe = named_pipe(tmp_path)
+    asking = asyncio.create_task(SCORERS.ask(eval, f"{tells(pipe)} and {FOREVER}", seconds=3600))
+    worker = int(await asyncio.to_thread(pipe.read_text))
+    assert is_running(worker)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    stop_workers()
+    assert not is_running(worker)
+    assert await SCORERS.ask(eval, "6 * 7", seconds=5) == 42
+
+
+def test_any_thread_may_ask_and_many_at_once():
+    """Loops of several threads share the workers, and each gets its own answer."""
+    found = {}
+
+    def run(number):
+        async def ask():
+            texts = [f"{number} * 1000 + {place}" for place in range(8)]
+            return await asyncio.gather(*(SCORERS.ask(eval, text, seconds=5) for text in texts))
+
+        found[number] = asyncio.run(ask())
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [number * 1000 + place for place in range(8)] for number in range(4)}
+
+
+def run_script(text, **options):
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", text]  # some versions warn of forks in threads
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_no_process_is_left_behind():
+    """A program that ends has ended its workers, also in the middle of work; and nothing is written about it."""
+    text = SCRIPT + (
+        f"threading.Thread(target=SCORERS.call, args=(eval, {FOREVER!r}), kwargs={{'seconds': 0.2}}).start()\n"
+        "threading.excepthook = print\n"
+    )
+    ended = run_script(text)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not is_running(int(ended.stdout.split()[0]))
+
+
+def test_a_forked_process_has_workers_of_its_own():
+    """Whoever forks does not share the pipes with its child, so no answer goes to the wrong one."""
+    text = SCRIPT + (
+        "child = os.fork()\n"
+        "print(SCORERS.call(eval, \"__import__('os').getpid()\", seconds=5), flush=True)\n"
+        "child and os.waitpid(child, 0)\n"
+    )
+    ended = run_script(text)
+    first, *later = map(int, ended.stdout.split())
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert first in later
+    assert len(set(later)) == 2
+    assert not any(map(is_running, later))
+
+
+def has_ended(handle):
+    """Whether the process ends before long; it is killed where it does not."""
+    ended = select.select([handle], [], [], 30)[0]
+    if not ended:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    os.close(handle)
+    return bool(ended)
+
+
+@needs_handles
+@pytest.mark.parametrize("work", [FOREVER, SLEEP])
+def test_a_worker_outlives_no_killed_caller(work, tmp_path):
+    """A caller that is killed cannot end its workers: they notice, computing or waiting, before their time is up."""
+    pipe = named_pipe(tmp_path)
+    last = f"SCORERS.call(eval, {f'{tells(pipe)} and {work}'!r}, seconds=3600)"
+    caller = subprocess.Popen([sys.executable, "-c", SCRIPT + last], stdout=subprocess.PIPE, text=True)
+    handle = os.pidfd_open(int(pipe.read_text()))
+    caller.kill()
+    caller.communicate()
+    assert has_ended(handle)
+
+
+@needs_handles
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
+    """A child has closed the pipes to all workers, so that they end with the one that started them."""
+    pipe = named_pipe(tmp_path)
+    if busy:
+        work = f"lambda: SCORERS.call(eval, {f'{tells(pipe)} and {SLEEP}'!r}, seconds=3600)"
+        first = f"threading.Thread(target={work}, daemon=True).start(); open({str(pipe)!r}).read()\n"
+    else:
+        first = ""
+    text = SCRIPT + first + "child = os.fork() or time.sleep(3600)\nprint(child, flush=True)\ntime.sleep(3600)"
+    caller = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    handle = os.pidfd_open(int(caller.stdout.readline()))
+    child = int(caller.stdout.readline())
+    caller.kill()
+    caller.wait()
+    ended, outlived = has_ended(handle), is_running(child)
+    os.kill(child, signal.SIGKILL)
+    caller.communicate()
+    assert (ended, outlived) == (True, True)
+
+
+def test_a_call_starts_no_thread(workers, monkeypatch):
+    """A call is bounded without a timer, which would cost more than most calls."""
+    monkeypatch.setenv("ROLLTRACE_WORKERS", "1")
+    started = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread)))
+    assert [workers.call(abs, -number, seconds=5) for number in range(5)] == [0, 1, 2, 3, 4]
+    assert started == ["rolltrace-worker_0"]
+
+
+async def test_one_kind_of_work_does_not_wait_for_another(workers, tmp_path):
+    """Calls that never end take up the workers that were asked, and no others."""
+    pipe = named_pipe(tmp_path)
+    endless = [asyncio.create_task(SCORERS.ask(eval, waits(pipe), seconds=3600)) for _ in range(8)]
+    assert await asyncio.wait_for(workers.ask(eval, "6 * 7", seconds=5), 60) == 42
+    for task in endless:
+        task.cancel()
+    assert {type(ended) for ended in await asyncio.gather(*endless, return_exceptions=True)} == {asyncio.CancelledError}
+
+
+async def test_the_number_of_workers_can_be_set(workers, monkeypatch, tmp_path):
+    """So many work at once, however few processors there are."""
+    monkeypatch.setenv("ROLLTRACE_WORKERS", "6")
+    pipes = [named_pipe(tmp_path, str(number)) for number in range(6)]
+    asked = [asyncio.create_task(workers.ask(eval, f"{tells(pipe)} and {SLEEP}", seconds=3600)) for pipe in pipes]
+    begun = [int(await asyncio.to_thread(pipe.read_text)) for pipe in pipes]
+    assert len(set(begun)) == 6
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "many", ""])
+def test_a_wrong_number_of_workers_is_told(workers, monkeypatch, given):
+    """The variable is named."""
+    monkeypatch.setenv("ROLLTRACE_WORKERS", given)
+    with pytest.raises(InputError, match=f"Expected ROLLTRACE_WORKERS to be a number .* got '{given}'"):
+        workers.call(abs, 1, seconds=5)
+
+
+def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
+    """Calls that are under way, that wait, and that come meanwhile all get their answers."""
+    monkeypatch.setenv("ROLLTRACE_WORKERS", "1")
+    begun, waiting = named_pipe(tmp_path, "begun"), named_pipe(tmp_path, "waiting")
+    shut_down = ThreadPoolExecutor.shutdown
+    later = []
+
+    def shut_down_slowly(self, **options):
+        shut_down(self, **{**options, "wait": False})
+        later.append(workers.call(abs, -3, seconds=5))
+        waiting.write_text("go on")
+        shut_down(self, **options)
+
+    with ThreadPoolExecutor(2) as others:
+        under_way = others.submit(workers.call, eval, f"{tells(begun)} and {waits(waiting)}", seconds=60)
+        begun.read_text()
+        waits_for_it = others.submit(workers.call, abs, -2, seconds=5)
+        while not workers._threads._work_queue.qsize():
+            pass
+        with monkeypatch.context() as patch:
+            patch.setattr(ThreadPoolExecutor, "shutdown", shut_down_slowly)
+            workers.stop()
+        assert (under_way.result(), waits_for_it.result(), later) == ("go on", 2, [3])
+
+
+def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monkeypatch):
+    """It goes either before the stop or after it."""
+    workers.call(abs, 1, seconds=5)
+    stopping = threading.Thread(target=workers.stop)
+    submit = ThreadPoolExecutor.submit
+
+    def submit_late(self, *args):
+        monkeypatch.undo()
+        stopping.start()
+        stopping.join(0.2)
+        return submit(self, *args)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_late)
+    assert workers.call(abs, -2, seconds=5) == 2
+    stopping.join()
+
+
+def test_a_call_that_comes_too_late_says_so():
+    """A thread that goes on asking while the program ends gets an error that says why."""
+    text = (
+        SCRIPT
+        + """
+def ask_on():
+    while True:
+        try:
+            SCORERS.call(abs, 1, seconds=5)
+        except Exception as error:
+            print(type(error).__name__, error)
+            break
+threading.Thread(target=ask_on).start()
+"""
+    )
+    ended = run_script(text)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = ended.stdout.splitlines()[1]
+    assert told.startswith("EnvError A worker process cannot be asked while the program ends: cannot schedule new")
