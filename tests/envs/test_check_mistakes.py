@@ -339,8 +339,9 @@ MISTAKES = {
         "grade-group",
         "`FirstIsBest.grade_group` gave a rollout 1, and 0 when the same rollouts came in another order",
         (
-            "grade by what is in a rollout, never by its place in the list: sort by `rollout.index` where a fixed "
-            "order is needed, and draw chance from the rollouts' seed"
+            "grade by what is in a rollout, never by its place in a list: build the grades in one pass over "
+            "`rollout.id`, sort by `rollout.index` where a fixed order is needed, and leave failed members out "
+            "before anything is lined up"
         ),
     ),
     "a member that has no steps": (

@@ -1,6 +1,7 @@
 """Groups of games of one's own."""
 
 import asyncio
+import math
 import pickle
 from dataclasses import replace
 
@@ -126,6 +127,11 @@ async def test_a_game_with_another_number_of_seats_is_an_error():
         ({"play_as": 2}, "Expected play_as from 0 to 1 in countdown, got 2"),
         ({"play_as": -1}, "Expected play_as from 0 to 1 in countdown, got -1"),
         ({"max_moves": 0}, "Expected max_moves of at least 1 in countdown, got 0"),
+        ({"opponent_seconds": 0.0}, r"Expected opponent_seconds above 0 in countdown, got 0\.0"),
+        ({"opponent_seconds": math.nan}, "Expected opponent_seconds above 0 in countdown, got nan"),
+        ({"opponent_sampling": Sampling(max_tokens=0)}, "Expected opponent_max_tokens of at least 1 in countdown"),
+        ({"opponent_sampling": Sampling(temperature=-1.0)}, "Expected a finite opponent_temperature of at least 0"),
+        ({"opponent_sampling": Sampling(temperature=math.inf)}, "Expected a finite opponent_temperature .* got inf"),
     ],
 )
 def test_wrong_arguments(settings, expected):

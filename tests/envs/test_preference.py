@@ -9,7 +9,9 @@ from rolltrace.envs.preference import PreferenceTasks
 from rolltrace.errors import ContextOverflowError, DataError, InputError, UnknownNameError
 from rolltrace.graders.judge import PolicyJudge
 from rolltrace.graders.preference import PreferenceGrader
+from rolltrace.jobs.play import play as play_run
 from rolltrace.policies.scripted import Scripted
+from rolltrace.query.run import open_run
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
@@ -75,6 +77,28 @@ async def test_a_group_by_hand():
         assert rollout.steps[0].metrics == {"well_formed": 1.0}
         assert rollout.env_args["chunk"] == 4
         assert rollout.steps[0].trace.prompt == builder.messages
+
+
+def test_the_matchups_of_a_run_recorded_as_numbers(tmp_path):
+    """Without any text, the table of the tournament can still be put together: who met whom, on which side, and how."""
+    policy = Scripted(lambda request: ["bad", "good", "good good"][request.identity.index])
+    roles = {"grader": Scripted(judge, name="judge")}
+    play_run(PreferenceTasks(), policy, roles=roles, out=tmp_path / "run", group_size=3, trace="numbers")
+    run = open_run(tmp_path / "run")
+    place_of = {rollout.id: rollout.index for rollout in run.rollouts()}
+    scores = list(run.scores())
+    [group] = [score for score in scores if score.name == "group_grade"]
+    extra = group.data["extra"]
+    assert all(name.startswith("withheld:") for name in extra["ids"])
+    assert extra["indexes"] == [0, 1, 2]
+    met = {}
+    for score in scores:
+        for one in score.data["extra"]["matchups"] if score.rollout else ():
+            assert one["opponent"].startswith("withheld:")
+            if one["first"]:
+                met[place_of[score.rollout], one["opponent_index"]] = one["score"]
+    assert met == {(0, 1): -0.25, (0, 2): -0.5, (1, 0): 0.25, (1, 2): -0.25, (2, 0): 0.5, (2, 1): 0.25}
+    assert {(row, column): extra["matrix"][row][column] for row, column in met} == met
 
 
 async def test_every_way_out():
@@ -150,6 +174,8 @@ def test_arguments_as_a_command_line_gives_them():
         ({"chunk": 1}, InputError, "2 or more"),
         ({"tries": 0}, InputError, "at least 1"),
         ({"seconds": 0}, InputError, "above 0"),
+        ({"max_tokens": 0}, InputError, "max_tokens of at least 1, or None for no limit, got 0"),
+        ({"max_tokens": -1}, InputError, "max_tokens of at least 1, or None for no limit, got -1"),
         ({"env": "calculator", "data": "x.jsonl"}, InputError, "env_args"),
         ({"env_args": {"data": "x"}}, InputError, "env=NAME"),
         ({"env": "no_such_env"}, UnknownNameError, "no_such_env"),

@@ -85,6 +85,40 @@ async def test_an_answer_that_cannot_be_judged_is_wrong(check, why):
     assert result.metrics == {"correct": 0.0, "format": 1.0, "answered": 1.0, "unjudged": 1.0}
 
 
+def unable_form(reply):
+    raise GraderError("It is too odd.")
+
+
+NOT_FINITE = "Expected a finite number from the format check, got {}."
+
+
+@pytest.mark.parametrize("termination", [Termination.EOS, Termination.LENGTH])
+@pytest.mark.parametrize(
+    ("format_check", "why"),
+    [
+        (unable_form, "It is too odd."),
+        (lambda reply: float("nan"), NOT_FINITE.format("nan")),
+        (lambda reply: float("inf"), NOT_FINITE.format("inf")),
+        (lambda reply: -float("inf"), NOT_FINITE.format("-inf")),
+    ],
+)
+async def test_a_form_that_cannot_be_judged_is_wrong(format_check, why, termination):
+    """It costs the format term and nothing else; the reward stays a number, cut or not, and the logs say why."""
+    result = await play("Answer: 42", termination, format_check=format_check)
+    assert result.reward == pytest.approx(0.9)
+    assert result.reward_data == {"correct": 1.0, "format": 0.0, "well_formed": float(termination is Termination.EOS)}
+    assert result.logs == {"unjudged_format": why}
+    assert result.metrics == {"correct": 1.0, "format": 0.0, "answered": 1.0, "unjudged": 1.0}
+
+
+async def test_neither_answer_nor_form_can_be_judged():
+    """The logs say why for each, and the reply is counted once."""
+    result = await play("Answer: x", check=unable, format_check=unable_form)
+    assert result.reward == pytest.approx(-0.1)
+    assert result.logs == {"unjudged": "It is too long.", "unjudged_format": "It is too odd."}
+    assert result.metrics["unjudged"] == 1.0
+
+
 def broken(answer, reference):
     raise KeyError("bug")
 
@@ -93,6 +127,8 @@ async def test_a_broken_check_is_not_the_answers_fault():
     """An exception that is no verdict comes out, and fails the rollout instead of the answer."""
     with pytest.raises(KeyError):
         await play("Answer: x", check=broken)
+    with pytest.raises(KeyError):
+        await play("Answer: x", format_check=lambda reply: broken(reply, None))
 
 
 async def test_where_the_answer_is_looked_for_can_be_chosen():

@@ -303,6 +303,8 @@ def test_common_criteria_for_a_file_of_prompts(tmp_path):
         ({"env": "calculator", "criteria": "C", "env_args": '{"dificulty": 3}'}, "Did you mean 'difficulty'?"),
         ({"tries": "0"}, "tries of at least 1"),
         ({"seconds": "0"}, "seconds above 0"),
+        ({"max_tokens": "0"}, "max_tokens of at least 1, or None for no limit, got 0"),
+        ({"max_tokens": "-1"}, "max_tokens of at least 1, or None for no limit, got -1"),
         ({"format_coef": "nan"}, "format_coef to be a finite number"),
     ],
 )

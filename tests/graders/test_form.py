@@ -3,6 +3,7 @@
 import pytest
 
 from rolltrace.envs.prompt_only import PromptOnlyEnv
+from rolltrace.errors import GraderError
 from rolltrace.graders.form import form_of
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
@@ -57,3 +58,11 @@ async def test_no_response_has_no_form():
     rollout = await rollout_of(said("never"), tokens=lambda request: 1000)
     assert (rollout.steps, rollout.stop_reason) == ((), "context_overflow")
     assert form_of(rollout, share_of_capitals) == 0.0
+
+
+@pytest.mark.parametrize("form", [float("nan"), float("inf"), -float("inf")])
+async def test_a_form_that_is_no_number_is_an_error(form):
+    """A check that says so has failed: neither a right nor a wrong form is made of it."""
+    rollout = await rollout_of(said("ABCd"))
+    with pytest.raises(GraderError, match=rf"Expected a finite number from the format check, got {form}\."):
+        form_of(rollout, lambda text: form)

@@ -189,13 +189,23 @@ async def test_cancellation_is_no_reply():
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("settings", [{"tries": 0}, {"seconds": 0.0}, {"seconds": -1.0}, {"seconds": float("nan")}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tries": 0},
+        {"seconds": 0.0},
+        {"seconds": -1.0},
+        {"seconds": float("nan")},
+        {"sampling": Sampling(max_tokens=0)},
+        {"sampling": Sampling(max_tokens=-1)},
+    ],
+)
 def test_settings_in_which_nobody_could_answer(settings):
     """They are refused at once."""
     with pytest.raises(InputError, match="Expected"):
         question(**settings)
 
 
-def test_no_limit_of_time_is_allowed():
-    """None is no limit."""
-    assert question(seconds=None).is_open
+def test_no_limit_is_allowed():
+    """None is no limit, of time or of tokens."""
+    assert question(seconds=None, sampling=Sampling()).is_open

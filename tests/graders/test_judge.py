@@ -175,12 +175,13 @@ async def test_cancellation_is_not_a_reply():
     [
         lambda: PolicyJudge(tries=0),
         lambda: PolicyJudge(seconds=0),
+        lambda: PolicyJudge(sampling=Sampling(max_tokens=0)),
         lambda: FunctionJudge("better"),
         lambda: FunctionJudge(judge_by_words, seconds=-1),
     ],
 )
 def test_settings_that_make_no_sense(make):
-    """No tries, no time and no function are refused when the judge is made."""
+    """No tries, no time, no tokens and no function are refused when the judge is made."""
     with pytest.raises(InputError, match="Expected"):
         make()
 

@@ -86,7 +86,7 @@ async def test_both_ways_by_hand():
     }  # fmt: skip
     [told] = group.group
     assert told.data["extra"] == {
-        "pattern": "both_ways", "chunk": 4, "ids": group.ids,
+        "pattern": "both_ways", "chunk": 4, "ids": group.ids, "indexes": [0, 1, 2],
         "matrix": [[None, 1.0, 0.25], [-0.5, None, 0.0], [0.25, 1.0, None]],
     }  # fmt: skip
     assert told.data["reward_data"] == {
@@ -122,6 +122,21 @@ async def test_failed_members_take_no_part():
     assert group.rewards == [None, -1.0, 1.0, None, 0.0]
     assert set(group.scores) == {1, 2, 4}
     assert group.group[0].data["extra"]["ids"] == [group.ids[place] for place in (1, 2, 4)]
+
+
+async def test_who_met_whom_is_there_in_numbers():
+    """An opponent's index is its place in the whole group, the failed included, and says the same as its id."""
+    broken = ValueError("no answer")
+    group = await play(broken, "a", "bb", broken, "ccc", grader=PreferenceGrader(judge=by_length))
+    assert group.group[0].data["extra"]["indexes"] == [1, 2, 4]
+    for place in (1, 2, 4):
+        matchups = group.scores[place].data["extra"]["matchups"]
+        others = {1, 2, 4} - {place}
+        assert sorted((one["opponent_index"], one["first"]) for one in matchups) == [
+            (other, first) for other in sorted(others) for first in (False, True)
+        ]
+        assert all(one["opponent"] == group.ids[one["opponent_index"]] for one in matchups)
+        assert all(one["first"] is (one["side"] == "first") for one in matchups)
 
 
 async def test_a_cut_answer_takes_part_and_is_charged():
@@ -323,6 +338,18 @@ async def test_a_format_check_that_raises_costs_its_own_member():
     assert group.rewards == [-1.0, None, 1.0]
     assert group.ids[1] in group.scores[1].error.message
     assert "no such form" in group.scores[1].error.message
+
+
+@pytest.mark.parametrize("form", [float("nan"), float("inf"), -float("inf")])
+async def test_a_form_that_is_no_number_costs_its_own_member(form):
+    """No reward is made of it, and the others have theirs."""
+    grader = PreferenceGrader(judge=by_length, format_check=lambda text: form if text == "bb" else 1.0)
+    group = await play("a", "bb", "ccc", grader=grader)
+    assert group.rewards == [-1.0, None, 1.0]
+    error = group.scores[1].error
+    assert (error.layer, error.type) == (Layer.GRADER, "GraderError")
+    assert group.ids[1] in error.message
+    assert f"Expected a finite number from the format check, got {form}." in error.message
 
 
 async def test_cancellation_passes():

@@ -286,7 +286,16 @@ def test_criteria_that_make_no_rubric(criteria, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("settings", [{"tries": 0}, {"seconds": 0.0}, {"seconds": math.nan}, {"format_coef": math.nan}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tries": 0},
+        {"seconds": 0.0},
+        {"seconds": math.nan},
+        {"format_coef": math.nan},
+        {"sampling": Sampling(max_tokens=0)},
+    ],
+)
 def test_settings_that_make_no_sense(settings):
     """A grader that could never grade is refused at once."""
     with pytest.raises(InputError, match="Expected"):

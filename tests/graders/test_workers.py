@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from rolltrace.errors import InputError
 from rolltrace.graders.workers import SCORERS, Workers, stop_workers
+from rolltrace.waiting import pausing
 
 FOREVER = "any(False for _ in iter(int, 1))"
 SLEEP = "__import__('time').sleep(3600)"
@@ -263,3 +265,18 @@ threading.Thread(target=ask_on).start()
     assert (ended.returncode, ended.stderr) == (0, "")
     told = ended.stdout.splitlines()[1]
     assert told.startswith("EnvError A worker process cannot be asked while the program ends: cannot schedule new")
+
+
+async def test_the_wait_for_a_worker_is_not_the_rollouts_time():
+    """The clock of whoever asks stands still until there is an answer, which has limits of its own."""
+    stood_still = []
+
+    @contextmanager
+    def pause():
+        stood_still.append("from")
+        yield
+        stood_still.append("to")
+
+    with pausing(pause):
+        assert await SCORERS.ask(len, "abc", seconds=5.0) == 3
+    assert stood_still == ["from", "to"]

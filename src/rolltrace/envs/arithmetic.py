@@ -10,6 +10,7 @@ from rolltrace.graders.form import FORMAT_COEF, check_format_coef
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 
+MOST_EXAMPLES = 64
 INSTRUCTION = "Think it through, then finish with a line `Answer: NUMBER`."
 
 
@@ -56,8 +57,8 @@ class ArithmeticTasks(Tasks):
     ) -> None:
         if difficulty not in LEVELS:
             raise InputError(f"Expected difficulty from 1 to {max(LEVELS)} for arithmetic, got {difficulty}.")
-        if examples < 0:
-            raise InputError(f"Expected examples of at least 0 for arithmetic, got {examples}.")
+        if not 0 <= examples <= MOST_EXAMPLES:
+            raise InputError(f"Expected examples from 0 to {MOST_EXAMPLES} for arithmetic, got {examples}.")
         check_format_coef(format_coef)
         self.difficulty = difficulty
         self.format_coef = format_coef

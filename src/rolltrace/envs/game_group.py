@@ -1,5 +1,6 @@
 """The episodes of one game: what makes a game of one's own a task to play."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,7 @@ class GameGroup(EnvGroupBuilder):
 
     def __post_init__(self) -> None:
         check_play(self.env, self.players, self.play_as, self.max_moves)
+        check_opponent(self.env, self.opponent_sampling, self.opponent_seconds)
         self.seats = self.players if self.play_as is None else 1
         self.env_args = {
             **self.env_args,
@@ -82,3 +84,14 @@ def check_play(env: str, players: int, play_as: int | None, max_moves: int | Non
         raise InputError(f"Expected play_as from 0 to {players - 1} in {env}, got {play_as}.")
     if max_moves is not None and max_moves < 1:
         raise InputError(f"Expected max_moves of at least 1 in {env}, got {max_moves}.")
+
+
+def check_opponent(env: str, sampling: Sampling, seconds: float | None) -> None:
+    """Refuse settings with which no opponent could answer."""
+    temperature, max_tokens = sampling.temperature, sampling.max_tokens
+    if temperature is not None and not 0 <= temperature < math.inf:
+        raise InputError(f"Expected a finite opponent_temperature of at least 0 in {env}, got {temperature}.")
+    if max_tokens is not None and max_tokens < 1:
+        raise InputError(f"Expected opponent_max_tokens of at least 1 in {env}, got {max_tokens}.")
+    if seconds is not None and not seconds > 0:
+        raise InputError(f"Expected opponent_seconds above 0 in {env}, got {seconds}.")

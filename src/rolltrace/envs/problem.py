@@ -10,7 +10,7 @@ from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, St
 from rolltrace.errors import GraderError
 from rolltrace.graders.answers import Check, extract_answer, number_score
 from rolltrace.graders.base import Grader, GroupGrader
-from rolltrace.graders.form import FORMAT_COEF, FormatCheck, check_format_coef
+from rolltrace.graders.form import FORMAT_COEF, FormatCheck, check_format_coef, judge_form
 from rolltrace.policies.base import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import StopReason, Termination
@@ -24,7 +24,8 @@ class ProblemEnv(Env):
 
     `format` is 1 where the reply ended by itself and its form is right, `correct` is what the check says of the answer
     in it. Both stay fractional where a check is. A reply that was cut or malformed is charged through `format`. An
-    answer that the check cannot judge is wrong, so that no reply can talk its way out of a reward; why is in the logs.
+    answer or a form that its check cannot judge is wrong, so that no reply can talk its way out of a reward; why is in
+    the logs.
     """
 
     takes_any_completion = True
@@ -68,8 +69,9 @@ class ProblemEnv(Env):
         reply = completion.message.content
         answer = self.extract(reply)
         well_formed = float(completion.termination.well_formed)
-        form = float(answer is not None) if self.format_check is None else float(self.format_check(reply))
+        form, unjudged_form = self._judge_form(reply, answer)
         correct, unjudged = (0.0, None) if answer is None else await self._judge(answer)
+        logs = {"unjudged": unjudged, "unjudged_format": unjudged_form}
         numbers = {"correct": correct, "format": well_formed * form, "well_formed": well_formed}
         return StepResult(
             reward=self.format_coef * (numbers["format"] - 1) + correct,
@@ -80,11 +82,20 @@ class ProblemEnv(Env):
                 "correct": correct,
                 "format": numbers["format"],
                 "answered": float(answer is not None),
-                "unjudged": float(unjudged is not None),
+                "unjudged": float(any(why is not None for why in logs.values())),
             },
-            logs={} if unjudged is None else {"unjudged": unjudged},
+            logs={name: why for name, why in logs.items() if why is not None},
             stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
         )
+
+    def _judge_form(self, reply: str, answer: str | None) -> tuple[float, str | None]:
+        """How right the form of the reply is, and why that cannot be said."""
+        if self.format_check is None:
+            return float(answer is not None), None
+        try:
+            return judge_form(self.format_check, reply), None
+        except GraderError as error:
+            return 0.0, str(error)
 
     async def _judge(self, answer: str) -> tuple[float, str | None]:
         """How right the answer is, and why that cannot be said."""

@@ -93,6 +93,11 @@ def list_members(family: str) -> list[str]:
     return [f"{family}:{name}" for name in _family(family).names()]
 
 
+def is_installed(family: str) -> bool:
+    """Whether the package that a family needs is there."""
+    return _missing(FAMILIES[family]) is None
+
+
 def _family(name: str) -> Any:
     if (error := _missing(FAMILIES[name])) is not None:
         raise InputError(f"Expected the package {FAMILIES[name].package} for {name}: {error}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from rolltrace.envs import textarena_catalogue as catalogue
 from rolltrace.envs.game import MAX_MOVES
-from rolltrace.envs.game_group import GameGroup, check_play
+from rolltrace.envs.game_group import GameGroup, check_opponent, check_play
 from rolltrace.envs.tasks import Tasks
 from rolltrace.envs.textarena_game import TextArenaGame, find_players
 from rolltrace.seeds import derive_seed
@@ -35,11 +35,12 @@ class TextArenaTasks(Tasks):
         self.env = f"{catalogue.FAMILY}:{name}"
         self.name = name
         self.options = dict(options or {})
+        self.opponent_sampling = Sampling(temperature=opponent_temperature, max_tokens=opponent_max_tokens)
+        check_opponent(self.env, self.opponent_sampling, opponent_seconds)
         self.players = find_players(name, players, self.options)
         check_play(self.env, self.players, play_as, max_moves)
         self.play_as = play_as
         self.max_moves = max_moves
-        self.opponent_sampling = Sampling(temperature=opponent_temperature, max_tokens=opponent_max_tokens)
         self.opponent_seconds = opponent_seconds
 
     @staticmethod

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from rolltrace.errors import InputError
+from rolltrace.errors import GraderError, InputError
 from rolltrace.trace.rollout import Rollout
 
 FORMAT_COEF = 0.1
@@ -19,6 +19,14 @@ def check_format_coef(format_coef: float) -> None:
         raise InputError(f"Expected format_coef to be a finite number, got {format_coef}.")
 
 
+def judge_form(check: FormatCheck, response: str) -> float:
+    """What the check says of a response; a `GraderError` where that is no number to reckon with."""
+    form = float(check(response))
+    if not math.isfinite(form):
+        raise GraderError(f"Expected a finite number from the format check, got {form}.")
+    return form
+
+
 def form_of(rollout: Rollout, check: FormatCheck | None = None) -> float:
     """What the check says of the last response, and 0.0 where that did not end by itself or there is none."""
     if not rollout.steps:
@@ -26,4 +34,4 @@ def form_of(rollout: Rollout, check: FormatCheck | None = None) -> float:
     last = rollout.steps[-1]
     if last.termination is None or not last.termination.well_formed:
         return 0.0
-    return 1.0 if check is None else float(check(last.trace.policy_response.content))
+    return 1.0 if check is None else judge_form(check, last.trace.policy_response.content)

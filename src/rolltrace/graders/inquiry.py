@@ -40,7 +40,7 @@ class Inquiry(Generic[Value]):
         sampling: Sampling = SAMPLING,
     ) -> None:
         """`read` raises a `GraderError` where it cannot, whose text is the `{problem}` of the correction."""
-        check_patience(tries, seconds)
+        check_patience(tries, seconds, sampling)
         self.outcome: Value | GraderError | PolicyError = GraderError("nobody was asked")
         """What was read, or what kept the last try from giving it."""
         self.tried = 0
@@ -104,12 +104,14 @@ async def settle_all(inquiries: Sequence[Inquiry[Value]]) -> None:
                 asked.create_task(inquiry.ask())
 
 
-def check_patience(tries: int, seconds: float | None) -> None:
-    """Refuse tries and seconds in which nobody could answer."""
+def check_patience(tries: int, seconds: float | None, sampling: Sampling = SAMPLING) -> None:
+    """Refuse tries, seconds and tokens in which nobody could answer."""
     if tries < 1:
         raise InputError(f"Expected tries of at least 1, got {tries}.")
     if seconds is not None and not seconds > 0:
         raise InputError(f"Expected seconds above 0, or None for no limit, got {seconds}.")
+    if sampling.max_tokens is not None and sampling.max_tokens < 1:
+        raise InputError(f"Expected max_tokens of at least 1, or None for no limit, got {sampling.max_tokens}.")
 
 
 def _as_said(message: Message) -> Message:

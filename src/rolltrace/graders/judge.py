@@ -88,7 +88,7 @@ class PolicyJudge(Judge):
     sampling: Sampling = SAMPLING
 
     def __post_init__(self) -> None:
-        check_patience(self.tries, self.seconds)
+        check_patience(self.tries, self.seconds, self.sampling)
 
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
         """What the policy says in its first reply that can be read."""

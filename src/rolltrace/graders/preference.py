@@ -56,12 +56,13 @@ class PreferenceGrader(GroupGrader):
         entrants = [rollout for rollout in finished if rollout.steps]
         table = await self._play(entrants)
         ids = [rollout.id for rollout in entrants]
+        indexes = [rollout.index for rollout in entrants]
         sides = dict(zip(ids, table.sides(), strict=True))
         agreements = dict(zip(ids, table.agreements(), strict=True))
         return GroupGrade(
-            {one.id: self._grade(one, sides.get(one.id, []), ids, agreements.get(one.id)) for one in finished},
+            {one.id: self._grade(one, sides.get(one.id, []), entrants, agreements.get(one.id)) for one in finished},
             _numbers_of(table),
-            {"pattern": self.pattern, "chunk": self.chunk, "ids": ids, "matrix": table.matrix()},
+            {"pattern": self.pattern, "chunk": self.chunk, "ids": ids, "indexes": indexes, "matrix": table.matrix()},
         )
 
     async def _play(self, entrants: Sequence[Rollout]) -> Table:
@@ -87,7 +88,7 @@ class PreferenceGrader(GroupGrader):
         return Matchup(first, second, score)
 
     def _grade(
-        self, rollout: Rollout, sides: Sequence[Side], ids: Sequence[str], agreement: float | None
+        self, rollout: Rollout, sides: Sequence[Side], entrants: Sequence[Rollout], agreement: float | None
     ) -> Grade | GraderError:
         scores = [side.score for side in sides if side.score is not None]
         if sides and not scores:
@@ -115,13 +116,19 @@ class PreferenceGrader(GroupGrader):
         return Grade(
             preference + self.format_coef * (form - 1),
             numbers,
-            {"matchups": [_matchup_of(side, ids) for side in sides]},
+            {"matchups": [_matchup_of(side, entrants[side.opponent]) for side in sides]},
         )
 
 
-def _matchup_of(side: Side, ids: Sequence[str]) -> dict[str, Any]:
-    """A matchup as a rollout's record shows it."""
-    shown = {"opponent": ids[side.opponent], "side": side.side, "score": side.score}
+def _matchup_of(side: Side, opponent: Rollout) -> dict[str, Any]:
+    """A matchup as a rollout's record shows it; who met whom is there in numbers too, for runs that keep no text."""
+    shown = {
+        "opponent": opponent.id,
+        "opponent_index": opponent.index,
+        "side": side.side,
+        "first": side.side == "first",
+        "score": side.score,
+    }
     return shown if side.error is None else {**shown, "error": side.error}
 
 

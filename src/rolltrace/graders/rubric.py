@@ -65,7 +65,7 @@ class RubricGrader(Grader):
     sampling: Sampling = SAMPLING
 
     def __post_init__(self) -> None:
-        check_patience(self.tries, self.seconds)
+        check_patience(self.tries, self.seconds, self.sampling)
         check_format_coef(self.format_coef)
         object.__setattr__(self, "criteria", tuple(self.criteria))
         object.__setattr__(self, "keys", keys_of(self.criteria))

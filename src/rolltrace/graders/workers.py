@@ -12,6 +12,7 @@ from typing import Any
 
 from rolltrace.errors import EnvError, InputError
 from rolltrace.graders.worker import Worker
+from rolltrace.waiting import waiting
 
 _MOST_WORKERS = 4
 _MOST_WORKERS_VARIABLE = "ROLLTRACE_WORKERS"
@@ -44,7 +45,8 @@ class Workers:
         """
         job = _Job(pickle.dumps((prepare, function, args, seconds)), seconds)
         try:
-            return await asyncio.wrap_future(self._begin(job))
+            with waiting():  # whatever is before it in the queue is not the rollout's doing
+                return await asyncio.wrap_future(self._begin(job))
         except BaseException:
             job.abandon()
             raise

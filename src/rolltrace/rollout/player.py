@@ -273,9 +273,13 @@ class Player:
             yield
         finally:
             self._waiting -= 1
-            if self._waiting == 0 and self._clock is not None and not self._clock.expired():
-                self._deadline += loop.time() - self._clock_stopped_at
-                self._clock.reschedule(self._deadline)
+            if self._waiting == 0:
+                self._start_clock_again(loop.time() - self._clock_stopped_at)
+
+    def _start_clock_again(self, stood_still: float) -> None:
+        if self._clock is not None and self._deadline is not None and not self._clock.expired():
+            self._deadline += stood_still
+            self._clock.reschedule(self._deadline)
 
     def _count(self, usage: Usage | None) -> None:
         if usage is not None:

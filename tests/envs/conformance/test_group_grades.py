@@ -146,13 +146,15 @@ def test_a_group_is_shown_in_all_its_forms():
     """Whole, turned round, with a member that failed, and with one that counts though it has no steps."""
     SEEN.clear()
     assert check_env(Group(group_grader=ByLength())) == []
-    whole, turned, with_failure, with_overflow = SEEN
+    whole, turned, with_failure, failed_last, with_overflow = SEEN
     assert [one.id for one in turned] == [one.id for one in whole][::-1]
     assert [len(one.steps) for one in whole] == [1, 1, 1, 1]
     assert [one.index for one in whole] == [0, 1, 2, 3]
     assert {one.stop_reason for one in whole} == {"said"}
     assert {str(one.steps[-1].termination) for one in whole} == {"eos", "length"}
     assert [str(one.status) for one in with_failure] == ["error", "ok", "ok", "ok"]
+    assert [str(one.status) for one in failed_last] == ["ok", "ok", "ok", "error"]
+    assert [one.index for one in failed_last] == [0, 1, 2, 3]
     first = with_overflow[0]
     assert (first.status, first.steps, first.stop_reason, first.reward_so_far) == ("ok", (), "context_overflow", -0.1)
     assert first.conversation[0].content == "Say something."
