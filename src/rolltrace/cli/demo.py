@@ -10,28 +10,36 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Play every built-in environment.")
+@click.option(
+    "--policy", default="local", show_default=True, metavar="SPEC", help="Who answers: local is the embedded model."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the run goes; by default a fresh name in runs/.")
 @click.option("--seed", type=int, default=0, show_default=True, help="What all chance is drawn from.")
-def demo(out: Path | None, seed: int) -> None:
-    """Play every built-in environment with the scripted policy, record it, and say how to look at it."""
-    from rolltrace.cli.screen.outcome import show_failures
+def demo(policy: str, out: Path | None, seed: int) -> None:
+    """Play every built-in environment with the embedded model, record it, audit it, and say how to look at it.
+
+    Exit code 1 says that something could not be recorded, or that the audits found something wrong.
+    """
+    from rolltrace.cli.screen.console import output
+    from rolltrace.cli.screen.demo import show_demo
     from rolltrace.cli.screen.progress import progress
-    from rolltrace.cli.show import show_run
-    from rolltrace.envs.registry import BUILT_IN
-    from rolltrace.jobs.demo import play_demo
+    from rolltrace.errors import InputError
+    from rolltrace.jobs.demo import demo_envs, play_demo
     from rolltrace.query.run import open_run
     from rolltrace.store.create import fresh_path
 
     place = out or fresh_path("runs", "demo")
-    with progress(len(BUILT_IN)) as on_group:
-        summaries = play_demo(place, seed=seed, on_group=on_group)
+    try:
+        with progress(len(demo_envs())) as on_group:
+            played = play_demo(place, policy=policy, seed=seed, on_group=on_group)
+    except InputError as error:
+        if policy != "local" or place.exists():
+            raise
+        raise InputError(f"{error} Or play with the scripted policy: rolltrace demo --policy scripted:noisy") from error
+    show_demo(output(), played)
     with open_run(place) as run:
-        show_run(run)
         _tell_next(run)
-    failed = [summary for summary in summaries if not summary.succeeded]
-    for summary in failed:
-        show_failures(summary)
-    if failed:
+    if not played.succeeded:
         raise SystemExit(1)
 
 
@@ -41,7 +49,7 @@ def _tell_next(run: "Run") -> None:
     from rolltrace.cli.show import rewards_of
     from rolltrace.query.address import short_addresses
 
-    rollouts = list(run.rollouts())
+    rollouts = list(run.rollouts(limit=None))
     addresses = short_addresses(rollouts)
     rewards = rewards_of(run, rollouts)
     click.echo("\nLook at what happened:", err=True)
@@ -50,9 +58,11 @@ def _tell_next(run: "Run") -> None:
         worst = min(rollouts, key=lambda rollout: _sortable(rewards[rollout.id]))
         for rollout, why in {longest.id: (longest, "the longest"), worst.id: (worst, "the lowest reward")}.values():
             click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {why}", err=True)
+    sql = "select role, about, policy, reply from calls"
+    click.echo(f"  {command('query', str(run.path), sql)}   # what graders and answerers said", err=True)
     click.echo(f"  {command('show', str(run.path), '--json')} | head -1   # a record, as it is on disk", err=True)
     click.echo(f"  {command('run', 'arithmetic', '--groups', '8')}   # play more", err=True)
 
 
 def _sortable(reward: float | None) -> float:
-    return float("-inf") if reward is None else reward
+    return float("inf") if reward is None else reward

@@ -1,25 +1,85 @@
-"""Plays every built-in environment once and records all of it in one run."""
+"""Plays every built-in environment once, records all of it in one run, and says what that cost."""
 
 import asyncio
+import time
 from pathlib import Path
+from typing import Any
 
-from rolltrace.envs.registry import BUILT_IN, load_env
-from rolltrace.jobs.play import OnGroup, Plan, Summary, record
-from rolltrace.policies.load import load_policy
+import msgspec
+
+from rolltrace.check.check import check_run
+from rolltrace.check.report import Report
+from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
+from rolltrace.jobs.cost import recording_seconds
+from rolltrace.jobs.play import OnGroup, Plan, Summary, open_policy, record
+from rolltrace.policies.load import close_policy
+from rolltrace.query.run import open_run
+from rolltrace.rollout.limits import Limits
 from rolltrace.store.create import create_run
+from rolltrace.trace.message import Sampling
 
-POLICY = "scripted:noisy"
+POLICY = "local"
+MAX_TOKENS = 96
+MAX_TURNS = 6
+_SHORT: dict[str, Any] = {"max_tokens": MAX_TOKENS, "tries": 1}
+_ARGS: dict[str, dict[str, Any]] = {
+    "calculator": {"difficulty": 1},
+    "guess_number": {"high": 20},
+    "preference": {**_SHORT, "pattern": "one_way"},
+    "rubric": _SHORT,
+    "twenty_questions": {"tries": 1},
+}
+"""What keeps each short; the rest is as it is by default."""
+_MEMBERS = {"reasoning_gym": "reasoning_gym:leg_counting", "textarena": "textarena:TicTacToe-v0"}
+"""Of each family that is installed, one."""
 
 
-def play_demo(out: str | Path, *, seed: int = 0, on_group: OnGroup | None = None) -> list[Summary]:
-    """One group of four for each built-in environment, in a new run at `out`; a summary of each."""
-    return asyncio.run(_play_all(out, seed, on_group))
+class Demo(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    path: str
+    summaries: list[Summary]
+    report: Report
+    """What the audits found."""
+    seconds: float
+    """How long the playing took."""
+    recording_seconds: float
+    """How much computing it takes to record all of it, measured by doing so once more."""
+
+    @property
+    def recording_share(self) -> float:
+        """What recording is of the playing."""
+        return self.recording_seconds / self.seconds
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether everything was recorded, and is as it should be."""
+        return self.report.ok and all(summary.ledger.complete for summary in self.summaries)
 
 
-async def _play_all(out: str | Path, seed: int, on_group: OnGroup | None) -> list[Summary]:
-    plan = Plan(seed=seed)
-    policy = load_policy(POLICY)
-    envs = [load_env(name) for name in sorted(BUILT_IN)]
-    config = {"demo": True, "envs": sorted(BUILT_IN), "policy": POLICY, "group_size": plan.group_size, "seed": seed}
-    with create_run(out, config) as writer:
-        return [await record(tasks, policy, plan, writer, on_group) for tasks in envs]
+def demo_envs() -> list[str]:
+    """The environments that are played."""
+    return [*sorted(BUILT_IN), *(_MEMBERS[family] for family in sorted(FAMILIES) if is_installed(family))]
+
+
+def play_demo(out: str | Path, *, policy: str = POLICY, seed: int = 0, on_group: OnGroup | None = None) -> Demo:
+    """One group of four for each environment, in a new run at `out`, which is then audited."""
+    started = time.perf_counter()
+    summaries = asyncio.run(_play_all(out, policy, seed, on_group))
+    seconds = time.perf_counter() - started
+    with open_run(out) as run:
+        cost = recording_seconds(run.rollouts(limit=None))
+    return Demo(path=str(out), summaries=summaries, report=check_run(out), seconds=seconds, recording_seconds=cost)
+
+
+async def _play_all(out: str | Path, spec: str, seed: int, on_group: OnGroup | None) -> list[Summary]:
+    plan = Plan(seed=seed, limits=Limits(max_turns=MAX_TURNS), sampling=Sampling(max_tokens=MAX_TOKENS))
+    names = demo_envs()
+    envs = [load_env(name, _ARGS.get(name)) for name in names]
+    policy = open_policy(spec)
+    config = {"demo": True, "envs": names, "policy": spec, "group_size": plan.group_size, "seed": seed}
+    try:
+        with create_run(out, config) as writer:
+            return [await record(tasks, policy, plan, writer, on_group) for tasks in envs]
+    finally:
+        await close_policy(policy)

@@ -15,6 +15,7 @@ from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, walk
 from rolltrace.errors import InputError
 from rolltrace.jobs.collector import rarer_collections
+from rolltrace.jobs.replay import replayed_policy
 from rolltrace.policies.base import Policy
 from rolltrace.policies.load import close_policy, load_policy
 from rolltrace.rollout.group import GroupResult
@@ -140,8 +141,8 @@ async def play_async(
     """
     planned = Plan(**plan)
     tasks = load_env(env, args or {}) if isinstance(env, str) else env
-    player = _loaded(policy)
-    others = {role: _loaded(given) for role, given in (roles or {}).items()}
+    player = open_policy(policy)
+    others = {role: open_policy(given) for role, given in (roles or {}).items()}
     config = {
         "env": env if isinstance(env, str) else tasks.env,
         "args": dict(args or {}),
@@ -159,8 +160,9 @@ async def play_async(
     return msgspec.structs.replace(summary, ledger=writer.ledger)
 
 
-def _loaded(policy: str | Policy) -> Policy:
-    return load_policy(policy) if isinstance(policy, str) else policy
+def open_policy(policy: str | Policy) -> Policy:
+    """The policy that a specification names, also one that is played from a recorded run."""
+    return load_policy(policy, {"replay": replayed_policy}) if isinstance(policy, str) else policy
 
 
 async def record(

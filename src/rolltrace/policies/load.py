@@ -1,7 +1,8 @@
 """Policies by their specification, as a command line gives it."""
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rolltrace.arguments import call_with_arguments
@@ -14,17 +15,29 @@ from rolltrace.policies.noisy.policy import Noisy
 SCRIPTED: dict[str, Callable[..., Policy]] = {"noisy": Noisy, "fault": Faulty}
 """The scripted policies, by name."""
 
-FORMS = "scripted:NAME[,KEY=VALUE…] or package.module:name[,KEY=VALUE…]"
-_RESERVED = ("human", "local", "openai", "replay")
-"""Kinds of policy that are no modules, and that this version has not."""
+KINDS = {
+    "openai": "rolltrace.policies.endpoint.policy:from_spec",
+    "local": "rolltrace.policies.local:local_policy",
+    "human": "rolltrace.policies.human:human",
+}
+"""Where the maker of each kind of policy is; it takes what stands after the colon, if anything does, and arguments."""
+
+FORMS = (
+    "local[:FILE.gguf], openai:MODEL@BASE_URL, scripted:NAME, replay:RUN, human or package.module:name, "
+    "each with [,KEY=VALUE…]"
+)
 _MEMBERS = ("name", "version", "context_length", "complete", "count_tokens")
 
 
-def load_policy(spec: str) -> Policy:
+Maker = Callable[..., Policy]
+
+
+def load_policy(spec: str, more: Mapping[str, Maker] | None = None) -> Policy:
     """The policy that a specification names.
 
-    It is `scripted:NAME`, or `package.module:name` of a policy, of a policy's class, or of a function that returns
-    one; arguments follow as `,KEY=VALUE`.
+    It is a kind, with or without something after its colon (`local`, `openai:MODEL@BASE_URL`, `scripted:NAME`), or
+    `package.module:name` of a policy, of a policy's class, or of a function that returns one; arguments follow as
+    `,KEY=VALUE`. `more` are makers of further kinds.
     """
     target, *pairs = spec.split(",")
     kind, colon, name = target.partition(":")
@@ -34,10 +47,13 @@ def load_policy(spec: str) -> Policy:
             raise UnknownNameError.among("scripted policy", name, SCRIPTED)
         policy: Policy = call_with_arguments(SCRIPTED[name], args, f"scripted:{name}")
         return policy
-    if kind in _RESERVED:
-        raise InputError(f"There is no policy {spec!r} in this version. Policies are given as {FORMS}.")
+    maker = (more or {}).get(kind) or (import_object(KINDS[kind], "policy") if kind in KINDS else None)
+    if maker is not None:
+        given = (name,) if colon else ()
+        made: Policy = call_with_arguments(functools.partial(maker, *given), args, kind)
+        return made
     if not colon:
-        known = [f"scripted:{known}" for known in SCRIPTED]
+        known = [*KINDS, *(more or {}), *(f"scripted:{known}" for known in SCRIPTED)]
         raise UnknownNameError(f"{UnknownNameError.among('policy', target, known)} Policies are given as {FORMS}.")
     return _checked(_made(import_object(target, "policy"), args, target), target)
 

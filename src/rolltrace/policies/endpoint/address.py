@@ -27,7 +27,9 @@ def checked_base_url(base_url: str) -> str:
         parts = urlsplit(base_url.strip())
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise InputError(f"Expected a base URL such as http://127.0.0.1:8000/v1, got one that is none: {error}.") from None
+        raise InputError(
+            f"Expected a base URL such as http://127.0.0.1:8000/v1, got one that is none: {error}."
+        ) from None
     if parts.scheme not in ("http", "https") or not host:
         raise InputError("Expected a base URL that begins with http:// or https:// and names a host.")
     if "@" in parts.netloc:

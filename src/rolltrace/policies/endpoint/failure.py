@@ -1,6 +1,7 @@
 """What a server's refusal means: a prompt that is too long, a failure that passes, or one that stays."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -56,10 +57,19 @@ def _error(
     if "insufficient_quota" not in kind and (status in _PASSING_STATUS or status >= 500):
         return TransientError(text)
     if 300 <= status < 400:
-        elsewhere = f" to {location.partition('?')[0]}" if location else ""
-        return PolicyError(f"{text}, a redirect{elsewhere}: it is not followed; give the final address.")
+        return PolicyError(f"{text}, a redirect{_elsewhere(location)}: it is not followed; give the final address.")
     hint = _HINTS.get(status)
     return PolicyError(f"{text}. To do: {hint.format(variable=key_variable)}." if hint else text)
+
+
+def _elsewhere(location: str | None) -> str:
+    """The server that a redirect names; the rest of the address may hold what the client sent."""
+    try:
+        parts = urlsplit(location or "")
+        port = "" if parts.port is None else f":{parts.port}"
+    except ValueError:
+        return ""
+    return f" to {parts.scheme}://{parts.hostname}{port}" if parts.hostname else ""
 
 
 def _is_overflow(kind: frozenset[str], message: str) -> bool:

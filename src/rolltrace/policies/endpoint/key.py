@@ -8,12 +8,24 @@ from rolltrace.errors import PolicyError
 
 _SHORTEST = 8
 """Shorter ones stand in for a key where a server asks for none, such as `EMPTY`; they may be words of an answer."""
-_STAND_IN = "[key]"
+_STAND_IN = b"[key]"
+_HELD: dict[str, str] = {}
+"""Keys of servers that this process has started itself; they are in no environment, which tools would inherit."""
+
+
+def hold_key(key: str) -> str:
+    """A name by which `read_key` knows this key, which no environment variable has."""
+    for name, held in _HELD.items():
+        if held == key:
+            return name
+    name = f"key {len(_HELD)} of this process"
+    _HELD[name] = key
+    return name
 
 
 def read_key(variable: str) -> str | None:
     """The key, if the environment has one."""
-    key = os.environ.get(variable, "").strip()
+    key = _HELD.get(variable) or os.environ.get(variable, "").strip()
     if not key:
         return None
     if not key.isascii() or not key.isprintable():
@@ -25,13 +37,14 @@ def without_key(body: bytes, key: str | None) -> bytes:
     """What a server sent, less the key, should it have echoed that."""
     if key is None or len(key) < _SHORTEST:
         return body
-    if b"\\u00" in body or b"\\/" in body:  # the key may be written with escapes
-        body = _with_plain_escapes(body)
     secret = key.encode()
-    if secret in body:
-        body = body.replace(secret, _STAND_IN.encode())
-    escaped = msgspec.json.encode(key)[1:-1]
-    return body.replace(escaped, _STAND_IN.encode()) if escaped in body else body
+    if b"\\u00" in body or b"\\/" in body:  # the key may be written with escapes
+        plain = _with_plain_escapes(body)
+        body = plain if secret in plain else body
+    for written in {secret, msgspec.json.encode(key)[1:-1]}:
+        if written in body:
+            body = body.replace(written, _STAND_IN)
+    return body
 
 
 def _with_plain_escapes(body: bytes) -> bytes:

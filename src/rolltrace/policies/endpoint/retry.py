@@ -52,7 +52,7 @@ async def with_retries(attempt: Callable[[], Awaitable[T]], patience: Patience, 
                 times = f" (asked {failures} times)" if failures > 1 else ""
                 final = PolicyError(f"{error}{times}")
                 final.raw = error.raw
-                raise final from error.__cause__
+                raise final from error
             wait = patience.wait(failures, error.wait)
         await sleep(wait)
 

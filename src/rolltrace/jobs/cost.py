@@ -1,0 +1,60 @@
+"""What recording costs: the same rollouts, recorded once more and timed."""
+
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec.structs import asdict
+
+from rolltrace.store.create import create_run
+from rolltrace.store.writer import RunWriter
+from rolltrace.trace.rollout import Header, Outcome, Rollout
+
+_HEADER = Header.__struct_fields__
+_OUTCOME = tuple(Outcome.__annotations__)
+
+
+def recording_seconds(rollouts: Iterable[Rollout]) -> float:
+    """The seconds of computing, of all threads, that it takes to record these and bring them to the disk."""
+    kept = list(rollouts)
+    with tempfile.TemporaryDirectory() as place:
+        started = time.process_time()
+        with create_run(Path(place) / "again") as writer:
+            for rollout in kept:
+                _record(writer, rollout)
+        return time.process_time() - started
+
+
+def _record(writer: RunWriter, rollout: Rollout) -> None:
+    """Tell a rollout to a draft as a runner does, step by step."""
+    header = Header(**{name: getattr(rollout, name) for name in _HEADER})
+    draft = writer.begin(header)
+    for step in rollout.steps:
+        trace = step.trace
+        draft.replace(trace.prompt)
+        draft.send()
+        draft.step(
+            trace.policy_response,
+            reward=step.reward,
+            env_reward=step.env_reward,
+            reward_data=step.reward_data,
+            env_state=step.env_state,
+            extra=step.extra,
+            metrics=step.metrics,
+            logs=step.logs,
+            tools=() if step.tools is None else rollout.tools[step.tools],
+            sampling=None if step.sampling is None else rollout.sampling[step.sampling],
+            termination=step.termination,
+            parse_error=step.parse_error,
+            raw=step.raw,
+            policy_version=step.policy_version,
+            usage=step.usage,
+            seconds=step.seconds,
+        )
+    draft.replace(rollout.conversation)
+    draft.calls.extend(rollout.calls)
+    draft.grade = rollout.grade
+    if rollout.unplayed is not None:
+        draft.tell_unplayed(**asdict(rollout.unplayed))
+    writer.end(draft, Outcome(**{name: getattr(rollout, name) for name in _OUTCOME}))  # type: ignore[typeddict-item]

@@ -1,0 +1,21 @@
+"""Makes a policy of a recorded run, which says again what was said in it."""
+
+from pathlib import Path
+
+from rolltrace.errors import InputError
+from rolltrace.policies.recorded import is_withheld
+from rolltrace.policies.replay import ReplayPolicy
+from rolltrace.store.reader import RunReader
+
+
+def replayed_policy(path: str | Path, *, strict: bool = True) -> ReplayPolicy:
+    """The policy that `replay:RUN` names; a run without a rollout, or without text, is refused."""
+    reader = RunReader(path)
+    first = next(reader.rollouts(), None)
+    if first is None:
+        raise InputError(f"Expected a run with rollouts to replay at {path}, got one that has none.")
+    if is_withheld(first) and all(map(is_withheld, reader.rollouts())):
+        raise InputError(
+            f"Expected a run with its text to replay at {path}, got one recorded as numbers: record with --trace full."
+        )
+    return ReplayPolicy(reader, name=f"replay:{Path(path).name}", strict=strict)

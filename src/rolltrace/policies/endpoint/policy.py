@@ -1,0 +1,205 @@
+"""`openai:MODEL@BASE_URL`: a policy that asks any server that speaks the OpenAI chat API."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from rolltrace.errors import InputError, PolicyError
+from rolltrace.policies.base import Completion, Request
+from rolltrace.policies.endpoint.address import checked_base_url, root_of, split_address
+from rolltrace.policies.endpoint.client import Client, Reply
+from rolltrace.policies.endpoint.reply import ChatReply, read_completion, read_reply
+from rolltrace.policies.endpoint.request import request_body
+from rolltrace.policies.endpoint.retry import Patience, Sleep, TransientError
+from rolltrace.policies.endpoint.tokens import EXTRA, Dialect, NoTokensError, dialect_of, read_tokens
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+MAX_IN_FLIGHT = 512
+TIMEOUT = 600.0
+_log = logging.getLogger(__name__)
+
+
+class EndpointPolicy:
+    """A model on a server.
+
+    Its `version` may be set while it is used: each completion has the one that was set when its request was sent.
+    Tool calls that no server would take back, because the model broke them, are mended when they are sent again; the
+    record has them as the model wrote them.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        *,
+        name: str | None = None,
+        version: int | str | None = None,
+        context_length: int | None = None,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        timeout: float = TIMEOUT,
+        retries: int = Patience().retries,
+        key_variable: str = KEY_VARIABLE,
+        dialect: str = Dialect.AUTO,
+        max_tokens_field: str = "max_tokens",
+        send_reasoning: bool = True,
+        extra: Mapping[str, Any] | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`timeout` is for one attempt, in seconds; the key is in the environment variable that `key_variable` names.
+
+        `dialect` says how the server gives token ids: `llama.cpp`, `vllm`, `openai` for none, or `auto`. `extra` are
+        further fields of the request; null takes one away. `max_tokens_field` is `max_completion_tokens` for some.
+        """
+        if not model:
+            raise InputError("Expected the name of a model, got none.")
+        if max_in_flight < 1 or timeout <= 0 or retries < 0:
+            raise InputError(
+                "Expected max_in_flight of at least 1, a timeout above 0 and retries of at least 0, "
+                f"got {max_in_flight}, {timeout} and {retries}."
+            )
+        if dialect not in list(Dialect):
+            raise InputError(f"Expected the dialect to be one of {', '.join(Dialect)}, got {dialect!r}.")
+        self.model = model
+        self.base_url = checked_base_url(base_url)
+        self.name = name or model
+        self.version = version
+        self.context_length = context_length
+        self.without_tokens: Counter[str] = Counter()
+        """Why tokens that were wanted could not be had, and how often."""
+        self._extra = dict(extra or {})
+        self._max_tokens_field = max_tokens_field
+        self._send_reasoning = send_reasoning
+        self._dialect = Dialect(dialect)
+        self._no_dialect = "the server gives no token ids in a way that is known here"
+        self._key_variable = key_variable
+        self._where = f"{model} at {self.base_url}"
+        self._client = Client(
+            where=self._where,
+            key_variable=key_variable,
+            max_in_flight=max_in_flight,
+            timeout=timeout,
+            patience=Patience(retries),
+            sleep=sleep,
+        )
+
+    def __repr__(self) -> str:
+        return f"EndpointPolicy({self.model!r}, {self.base_url!r})"
+
+    def count_tokens(self, request: Request) -> int | None:
+        """None: only the server knows, and says so where a prompt is too long."""
+        return None
+
+    async def complete(self, request: Request) -> Completion:
+        """Ask the server, again where that may help."""
+        dialect = await self._tokens_of() if request.wants_tokens else Dialect.OPENAI
+        body = request_body(
+            request,
+            self.model,
+            max_tokens_field=self._max_tokens_field,
+            send_reasoning=self._send_reasoning,
+            extra={**EXTRA.get(dialect, {}), **self._extra},
+        )
+        place = len(request.messages)
+
+        def read(reply: Reply[int | str | None]) -> tuple[ChatReply, Completion]:
+            chat = read_reply(reply.body, where=self._where, key_variable=self._key_variable)
+            return chat, read_completion(chat, place=place, version=reply.stamp)
+
+        url = f"{self.base_url}/chat/completions"
+        chat, completion = await self._client.ask(url, body, read, lambda: self.version)
+        if request.wants_tokens:
+            return await self._with_tokens(dialect, chat, completion, request.sampling.stop)
+        return completion  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """Close the connections that this event loop has open."""
+        await self._client.close()
+
+    # Tokens
+
+    async def _tokens_of(self) -> Dialect:
+        """How this server gives tokens; once it has said so it is not asked again."""
+        if self._dialect is Dialect.AUTO:
+            try:
+                self._dialect = dialect_of(
+                    await self._client.ask(f"{self.base_url}/models", None, _read_json, _nothing)
+                )
+            except PolicyError as error:
+                self._no_dialect = f"the server does not list its models: {error}"
+                if not isinstance(error.__cause__, TransientError):
+                    self._dialect = Dialect.OPENAI
+                return Dialect.OPENAI
+        return self._dialect
+
+    async def _with_tokens(
+        self, dialect: Dialect, chat: ChatReply, completion: Completion, stop: tuple[str, ...]
+    ) -> Completion:
+        if dialect not in EXTRA:
+            self._miss(self._no_dialect)
+            return completion
+        try:
+            tokens, text = await read_tokens(dialect, chat, completion, stop, self._ask)
+        except (NoTokensError, PolicyError) as error:
+            self._miss(str(error))
+            return completion
+        if tokens.logprobs is None:
+            self._miss("ids only: not every token has a log-probability")
+        return replace(completion, tokens=tokens, raw=None if text == completion.message.content else text)
+
+    async def _ask(self, path: str, fields: Any) -> Any:
+        return await self._client.ask(root_of(self.base_url) + path, msgspec.json.encode(fields), _read_json, _nothing)
+
+    def _miss(self, reason: str) -> None:
+        self.without_tokens[reason] += 1
+        if self.without_tokens[reason] == 1:
+            _log.warning("Tokens of %s: %s", self._where, reason)
+
+
+def from_spec(
+    address: str,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    context_length: int | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    timeout: float = TIMEOUT,
+    retries: int = Patience().retries,
+    key_variable: str = KEY_VARIABLE,
+    dialect: str = Dialect.AUTO,
+    max_tokens_field: str = "max_tokens",
+    send_reasoning: bool = True,
+    extra: dict[str, Any] | None = None,
+) -> EndpointPolicy:
+    """The policy of `MODEL@BASE_URL`, with arguments as a command line gives them."""
+    model, base_url = split_address(address)
+    return EndpointPolicy(
+        model,
+        base_url,
+        name=name,
+        version=version,
+        context_length=context_length,
+        max_in_flight=max_in_flight,
+        timeout=timeout,
+        retries=retries,
+        key_variable=key_variable,
+        dialect=dialect,
+        max_tokens_field=max_tokens_field,
+        send_reasoning=send_reasoning,
+        extra=extra,
+    )
+
+
+def _nothing() -> None:
+    return
+
+
+def _read_json(reply: Reply[None]) -> Any:
+    try:
+        return msgspec.json.decode(reply.body)
+    except (ValueError, RecursionError) as error:
+        raise TransientError(f"Expected JSON from the server, got something else: {error}") from error

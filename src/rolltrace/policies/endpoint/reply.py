@@ -1,0 +1,208 @@
+"""What an endpoint answered, read carefully: a server may send anything, and a model may have written anything."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from rolltrace.errors import PolicyError
+from rolltrace.policies.base import Completion
+from rolltrace.policies.endpoint.failure import failure_of_status
+from rolltrace.policies.endpoint.request import clean, invented_id, is_object
+from rolltrace.policies.endpoint.retry import TransientError
+from rolltrace.trace.convert import as_message
+from rolltrace.trace.freeform import Note
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.message import Message, ToolCall
+from rolltrace.trace.outcome import Termination
+from rolltrace.trace.rollout import Usage
+
+_ENDS = {
+    "stop": Termination.EOS,
+    "eos": Termination.EOS,
+    "eos_token": Termination.EOS,
+    "end_turn": Termination.EOS,
+    "stop_sequence": Termination.STOP_SEQUENCE,
+    "length": Termination.LENGTH,
+    "max_tokens": Termination.LENGTH,
+    "tool_calls": Termination.TOOL_CALLS,
+    "tool_use": Termination.TOOL_CALLS,
+    "function_call": Termination.TOOL_CALLS,
+}
+_BROKEN_OFF = frozenset({"abort", "cancelled", "error"})
+"""Ends that are the server's, and not the model's."""
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+
+
+class Verbose(msgspec.Struct):
+    """What llama.cpp adds where it is asked to be verbose."""
+
+    tokens: list[int] = []
+    prompt: str = ""
+    """The prompt as the chat template made it."""
+    content: str = ""
+    """What the model wrote, before it was parsed."""
+    stop_type: str = ""
+
+
+class Choice(msgspec.Struct):
+    """One answer; what only some servers send is read only where it is needed."""
+
+    message: msgspec.Raw
+    finish_reason: Any = None
+    stop_reason: Any = None
+    """vLLM: the stop sequence that ended it."""
+    matched_stop: Any = None
+    """SGLang: the same."""
+    logprobs: msgspec.Raw = msgspec.Raw(b"null")
+    token_ids: Any = None
+
+
+class ChatReply(msgspec.Struct):
+    """The reply to a chat completion."""
+
+    choices: list[Choice] | None = None
+    usage: Any = None
+    prompt_token_ids: Any = None
+    error: Any = None
+    verbose: Verbose | None = msgspec.field(default=None, name="__verbose")
+
+    @property
+    def choice(self) -> Choice:
+        """The only answer."""
+        assert self.choices  # noqa: S101 - `read_reply` has seen to it
+        return self.choices[0]
+
+
+_decode_reply = msgspec.json.Decoder(ChatReply).decode
+_decode_message = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def read_reply(body: bytes, *, where: str, key_variable: str) -> ChatReply:
+    """The reply; one that is none is a `TransientError`, with what came instead."""
+    try:
+        reply = _decoded(body)
+        if not reply.choices and reply.error:
+            code = reply.error.get("code") if isinstance(reply.error, dict) else None
+            status = code if type(code) is int and 400 <= code < 600 else 500
+            raise failure_of_status(status, body, where=where, key_variable=key_variable)
+        if not reply.choices:
+            raise _unreadable("no choices", body, where)
+        reason = reply.choice.finish_reason
+        if isinstance(reason, str) and reason in _BROKEN_OFF:
+            raise _unreadable(f"an answer that the server broke off ({reason})", body, where)
+        _decode_message(reply.choice.message)
+    except (ValueError, RecursionError) as error:  # all of msgspec's and json's are ValueErrors
+        raise _unreadable(f"something else: {error}", body, where) from error
+    return reply
+
+
+def read_completion(reply: ChatReply, *, place: int, version: int | str | None) -> Completion:
+    """The completion, whose message stands at this place of the conversation."""
+    choice = reply.choice
+    fields = {name: value for name, value in _decode_message(choice.message).items() if value not in _NOTHING}
+    notes: list[Note] = []
+    refused = _take_refusal(fields)
+    if "tool_calls" not in fields and isinstance(call := fields.pop("function_call", None), dict):
+        fields["tool_calls"] = [{"function": call}]
+    message = as_message({"content": "", **fields, "role": "assistant"}, "reply", notes)
+    calls = _with_ids(message.tool_calls, place)
+    termination, parse_error = _end_of(reply, message)
+    odd = bool(notes) or parse_error is not None or refused or any(map(_is_odd, calls))
+    if calls != message.tool_calls:
+        odd, message = True, msgspec.structs.replace(message, tool_calls=calls)
+    if refused:
+        message = msgspec.structs.replace(message, other=_refused(message.other))
+    return Completion(
+        message=message,
+        termination=termination,
+        parse_error=parse_error,
+        raw=bytes(choice.message).decode("utf-8", "replace") if odd else None,
+        policy_version=version,
+        usage=_usage(reply.usage),
+    )
+
+
+def _decoded(body: bytes) -> ChatReply:
+    try:
+        return _decode_reply(body)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeError):
+        try:  # half characters and NaN, which Python's own writer lets through, and its reader takes
+            plain = clean(json.loads(body))
+        except ValueError:
+            plain = None
+        if plain is None:
+            raise
+        return _decode_reply(msgspec.json.encode(plain))
+
+
+def _unreadable(got: str, body: bytes, where: str) -> PolicyError:
+    text = f"Expected a chat completion from {where}, got {got}"
+    if body.lstrip()[:1] == b"<":
+        error = PolicyError(f"{text}. It looks like a web page: see whether the base URL is right.")
+    else:
+        error = TransientError(text)
+    error.raw = body.decode("utf-8", "replace")
+    return error
+
+
+def _take_refusal(fields: dict[str, Any]) -> bool:
+    """Whether the model refused; its words are then what it said, where it said nothing else."""
+    refusal = fields.pop("refusal", None)
+    if not isinstance(refusal, str):
+        return False
+    fields.setdefault("content", refusal)
+    return True
+
+
+def _refused(other: FrozenMap | None) -> FrozenMap:
+    return FrozenMap.of({**({} if other is None else other.thaw()), "refusal": True})
+
+
+def _end_of(reply: ChatReply, message: Message) -> tuple[Termination, str | None]:
+    """How the answer ended, and what is wrong with it if it has no end that a model gives."""
+    choice = reply.choice
+    reason = choice.finish_reason
+    end = _ENDS.get(reason) if isinstance(reason, str) else None
+    if end is None:
+        return Termination.MALFORMED, f"Expected an answer with an end, got the finish_reason {reason!r}."
+    if end is Termination.TOOL_CALLS and not message.tool_calls:
+        return Termination.MALFORMED, "Expected tool calls, as the finish_reason says, got none."
+    if end is Termination.EOS:
+        if message.tool_calls:
+            return Termination.TOOL_CALLS, None
+        if _met_stop_sequence(reply):
+            return Termination.STOP_SEQUENCE, None
+    return end, None
+
+
+def _met_stop_sequence(reply: ChatReply) -> bool:
+    """Whether a stop sequence ended the answer, where the server tells that from the model's own end."""
+    choice = reply.choice
+    told = isinstance(choice.stop_reason, str) or isinstance(choice.matched_stop, str)
+    return told or (reply.verbose is not None and reply.verbose.stop_type == "word")
+
+
+def _with_ids(calls: tuple[ToolCall, ...], place: int) -> tuple[ToolCall, ...]:
+    """The calls, each with an id of its own: tools' answers, and the servers that are sent them, need one."""
+    seen: set[str | None] = {None, ""}
+    sure = []
+    for number, call in enumerate(calls):
+        sure.append(msgspec.structs.replace(call, id=invented_id(place, number)) if call.id in seen else call)
+        seen.add(call.id)
+    return tuple(sure) if calls else calls
+
+
+def _is_odd(call: ToolCall) -> bool:
+    return not call.name or call.error is not None or not is_object(call.arguments)
+
+
+def _usage(usage: Any) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(prompt) is not int and type(completion) is not int:
+        return None
+    return Usage(prompt if type(prompt) is int else 0, completion if type(completion) is int else 0)

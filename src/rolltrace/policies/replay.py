@@ -1,0 +1,240 @@
+"""A policy that says again what was recorded, as long as it is asked the same."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rolltrace.errors import ContextOverflowError, PolicyError
+from rolltrace.policies.base import Completion, Request, completion_of
+from rolltrace.policies.recorded import Finder, Records, digest_of, is_withheld, whole_prompts
+from rolltrace.policies.roles import POLICY
+from rolltrace.trace.convert import clean_message
+from rolltrace.trace.message import Message, ToolSpec
+from rolltrace.trace.outcome import Layer, StopReason
+from rolltrace.trace.rollout import Call, Rollout, Step, Tokens
+
+_SHOWN = 40
+"""So many characters of a text are shown from where it differs."""
+_FIELDS = ("role", "content", "reasoning", "tool_calls", "tool_call_id", "name", "parts", "other")
+
+
+class ReplayPolicy:
+    """Answers each turn, and each call of another role, with what the record of the same rollout holds.
+
+    Rollouts are the same where split, iteration, env, task, group, index and attempt are. The prompt and the tools
+    must be those of the record, or it is an error that names the first difference; with `strict=False` the recorded
+    answer is given whatever is asked. Where the recorded policy failed, this one fails with the same words.
+    """
+
+    version: int | str | None = None
+    context_length: int | None = None
+
+    def __init__(self, records: Records, *, name: str = "replay", strict: bool = True) -> None:
+        self.name = name
+        self.strict = strict
+        self._finder = Finder(records)
+        self._asked: Counter[tuple[str, str, bytes]] = Counter()
+        """By rollout, role and prompt, how often a call was answered: asked again, the next one answers."""
+
+    async def complete(self, request: Request) -> Completion:
+        """What the record says to this."""
+        place = self._count(request)  # now: who asks first is answered first, however long the record takes to read
+        if request.identity is None:
+            calls = await asyncio.to_thread(self._finder.group_calls, request.role, request.messages)
+            return self._group_call(request, calls, place)
+        rollout = await asyncio.to_thread(self._finder.rollout, request.identity)
+        if rollout is None:
+            raise PolicyError(
+                f"{self.name} has no rollout of {_place(request)}: play the same env with the same seed, "
+                "groups, group size and iterations as the record."
+            )
+        if is_withheld(rollout):
+            raise PolicyError(
+                f"Rollout {rollout.id} of {self.name} was recorded as numbers: its text is withheld, and cannot be "
+                "said again. Replay what was recorded in full."
+            )
+        return self._answer(request, rollout, place)
+
+    def count_tokens(self, request: Request) -> int | None:
+        """Unknown: a record tells only what a prompt took that was answered."""
+        return None
+
+    async def close(self) -> None:
+        """Give back the records' files."""
+        await asyncio.to_thread(self._finder.close)
+
+    def _answer(self, request: Request, rollout: Rollout, place: "_Place") -> Completion:
+        """The recorded turn, or the recorded call of this role: a seat of a game may be played in a role, too."""
+        calls = [(call, prompt) for call, prompt in _whole(rollout.calls) if call.role == request.role]
+        turn_first = request.role == POLICY or not calls
+        answer = self._turn(request, rollout) if turn_first else self._call(request, calls, place)
+        if isinstance(answer, str) and calls:
+            other = self._call(request, calls, place) if turn_first else self._turn(request, rollout)
+            answer = answer if isinstance(other, str) else other
+        if not isinstance(answer, str):
+            return answer
+        if not self.strict and not turn_first:
+            return _completion_of_call(calls[min(place.of_role, len(calls) - 1)][0])
+        what = f"turn {request.step + 1}" if turn_first else f"what the {request.role} was asked"
+        hint = "; strict=false answers all the same" if self.strict else ""
+        raise PolicyError(
+            f"Expected {what} of {_place(request)} to be as in the record, got another: {answer}. "
+            f"The env, its arguments, its limits or the seed have changed{hint}."
+        )
+
+    def _turn(self, request: Request, rollout: Rollout) -> Completion | str:
+        """The recorded turn, or how it differs; a failure that was recorded is raised."""
+        step = next((step for step in rollout.steps if step.step == request.step), None)
+        if step is None:
+            return _end_of(rollout, request, self.strict)
+        if self.strict:
+            tools = () if step.tools is None else rollout.tools[step.tools]
+            different = _difference(step.trace.prompt, request.messages) or _other_tools(tools, request.tools)
+            if different is not None:
+                return different
+        return _completion_of_step(rollout, step, request)
+
+    def _call(
+        self, request: Request, calls: Sequence[tuple[Call, tuple[Message, ...]]], place: "_Place"
+    ) -> Completion | str:
+        """The recorded call of this prompt that was not given yet, or how what was recorded differs."""
+        same = [call for call, prompt in calls if _difference(prompt, request.messages) is None]
+        if not same:
+            return _difference(calls[min(place.of_role, len(calls) - 1)][1], request.messages) or ""
+        if place.of_prompt >= len(same):
+            return f"{len(same)} × this was asked in the record, and now once more"
+        return _completion_of_call(same[place.of_prompt])
+
+    def _group_call(self, request: Request, calls: Sequence[Call], place: "_Place") -> Completion:
+        """What was said to a group's grader. It does not say which group it is, so only role and prompt count."""
+        if not calls:
+            last = repr(request.messages[-1].content[:_SHOWN]) if request.messages else "nothing"
+            raise PolicyError(
+                f"{self.name} holds no call in which a group's grader asked the {request.role} this: "
+                f"{len(request.messages)} messages, of which the last begins {last}."
+            )
+        return _completion_of_call(calls[place.of_prompt % len(calls)])
+
+    def _count(self, request: Request) -> "_Place":
+        """Which of its kind this question is. Turns have their number, and are not counted."""
+        if request.role == POLICY and request.identity is not None:
+            return _Place(0, 0)
+        whose = "" if request.identity is None else request.identity.id
+        keys = (whose, request.role, digest_of(request.messages)), (whose, request.role, b"")
+        place = _Place(*(self._asked[key] for key in keys))
+        self._asked.update(keys)
+        return place
+
+
+class _Place(NamedTuple):
+    """How many calls of the same rollout came before this one."""
+
+    of_prompt: int
+    """Those that asked the same of the same role."""
+    of_role: int
+    """Those that asked the same role anything."""
+
+
+def _whole(calls: Sequence[Call]) -> Iterator[tuple[Call, tuple[Message, ...]]]:
+    return zip(calls, whole_prompts(calls), strict=True)
+
+
+def _completion_of_step(rollout: Rollout, step: Step, request: Request) -> Completion:
+    response = step.trace.policy_response
+    tokens = None
+    if request.wants_tokens and step.tokens is not None:
+        whole = rollout.prompt_tokens(step.step) or ()
+        tokens = Tokens(whole, step.tokens.response, step.tokens.logprobs)
+    return Completion(
+        message=response,
+        termination=completion_of(response).termination if step.termination is None else step.termination,
+        parse_error=step.parse_error,
+        raw=step.raw,
+        policy_version=step.policy_version,
+        usage=step.usage,
+        tokens=tokens,
+    )
+
+
+def _completion_of_call(call: Call) -> Completion:
+    if call.reply is None:
+        what = "gave no answer" if call.error is None else f"failed with {call.error.type}: {call.error.message}"
+        too_long = call.error is not None and call.error.type == ContextOverflowError.__name__
+        raise _failure(f"In the record the {call.role} {what}", call.raw, too_long=too_long)
+    return Completion(
+        message=call.reply,
+        termination=completion_of(call.reply).termination,
+        raw=call.raw,
+        policy_version=call.policy_version,
+        usage=call.usage,
+    )
+
+
+def _end_of(rollout: Rollout, request: Request, strict: bool) -> str:
+    """How the record ended where this turn would be; a failure of the policy that was recorded there is raised."""
+    overflowed = rollout.stop_reason == StopReason.CONTEXT_OVERFLOW
+    failed = rollout.error is not None and rollout.error.layer == Layer.POLICY
+    if request.step != len(rollout.steps) or not (overflowed or failed):
+        return f"the record ends after {len(rollout.steps)} turns, with stop reason {rollout.stop_reason!r}"
+    asked = rollout.pending_messages
+    if strict and asked is not None and (difference := _difference(asked, request.messages)):
+        return difference
+    error = rollout.error
+    what = "a prompt that is too long" if error is None else f"{error.type}: {error.message}"
+    raise _failure(f"In the record this turn failed with {what}", rollout.pending_raw, too_long=overflowed)
+
+
+def _failure(message: str, raw: str | None, *, too_long: bool) -> PolicyError:
+    error = ContextOverflowError(message) if too_long else PolicyError(message)
+    error.raw = raw
+    return error
+
+
+def _place(request: Request) -> str:
+    identity = request.identity
+    if identity is None:
+        return "a group"
+    attempt = f", attempt {identity.attempt}" if identity.attempt else ""
+    return (
+        f"env {identity.env!r}, task {identity.task!r}, {identity.split} iteration {identity.iteration}, "
+        f"group {identity.group!r}, index {identity.index}{attempt}"
+    )
+
+
+def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str | None:
+    """The first difference between two prompts, in words; None where there is none."""
+    for number, (before, message) in enumerate(zip(recorded, asked, strict=False)):
+        if before == message:
+            continue
+        now = clean_message(message, "", [])  # as a record holds it, which is in UTF-8
+        for field in _FIELDS:
+            if getattr(before, field) != getattr(now, field):
+                where = f"message {number} ({now.role}) differs in {field}"
+                return f"{where}: {_apart(getattr(before, field), getattr(now, field))}"
+    if len(recorded) != len(asked):
+        longer, which = (asked, "now") if len(asked) > len(recorded) else (recorded, "in the record")
+        extra = longer[min(len(recorded), len(asked))]
+        return (
+            f"{len(recorded)} messages were recorded, and {len(asked)} are sent now; only {which} there is "
+            f"one of the {extra.role} that begins {extra.content[:_SHOWN]!r}"
+        )
+    return None
+
+
+def _apart(before: object, now: object) -> str:
+    old, new = (value if isinstance(value, str) else repr(value) for value in (before, now))
+    place = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
+    place = min(len(old), len(new)) if place is None else place
+    ends = slice(place, place + _SHOWN)
+    return f"from character {place} on, {old[ends]!r} was recorded, and {new[ends]!r} is sent now"
+
+
+def _other_tools(recorded: Sequence[ToolSpec], offered: Sequence[ToolSpec]) -> str | None:
+    if tuple(recorded) == tuple(offered):
+        return None
+    old, new = (", ".join(tool.name for tool in tools) or "none" for tools in (recorded, offered))
+    if old != new:
+        return f"the tools offered were {old}, and are {new} now"
+    changed = next(after.name for before, after in zip(recorded, offered, strict=True) if before != after)
+    return f"the tool {changed!r} has another description or other parameters than in the record"

@@ -1,0 +1,137 @@
+"""No key and no authorization header reaches a record, an error, a log or a terminal."""
+
+import asyncio
+import json
+import logging
+import pickle
+import traceback
+
+import pytest
+
+from policies.endpoint.misbehaving import Server, drips, echoes_headers, replies, resets, says
+from rolltrace.envs.tool_env import ToolEnv
+from rolltrace.errors import InputError, PolicyError
+from rolltrace.policies.base import Request
+from rolltrace.policies.endpoint.key import without_key
+from rolltrace.policies.endpoint.policy import EndpointPolicy, from_spec
+from rolltrace.trace.message import Message
+from stage import Stage, play
+
+KEY = "sk-planted/0123456789-abcdef"
+ESCAPED = "".join(f"\\u{ord(character):04x}" for character in KEY)
+
+
+async def no_sleep(seconds):
+    pass
+
+
+def all_text(directory):
+    return b"\n".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        says(),
+        echoes_headers(200),
+        echoes_headers(400),
+        echoes_headers(429),
+        echoes_headers(500),
+        replies(f"Bearer {KEY} is wrong", 401, content_type="text/plain"),
+        replies('{"error": {"message": "' + ESCAPED + '"}}', 403),
+        replies('{"choices": [{"message": {"content": "' + ESCAPED + '"}, "finish_reason": "stop"}]}'),
+        replies(json.dumps({"message": KEY}).replace("/", "\\/"), 400),
+        replies("moved", 302, headers={"Location": f"http://elsewhere.test/{KEY}"}),
+        replies(f"not JSON, {KEY}"),
+        resets(f'{{"you sent": "{KEY}'.encode()),
+        drips([b'{"a": "sk-planted/01234', b'56789-abcdef"}']),
+    ],
+)
+async def test_a_planted_key_is_found_nowhere(tmp_path, monkeypatch, capfd, caplog, behaviour):
+    """Whatever a server does with the key, nothing that is written or said has it."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    async with Server(behaviour) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=1, sleep=no_sleep)
+        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], []))
+        await play(tmp_path / "run", stage, policy)
+        said = repr(policy) + policy.name + repr(vars(policy)) + pickle.dumps(policy).decode("latin-1")
+        try:
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        except PolicyError as error:
+            said += "".join(traceback.format_exception(error)) + repr(error.raw)
+        await policy.close()
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    written = all_text(tmp_path)
+    assert b"parrot" in written
+    shown = capfd.readouterr()
+    told = said + shown.out + shown.err + caplog.text
+    for secret in (KEY, KEY[10:], f"Bearer {KEY}", KEY.replace("/", "\\/")):
+        assert secret.encode() not in written
+        assert secret not in told
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\nX-Broken\x00: 1\r\n\r\n"], ids=["cut", "malformed"])
+async def test_a_key_in_broken_headers(monkeypatch, end):
+    """A key that comes back in headers that are cut off or malformed is not told either."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Echo: Bearer " + KEY.encode() + end)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        policy = EndpointPolicy("parrot", f"http://127.0.0.1:{port}", retries=0)
+        with pytest.raises(PolicyError) as raised:
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    told = "".join(traceback.format_exception(raised.value)) + repr(raised.value.raw)
+    assert KEY not in told
+    assert KEY[10:] not in told
+
+
+async def test_the_key_is_read_when_it_is_sent(monkeypatch):
+    """A key may change while running; its variable may have another name; without it no header is sent."""
+    async with Server(says()) as server:
+        policy = EndpointPolicy("parrot", server.url, key_variable="PARROT_KEY")
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        for key in (None, "first-key", "second-key"):
+            if key is not None:
+                monkeypatch.setenv("PARROT_KEY", key)
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    sent = [headers.get("Authorization") for headers in server.headers]
+    assert sent == [None, "Bearer first-key", "Bearer second-key"]
+
+
+async def test_a_key_that_is_none(monkeypatch):
+    """A key that no header can hold is refused by the name of its variable."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-\nX-Injected: yes")
+    policy = EndpointPolicy("parrot", "http://127.0.0.1:9")
+    with pytest.raises(PolicyError, match="OPENAI_API_KEY") as raised:
+        await policy.complete(Request(messages=(Message("user", "Hi."),)))
+    assert "Injected" not in str(raised.value)
+
+
+def test_a_word_in_the_place_of_a_key_is_no_secret():
+    """`EMPTY` and the like are given where a server asks for no key; answers keep the word."""
+    assert without_key(b"The list is EMPTY.", "EMPTY") == b"The list is EMPTY."
+    assert without_key(b'{"a": "\\u00e9"}', KEY) == b'{"a": "\\u00e9"}'
+
+
+@pytest.mark.parametrize("url", ["http://me:hunter22@host/v1", "https://hunter22@host", "http://host/v1?key=hunter22"])
+def test_a_password_in_an_address_is_refused(url):
+    """An address is recorded and shown, so it holds no secret, and the error does not repeat it."""
+    with pytest.raises(InputError, match="Expected a base URL without") as raised:
+        from_spec(f"parrot@{url}")
+    assert "hunter22" not in str(raised.value)
+
+
+def test_an_address_without_a_scheme_is_not_repeated():
+    """What follows the model may be a password."""
+    with pytest.raises(InputError, match="openai:MODEL@BASE_URL") as raised:
+        from_spec("parrot@me:hunter22@host")
+    assert "hunter22" not in str(raised.value)

@@ -1,0 +1,130 @@
+"""The endpoint as a policy: what it can be told, and where it can be used."""
+
+import asyncio
+import gc
+import pickle
+
+import pytest
+
+from policies.endpoint.misbehaving import Server, says
+from rolltrace.arguments import call_with_arguments
+from rolltrace.errors import InputError
+from rolltrace.policies.base import Policy, Request
+from rolltrace.policies.contract import check_policy
+from rolltrace.policies.endpoint.policy import EndpointPolicy, from_spec
+from rolltrace.trace.message import Message
+
+HELLO = Request(messages=(Message("user", "Hi."),))
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
+        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1"),
+        ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000/v1"),
+        ("https://host/api/v3", "https://host/api/v3"),
+        ("https://host/v1/chat/completions", "https://host/v1"),
+        ("http://[::1]:80", "http://[::1]:80/v1"),
+    ],
+)
+def test_a_specification(given, base):
+    """`MODEL@BASE_URL` with or without /v1; the model's name may hold an @."""
+    policy = from_spec(f"org/model@2@{given}")
+    assert (policy.model, policy.base_url, policy.name) == ("org/model@2", base, "org/model@2")
+    assert isinstance(policy, Policy)
+    check_policy(policy)
+
+
+def test_arguments_come_as_text():
+    """A command line's texts become what the signature says."""
+    args = {
+        "address": "m@http://h", "retries": "1", "timeout": "2.5", "extra": '{"a": null}', "send_reasoning": "false",
+        "version": "12", "name": "mine", "context_length": "512",
+    }  # fmt: skip
+    policy = call_with_arguments(from_spec, args, "openai:m")
+    assert (policy.name, policy.version, policy.context_length) == ("mine", "12", 512)
+
+
+@pytest.mark.parametrize("wrong", [{"max_in_flight": 0}, {"timeout": 0.0}, {"retries": -1}, {"dialect": "klingon"}])
+def test_wrong_arguments_are_refused(wrong):
+    """Settings that cannot work are found before the first request."""
+    with pytest.raises(InputError, match="Expected"):
+        EndpointPolicy("m", "http://h", **wrong)
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "http://", "h:80", "http://h:port", ""])
+def test_what_is_no_address_is_refused(url):
+    """Only http and https, with a host."""
+    with pytest.raises(InputError, match="Expected a base URL"):
+        EndpointPolicy("m", url)
+
+
+def test_a_policy_works_in_one_loop_after_the_other():
+    """Connections belong to an event loop; closed or not, the next loop has its own."""
+
+    async def once(policy_of, close):
+        async with Server(says()) as server:
+            policy = policy_of(server.url)
+            completion = await policy.complete(HELLO)
+            if close:
+                await policy.close()
+        return completion.message.content
+
+    policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
+
+    def moved(url):
+        policy.base_url = f"{url}/v1"
+        return policy
+
+    assert [asyncio.run(once(moved, close=True)) for _ in range(2)] == ["Hello."] * 2
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_that_ended_without_closing_is_forgotten(caplog):
+    """A policy that was left open in a loop that is no more works in the next, and keeps nothing of the first."""
+    policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
+
+    async def once(policy):
+        async with Server(says()) as server:
+            policy.base_url = f"{server.url}/v1"
+            completion = await policy.complete(HELLO)
+        return completion.message.content
+
+    assert [asyncio.run(once(policy)) for _ in range(3)] == ["Hello."] * 3
+    asyncio.run(policy.close())
+    del policy
+    gc.collect()
+    assert "Unclosed client session" not in caplog.text
+
+
+async def test_a_policy_pickles_without_its_connections():
+    """A copy in another process opens its own."""
+    async with Server(says()) as server:
+        policy = EndpointPolicy("m", server.url, version=3)
+        await policy.complete(HELLO)
+        copy = pickle.loads(pickle.dumps(policy))
+        completion = await copy.complete(HELLO)
+        await policy.close()
+        await copy.close()
+    assert (completion.message.content, completion.policy_version) == ("Hello.", 3)
+
+
+async def test_connections_are_kept_and_closed():
+    """Requests one after the other use one connection; close closes it, and the next request opens another."""
+    ports = []
+
+    async def note(request):
+        ports.append(request.transport.get_extra_info("peername")[1])
+        return await says()(request)
+
+    async with Server(note) as server:
+        policy = EndpointPolicy("m", server.url)
+        for _ in range(3):
+            await policy.complete(HELLO)
+        await policy.close()
+        await policy.complete(HELLO)
+        await policy.close()
+        await policy.close()
+    assert len(set(ports[:3])) == 1
+    assert len(set(ports)) == 2

@@ -1,0 +1,166 @@
+"""Token ids and log-probabilities are recorded where they add up, and nowhere else."""
+
+import pytest
+from aiohttp import web
+
+from policies.endpoint.misbehaving import Server, call, completion, replies
+from rolltrace.policies.base import Request
+from rolltrace.policies.endpoint.policy import EndpointPolicy
+from rolltrace.trace.message import Message, Sampling
+
+PROMPT = "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n"
+LLAMA = {
+    "/v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]},
+    "/tokenize": lambda body: {"tokens": [1, 2, 3] if body["content"] == PROMPT else []},
+    "/detokenize": lambda body: {"content": "".join(TEXTS[token] for token in body["tokens"])},
+}
+TEXTS = {10: "Hel", 11: "lo", 12: " END", 13: "!", 99: "<|im_end|>"}
+VLLM = {"/v1/models": {"data": [{"id": "m", "owned_by": "vllm"}]}}
+
+
+def entry(token, logprob=-0.5, **fields):
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": [], **fields}
+
+
+def llama(content, ids, entries, *, written=None, stop_type="eos", finish_reason="stop", **fields):
+    """A verbose reply of llama.cpp."""
+    reply = completion(
+        content, usage=(3, len(ids)), choice={"logprobs": {"content": entries}}, finish_reason=finish_reason, **fields
+    )
+    verbose = {
+        "prompt": PROMPT, "tokens": ids, "content": content if written is None else written, "stop_type": stop_type,
+    }  # fmt: skip
+    return {**reply, "__verbose": verbose}
+
+
+def vllm(content, ids, texts, *, finish_reason="stop", usage=None, stop_reason=None, **fields):
+    """A reply of vLLM with token ids."""
+    reply = completion(
+        content, usage=usage or (3, len(ids)), finish_reason=finish_reason,
+        choice={"logprobs": {"content": [*map(entry, texts)]}, "token_ids": ids, "stop_reason": stop_reason}, **fields,
+    )  # fmt: skip
+    return {**reply, "prompt_token_ids": [1, 2, 3]}
+
+
+async def ask(reply, others, *, stop=(), wants_tokens=True, times=1, **settings):
+    async with Server(replies(reply), others=others) as server:
+        policy = EndpointPolicy("m", server.url, retries=0, **settings)
+        request = Request(messages=(Message("user", "Hi."),), sampling=Sampling(stop=stop), wants_tokens=wants_tokens)
+        for _ in range(times):
+            found = await policy.complete(request)
+        await policy.close()
+    return found, policy, server
+
+
+HELLO = [entry("Hel", id=10), entry("lo", -0.25, id=11), {"token": "", "logprob": -0.1, "bytes": [], "id": 99}]
+
+
+async def test_llama_cpp():
+    """Ids are in the verbose reply; those of the prompt are asked for; the server is asked who it is once."""
+    found, policy, server = await ask(llama("Hello", [10, 11, 99], HELLO), LLAMA, times=2)
+    assert (found.tokens.prompt, found.tokens.response) == ((1, 2, 3), (10, 11, 99))
+    assert found.tokens.logprobs == (-0.5, -0.25, -0.1)
+    assert (found.raw, found.termination, dict(policy.without_tokens)) == (None, "eos", {})
+    assert [path for path, _ in server.asked] == ["/v1/models", "/tokenize", "/tokenize"]
+    assert server.asked[1][1] == {"content": PROMPT, "add_special": True, "parse_special": True}
+    assert server.sent[0]["verbose"] is server.sent[0]["return_tokens"] is server.sent[0]["logprobs"] is True
+
+
+async def test_llama_cpp_with_fewer_log_probabilities_than_tokens():
+    """A stop sequence's tokens, and parts of characters, have no log-probabilities there; the ids are still right."""
+    reply = llama("Hello", [10, 11, 12, 13], HELLO[:2], stop_type="word")
+    found, policy, _ = await ask(reply, LLAMA, stop=("END",))
+    assert (found.tokens.response, found.tokens.logprobs) == ((10, 11, 12, 13), None)
+    assert (found.message.content, found.raw, found.termination) == ("Hello", "Hello END!", "stop_sequence")
+    assert list(policy.without_tokens) == ["ids only: not every token has a log-probability"]
+    found, _, _ = await ask(llama("Hello", [10, 11, 99], HELLO[1:]), LLAMA)
+    assert (found.tokens.response, found.tokens.logprobs, found.raw) == ((10, 11, 99), None, None)
+
+
+async def test_what_the_model_wrote_before_it_was_parsed_is_raw():
+    """Where the answer was parsed, the text of the tokens is in the record as `raw`."""
+    entries = [entry("<think>hm</think>", id=10), entry("4", id=11)]
+    reply = llama("4", [10, 11], entries, written="<think>hm</think>4", reasoning_content="hm")
+    found, _, _ = await ask(reply, LLAMA)
+    assert (found.message.content, found.message.reasoning, found.raw) == ("4", "hm", "<think>hm</think>4")
+    assert found.tokens.logprobs == (-0.5, -0.5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "others", "reason"),
+    [
+        (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {"tokens": [1, 2]}}, "2 and 3 ids"),
+        (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {"tokens": "123"}}, "ids of the prompt"),
+        (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {}}, "cannot be read"),
+        (llama("Hello", [10, 11, 99], HELLO), {"/v1/models": LLAMA["/v1/models"]}, "404"),
+        (llama("Hallo", [10, 11, 99], HELLO), LLAMA, "not what the model wrote"),
+        (llama("Hello", [], []), LLAMA, "no ids"),
+        (completion("Hello"), LLAMA, "no `__verbose`"),
+        ({**llama("Hello", [10, 11, 99], HELLO), "usage": None}, LLAMA, "no usage"),
+        (completion("Hello"), {}, "does not list its models"),
+        (completion("Hello"), {"/v1/models": {"data": []}}, "no token ids in a way that is known"),
+        (completion("Hello"), {"/v1/models": {"data": [{"owned_by": ["x"]}]}}, "no token ids in a way that is known"),
+        (completion("Hello"), VLLM, "no ids"),
+        (vllm("Hello", [10, 11], ["Hel"]), VLLM, "2 ids and 1 log-prob"),
+        (vllm("Hello", [10, 11], ["Hal", "lo"]), VLLM, "not the text of the answer"),
+        (vllm("Hello", [10, 11], ["Hel", "lo"], usage=(3, 9)), VLLM, "counted 3 and 9"),
+        (vllm("Hello", ["10", 11], ["Hel", "lo"]), VLLM, "ids of the answer"),
+    ],
+)
+async def test_tokens_that_do_not_add_up_are_left_out(reply, others, reason):
+    """The answer stands without them, and the policy says why they are missing."""
+    found, policy, _ = await ask(reply, others)
+    assert found.tokens is None
+    assert found.message.content in ("Hello", "Hallo")
+    assert len(policy.without_tokens) == 1
+    assert reason in next(iter(policy.without_tokens))
+
+
+async def test_vllm():
+    """All is in one reply; the token that ends the turn has a text that no reader sees."""
+    found, policy, server = await ask(vllm("Hello", [10, 11, 99], ["Hel", "lo", "<|im_end|>"]), VLLM)
+    assert (found.tokens.prompt, found.tokens.response) == ((1, 2, 3), (10, 11, 99))
+    assert found.tokens.logprobs == (-0.5, -0.5, -0.5)
+    assert (found.raw, dict(policy.without_tokens)) == (None, {})
+    assert server.sent[0]["return_token_ids"] is True
+    assert len(server.asked) == 1
+
+
+async def test_vllm_with_what_was_cut_or_parsed():
+    """A stop sequence, reasoning and tool calls are in the text of the tokens, and so in `raw`."""
+    reply = vllm("Hel", [10, 12], ["Hel", " END"], stop_reason=" END")
+    found, _, _ = await ask(reply, VLLM, stop=(" END",))
+    assert (found.termination, found.raw, found.tokens.response) == ("stop_sequence", "Hel END", (10, 12))
+    pieces = ["<think>", "hm", "</think>", '<tool_call>{"name": "look"}</tool_call>', "<|im_end|>"]
+    reply = vllm(None, [1, 2, 3, 4, 5], pieces, reasoning="hm", tool_calls=[call()], finish_reason="tool_calls")
+    found, _, _ = await ask(reply, VLLM)
+    assert (found.raw, found.termination) == ("".join(pieces[:-1]), "tool_calls")
+    reply = vllm("Hello", [10, 11], ["Hel", "lo"], finish_reason="length")
+    found, _, _ = await ask(reply, VLLM)
+    assert (found.raw, found.tokens.response) == (None, (10, 11))
+
+
+async def test_tokens_are_asked_for_only_where_they_are_wanted():
+    """Without a wish, nothing but the OpenAI API is spoken."""
+    found, _, server = await ask(llama("Hello", [10, 11, 99], HELLO), LLAMA, wants_tokens=False)
+    assert (found.tokens, server.asked) == (None, [])
+    assert set(server.sent[0]) == {"model", "messages"}
+    _, _, server = await ask(completion("Hello"), VLLM, dialect="openai")
+    assert (set(server.sent[0]), server.asked) == ({"model", "messages"}, [])
+
+
+async def test_a_server_that_could_not_say_who_it_is_is_asked_again():
+    """A failure that passes does not cost the tokens of all answers to come."""
+    models = iter([None, LLAMA["/v1/models"]])
+
+    def list_models(body):
+        if (answer := next(models)) is None:
+            raise web.HTTPServiceUnavailable
+        return answer
+
+    found, policy, server = await ask(
+        llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/v1/models": list_models}, times=3
+    )
+    assert found.tokens is not None
+    assert sum(policy.without_tokens.values()) == 1
+    assert [path for path, _ in server.asked].count("/v1/models") == 2
