@@ -11,6 +11,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the checkout")
 SHOWN = {
+    "endpoint": {"requests per second", "CPU ms per request", "resident MB", "seconds to the end"},
     "engine": {"rollouts per CPU second"},
     "trace_cost": {"naive", "recorder", "p99.9 ms", "sealed ÷ plain"},
     "store_scale": {"rollouts per second", "lowest reward first", "groups with a signal", "first ms", "peak MB"},
@@ -56,6 +57,15 @@ def test_a_benchmark_prints_tables():
     printed = run("engine")
     assert all(word in printed for word in SHOWN["engine"] | {"one_turn", "problem", "full", "off"})
     assert "…" not in printed
+
+
+def test_endpoint_records_what_was_interrupted():
+    """The benchmark of the endpoint stops a run with everything in flight, and finds all of it cancelled."""
+    report = json.loads(run("endpoint", "--json"))
+    in_flight = report["parameters"]["in_flight"]
+    for stopped in report["figures"]["stop"]:
+        assert stopped["in flight"] == stopped["recorded"] == stopped["cancelled"] == in_flight
+        assert stopped["exit code"] == 1
 
 
 def test_trace_cost_measures_every_variant():

@@ -21,15 +21,17 @@ from rolltrace.trace.message import Sampling
 POLICY = "local"
 MAX_TOKENS = 96
 MAX_TURNS = 6
-_SHORT: dict[str, Any] = {"max_tokens": MAX_TOKENS, "tries": 1}
+GRADER = "scripted:noisy"
+"""Who grades and answers: the embedded model is too small to judge anybody, and this takes no time."""
 _ARGS: dict[str, dict[str, Any]] = {
+    "arithmetic": {"examples": 3},
     "calculator": {"difficulty": 1},
     "guess_number": {"high": 20},
-    "preference": {**_SHORT, "pattern": "one_way"},
-    "rubric": _SHORT,
-    "twenty_questions": {"tries": 1},
+    "problems": {"examples": 3},
 }
-"""What keeps each short; the rest is as it is by default."""
+"""What helps a small model along; the rest is as it is by default."""
+_ONE_LINE = ("guess_number", "twenty_questions", "textarena:TicTacToe-v0")
+"""In these a turn is a line: the model stops at its end rather than at the limit."""
 _MEMBERS = {"reasoning_gym": "reasoning_gym:leg_counting", "textarena": "textarena:TicTacToe-v0"}
 """Of each family that is installed, one."""
 
@@ -38,6 +40,10 @@ class Demo(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
     path: str
+    policy: str
+    """Who played."""
+    grader: str
+    """Who graded and answered."""
     summaries: list[Summary]
     report: Report
     """What the audits found."""
@@ -69,17 +75,30 @@ def play_demo(out: str | Path, *, policy: str = POLICY, seed: int = 0, on_group:
     seconds = time.perf_counter() - started
     with open_run(out) as run:
         cost = recording_seconds(run.rollouts(limit=None))
-    return Demo(path=str(out), summaries=summaries, report=check_run(out), seconds=seconds, recording_seconds=cost)
+    return Demo(
+        path=str(out),
+        policy=summaries[0].policy,
+        grader=GRADER,
+        summaries=summaries,
+        report=check_run(out),
+        seconds=seconds,
+        recording_seconds=cost,
+    )
 
 
 async def _play_all(out: str | Path, spec: str, seed: int, on_group: OnGroup | None) -> list[Summary]:
     plan = Plan(seed=seed, limits=Limits(max_turns=MAX_TURNS), sampling=Sampling(max_tokens=MAX_TOKENS))
+    one_line = msgspec.structs.replace(plan, sampling=Sampling(max_tokens=MAX_TOKENS, stop=("\n",)))
     names = demo_envs()
     envs = [load_env(name, _ARGS.get(name)) for name in names]
     policy = open_policy(spec)
-    config = {"demo": True, "envs": names, "policy": spec, "group_size": plan.group_size, "seed": seed}
+    roles = dict.fromkeys(("grader", "answerer"), open_policy(GRADER))
+    config = {"demo": True, "envs": names, "policy": spec, "roles": dict.fromkeys(roles, GRADER), "seed": seed}
     try:
         with create_run(out, config) as writer:
-            return [await record(tasks, policy, plan, writer, on_group) for tasks in envs]
+            return [
+                await record(tasks, policy, one_line if tasks.env in _ONE_LINE else plan, writer, on_group, roles)
+                for tasks in envs
+            ]
     finally:
         await close_policy(policy)

@@ -2,11 +2,11 @@
 
 import functools
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.desk import CalledOff, Desk
+from rolltrace.policies.desk import CalledOff, Desk, ReadLine
 from rolltrace.policies.roles import POLICY
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.outcome import Termination
@@ -44,7 +44,7 @@ class Human:
         """What the person says; one who leaves stops everything, as Ctrl-C does."""
         whose = ("" if request.identity is None else request.identity.id, request.role)
         seen = self._seen.pop(whose, ())
-        completion = await self._desk.put(functools.partial(self._talk, request, seen))
+        completion = await self._desk.put(whose[0], functools.partial(self._talk, request, seen))
         if completion is None:
             raise KeyboardInterrupt("the person who plays has left")
         if len(self._seen) >= _REMEMBERED:
@@ -61,9 +61,7 @@ class Human:
         if self._is_elsewhere:
             self._desk.close()
 
-    def _talk(
-        self, request: Request, seen: Sequence[Message], read_line: Callable[[], str | None]
-    ) -> Completion | None:
+    def _talk(self, request: Request, seen: Sequence[Message], read_line: ReadLine) -> Completion | None:
         """Show the question and read the answer; None where the person left. Runs in the desk's thread."""
         screen = _Screen(self._desk.output)
         screen.show(request, seen)
@@ -85,7 +83,7 @@ def human(name: str = "human") -> Human:
     return Human(name=name)
 
 
-def _read_answer(request: Request, read_line: Callable[[], str | None], screen: "_Screen") -> Completion | None:
+def _read_answer(request: Request, read_line: ReadLine, screen: "_Screen") -> Completion | None:
     typed: list[str] = []
     said: list[str] = []
     calls: list[ToolCall] = []
@@ -156,9 +154,10 @@ class _Screen:
         self._console.print(Text(_visible(text), style), soft_wrap=True)
 
     def prompt(self) -> None:
-        """Where the person types."""
-        self._console.print("> ", end="")
-        self._console.file.flush()
+        """Where the person types, if there is one who sees it."""
+        if self._console.is_terminal:
+            self._console.print("> ", end="")
+            self._console.file.flush()
 
     def _show_message(self, message: Message) -> None:
         self.say(f"[{message.role}{f' {message.name}' if message.name else ''}]".replace("\n", " "), "cyan")

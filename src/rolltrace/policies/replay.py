@@ -39,7 +39,9 @@ class ReplayPolicy:
 
     async def complete(self, request: Request) -> Completion:
         """What the record says to this."""
-        place = self._count(request)  # now: who asks first is answered first, however long the record takes to read
+        # Counted now: who asks first is answered first, however long the record takes to read. Turns have a number.
+        is_turn = request.role == POLICY and request.identity is not None
+        place = _Place(0, 0) if is_turn else self._count(request)
         if request.identity is None:
             calls = await asyncio.to_thread(self._finder.group_calls, request.role, request.messages)
             return self._group_call(request, calls, place)
@@ -68,43 +70,22 @@ class ReplayPolicy:
         """The recorded turn, or the recorded call of this role: a seat of a game may be played in a role, too."""
         calls = [(call, prompt) for call, prompt in _whole(rollout.calls) if call.role == request.role]
         turn_first = request.role == POLICY or not calls
-        answer = self._turn(request, rollout) if turn_first else self._call(request, calls, place)
+        answer = _turn(request, rollout) if turn_first else _call(request, calls, place)
         if isinstance(answer, str) and calls:
-            other = self._call(request, calls, place) if turn_first else self._turn(request, rollout)
+            other = _call(request, calls, self._count(request)) if turn_first else _turn(request, rollout)
             answer = answer if isinstance(other, str) else other
+        if isinstance(answer, str) and not self.strict:
+            if not turn_first:
+                return _completion_of_call(calls[min(place.of_role, len(calls) - 1)][0])
+            answer = _turn(request, rollout, strict=False)
         if not isinstance(answer, str):
             return answer
-        if not self.strict and not turn_first:
-            return _completion_of_call(calls[min(place.of_role, len(calls) - 1)][0])
         what = f"turn {request.step + 1}" if turn_first else f"what the {request.role} was asked"
         hint = "; strict=false answers all the same" if self.strict else ""
         raise PolicyError(
             f"Expected {what} of {_place(request)} to be as in the record, got another: {answer}. "
             f"The env, its arguments, its limits or the seed have changed{hint}."
         )
-
-    def _turn(self, request: Request, rollout: Rollout) -> Completion | str:
-        """The recorded turn, or how it differs; a failure that was recorded is raised."""
-        step = next((step for step in rollout.steps if step.step == request.step), None)
-        if step is None:
-            return _end_of(rollout, request, self.strict)
-        if self.strict:
-            tools = () if step.tools is None else rollout.tools[step.tools]
-            different = _difference(step.trace.prompt, request.messages) or _other_tools(tools, request.tools)
-            if different is not None:
-                return different
-        return _completion_of_step(rollout, step, request)
-
-    def _call(
-        self, request: Request, calls: Sequence[tuple[Call, tuple[Message, ...]]], place: "_Place"
-    ) -> Completion | str:
-        """The recorded call of this prompt that was not given yet, or how what was recorded differs."""
-        same = [call for call, prompt in calls if _difference(prompt, request.messages) is None]
-        if not same:
-            return _difference(calls[min(place.of_role, len(calls) - 1)][1], request.messages) or ""
-        if place.of_prompt >= len(same):
-            return f"{len(same)} × this was asked in the record, and now once more"
-        return _completion_of_call(same[place.of_prompt])
 
     def _group_call(self, request: Request, calls: Sequence[Call], place: "_Place") -> Completion:
         """What was said to a group's grader. It does not say which group it is, so only role and prompt count."""
@@ -117,9 +98,7 @@ class ReplayPolicy:
         return _completion_of_call(calls[place.of_prompt % len(calls)])
 
     def _count(self, request: Request) -> "_Place":
-        """Which of its kind this question is. Turns have their number, and are not counted."""
-        if request.role == POLICY and request.identity is not None:
-            return _Place(0, 0)
+        """Which of its kind this question is."""
         whose = "" if request.identity is None else request.identity.id
         keys = (whose, request.role, digest_of(request.messages)), (whose, request.role, b"")
         place = _Place(*(self._asked[key] for key in keys))
@@ -134,6 +113,26 @@ class _Place(NamedTuple):
     """Those that asked the same of the same role."""
     of_role: int
     """Those that asked the same role anything."""
+
+
+def _turn(request: Request, rollout: Rollout, *, strict: bool = True) -> Completion | str:
+    """The recorded turn, or how it differs; a failure that was recorded is raised."""
+    step = next((step for step in rollout.steps if step.step == request.step), None)
+    if step is None:
+        return _end_of(rollout, request, strict)
+    tools = () if step.tools is None else rollout.tools[step.tools]
+    different = _difference(step.trace.prompt, request.messages) or _other_tools(tools, request.tools)
+    return different if strict and different is not None else _completion_of_step(rollout, step, request)
+
+
+def _call(request: Request, calls: Sequence[tuple[Call, tuple[Message, ...]]], place: _Place) -> Completion | str:
+    """The recorded call of this prompt that was not given yet, or how what was recorded differs."""
+    same = [call for call, prompt in calls if _difference(prompt, request.messages) is None]
+    if not same:
+        return _difference(calls[min(place.of_role, len(calls) - 1)][1], request.messages) or ""
+    if place.of_prompt >= len(same):
+        return f"{len(same)} × this was asked in the record, and now once more"
+    return _completion_of_call(same[place.of_prompt])
 
 
 def _whole(calls: Sequence[Call]) -> Iterator[tuple[Call, tuple[Message, ...]]]:

@@ -28,7 +28,8 @@ def show_demo(console: Console, demo: Demo) -> None:
     console.print(table)
     console.print()
     rollouts = sum(summary.rollouts for summary in demo.summaries)
-    playing = f"{rollouts} rollouts in {duration(demo.seconds)}, all recorded in {visible_line(demo.path)}."
+    who = f"by {visible_line(demo.policy)}, graded and answered by {visible_line(demo.grader)}"
+    playing = f"{rollouts} rollouts {who}, in {duration(demo.seconds)}; all recorded in {visible_line(demo.path)}."
     console.print(Text(playing, "bold"), soft_wrap=True)
     cost = f"Recording them took {duration(demo.recording_seconds)} of computing: {_percent(demo.recording_share)}"
     console.print(Text(f"{cost} of the time (measured by recording them once more)."), soft_wrap=True)
@@ -36,7 +37,10 @@ def show_demo(console: Console, demo: Demo) -> None:
         audits = f"✓ {len(demo.report.results)} audits found nothing wrong."
         console.print(Text(audits, "green"), soft_wrap=True)
     for result in demo.report.found:
-        console.print(Text(f"{visible_line(result.audit)}: {result.count}", "yellow"), soft_wrap=True)
+        what = (
+            f"{visible_line(result.audit)}: {result.count} found; rolltrace check {visible_line(demo.path)} says more"
+        )
+        console.print(Text(what, "yellow"), soft_wrap=True)
 
 
 def _stopped(summary: Summary) -> Text:

@@ -1,0 +1,137 @@
+"""`local` and `local:FILE.gguf`: a policy whose model runs on this machine, in a llama.cpp of its own."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rolltrace.errors import PolicyError
+from rolltrace.policies.base import Completion, Request
+from rolltrace.policies.endpoint.key import hold_key
+from rolltrace.policies.endpoint.policy import EndpointPolicy
+from rolltrace.policies.endpoint.tokens import Dialect
+from rolltrace.policies.llama.server import LocalServer
+from rolltrace.policies.llama.servers import server_of
+from rolltrace.policies.llama.settings import CONTEXT_LENGTH, SLOTS, ServerSettings, server_settings
+from rolltrace.policies.llama.template import SMOLLM2
+from rolltrace.policies.llama.weights import NAME, check_engine, checked_weights, default_weights
+
+_MAX_IN_FLIGHT = 64
+_TIMEOUT = 3600.0
+"""Seconds for one answer, which includes its wait for a slot."""
+_RETRIES = 1
+_NAME_FOR_SERVER = "local"
+
+
+class LocalPolicy:
+    """Asks the server of its weights, which the first question starts; policies with equal settings share it.
+
+    What it draws depends on the request's seed alone as long as a slot works by itself: numbers of a batch of several
+    answers, and of a prompt that is partly remembered, may differ in their last digits, and then a word.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        name: str,
+        version: int | str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._version = version
+        self.context_length: int | None = settings.context_length
+        self._settings = settings
+        self._extra = dict(extra or {})
+        self._server: LocalServer | None = None
+        self._endpoint: EndpointPolicy | None = None
+
+    @property
+    def version(self) -> int | str | None:
+        """Which version of the weights this is said to be; it may be set while the policy is used."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int | str | None) -> None:
+        self._version = version
+        if self._endpoint is not None:
+            self._endpoint.version = version
+
+    def __repr__(self) -> str:
+        return f"LocalPolicy({self._settings.weights!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_server": None, "_endpoint": None}
+
+    def count_tokens(self, request: Request) -> int | None:
+        """None: the server says where a prompt is too long."""
+        return None
+
+    async def complete(self, request: Request) -> Completion:
+        """Ask the server; it is started if it is not there."""
+        server = await self._ready_server()
+        try:
+            return await (await self._asking(server)).complete(request)
+        except PolicyError as error:
+            if error.raw is not None or (end := await asyncio.to_thread(server.end)) is None:
+                raise
+            raise PolicyError(f"The embedded model's process {end} while it was asked.") from error
+
+    async def close(self) -> None:
+        """Close the connections of this event loop; the server stays, for others and for later."""
+        if self._endpoint is not None:
+            await self._endpoint.close()
+
+    async def _ready_server(self) -> LocalServer:
+        try:
+            return await asyncio.wrap_future(server_of(self._settings))
+        except PolicyError as error:  # one error for all who wait would gather their tracebacks
+            raise PolicyError(str(error)) from None
+
+    async def _asking(self, server: LocalServer) -> EndpointPolicy:
+        if self._endpoint is not None and self._server is server:
+            return self._endpoint
+        before, self._server = self._endpoint, server
+        endpoint = self._endpoint = EndpointPolicy(
+            _NAME_FOR_SERVER,
+            server.address,
+            name=self.name,
+            version=self._version,
+            max_in_flight=_MAX_IN_FLIGHT,
+            timeout=_TIMEOUT,
+            retries=_RETRIES,
+            key_variable=hold_key(server.key),
+            dialect=Dialect.LLAMA_CPP,
+            extra=self._extra,
+        )
+        if before is not None:
+            await before.close()
+        return endpoint
+
+
+def local_policy(
+    path: str | None = None,
+    *,
+    slots: int = SLOTS,
+    context_length: int = CONTEXT_LENGTH,
+    threads: int | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    extra: dict[str, Any] | None = None,
+) -> LocalPolicy:
+    """The policy of a GGUF file, or of the embedded model.
+
+    It works on `slots` answers at once, each with a context of `context_length` tokens, in so many `threads`.
+    `extra` are further fields of each request: with a `grammar` even a small model answers in a form.
+    """
+    check_engine()
+    weights = checked_weights(default_weights() if path is None else Path(path))
+    settings = server_settings(
+        weights,
+        slots=slots,
+        context_length=context_length,
+        threads=threads,
+        template=SMOLLM2 if path is None else None,
+    )
+    known_as = name or f"local:{NAME if path is None else weights.stem}"
+    return LocalPolicy(settings, name=known_as, version=version, extra=extra)

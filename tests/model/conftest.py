@@ -1,0 +1,64 @@
+"""The embedded model, and what its server says of texts and ids."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from embedded import embedded_model
+from rolltrace.trace.convert import to_openai
+
+
+@pytest.fixture
+async def model():
+    """A policy of the embedded model."""
+    policy = embedded_model()
+    yield policy
+    await policy.close()
+
+
+class Tokenizer:
+    """Asks the model's server directly, beside the policy."""
+
+    def __init__(self, session, address):
+        self._session = session
+        self._address = address
+
+    async def text(self, ids):
+        """The text of tokens."""
+        return (await self._ask("/detokenize", {"tokens": list(ids)}))["content"] if ids else ""
+
+    async def without_special(self, ids):
+        """The ids less those that stand around messages."""
+        marks = {"content": "<|im_end|><|im_start|><|endoftext|>", "parse_special": True}
+        special = (await self._ask("/tokenize", marks))["tokens"]
+        assert len(special) == 3
+        return [token for token in ids if token not in special]
+
+    async def prompt(self, messages, tools=()):
+        """What the model reads where it is sent these messages and tools."""
+        fields = {"messages": [to_openai(message) for message in messages]}
+        if tools:
+            fields["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
+        return (await self._ask("/apply-template", fields))["prompt"]
+
+    async def _ask(self, path, fields):
+        async with self._session.post(self._address + path, json=fields) as reply:
+            assert reply.status == 200, await reply.text()
+            return msgspec.json.decode(await reply.read())
+
+
+def _function(tool):
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters.thaw()}
+
+
+@pytest.fixture
+async def tokenizer(model):
+    """The tokenizer of the embedded model."""
+    import aiohttp
+
+    from rolltrace.policies.llama.servers import server_of
+
+    server = await asyncio.wrap_future(server_of(model._settings))
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as session:
+        yield Tokenizer(session, server.address)

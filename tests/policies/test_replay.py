@@ -1,0 +1,407 @@
+"""A policy that says again what was recorded."""
+
+import asyncio
+import json
+import re
+from contextlib import aclosing
+
+import pytest
+from msgspec.structs import replace
+
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.registry import BUILT_IN
+from rolltrace.errors import ContextOverflowError, InputError, PolicyError, RoleError
+from rolltrace.jobs.play import play
+from rolltrace.jobs.replay import replayed_policy
+from rolltrace.policies.asking import ask
+from rolltrace.policies.base import Completion, Request
+from rolltrace.policies.recorded import Kept
+from rolltrace.policies.replay import ReplayPolicy
+from rolltrace.policies.scripted import Scripted
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.rollout.strategies import Retry
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.message import Message, ToolCall, ToolSpec
+from rolltrace.trace.outcome import Status, Termination
+from rolltrace.trace.rollout import Tokens, Usage
+from stage import Stage
+
+VOLATILE = {"id", "run", "session", "started_at", "ended_at", "seconds", "policy", "policy_version", "at", "crc"}
+OFFERED = ToolSpec("look", "Looks.", FrozenMap.of({"type": "object"}))
+
+
+class Talk(Env):
+    """So many turns, each with a question to the answerer, twice with the same words."""
+
+    takes_any_completion = True
+
+    def __init__(self, turns=3, word="go", tools=(), asks=0, role="answerer", about="About"):
+        self.role = role
+        self.about = about
+        self.turns = turns
+        self.word = word
+        self.tools = tools
+        self.asks = asks
+        self.turn = 0
+
+    async def initial_observation(self):
+        return Observation([Message("user", self.word)], tools=self.tools)
+
+    async def step(self, completion):
+        self.turn += 1
+        heard = []
+        for _ in range(self.asks):
+            try:
+                answer = await ask(self.role, [Message("user", f"{self.about} {completion.message.content}?")])
+                heard.append(answer.message.content)
+            except RoleError as error:
+                heard.append(str(error))
+        told = Message("user", f"{self.word} {self.turn} {' '.join(heard)}")
+        return StepResult(1.0, self.turn >= self.turns, Observation([told], tools=self.tools), extra={"heard": heard})
+
+
+def recount(path):
+    """The records of a run by their place, without what differs from play to play."""
+    found = {}
+    for segment in sorted((path / "rollouts").iterdir()):
+        for fields in map(json.loads, segment.read_text().splitlines()):
+            place = tuple(fields[name] for name in ("iteration", "group", "index", "attempt"))
+            found[place] = timeless(fields)
+    return found
+
+
+def rewards(path):
+    """What the groups' graders gave; a mean's last digit hangs on the order in which members end."""
+    return sorted((score.name, round(score.value, 9) + 0.0) for score in RunReader(path).scores())
+
+
+def timeless(value):
+    if isinstance(value, list):
+        return [timeless(item) for item in value]
+    if isinstance(value, dict):
+        return {name: timeless(item) for name, item in value.items() if name not in VOLATILE}
+    return value
+
+
+async def played(policy, builders, roles=None, **settings):
+    """What is recorded of a play, in memory."""
+    sink = MemorySink()
+    async with aclosing(Runner(policy, roles=roles, sink=sink, **settings).play(builders)) as groups:
+        async for _ in groups:
+            pass
+    return sink
+
+
+async def replayed(sink, builders, *, strict=True, **settings):
+    """What is recorded when that play is played again from its own record."""
+    replay = ReplayPolicy(Kept(sink.rollouts, sink.scores), strict=strict)
+    return await played(replay, builders, **settings)
+
+
+def counting(**fields):
+    return Scripted(
+        lambda request: Completion(
+            message=Message("assistant", f"turn {request.step}"),
+            usage=Usage(5, 2),
+            policy_version=request.step,
+            **fields,
+        )
+    )
+
+
+@pytest.mark.parametrize("env", sorted(BUILT_IN))
+def test_replaying_a_run_gives_the_same_run(tmp_path, env):
+    """Every built-in env, played again from its record, leaves the same lines, its graders' calls included."""
+    play(env, "scripted:noisy", out=tmp_path / "first", groups=2, iterations=2)
+    summary = play(env, replayed_policy(tmp_path / "first"), out=tmp_path / "again", groups=2, iterations=2)
+    assert recount(tmp_path / "again") == recount(tmp_path / "first")
+    assert summary.policy == "replay:first"
+    assert rewards(tmp_path / "again") == rewards(tmp_path / "first")
+
+
+async def test_everything_that_was_recorded_of_an_answer_comes_back(tmp_path):
+    """Termination, parse error, raw text, version, usage and the whole prompt's token ids are those of the record."""
+    answer = Completion(
+        message=Message("assistant", "cut", tool_calls=(ToolCall("look", '{"at": ', id="c"),), reasoning="hm"),
+        termination=Termination.LENGTH,
+        parse_error="half a call",
+        raw="<cut",
+        policy_version="v7",
+        usage=Usage(11, 3),
+        tokens=None,
+    )
+
+    def say(request):
+        whole = tuple(range(10 + 3 * request.step))
+        return replace(answer, tokens=Tokens(whole, (90, 91), (-0.5, float("-inf"))))
+
+    lines = []
+    for name, make in (("first", lambda: Scripted(say)), ("again", lambda: replayed_policy(tmp_path / "first"))):
+        with create_run(tmp_path / name, trace=Recording(tokens=True)) as run:
+            runner = Runner(make(), sink=run)
+            async for _ in runner.play([Stage(lambda number: Talk(tools=[OFFERED]))]):
+                pass
+        lines.append(recount(tmp_path / name))
+    assert lines[0] == lines[1]
+    [rollout] = RunReader(tmp_path / "again").rollouts()
+    assert [rollout.prompt_tokens(number) for number in range(3)] == [tuple(range(10 + 3 * n)) for n in range(3)]
+    assert rollout.steps[0].policy_version == "v7"
+    assert rollout.steps[0].raw == "<cut"
+
+
+async def test_tokens_are_given_only_where_they_are_wanted():
+    """A replay hands out token ids only where they are recorded again."""
+    sink = await played(counting(tokens=Tokens((1, 2), (3,))), [Stage(lambda number: Talk(1))])
+    [rollout] = sink.rollouts
+    replay = ReplayPolicy(Kept([rollout]))
+    request = Request(messages=rollout.steps[0].trace.prompt, identity=rollout.identity)
+    assert (await replay.complete(request)).tokens is None
+    assert (await replay.complete(replace(request, wants_tokens=True))).tokens == Tokens((1, 2), (3,))
+
+
+async def test_questions_put_at_once_are_answered_in_their_order():
+    """Of equal questions the first gets the first answer, however long each takes to be looked up."""
+
+    class Crowd(Talk):
+        async def step(self, completion):
+            answers = await asyncio.gather(*(ask("answerer", [Message("user", "Who?")]) for _ in range(40)))
+            return StepResult(1.0, True, extra={"heard": [answer.message.content for answer in answers]})
+
+    numbers = iter(range(100))
+    sink = await played(Scripted(lambda request: f"number {next(numbers)}"), [Stage(lambda number: Crowd())])
+    [rollout] = (await replayed(sink, [Stage(lambda number: Crowd())])).rollouts
+    assert rollout.steps[0].extra == sink.rollouts[0].steps[0].extra
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (
+            lambda number: Talk(word="gone"),
+            "turn 1 .* message 0 \\(user\\) differs in content: from character 2 on, ''",
+        ),
+        (lambda number: Talk(tools=[OFFERED]), "the tools offered were none, and are look now"),
+        (lambda number: Talk(turns=4), "the record ends after 3 turns, with stop reason 'completed'"),
+    ],
+)
+async def test_another_question_is_an_error_that_names_the_difference(changed, named):
+    """A replay that diverges fails, and says where."""
+    sink = await played(counting(), [Stage(lambda number: Talk())])
+    [rollout] = (await replayed(sink, [Stage(changed)])).rollouts
+    assert rollout.status is Status.ERROR
+    assert rollout.error.type == "PolicyError"
+    assert re.search(named, rollout.error.message)
+    assert "strict=false" in rollout.error.message
+
+
+async def test_a_message_more_or_of_another_role_is_named():
+    """Roles are compared before texts, and the first message that only one of both has is shown."""
+
+    class Prompted(Talk):
+        def __init__(self, *messages):
+            super().__init__(1)
+            self.messages = messages
+
+        async def initial_observation(self):
+            return Observation(self.messages)
+
+    system, user = Message("system", "Be brief."), Message("user", "go")
+    sink = await played(counting(), [Stage(lambda number: Prompted(system, user))])
+    errors = []
+    for messages in ([user], [system], [system, user, Message("user", "and stop")]):
+        [rollout] = (await replayed(sink, [Stage(lambda number, messages=messages: Prompted(*messages))])).rollouts
+        errors.append(rollout.error.message)
+    assert "message 0 (user) differs in role: from character 0 on, 'system' was recorded" in errors[0]
+    assert "2 messages were recorded, and 1 are sent now" in errors[1]
+    assert "only now there is one of the user that begins 'and stop'" in errors[2]
+
+
+async def test_strict_can_be_turned_off():
+    """Without strictness the recorded answers are given whatever is asked, those of other roles in their order."""
+
+    def answer(request):
+        return f"{request.role} {request.messages[-1].content}"
+
+    sink = await played(Scripted(answer), [Stage(lambda number: Talk(2, asks=1))])
+    [before] = sink.rollouts
+    changed = Stage(lambda number: Talk(2, word="other", asks=1, about="What is"))
+    loose = await replayed(sink, [changed], strict=False)
+    [rollout] = loose.rollouts
+    assert rollout.status is Status.OK
+    said = [step.trace.policy_response for step in before.steps]
+    assert [step.trace.policy_response for step in rollout.steps] == said
+    assert [call.reply for call in rollout.calls] == [call.reply for call in before.calls]
+    assert rollout.steps[0].trace.prompt[0].content == "other"
+
+
+async def test_a_missing_rollout_is_named():
+    """What was never played cannot be replayed, and the error says which it is."""
+    sink = await played(counting(), [Stage(lambda number: Talk())])
+    again = await replayed(sink, [Stage(lambda number: Talk(), task="another")])
+    [rollout] = again.rollouts
+    assert "replay has no rollout of env 'stage', task 'another'" in rollout.error.message
+    assert "index 0" in rollout.error.message
+
+
+async def test_failures_and_retries_are_replayed(tmp_path):
+    """A recorded failure fails with the same words and raw reply; the next attempt is answered from its own record."""
+
+    def fail(request):
+        if request.identity.attempt == 0 and request.step == 1:
+            error = PolicyError("the server went away")
+            error.raw = "<html>"
+            return error
+        return f"turn {request.step}, attempt {request.identity.attempt}"
+
+    strategy = Retry(1)
+    sink = await played(Scripted(fail), [Stage(lambda number: Talk())], strategy=strategy)
+    again = await replayed(sink, [Stage(lambda number: Talk())], strategy=strategy)
+    failed, finished = again.rollouts
+    assert (failed.attempt, failed.status, failed.pending_raw) == (0, Status.ERROR, "<html>")
+    assert "PolicyError: the server went away" in failed.error.message
+    assert (finished.attempt, finished.status) == (1, Status.OK)
+    assert finished.steps[2].trace.policy_response.content == "turn 2, attempt 1"
+
+
+async def test_an_overflow_is_replayed_as_one():
+    """A prompt that did not fit the recorded policy does not fit its replay."""
+    policy = Scripted(["fine", ContextOverflowError("too long")])
+    sink = await played(policy, [Stage(lambda number: Talk())])
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk())])).rollouts
+    assert rollout.stop_reason == "context_overflow"
+    assert rollout.reward == sink.rollouts[0].reward
+
+
+async def test_the_same_question_asked_again_gets_the_next_answer():
+    """Calls with equal prompts are answered in the order of the record, a failed one with its failure."""
+    answers = iter(["one", PolicyError("lost"), "three"])
+
+    def answer(request):
+        if request.role == "policy":
+            return "it"
+        said = next(answers)
+        return said if isinstance(said, Exception) else f"{said}!"
+
+    sink = await played(Scripted(answer), [Stage(lambda number: Talk(1, asks=3))])
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk(1, asks=3))])).rollouts
+    first, second, third = rollout.steps[0].extra["heard"]
+    assert (first, third) == ("one!", "three!")
+    assert "PolicyError: lost" in second
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk(1, asks=4))])).rollouts
+    assert "3 × this was asked in the record, and now once more" in rollout.steps[0].extra["heard"][3]
+
+
+async def test_the_policy_can_be_asked_beside_its_turns():
+    """A call in the policy's own role is told from its turns by the prompt."""
+    numbers = iter(range(100))
+    policy = Scripted(lambda request: f"number {next(numbers)}")
+    sink = await played(policy, [Stage(lambda number: Talk(2, asks=2, role="policy"))])
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk(2, asks=2, role="policy"))])).rollouts
+    assert [step.extra for step in rollout.steps] == [step.extra for step in sink.rollouts[0].steps]
+    assert rollout.steps[1].extra == {"heard": ["number 4", "number 5"]}
+
+
+async def test_calls_that_go_on_with_a_conversation_are_found():
+    """A call of which only what is new was recorded is found by its whole prompt."""
+
+    class Chatting(Talk):
+        async def step(self, completion):
+            history = []
+            for number in range(3):
+                history.append(Message("user", f"question {number}"))
+                answer = await ask("answerer", history)
+                history.append(answer.message)
+            return StepResult(1.0, True, extra={"heard": [message.content for message in history]})
+
+    chatty = Scripted(lambda request: f"{len(request.messages)} messages")
+    sink = await played(chatty, [Stage(lambda number: Chatting())])
+    [before] = sink.rollouts
+    assert [call.continues for call in before.calls] == [None, 0, 1]
+    [rollout] = (await replayed(sink, [Stage(lambda number: Chatting())])).rollouts
+    assert rollout.steps[0].extra == before.steps[0].extra
+    assert rollout.calls[2].reply == before.calls[2].reply
+
+
+async def test_text_that_cannot_be_written_is_no_difference():
+    """A lone surrogate is recorded as something else, and is still the same question."""
+    sink = await played(counting(), [Stage(lambda number: Talk(word="go \ud800"))])
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk(word="go \ud800"))])).rollouts
+    assert rollout.status is Status.OK
+
+
+async def test_the_later_session_counts():
+    """Where a restart played the same again, its answers are given, whatever the order of the records."""
+    old = await played(Scripted(["old"]), [Stage(lambda number: Talk(1))])
+    new = await played(Scripted(["new"]), [Stage(lambda number: Talk(1))])
+    sessions = [replace(rollout, session=f"s{n}") for n, rollout in enumerate([*old.rollouts, *new.rollouts])]
+    for records in (sessions, sessions[::-1]):
+        sink = await played(ReplayPolicy(Kept(records)), [Stage(lambda number: Talk(1))])
+        assert sink.rollouts[0].steps[0].trace.policy_response.content == "new"
+
+
+def test_a_run_without_text_is_refused(tmp_path):
+    """Of a run recorded as numbers there is nothing to say; of a share of it, the error names the rollout."""
+    play("arithmetic", "scripted:noisy", out=tmp_path / "numbers", trace="numbers")
+    with pytest.raises(InputError, match="recorded as numbers: record with --trace full"):
+        replayed_policy(tmp_path / "numbers")
+    play("arithmetic", "scripted:noisy", out=tmp_path / "some", groups=8, trace=Recording(share=0.5))
+    replayed = replayed_policy(tmp_path / "some")
+    summary = play("arithmetic", replayed, out=tmp_path / "again", groups=8)
+    withheld = [rollout for rollout in RunReader(tmp_path / "again").rollouts() if rollout.status is Status.ERROR]
+    assert summary.statuses.keys() == {"ok", "error"}
+    assert all("was recorded as numbers" in rollout.error.message for rollout in withheld)
+
+
+def test_a_run_without_rollouts_is_refused(tmp_path):
+    """There must be something to replay."""
+    create_run(tmp_path / "empty").close()
+    with pytest.raises(InputError, match="got one that has none"):
+        replayed_policy(tmp_path / "empty")
+
+
+def test_a_run_is_replayed_by_its_name(tmp_path):
+    """`replay:RUN` names the policy, wherever one can be named, and `strict=false` goes with it."""
+    play("arithmetic", "scripted:noisy", out=tmp_path / "first", groups=2)
+    summary = play("arithmetic", f"replay:{tmp_path / 'first'}", out=tmp_path / "again", groups=2)
+    assert summary.statuses == {"ok": 8}
+    assert recount(tmp_path / "again") == recount(tmp_path / "first")
+    other = play("arithmetic", f"replay:{tmp_path / 'first'}", out=tmp_path / "other", groups=2, seed=1)
+    assert other.statuses == {"error": 8}
+    play("guess_number", "scripted:noisy", out=tmp_path / "games")
+    for suffix, statuses in (("", {"error": 4}), (",strict=false", {"ok": 4})):
+        out = tmp_path / f"games{suffix}"
+        changed = play(
+            "guess_number", f"replay:{tmp_path / 'games'}{suffix}", out=out.with_suffix(".again"), args={"max_turns": 9}
+        )
+        assert changed.statuses == statuses
+
+
+def test_a_replay_can_be_played_twice_and_closed(tmp_path):
+    """One replaying policy serves several event loops, also after it was closed."""
+    play("preference", "scripted:noisy", out=tmp_path / "first")
+    policy = replayed_policy(tmp_path / "first")
+    for name in ("second", "third"):
+        play("preference", policy, out=tmp_path / name)
+        asyncio.run(policy.close())
+        assert recount(tmp_path / name) == recount(tmp_path / "first")
+        assert rewards(tmp_path / name) == rewards(tmp_path / "first")
+
+
+async def test_a_seat_that_is_played_in_a_role_is_replayed():
+    """A seat that is the opponent's has turns, not calls, and each seat is answered from its own."""
+
+    class Game(Stage):
+        def role_of(self, seat):
+            return "opponent" if seat else "policy"
+
+    def game():
+        return Game(lambda number: [Talk(2), Talk(2)], seats=2)
+
+    sink = await played(Scripted(lambda request: f"{request.role} {request.step}"), [game()])
+    again = await replayed(sink, [game()])
+    said = {rollout.seat: [step.trace.policy_response.content for step in rollout.steps] for rollout in again.rollouts}
+    assert said == {0: ["policy 0", "policy 1"], 1: ["opponent 0", "opponent 1"]}
