@@ -44,6 +44,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/trace_cost.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/endpoint.py
 	$(BIN)/python benchmarks/store_scale.py
 
 clean:

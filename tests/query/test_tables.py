@@ -328,7 +328,8 @@ def test_calls_have_their_rows(path, opened):
         asked = (Message("user", "is 4 right?"),)
         failure = Failure(Layer.GRADER, "ValueError", "no", "trace")
         reply = Message("assistant", "yes")
-        draft.calls.append(Call("grader", "judge", asked, reply, 0, 12, "yes ", None, Usage(5, 1), 0.5))
+        call = Call("grader", "judge", asked, reply, 0, 12, "yes ", None, Usage(5, 1), 0.5, termination=Termination.EOS)
+        draft.calls.append(call)
         draft.calls.append(Call("opponent", "other", asked, error=failure))
         writer.write_rollout(draft.finish(outcome()))
     run = opened(path)
@@ -337,7 +338,7 @@ def test_calls_have_their_rows(path, opened):
     assert first == {
         "rollout": "rollout", "run": writer.run, "split": "train", "iteration": 3, "env": "arithmetic", "group": "1",
         "score": None, "position": 0, "continues": None, "about": None, "step": 0, "role": "grader",
-        "policy": "judge", "policy_version": "12", "reply": "yes", "raw": "yes ",
+        "policy": "judge", "policy_version": "12", "reply": "yes", "termination": "eos", "raw": "yes ",
         "prompt_tokens": 5, "completion_tokens": 1, "seconds": 0.5, "error_layer": None, "error_type": None,
         "error_message": None,
     }  # fmt: skip

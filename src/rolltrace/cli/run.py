@@ -24,7 +24,8 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     "policies",
     multiple=True,
     metavar="[ROLE=]SPEC",
-    help="Who answers: scripted:NAME[,KEY=VALUE…], or package.module:name of your own. Repeatable: ROLE=SPEC says who "
+    help="Who answers: local (the embedded model), local:FILE.gguf, openai:MODEL@BASE_URL, scripted:NAME, replay:RUN, "
+    "human, or package.module:name of your own, each with [,KEY=VALUE…]. Repeatable: ROLE=SPEC says who "
     "plays another role of the environment (grader, answerer, opponent) or a seat of a game (seat1).  "
     "[default: scripted:noisy; the other roles are played by the same]",
 )
@@ -95,7 +96,8 @@ def run(
     place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
         # An env that prints must not print into the data.
-        with progress(groups * iterations) as on_group, contextlib.redirect_stdout(sys.stderr):
+        typed = any(spec.partition(",")[0] == "human" for spec in (policy, *roles.values()))
+        with progress(groups * iterations, plain=typed) as on_group, contextlib.redirect_stdout(sys.stderr):
             summary = play(
                 env, policy, out=place, roles=roles, args=_parse_arguments(args), groups=groups, group_size=group_size,
                 iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,

@@ -197,6 +197,7 @@ class Asker:
             raw=None if completion.raw == message.content else completion.raw,
             usage=completion.usage,
             seconds=took,
+            termination=completion.termination,
         )
         answered = self._answered.setdefault((role, len(prompt), message.content), [])
         insort(answered, (place, (*prompt, message)), key=itemgetter(0))

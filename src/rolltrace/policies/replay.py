@@ -163,7 +163,7 @@ def _completion_of_call(call: Call) -> Completion:
         raise _failure(f"In the record the {call.role} {what}", call.raw, too_long=too_long)
     return Completion(
         message=call.reply,
-        termination=completion_of(call.reply).termination,
+        termination=call.termination or completion_of(call.reply).termination,
         raw=call.raw,
         policy_version=call.policy_version,
         usage=call.usage,

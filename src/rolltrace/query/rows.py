@@ -156,6 +156,7 @@ class _Call(msgspec.Struct, kw_only=True):
     seconds: Real = None
     continues: Integer = None
     about: str | None = None
+    termination: str | None = None
 
 
 class _CallsLine(msgspec.Struct, kw_only=True):
@@ -316,7 +317,7 @@ def _call_rows(about: dict[str, Any], calls: Sequence[_Call], facts: Facts) -> I
             **about, "position": position, "continues": call.continues,
             "step": call.step, "role": call.role, "about": call.about, "policy": call.policy,
             "policy_version": _text(call.policy_version), "prompt": call.prompt,
-            "reply": call.reply and call.reply.content, "raw": call.raw,
+            "reply": call.reply and call.reply.content, "termination": call.termination, "raw": call.raw,
             "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,
             "seconds": call.seconds,
             "error_layer": error and error.layer, "error_type": error and error.type,

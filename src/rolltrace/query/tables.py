@@ -35,8 +35,8 @@ _CALLS = {
     "rollout": "VARCHAR", "score": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT",
     "env": "VARCHAR", "group": "VARCHAR", "position": "BIGINT", "continues": "BIGINT", "step": "BIGINT",
     "role": "VARCHAR", "about": "VARCHAR", "policy": "VARCHAR", "policy_version": "VARCHAR", "prompt": "JSON",
-    "reply": "VARCHAR", "raw": "VARCHAR", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT",
-    "seconds": "DOUBLE", **_FAILURE,
+    "reply": "VARCHAR", "termination": "VARCHAR", "raw": "VARCHAR", "prompt_tokens": "BIGINT",
+    "completion_tokens": "BIGINT", "seconds": "DOUBLE", **_FAILURE,
 }  # fmt: skip
 """Calls are made for a rollout or for a score, and kept apart because they are read from different folders."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -236,7 +237,7 @@ class GroupPlay:
         if self._notes:
             data["notes"] = self._notes
         if rewards:
-            self._score("group_grade", sum(rewards) / len(rewards), group=self.key, data=data)
+            self._score("group_grade", math.fsum(rewards) / len(rewards), group=self.key, data=data)
             return
         failures = (member.grade_failure for member in self._played.values() if member.grade_failure is not None)
         nobody = Failure(Layer.GRADER, "GraderError", "no member of the group was graded")

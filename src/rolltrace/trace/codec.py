@@ -214,7 +214,7 @@ def _wire_field(name: str, value: Any) -> Any:
     return value
 
 
-_LEFT_OUT = frozenset({"continues", "about"})
+_LEFT_OUT = frozenset({"continues", "about", "termination"})
 """What a call does not mention where there is none."""
 
 

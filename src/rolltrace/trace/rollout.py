@@ -149,6 +149,8 @@ class Call(msgspec.Struct, frozen=True):
     """The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated."""
     about: str | None = None
     """What was asked about, in a word: a criterion, a seat, the ids of two rollouts that are compared."""
+    termination: Termination | None = None
+    """How the reply ended."""
 
 
 class RolloutTrace(msgspec.Struct, frozen=True):

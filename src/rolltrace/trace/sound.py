@@ -204,6 +204,7 @@ def sound_call(call: Call, path: str, notes: list[Note]) -> Call:
         seconds=sound_float(call.seconds, f"{path}.seconds", notes),
         continues=sound_integer(call.continues, f"{path}.continues", notes),
         about=sound_text(call.about, f"{path}.about", notes),
+        termination=sound_termination(call.termination, f"{path}.termination", notes),
     )
 
 

@@ -14,10 +14,10 @@ _MOST_LINES = 100
 
 
 @contextlib.contextmanager
-def progress(total: int) -> Iterator[Callable[[GroupResult], None]]:
-    """A function to call with each group that has finished, of so many."""
+def progress(total: int, *, plain: bool = False) -> Iterator[Callable[[GroupResult], None]]:
+    """A function to call with each group that has finished, of so many; plain lines leave the line that is typed in."""
     console = errors()
-    if not console.is_terminal:
+    if plain or not console.is_terminal:
         yield PlainProgress(total, lambda line: _print_if_heard(console, line)).advance
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("groups"), TextColumn("{task.description}", markup=False))
