@@ -14,6 +14,7 @@ import pytest
 from rolltrace.envs.registry import list_envs
 from rolltrace.jobs.demo import demo_envs
 from rolltrace.store.reader import RunReader
+from rolltrace.trace.message import Sampling
 from rolltrace.trace.outcome import Status
 
 
@@ -283,3 +284,28 @@ def test_policies_of_roles_that_make_no_sense(tmp_path, rolltrace, policies, mes
     assert ran.exit_code == 2
     assert message in ran.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_sampling_is_asked_for_and_recorded(rolltrace, tmp_path):
+    """What the policy is asked to sample with is in the record, as numbers."""
+    words = ["--sampling", "temperature=0.5", "--sampling", "max_tokens=8", "--sampling", 'stop=["\\n"]']
+    assert rolltrace("run", "arithmetic", "--group-size", 1, *words, "--out", "here").exit_code == 0
+    [rollout] = RunReader(tmp_path / "here").rollouts()
+    assert rollout.sampling == (Sampling(temperature=0.5, max_tokens=8, stop=("\n",)),)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("temprature=1", "no argument of sampling 'temprature'. Did you mean 'temperature'?"),
+        ("max_tokens=0", "Expected max_tokens of 1 or more"),
+        ("temperature=nan", "Expected temperature of 0 or more"),
+        ("max_tokens", "Expected KEY=VALUE"),
+    ],
+)
+def test_sampling_that_makes_no_sense(rolltrace, tmp_path, setting, message):
+    """Nothing is played, and the error says what was expected."""
+    shown = rolltrace("run", "arithmetic", "--sampling", setting, "--out", "here")
+    assert shown.exit_code == 2
+    assert message in shown.stderr
+    assert not (tmp_path / "here").exists()

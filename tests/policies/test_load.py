@@ -5,6 +5,7 @@ from rolltrace.policies.base import Policy
 from rolltrace.policies.faults import KINDS, Faulty
 from rolltrace.policies.load import load_policy
 from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.scripted import Scripted
 
 OWN = """
 from rolltrace.policies.scripted import Scripted
@@ -67,13 +68,12 @@ def test_a_policy_of_ones_own(own):
         ("scripted:noise", "There is no scripted policy 'noise'. Did you mean 'noisy'?"),
         ("scripted", "There is no scripted policy ''."),
         ("noisy", "There is no policy 'noisy'. Did you mean 'scripted:noisy'?"),
-        ("human", "Policies are given as scripted:NAME[,KEY=VALUE…] or package.module:name"),
-        (
-            "openai:model@http://localhost",
-            "There is no policy 'openai:model@http://localhost' in this version. Policies are",
-        ),
-        ("local", "Policies are given as scripted:NAME"),
-        ("nothing", "Policies are given as scripted:NAME"),
+        ("openai:model", "Expected a policy as openai:MODEL@BASE_URL"),
+        ("openai:model@http://localhost,retires=3", "no argument of openai 'retires'. Did you mean 'retries'?"),
+        ("human:somebody,nmae=x", "no argument of human 'nmae'"),
+        ("replay:somewhere", "A recorded run is opened by rolltrace.play and `rolltrace run`"),
+        ('openai:m@http://h,extra={"a": 1, "b": 2},b', "for argument 'extra' of openai, got"),
+        ("nothing", "Policies are given as local[:FILE.gguf], openai:MODEL@BASE_URL, scripted:NAME"),
         ("scripted:noisy,corect=1", "no argument of scripted:noisy 'corect'. Did you mean 'correct'?"),
         ("scripted:noisy,correct=often", "Expected `float` for argument 'correct' of scripted:noisy, got 'often'."),
         ("scripted:noisy,correct", "Expected KEY=VALUE after the comma"),
@@ -94,6 +94,32 @@ def test_what_is_no_policy_is_told_with_what_would_be(own, spec, message):
     with pytest.raises(InputError) as caught:
         load_policy(spec)
     assert message in str(caught.value)
+
+
+def test_kinds_are_made_of_what_follows_their_colon():
+    """`openai:` takes a model and an address, `human` a name; further kinds may be handed in."""
+    endpoint = load_policy("openai:qwen/3:8b@http://127.0.0.1:8000/v1,version=7,max_in_flight=3")
+    assert (endpoint.model, endpoint.version) == ("qwen/3:8b", "7")
+    assert load_policy("human").name == "human"
+    made = load_policy("echo:some:thing,loud=true", {"echo": lambda what, loud: Scripted([what], name=f"{loud}")})
+    assert (made.replies, made.name) == (("some:thing",), "true")
+
+
+@pytest.mark.parametrize(
+    ("spec", "target", "args"),
+    [
+        ("a:b", "a:b", {}),
+        ("a:b,c=1,d=x=y", "a:b", {"c": "1", "d": "x=y"}),
+        ('a:b,c={"d": 1, "e=": [2, 3]},f=g,h', "a:b", {"c": '{"d": 1, "e=": [2, 3]}', "f": "g,h"}),
+        ("a:b,c,d/e,f=1", "a:b,c,d/e", {"f": "1"}),
+    ],
+)
+def test_arguments_begin_where_a_comma_and_a_name_do(spec, target, args):
+    """A comma in a path or a value is a part of it."""
+    seen = {}
+    kind, _, name = target.partition(":")
+    load_policy(spec, {kind: lambda what, **given: seen.update(what=what, given=given) or Scripted(["x"])})
+    assert seen == {"what": name, "given": args}
 
 
 def test_an_unknown_policy_is_an_unknown_name():

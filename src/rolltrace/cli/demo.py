@@ -36,14 +36,17 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
         if policy != "local" or place.exists():
             raise
         raise InputError(f"{error} Or play with the scripted policy: rolltrace demo --policy scripted:noisy") from error
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted. What was in flight is recorded as cancelled in {place}.", err=True)
+        raise SystemExit(1) from None
     show_demo(output(), played)
     with open_run(place) as run:
-        _tell_next(run)
+        _tell_next(run, policy)
     if not played.succeeded:
         raise SystemExit(1)
 
 
-def _tell_next(run: "Run") -> None:
+def _tell_next(run: "Run", policy: str) -> None:
     """Name the longest rollout and the worst one, as the two that tell most."""
     from rolltrace.cli.hints import command
     from rolltrace.cli.show import rewards_of
@@ -61,7 +64,7 @@ def _tell_next(run: "Run") -> None:
     sql = "select role, about, policy, reply from calls"
     click.echo(f"  {command('query', str(run.path), sql)}   # what graders and answerers said", err=True)
     click.echo(f"  {command('show', str(run.path), '--json')} | head -1   # a record, as it is on disk", err=True)
-    click.echo(f"  {command('run', 'arithmetic', '--groups', '8')}   # play more", err=True)
+    click.echo(f"  {command('run', 'arithmetic', '--policy', policy, '--groups', '8')}   # play more", err=True)
 
 
 def _sortable(reward: float | None) -> float:

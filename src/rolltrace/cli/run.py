@@ -61,6 +61,12 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     default=None,
     help="Record token ids and log-probabilities too.  [default: $ROLLTRACE_TRACE_TOKENS, else no]",
 )
+@click.option(
+    "--sampling",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="How the policy samples: temperature, top_p, top_k, min_p, max_tokens, stop (a JSON list); repeatable.",
+)
 @click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument of the environment; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 def run(
@@ -75,6 +81,7 @@ def run(
     level: str | None,
     share: float | None,
     tokens: bool | None,
+    sampling: tuple[str, ...],
     args: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -86,7 +93,7 @@ def run(
     could not be recorded. What was played until then is in the run.
     """
     from rolltrace.cli.screen.progress import progress
-    from rolltrace.jobs.play import play
+    from rolltrace.jobs.play import as_sampling, play
     from rolltrace.store.create import fresh_path
     from rolltrace.store.recording import Level, Recording
 
@@ -99,7 +106,8 @@ def run(
         typed = any(spec.partition(",")[0] == "human" for spec in (policy, *roles.values()))
         with progress(groups * iterations, plain=typed) as on_group, contextlib.redirect_stdout(sys.stderr):
             summary = play(
-                env, policy, out=place, roles=roles, args=_parse_arguments(args), groups=groups, group_size=group_size,
+                env, policy, out=place, roles=roles, args=_parse_arguments(args, "--arg"),
+                sampling=as_sampling(_parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
                 iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
                 trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
             )  # fmt: skip
@@ -122,14 +130,14 @@ def _parse_policies(specs: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     return roles.pop(POLICY, DEFAULT_POLICY), roles
 
 
-def _parse_arguments(pairs: tuple[str, ...]) -> dict[str, str]:
+def _parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     arguments: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise click.BadParameter(f"Expected KEY=VALUE, got {pair!r}.", param_hint="--arg")
+            raise click.BadParameter(f"Expected KEY=VALUE, got {pair!r}.", param_hint=option)
         if name in arguments:
-            raise click.BadParameter(f"Expected each argument once, got {name!r} twice.", param_hint="--arg")
+            raise click.BadParameter(f"Expected each argument once, got {name!r} twice.", param_hint=option)
         arguments[name] = value
     return arguments
 

@@ -96,9 +96,11 @@ async def _play_all(out: str | Path, spec: str, seed: int, on_group: OnGroup | N
     config = {"demo": True, "envs": names, "policy": spec, "roles": dict.fromkeys(roles, GRADER), "seed": seed}
     try:
         with create_run(out, config) as writer:
-            return [
+            summaries = [
                 await record(tasks, policy, one_line if tasks.env in _ONE_LINE else plan, writer, on_group, roles)
                 for tasks in envs
             ]
     finally:
         await close_policy(policy)
+    # Only when the writer is closed is it known whether all of it is on the disk.
+    return [msgspec.structs.replace(summary, ledger=writer.ledger) for summary in summaries]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from rolltrace.arguments import call_with_arguments
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, walk
@@ -158,6 +160,16 @@ async def play_async(
         with create_run(out, config, trace=trace) as writer, rarer_collections():
             summary = await record(tasks, player, planned, writer, on_group, others)
     return msgspec.structs.replace(summary, ledger=writer.ledger)
+
+
+def as_sampling(settings: Mapping[str, Any]) -> Sampling:
+    """Settings, perhaps as text from a command line, as they are recorded."""
+    sampling: Sampling = call_with_arguments(Sampling, settings, "sampling")
+    for name, least in (("temperature", 0), ("top_p", 0), ("min_p", 0), ("top_k", 0), ("max_tokens", 1)):
+        value = getattr(sampling, name)
+        if value is not None and not least <= value < math.inf:
+            raise InputError(f"Expected {name} of {least} or more in sampling, got {value}.")
+    return sampling
 
 
 def open_policy(policy: str | Policy) -> Policy:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ FORMS = (
     "local[:FILE.gguf], openai:MODEL@BASE_URL, scripted:NAME, replay:RUN, human or package.module:name, "
     "each with [,KEY=VALUE…]"
 )
+_ARGUMENT = re.compile(r",([A-Za-z_][A-Za-z0-9_]*)=")
 _MEMBERS = ("name", "version", "context_length", "complete", "count_tokens")
 
 
@@ -39,9 +41,8 @@ def load_policy(spec: str, more: Mapping[str, Maker] | None = None) -> Policy:
     `package.module:name` of a policy, of a policy's class, or of a function that returns one; arguments follow as
     `,KEY=VALUE`. `more` are makers of further kinds.
     """
-    target, *pairs = spec.split(",")
+    target, args = _split(spec)
     kind, colon, name = target.partition(":")
-    args = _arguments(pairs, spec)
     if kind == "scripted":
         if name not in SCRIPTED:
             raise UnknownNameError.among("scripted policy", name, SCRIPTED)
@@ -52,6 +53,8 @@ def load_policy(spec: str, more: Mapping[str, Maker] | None = None) -> Policy:
         given = (name,) if colon else ()
         made: Policy = call_with_arguments(functools.partial(maker, *given), args, kind)
         return made
+    if kind == "replay":
+        raise InputError("A recorded run is opened by rolltrace.play and `rolltrace run`, or by jobs.play.open_policy.")
     if not colon:
         known = [*KINDS, *(more or {}), *(f"scripted:{known}" for known in SCRIPTED)]
         raise UnknownNameError(f"{UnknownNameError.among('policy', target, known)} Policies are given as {FORMS}.")
@@ -64,16 +67,24 @@ async def close_policy(policy: Policy) -> None:
         await closing
 
 
-def _arguments(pairs: list[str], spec: str) -> dict[str, str]:
+def _split(spec: str) -> tuple[str, dict[str, str]]:
+    """What comes before the arguments, and those: each begins with a comma and a name, outside of any brackets."""
+    places = [place for place in _ARGUMENT.finditer(spec) if not _is_inside(spec[: place.start()])]
+    starts = [*(place.start() for place in places), len(spec)]
     args: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise InputError(f"Expected KEY=VALUE after the comma in policy {spec!r}, got {pair!r}.")
-        if key in args:
-            raise InputError(f"Expected each argument once in policy {spec!r}, got {key!r} twice.")
-        args[key] = value
-    return args
+    for place, end in zip(places, starts[1:], strict=True):
+        if place[1] in args:
+            raise InputError(f"Expected each argument once in policy {spec!r}, got {place[1]!r} twice.")
+        args[place[1]] = spec[place.end() : end]
+    target = spec[: starts[0]]
+    if "," in target and target.partition(":")[0] in (*KINDS, "scripted") and "/" not in target:
+        raise InputError(f"Expected KEY=VALUE after the comma in policy {spec!r}, got {target.partition(',')[2]!r}.")
+    return target, args
+
+
+def _is_inside(text: str) -> bool:
+    """Whether a text ends inside brackets."""
+    return text.count("{") + text.count("[") > text.count("}") + text.count("]")
 
 
 def _made(found: Any, args: dict[str, str], what: str) -> Any:

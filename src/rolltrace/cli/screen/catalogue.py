@@ -22,9 +22,10 @@ def show_envs(console: Console, envs: Sequence[EnvInfo]) -> None:
 
 
 def _description(env: EnvInfo) -> Text:
-    if env.error is not None:
-        return Text(f"cannot be used: {visible_line(env.error)}", "red")
     description = Text(visible_line(env.summary))
+    if env.error is not None:
+        gap = "\n" if env.summary else ""
+        return description.append(f"{gap}cannot be used: {visible_line(env.error)}", "red")
     if env.arguments:
         description.append("\n--arg " + "  ".join(map(_argument, env.arguments)), "dim")
     return description

@@ -1,0 +1,27 @@
+"""The page about the policies names every kind, and every argument of each."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rolltrace.arguments import list_arguments
+from rolltrace.imports import import_object
+from rolltrace.policies.load import KINDS, SCRIPTED
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+
+
+def test_every_kind_has_its_row():
+    """One that is added is told."""
+    rows = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
+    for kind in (*KINDS, "replay", *(f"scripted:{name}" for name in SCRIPTED)):
+        assert any(f"`{kind}" in row for row in rows), kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_argument_is_told(kind):
+    """What can be set is on the page."""
+    first, *others = list_arguments(import_object(KINDS[kind], "policy"))
+    for argument in others:
+        assert re.search(rf"`[^`]*\b{argument.name}\b[^`]*`", PAGE), (kind, argument.name)
