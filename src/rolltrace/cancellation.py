@@ -17,4 +17,11 @@ def is_failure(error: BaseException) -> bool:
     """Whether an exception is a failure of the code that raised it, and not the end of the task or of the process."""
     if isinstance(error, asyncio.CancelledError):
         return not is_being_cancelled()
-    return isinstance(error, Exception | SystemExit | BaseExceptionGroup)
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(_ends_all) is None
+    return isinstance(error, Exception | SystemExit)
+
+
+def _ends_all(error: BaseException) -> bool:
+    """Whether one of a group's exceptions is the end of more than the task that raised it."""
+    return not isinstance(error, Exception | SystemExit | BaseExceptionGroup | asyncio.CancelledError)

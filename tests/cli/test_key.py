@@ -16,6 +16,8 @@ from rolltrace.store.reader import RunReader
 
 KEY = "sk-planted/Ab3+9=do-not-tell"
 VARIABLE = "OPENAI_API_KEY"
+PLAYED = 12
+"""Each way of the server is met, as each rollout asks at least once."""
 
 
 class Indiscreet:
@@ -24,16 +26,16 @@ class Indiscreet:
     def __init__(self):
         self.keys = []
         self.asked = 0
+        self.ways = (
+            self.says, self.calls, self.refuses, self.fails, self.is_unauthorized, self.redirects, self.is_garbled,
+            self.breaks_off, self.escapes, self.thinks, self.is_too_long, self.is_empty,
+        )  # fmt: skip
 
     async def answer(self, request):
         self.keys.append(request.headers.get("Authorization"))
         told = json.dumps(dict(request.headers)) + f" Authorization: {request.headers.get('Authorization')}"
         self.asked += 1
-        ways = (
-            self.says, self.calls, self.refuses, self.fails, self.is_unauthorized, self.redirects, self.is_garbled,
-            self.breaks_off, self.escapes, self.thinks, self.is_too_long, self.is_empty,
-        )  # fmt: skip
-        return await ways[self.asked % len(ways)](request, told)
+        return await self.ways[self.asked % len(self.ways)](request, told)
 
     async def says(self, request, told):
         return web.json_response(chat(told), headers={"X-Echo": KEY})
@@ -103,16 +105,16 @@ def test_no_key_is_written_or_shown(tmp_path, rolltrace, env):
     indiscreet = Indiscreet()
     with serving(indiscreet.answer) as url:
         policy = f"openai:m@{url},retries=0,dialect=vllm"
-        words = ["--groups", "3", "--group-size", "8", "--trace-tokens", "--out", "run"]
+        words = ["--groups", "1", "--group-size", str(PLAYED), "--trace-tokens", "--out", "run"]
         ran = subprocess.run(
             [sys.executable, "-m", "rolltrace", "run", env, "--policy", policy, *words],
             cwd=tmp_path, env=os.environ | {VARIABLE: KEY}, capture_output=True, check=False,
         )  # fmt: skip
     assert ran.returncode in (0, 1), ran.stderr.decode()
-    assert indiscreet.asked >= 24
+    assert indiscreet.asked >= len(indiscreet.ways)
     assert set(indiscreet.keys) == {f"Bearer {KEY}"}
     rollouts = list(RunReader(tmp_path / "run").rollouts())
-    assert len(rollouts) == 24
+    assert len(rollouts) == PLAYED
     shown = [ran.stdout, ran.stderr, *look_at_everything(rolltrace, {rollout.group for rollout in rollouts})]
     assert b"[key]" in b"".join(shown)  # what stands for the key is there, so it was searched for in the right places
     written = list(everything_in(tmp_path))
@@ -138,3 +140,15 @@ def look_at_everything(rolltrace, groups):
 def printed(result):
     assert result.exit_code in (0, 1), result.output
     return result.output.encode()
+
+
+@pytest.mark.parametrize("role", ["policy", "grader"])
+def test_a_key_in_the_place_of_its_variable(tmp_path, rolltrace, caplog, role):
+    """A key that is given where its variable's name belongs is refused before anything is written, and not repeated."""
+    policy = f"{role}=openai:m@http://127.0.0.1:9,key_variable={KEY}"
+    refused = rolltrace("run", "rubric", "--policy", policy, "--out", "run")
+    assert refused.exit_code == 2, refused.output
+    assert not list(tmp_path.rglob("*"))
+    told = (refused.output + caplog.text).encode()
+    assert b"the name of an environment variable" in told
+    assert not any(spelling in told for spelling in spellings(KEY))

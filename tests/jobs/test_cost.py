@@ -1,27 +1,44 @@
 """What recording costs is measured on the very rollouts that were recorded."""
 
 import msgspec
+import pytest
 
 from rolltrace.jobs.cost import _record, recording_seconds
-from rolltrace.jobs.demo import play_demo
+from rolltrace.jobs.play import play
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 
 
-def test_what_is_timed_is_the_whole_record(tmp_path):
+@pytest.mark.parametrize("env", ["calculator", "rubric"])
+def test_what_is_timed_is_the_whole_record(tmp_path, env):
     """The rollouts that are recorded once more come out as they were, so that nothing is left out of the measure."""
-    play_demo(tmp_path / "first", policy="scripted:noisy")
-    with open_run(tmp_path / "first") as run:
-        first = {rollout.id: rollout for rollout in run.rollouts(limit=None)}
+    play(env, "scripted:noisy", out=tmp_path / "first", groups=2)
+    first = read(tmp_path / "first")
     with create_run(tmp_path / "again") as writer:
         for rollout in first.values():
             _record(writer, rollout)
-    with open_run(tmp_path / "again") as run:
-        again = {rollout.id: rollout for rollout in run.rollouts(limit=None)}
-    plain = {"tokens": None}
-    for name, rollout in first.items():
-        expected = msgspec.structs.replace(
-            rollout, steps=tuple(msgspec.structs.replace(step, **plain) for step in rollout.steps)
+    without_tokens = {
+        name: msgspec.structs.replace(
+            rollout, steps=tuple(msgspec.structs.replace(step, tokens=None) for step in rollout.steps)
         )
-        assert again[name] == expected
+        for name, rollout in first.items()
+    }
+    assert read(tmp_path / "again") == without_tokens
     assert recording_seconds(first.values()) > 0
+
+
+def test_the_envs_that_are_timed_have_all_that_is_recorded(tmp_path):
+    """Between them, the rollouts above have several turns, tools, calls of a grader and a grade."""
+    played = []
+    for env in ("calculator", "rubric"):
+        play(env, "scripted:noisy", out=tmp_path / env, groups=2)
+        played.extend(read(tmp_path / env).values())
+    assert any(len(rollout.steps) > 1 for rollout in played)
+    for field in ("tools", "calls", "grade"):
+        assert any(getattr(rollout, field) for rollout in played)
+
+
+def read(path):
+    """The rollouts of a run by their id."""
+    with open_run(path) as run:
+        return {rollout.id: rollout for rollout in run.rollouts(limit=None)}

@@ -13,9 +13,9 @@ from contextlib import aclosing
 import pytest
 
 from rolltrace.envs.base import Env, Observation, StepResult
-from rolltrace.jobs.play import play
+from rolltrace.jobs.play import play, play_async
 from rolltrace.policies.base import Request
-from rolltrace.policies.desk import Desk
+from rolltrace.policies.desk import Desk, PersonLeft
 from rolltrace.policies.human import HELP, Human, human
 from rolltrace.policies.load import load_policy
 from rolltrace.rollout.runner import Runner
@@ -169,17 +169,49 @@ async def test_the_role_is_named():
 @pytest.mark.parametrize("typed", ["/quit\n", "half an answer\n/quit\n\n", "", "\n\n"])
 def test_leaving_stops_everything(typed):
     """`/quit`, and an input that ends before there is an answer, are the person's Ctrl-C."""
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(PersonLeft):
         asyncio.run(answer(typed))
 
 
+async def test_who_has_left_is_not_asked_again(typist):
+    """Whatever waits or is asked later hears at once that nobody is there, until the policy was closed."""
+    person = Human(source=typist.source, output=typist.shown)
+    asked = [asyncio.create_task(person.complete(asking(Message("user", f"question {n}")))) for n in range(50)]
+    await typist.sees("question 0")
+    typist.type("/quit\n")
+    assert {type(error) for error in await asyncio.gather(*asked, return_exceptions=True)} == {PersonLeft}
+    with pytest.raises(PersonLeft):
+        await person.complete(asking())
+    assert "question 1" not in typist.shown.getvalue()
+    await person.close()
+    typist.type("back\n\n")
+    assert (await person.complete(asking())).message.content == "back"
+    await person.close()
+
+
+def through_the_door(coroutine):
+    """As `rolltrace.play` does it."""
+    return asyncio.run(coroutine)
+
+
+def in_ones_own_loop(coroutine):
+    """As in a notebook, or a program with a loop of its own: nobody cancels what is left in it."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        assert not asyncio.all_tasks(loop)
+        loop.close()
+
+
 @pytest.mark.parametrize("group_size", [1, 4])
-def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size):
+@pytest.mark.parametrize("run", [through_the_door, in_ones_own_loop])
+def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size, run):
     """All that is in flight when the person leaves is in the record as cancelled, and the ledger adds up."""
     source = io.StringIO("50\n\n/quit\n")
     person = Human(source=source, output=io.StringIO())
-    with pytest.raises(KeyboardInterrupt):
-        play("twenty_questions", person, out=tmp_path / "run", group_size=group_size, groups=3)
+    with pytest.raises(PersonLeft):
+        run(play_async("twenty_questions", person, out=tmp_path / "run", group_size=group_size, groups=3))
     reader = RunReader(tmp_path / "run")
     rollouts = list(reader.rollouts())
     assert {rollout.status for rollout in rollouts} == {Status.CANCELLED}
@@ -189,6 +221,39 @@ def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size):
     assert ledger.complete
     assert ledger.recorded == len(rollouts)
     assert all(rollout.pending_prompt is not None or rollout.steps for rollout in rollouts)
+
+
+@pytest.mark.parametrize("env", ["rubric", "preference"])
+def test_a_grader_who_leaves_ends_the_run(tmp_path, env):
+    """Also who is asked many things at once, for a rollout or a group, ends the run; from outside, as Ctrl-C does."""
+    person = Human(source=io.StringIO("/quit\n"), output=io.StringIO())
+    with pytest.raises(KeyboardInterrupt, match="the person who plays has left"):
+        play(env, "scripted:noisy", roles={"grader": person}, out=tmp_path / "run", groups=50, concurrency=4)
+    reader = RunReader(tmp_path / "run")
+    assert len(list(reader.rollouts())) < 50 * 4
+    [ledger] = reader.ledgers().values()
+    assert ledger.complete
+
+
+async def test_a_group_that_nobody_will_grade_says_so():
+    """Who was played to an end before the person left has a score that says why there is no reward."""
+
+    class Graded(Stage):
+        async def grade_group(self, rollouts):
+            raise AssertionError("nobody is there to be graded")
+
+    class Brief(Rooms):
+        async def step(self, completion):
+            return StepResult(1.0, True)
+
+    person = Human(source=io.StringIO("Here.\n\n/quit\n"), output=io.StringIO())
+    sink = MemorySink()
+    async with aclosing(Runner(person, sink=sink).play([Graded(lambda number: Brief(), episodes=2)])) as groups:
+        with pytest.raises(PersonLeft):
+            await anext(groups)
+    assert sorted(rollout.status for rollout in sink.rollouts) == ["cancelled", "ok"]
+    [score] = sink.scores
+    assert (score.name, score.value, score.error.type) == ("reward", None, "PersonLeft")
 
 
 async def test_a_question_can_be_called_off(typist):
@@ -272,9 +337,9 @@ def test_a_person_plays_in_several_event_loops():
 
 def test_all_who_play_at_the_terminal_share_it():
     """Two roles that are played by a person at standard input are the same person."""
-    one, other = human(), load_policy("human,name=Ada")
-    assert one._desk is other._desk
-    assert (one.name, other.name) == ("human", "Ada")
+    one, other, third = human(), load_policy("human,name=Ada"), load_policy("human:Joe")
+    assert one._desk is other._desk is third._desk
+    assert (one.name, other.name, third.name) == ("human", "Ada", "Joe")
 
 
 class Rooms(Env):

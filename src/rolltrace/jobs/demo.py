@@ -12,6 +12,7 @@ from rolltrace.check.report import Report
 from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
 from rolltrace.jobs.cost import recording_seconds
 from rolltrace.jobs.play import OnGroup, Plan, Summary, open_policy, record
+from rolltrace.policies.human import leaving_interrupts
 from rolltrace.policies.load import close_policy
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits import Limits
@@ -71,7 +72,8 @@ def demo_envs() -> list[str]:
 def play_demo(out: str | Path, *, policy: str = POLICY, seed: int = 0, on_group: OnGroup | None = None) -> Demo:
     """One group of four for each environment, in a new run at `out`, which is then audited."""
     started = time.perf_counter()
-    summaries = asyncio.run(_play_all(out, policy, seed, on_group))
+    with leaving_interrupts():
+        summaries = asyncio.run(_play_all(out, policy, seed, on_group))
     seconds = time.perf_counter() - started
     with open_run(out) as run:
         cost = recording_seconds(run.rollouts(limit=None))

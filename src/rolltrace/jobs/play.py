@@ -19,6 +19,7 @@ from rolltrace.errors import InputError
 from rolltrace.jobs.collector import rarer_collections
 from rolltrace.jobs.replay import replayed_policy
 from rolltrace.policies.base import Policy
+from rolltrace.policies.human import leaving_interrupts
 from rolltrace.policies.load import close_policy, load_policy
 from rolltrace.rollout.group import GroupResult
 from rolltrace.rollout.limits import Limits
@@ -122,7 +123,9 @@ def play(
     **plan: Unpack[PlanFields],
 ) -> Summary:
     """Play and record, and return when all is done. Inside an event loop, await `play_async`."""
-    return asyncio.run(play_async(env, policy, out=out, roles=roles, args=args, trace=trace, on_group=on_group, **plan))
+    playing = play_async(env, policy, out=out, roles=roles, args=args, trace=trace, on_group=on_group, **plan)
+    with leaving_interrupts():
+        return asyncio.run(playing)
 
 
 async def play_async(

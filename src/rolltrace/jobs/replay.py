@@ -3,13 +3,15 @@
 from pathlib import Path
 
 from rolltrace.errors import InputError
-from rolltrace.policies.recorded import is_withheld
 from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.store.reader import RunReader
+from rolltrace.trace.rewrite import is_withheld
 
 
-def replayed_policy(path: str | Path, *, strict: bool = True) -> ReplayPolicy:
+def replayed_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPolicy:
     """The policy that `replay:RUN` names; a run without a rollout, or without text, is refused."""
+    if not str(path):
+        raise InputError("Expected a recorded run to replay, got none: give replay:RUN, such as replay:runs/first.")
     reader = RunReader(path)
     first = next(reader.rollouts(), None)
     if first is None:

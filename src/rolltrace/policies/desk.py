@@ -23,6 +23,17 @@ class CalledOff(Exception):  # noqa: N818 - nothing went wrong
     """Nobody waits for the answer any more."""
 
 
+class PersonLeft(BaseException):
+    """Nobody is at the desk any more: a person's Ctrl-C, which every event loop takes to whoever started the play.
+
+    No failure of a rollout, so nothing that catches errors keeps it; no `KeyboardInterrupt`, which would leave the loop
+    at once, before what was played is recorded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the person who plays has left")
+
+
 class Desk:
     """One person's input and output. Questions are put one after the other, from any task and any event loop.
 
@@ -44,6 +55,8 @@ class Desk:
         self._change = threading.Condition()
         self._is_served = False
         """Whether a thread is there that puts what waits; it ends when nothing does."""
+        self.departures = 0
+        """How often the person has left."""
         self._last: str | None = None
         self._last_answer = 0.0
 
@@ -52,10 +65,15 @@ class Desk:
         """Where questions are shown."""
         return sys.stderr if self._output is None else self._output
 
-    async def put(self, whose: str, hold: Callable[[ReadLine], Answer]) -> Answer:
-        """Let `hold` talk with the person, once it is its turn: it is given what reads a line, None at the end."""
+    async def put(self, whose: str, hold: Callable[[ReadLine], Answer], departures: int | None = None) -> Answer:
+        """Let `hold` talk with the person, once it is its turn: it is given what reads a line, None at the end.
+
+        Whoever knows of so many `departures` only has nobody to talk with after another.
+        """
         question = _Question(whose, hold)
         with self._change:
+            if departures is not None and self.departures > departures:
+                raise PersonLeft
             self._waiting.append(question)
             self._change.notify()
             if not self._is_served:
@@ -71,6 +89,15 @@ class Desk:
                     self._lines.wake()
             raise
         return answer
+
+    def leave(self) -> None:
+        """Say that the person has left, to all who wait and to all who ask later and know the person from before."""
+        with self._change:
+            self.departures += 1
+            waiting, self._waiting = self._waiting, []
+        for question in waiting:
+            if question.answer.set_running_or_notify_cancel():
+                question.answer.set_exception(PersonLeft())
 
     def close(self) -> None:
         """Give back what it waits with; a desk that is used again takes it again."""

@@ -1,12 +1,13 @@
 """A person who plays at the terminal: sees what a model would be sent, and leaves the same record."""
 
+import contextlib
 import functools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.desk import CalledOff, Desk, ReadLine
+from rolltrace.policies.desk import CalledOff, Desk, PersonLeft, ReadLine
 from rolltrace.policies.roles import POLICY
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.outcome import Termination
@@ -38,15 +39,15 @@ class Human:
         self.name = name
         self._is_elsewhere = source is not None or output is not None
         self._desk = Desk(source, output) if self._is_elsewhere else _terminal()
+        self._departures = self._desk.departures
         self._seen: dict[_Seen, tuple[Message, ...]] = {}
 
     async def complete(self, request: Request) -> Completion:
-        """What the person says; one who leaves stops everything, as Ctrl-C does."""
+        """What the person says; one who leaves stops everything, as Ctrl-C does, and is not asked again."""
         whose = ("" if request.identity is None else request.identity.id, request.role)
         seen = self._seen.pop(whose, ())
-        completion = await self._desk.put(whose[0], functools.partial(self._talk, request, seen))
-        if completion is None:
-            raise KeyboardInterrupt("the person who plays has left")
+        talk = functools.partial(self._talk, request, seen)
+        completion = await self._desk.put(whose[0], talk, self._departures)
         if len(self._seen) >= _REMEMBERED:
             del self._seen[next(iter(self._seen))]
         self._seen[whose] = (*request.messages, completion.message)
@@ -57,19 +58,24 @@ class Human:
         return None
 
     async def close(self) -> None:
-        """Leave a desk of one's own; the terminal stays for others."""
+        """Leave a desk of one's own; the terminal stays for others. A person who has left can be asked again then."""
+        self._departures = self._desk.departures
         if self._is_elsewhere:
             self._desk.close()
 
-    def _talk(self, request: Request, seen: Sequence[Message], read_line: ReadLine) -> Completion | None:
-        """Show the question and read the answer; None where the person left. Runs in the desk's thread."""
+    def _talk(self, request: Request, seen: Sequence[Message], read_line: ReadLine) -> Completion:
+        """Show the question and read the answer. Runs in the desk's thread."""
         screen = _Screen(self._desk.output)
         screen.show(request, seen)
         try:
-            return _read_answer(request, read_line, screen)
+            completion = _read_answer(request, read_line, screen)
         except CalledOff:
             screen.say("(This is no longer asked.)")
-            return None  # nobody hears it
+            raise  # nobody hears it
+        if completion is None:
+            self._desk.leave()
+            raise PersonLeft
+        return completion
 
 
 @functools.cache
@@ -79,8 +85,21 @@ def _terminal() -> Desk:
 
 
 def human(name: str = "human") -> Human:
-    """The person at the terminal."""
-    return Human(name=name)
+    """The person at the terminal; `human:NAME` says what the record calls them."""
+    return Human(name=name or "human")
+
+
+@contextlib.contextmanager
+def leaving_interrupts() -> Iterator[None]:
+    """Let a person who leaves end this block as Ctrl-C does; it is for around an event loop, not for inside one."""
+    try:
+        yield
+    except PersonLeft as left:
+        raise KeyboardInterrupt(str(left)) from left
+    except BaseExceptionGroup as group:  # of tasks that asked at once
+        if group.subgroup(PersonLeft) is None:
+            raise
+        raise KeyboardInterrupt(str(PersonLeft())) from group
 
 
 def _read_answer(request: Request, read_line: ReadLine, screen: "_Screen") -> Completion | None:

@@ -74,12 +74,17 @@ def _split(spec: str) -> tuple[str, dict[str, str]]:
     args: dict[str, str] = {}
     for place, end in zip(places, starts[1:], strict=True):
         if place[1] in args:
-            raise InputError(f"Expected each argument once in policy {spec!r}, got {place[1]!r} twice.")
+            raise InputError(f"Expected each argument once in policy {_brief(spec)}, got {place[1]!r} twice.")
         args[place[1]] = spec[place.end() : end]
     target = spec[: starts[0]]
     if "," in target and target.partition(":")[0] in (*KINDS, "scripted") and "/" not in target:
-        raise InputError(f"Expected KEY=VALUE after the comma in policy {spec!r}, got {target.partition(',')[2]!r}.")
+        raise InputError(f"Expected KEY=VALUE after the comma in policy {_brief(spec)}, got something else.")
     return target, args
+
+
+def _brief(spec: str) -> str:
+    """A specification without its arguments: one of them may be a key that was given in the wrong place."""
+    return repr(spec.partition(",")[0])
 
 
 def _is_inside(text: str) -> bool:

@@ -3,20 +3,20 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from rolltrace.errors import PolicyError
+from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.endpoint.key import hold_key
+from rolltrace.policies.endpoint.key import HeldKey
 from rolltrace.policies.endpoint.policy import EndpointPolicy
+from rolltrace.policies.endpoint.request import checked_extra
 from rolltrace.policies.endpoint.tokens import Dialect
 from rolltrace.policies.llama.server import LocalServer
 from rolltrace.policies.llama.servers import server_of
-from rolltrace.policies.llama.settings import CONTEXT_LENGTH, SLOTS, ServerSettings, server_settings
+from rolltrace.policies.llama.settings import AT_ONCE, CONTEXT_LENGTH, SLOTS, ServerSettings, server_settings
 from rolltrace.policies.llama.template import SMOLLM2
 from rolltrace.policies.llama.weights import NAME, check_engine, checked_weights, default_weights
 
-_MAX_IN_FLIGHT = 64
 _TIMEOUT = 3600.0
 """Seconds for one answer, which includes its wait for a slot."""
 _RETRIES = 1
@@ -28,6 +28,9 @@ class LocalPolicy:
 
     What it draws depends on the request's seed alone as long as a slot works by itself: numbers of a batch of several
     answers, and of a prompt that is partly remembered, may differ in their last digits, and then a word.
+
+    `close()`, or the end of `async with policy:`, gives back the connections of the event loop; the policy may be used
+    again, and the server stays until the process ends.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class LocalPolicy:
         self._version = version
         self.context_length: int | None = settings.context_length
         self._settings = settings
-        self._extra = dict(extra or {})
+        self._extra = checked_extra(extra)
         self._server: LocalServer | None = None
         self._endpoint: EndpointPolicy | None = None
 
@@ -71,7 +74,8 @@ class LocalPolicy:
         """Ask the server; it is started if it is not there."""
         server = await self._ready_server()
         try:
-            return await (await self._asking(server)).complete(request)
+            async with server.places.here():
+                return await (await self._asking(server)).complete(request)
         except PolicyError as error:
             if error.raw is not None or (end := await asyncio.to_thread(server.end)) is None:
                 raise
@@ -81,6 +85,12 @@ class LocalPolicy:
         """Close the connections of this event loop; the server stays, for others and for later."""
         if self._endpoint is not None:
             await self._endpoint.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     async def _ready_server(self) -> LocalServer:
         try:
@@ -97,10 +107,10 @@ class LocalPolicy:
             server.address,
             name=self.name,
             version=self._version,
-            max_in_flight=_MAX_IN_FLIGHT,
+            max_in_flight=AT_ONCE,
             timeout=_TIMEOUT,
             retries=_RETRIES,
-            key_variable=hold_key(server.key),
+            key=HeldKey(server.key),
             dialect=Dialect.LLAMA_CPP,
             extra=self._extra,
         )
@@ -124,6 +134,8 @@ def local_policy(
     It works on `slots` answers at once, each with a context of `context_length` tokens, in so many `threads`.
     `extra` are further fields of each request: with a `grammar` even a small model answers in a form.
     """
+    if path is not None and not path.strip():
+        raise InputError("Expected a GGUF file after `local:`, got nothing: say local:FILE.gguf, or local alone.")
     check_engine()
     weights = checked_weights(default_weights() if path is None else Path(path))
     settings = server_settings(

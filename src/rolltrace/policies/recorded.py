@@ -1,7 +1,6 @@
 """What was recorded, found by what is asked: a rollout by its identity, a group's calls by role and prompt."""
 
 import hashlib
-import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
@@ -11,9 +10,8 @@ from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Call, Header, Identity, Rollout
 from rolltrace.trace.score import Score
 
-_WITHHELD = re.compile(r"withheld:\d+:[0-9a-f]{16}")
 _KEPT = 256
-"""So many rollouts that were read last are kept: those that are being played need not be read at every turn."""
+"""So many rollouts that were asked for last are kept: those that are being played need not be read at every turn."""
 
 Key = tuple[str, int, str, str, str, int, int]
 
@@ -93,11 +91,11 @@ class Finder:
             self._records.close()
 
     def _load(self, rollout: str) -> Rollout:
-        if rollout not in self._read:
-            if len(self._read) >= _KEPT:
-                del self._read[next(iter(self._read))]
-            self._read[rollout] = self._records.get(rollout)
-        return self._read[rollout]
+        found = self._read.pop(rollout, None) or self._records.get(rollout)
+        if len(self._read) >= _KEPT:
+            del self._read[next(iter(self._read))]
+        self._read[rollout] = found
+        return found
 
     def _index(self) -> dict[Key, tuple[str, str]]:
         ids: dict[Key, tuple[str, str]] = {}
@@ -134,9 +132,3 @@ def whole_prompts(calls: Sequence[Call]) -> list[tuple[Message, ...]]:
             before = (*prompts[call.continues], *(() if reply is None else (reply,)))
         prompts.append((*before, *call.prompt))
     return prompts
-
-
-def is_withheld(rollout: Rollout) -> bool:
-    """Whether it was recorded as numbers: of every text only length and hash are there."""
-    texts = [message.content for message in rollout.messages if message.content]
-    return bool(texts) and all(_WITHHELD.fullmatch(text) for text in texts)

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from rolltrace.errors import ContextOverflowError, PolicyError
 from rolltrace.policies.base import Completion, Request, completion_of
-from rolltrace.policies.recorded import Finder, Records, digest_of, is_withheld, whole_prompts
+from rolltrace.policies.recorded import Finder, Records, digest_of, whole_prompts
 from rolltrace.policies.roles import POLICY
 from rolltrace.trace.convert import clean_message
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.outcome import Layer, StopReason
+from rolltrace.trace.rewrite import is_withheld
 from rolltrace.trace.rollout import Call, Rollout, Step, Tokens
 
 _SHOWN = 40

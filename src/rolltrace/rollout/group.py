@@ -94,7 +94,9 @@ class GroupPlay:
         try:
             if isinstance(self._strategy, FailFast):
                 await self._until_failure(tasks)
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            for failed in await asyncio.gather(*tasks, return_exceptions=True):
+                if failed is not None and not isinstance(failed, asyncio.CancelledError):
+                    raise failed
         except BaseException as error:
             for task in tasks:
                 task.cancel()
@@ -102,9 +104,6 @@ class GroupPlay:
             if self.builder.grades_groups:  # no grade will come for those who wait for one
                 self._score_failure(self._played_to_an_end(), failure_of(Layer.GRADER, error))
             raise
-        for failed in ended:
-            if failed is not None and not isinstance(failed, asyncio.CancelledError):
-                raise failed
 
     async def _play_episode(self, number: int) -> None:
         episode = Episode(self.builder, self.key, number, self._settings, self._take_in)

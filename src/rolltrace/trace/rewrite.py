@@ -1,6 +1,7 @@
 """The same rollout with other text: withheld, or as a user's function leaves it. Numbers, names and places stay."""
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ Redact = Callable[[Any], Any]
 """Takes a message or a free-form map and returns what may be kept of it."""
 
 _HASH_DIGITS = 16
+_WITHHELD = re.compile(rf"withheld:\d+:[0-9a-f]{{{_HASH_DIGITS}}}")
 _PART_TYPES = {"image", "audio", "video", "file", "thinking", "refusal", "text"}
 _MEDIA_TYPES = {
     f"{kind}/{name}"
@@ -137,6 +139,12 @@ def withheld(text: str) -> str:
     """What stands for a text that is not kept: its length in characters, and the start of its SHA-256."""
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     return f"withheld:{len(text)}:{digest[:_HASH_DIGITS]}" if text else ""
+
+
+def is_withheld(rollout: Rollout) -> bool:
+    """Whether it was recorded as numbers: of every text only length and hash are there."""
+    texts = [message.content for message in rollout.messages if message.content]
+    return bool(texts) and all(_WITHHELD.fullmatch(text) for text in texts)
 
 
 def _kind(value: object) -> str:

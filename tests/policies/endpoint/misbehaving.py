@@ -15,7 +15,7 @@ Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """Does what each behaviour says, in turn, and the last one ever after; keeps all that it was sent.
 
-    Other paths than chat completions are answered with the JSON that `others` has for them, or 404.
+    Other paths than chat completions are answered with what `others` has for them, as JSON or a response, or 404.
     """
 
     def __init__(self, *behaviours: Behaviour, others: dict[str, Any] | None = None) -> None:
@@ -55,7 +55,8 @@ class Server:
             answer = self.others.get(request.path)
             if answer is None:
                 return web.json_response({"error": {"message": "no such path"}}, status=404)
-            return web.json_response(answer(body) if callable(answer) else answer)
+            found = answer(body) if callable(answer) else answer
+            return found if isinstance(found, web.StreamResponse) else web.json_response(found)
         self.sent.append(body)
         self.reached.set()
         self.headers.append(dict(request.headers))

@@ -12,7 +12,7 @@ from policies.endpoint.misbehaving import Server, drips, echoes_headers, replies
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Request
-from rolltrace.policies.endpoint.key import without_key
+from rolltrace.policies.endpoint.key import HeldKey, without_key
 from rolltrace.policies.endpoint.policy import EndpointPolicy, from_spec
 from rolltrace.trace.message import Message
 from stage import Stage, play
@@ -114,6 +114,37 @@ async def test_a_key_that_is_none(monkeypatch):
     with pytest.raises(PolicyError, match="OPENAI_API_KEY") as raised:
         await policy.complete(Request(messages=(Message("user", "Hi."),)))
     assert "Injected" not in str(raised.value)
+
+
+@pytest.mark.parametrize("slip", ["sk-hunter22", "hunter22/x", "", "2hunter22", "hunter22\n", "my hunter22"])
+def test_a_key_in_the_place_of_its_variable(slip):
+    """What is no name may be the key itself: it is refused, and not repeated."""
+    with pytest.raises(InputError, match="the name of an environment variable") as raised:
+        from_spec("parrot@http://127.0.0.1:9", key_variable=slip)
+    assert "hunter22" not in str(raised.value)
+
+
+async def test_a_key_that_is_held():
+    """It goes before one of the environment, is shown nowhere, and stays in its process; no variable is named."""
+    async with Server(says(), replies("no", 401)) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=0, key=HeldKey(KEY))
+        await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        with pytest.raises(PolicyError, match=r"status 401: no$"):
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert KEY not in repr(policy) + repr(vars(policy))
+    with pytest.raises(TypeError, match="held key"):
+        pickle.dumps(policy)
+
+
+async def test_a_refused_key_names_its_variable():
+    """Whoever is refused reads what to set."""
+    async with Server(replies("no", 401)) as server:
+        policy = EndpointPolicy("parrot", server.url, key_variable="PARROT_KEY")
+        with pytest.raises(PolicyError, match="To do: set the key in the environment variable PARROT_KEY"):
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
 
 
 def test_a_word_in_the_place_of_a_key_is_no_secret():

@@ -46,7 +46,10 @@ def test_arguments_come_as_text():
     assert (policy.name, policy.version, policy.context_length) == ("mine", "12", 512)
 
 
-@pytest.mark.parametrize("wrong", [{"max_in_flight": 0}, {"timeout": 0.0}, {"retries": -1}, {"dialect": "klingon"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_in_flight": 0}, {"timeout": 0.0}, {"retries": -1}, {"dialect": "klingon"}, {"extra": {"temperature": 0.0}}],
+)
 def test_wrong_arguments_are_refused(wrong):
     """Settings that cannot work are found before the first request."""
     with pytest.raises(InputError, match="Expected"):
@@ -128,3 +131,11 @@ async def test_connections_are_kept_and_closed():
         await policy.close()
     assert len(set(ports[:3])) == 1
     assert len(set(ports)) == 2
+
+
+async def test_the_end_of_a_block_closes():
+    """`async with` gives back the connections."""
+    async with Server(says()) as server, EndpointPolicy("m", server.url) as policy:
+        await policy.complete(HELLO)
+        assert policy._client._doors
+    assert not policy._client._doors

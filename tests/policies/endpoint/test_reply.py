@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from policies.endpoint.misbehaving import call, completion
 from rolltrace.errors import PolicyError
+from rolltrace.policies.endpoint.key import EnvironmentKey
 from rolltrace.policies.endpoint.reply import read_completion, read_reply
 from rolltrace.trace.message import ToolCall
 
 
 def read(reply):
     body = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-    return read_completion(read_reply(body, where="m at h", key_variable="KEY"), place=3, version=7)
+    return read_completion(read_reply(body, where="m at h", key=EnvironmentKey("KEY")), place=3, version=7)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +86,16 @@ def test_an_old_function_call():
     ("usage", "counts"),
     [
         ({"prompt_tokens": 7, "completion_tokens": 3}, (7, 3)),
-        ({"prompt_tokens": 7}, (7, 0)),
+        ({"prompt_tokens": 7}, None),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, (0, 0)),
+        ({"completion_tokens": 3, "prompt_tokens": True}, None),
         ({"prompt_tokens": "7", "completion_tokens": None}, None),
         ("many", None),
         (None, None),
     ],
 )
 def test_usage(usage, counts):
-    """Counts that are none are left out."""
+    """Where one of the counts is unknown there is no usage: a 0 would be a claim."""
     found = read({**completion(), "usage": usage}).usage
     assert (found and (found.prompt_tokens, found.completion_tokens)) == counts
 

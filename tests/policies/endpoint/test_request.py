@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.errors import PolicyError
+from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Request
-from rolltrace.policies.endpoint.request import chat_messages, request_body
+from rolltrace.policies.endpoint.request import chat_messages, checked_extra, request_body
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import join_surrogates
@@ -39,9 +39,34 @@ def test_extra_fields_add_replace_and_take_away():
     """What a particular server needs otherwise can be said."""
     request = Request(messages=(), sampling=Sampling(max_tokens=8, temperature=1.0), seed=3)
     sent = body_of(
-        request, max_tokens_field="max_completion_tokens", extra={"seed": None, "temperature": 0.0, "think": {"on": 1}}
+        request, max_tokens_field="max_completion_tokens", extra={"seed": None, "tools": [], "think": {"on": 1}}
     )
-    assert sent == {"model": "m", "messages": [], "max_completion_tokens": 8, "temperature": 0.0, "think": {"on": 1}}
+    assert sent == {
+        "model": "m", "messages": [], "max_completion_tokens": 8, "temperature": 1.0, "tools": [], "think": {"on": 1},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "max_tokens",
+        "max_completion_tokens",
+        "n_predict",
+        "stop",
+        "seed",
+        "own",
+    ],
+)
+def test_extra_fields_are_no_sampling(name):
+    """A record says what was sampled with, so that is said in one place only; to take a field away is allowed."""
+    with pytest.raises(InputError, match=rf"no sampling in `extra`, got {name}: .*--sampling"):
+        checked_extra({name: 0, "think": 1}, "own")
+    assert checked_extra({name: None, "think": 1}, "own") == {name: None, "think": 1}
+    assert checked_extra(None) == {}
 
 
 def test_tools_are_sent_with_their_schemas():

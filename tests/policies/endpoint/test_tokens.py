@@ -1,7 +1,6 @@
 """Token ids and log-probabilities are recorded where they add up, and nowhere else."""
 
 import pytest
-from aiohttp import web
 
 from policies.endpoint.misbehaving import Server, call, completion, replies
 from rolltrace.policies.base import Request
@@ -147,20 +146,3 @@ async def test_tokens_are_asked_for_only_where_they_are_wanted():
     assert set(server.sent[0]) == {"model", "messages"}
     _, _, server = await ask(completion("Hello"), VLLM, dialect="openai")
     assert (set(server.sent[0]), server.asked) == ({"model", "messages"}, [])
-
-
-async def test_a_server_that_could_not_say_who_it_is_is_asked_again():
-    """A failure that passes does not cost the tokens of all answers to come."""
-    models = iter([None, LLAMA["/v1/models"]])
-
-    def list_models(body):
-        if (answer := next(models)) is None:
-            raise web.HTTPServiceUnavailable
-        return answer
-
-    found, policy, server = await ask(
-        llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/v1/models": list_models}, times=3
-    )
-    assert found.tokens is not None
-    assert sum(policy.without_tokens.values()) == 1
-    assert [path for path, _ in server.asked].count("/v1/models") == 2

@@ -11,7 +11,7 @@ from yarl import URL
 
 from rolltrace.errors import PolicyError
 from rolltrace.policies.endpoint.failure import failure_of_status
-from rolltrace.policies.endpoint.key import read_key, without_key
+from rolltrace.policies.endpoint.key import Key, without_key
 from rolltrace.policies.endpoint.retry import Patience, Sleep, TransientError, seconds_of, with_retries
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -42,14 +42,14 @@ class Client:
         self,
         *,
         where: str,
-        key_variable: str,
+        key: Key,
         max_in_flight: int,
         timeout: float,
         patience: Patience,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._where = where
-        self._key_variable = key_variable
+        self._key = key
         self._max_in_flight = max_in_flight
         self._timeout = timeout
         self._patience = patience
@@ -64,6 +64,17 @@ class Client:
         """
         return await with_retries(lambda: self._attempt(url, body, read, stamp), self._patience, self._sleep)
 
+    def hasty(self, *, timeout: float, patience: Patience) -> "Client":
+        """A client to the same server, with connections of its own, that waits and asks again no more than so."""
+        return Client(
+            where=self._where,
+            key=self._key,
+            max_in_flight=1,
+            timeout=min(timeout, self._timeout),
+            patience=msgspec.structs.replace(patience, retries=min(patience.retries, self._patience.retries)),
+            sleep=self._sleep,
+        )
+
     async def close(self) -> None:
         """Close the connections of this event loop, and forget those of loops that are no more."""
         for loop in list(self._doors):
@@ -73,7 +84,7 @@ class Client:
     async def _attempt(
         self, url: str, body: bytes | None, read: Callable[[Reply[S]], Any], stamp: Callable[[], S]
     ) -> Any:
-        key = read_key(self._key_variable)
+        key = self._key.read()
         door = self._doors.get(asyncio.get_running_loop()) or await self._open()
         async with door.places:
             given = stamp()
@@ -86,9 +97,7 @@ class Client:
         reply = without_key(b"".join(received), key)
         if 200 <= status < 300:
             return read(Reply(reply, given))
-        failure = failure_of_status(
-            status, reply, where=self._where, key_variable=self._key_variable, location=headers.get("Location")
-        )
+        failure = failure_of_status(status, reply, where=self._where, key=self._key, location=headers.get("Location"))
         if isinstance(failure, TransientError):
             failure.wait = seconds_of(headers.get("Retry-After"))
         raise failure

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from rolltrace.errors import ContextOverflowError, PolicyError
+from rolltrace.policies.endpoint.key import Key
 from rolltrace.policies.endpoint.retry import TransientError
 
 _OVERFLOW_CODES = frozenset(
@@ -28,27 +29,20 @@ _OVERFLOW_STATUS = frozenset({400, 413, 422, 500})
 """Not 429: there, too many tokens are too many a minute."""
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _LONGEST_MESSAGE = 500
-_HINTS = {
-    401: "set the key in the environment variable {variable}",
-    403: "set the key in the environment variable {variable}",
-    404: "see whether the base URL and the model's name are right",
-}
+_KEY_STATUS = frozenset({401, 403})
+_NOT_FOUND = 404
 
 
-def failure_of_status(
-    status: int, body: bytes, *, where: str, key_variable: str, location: str | None = None
-) -> PolicyError:
+def failure_of_status(status: int, body: bytes, *, where: str, key: Key, location: str | None = None) -> PolicyError:
     """The error for a reply whose status is not a success, or that says in its body that it is none."""
     raw = body.decode("utf-8", "replace")
     kind, message = _said(body, raw)
-    error = _error(status, kind, message, where, key_variable, location)
+    error = _error(status, kind, message, where, key, location)
     error.raw = raw
     return error
 
 
-def _error(
-    status: int, kind: frozenset[str], message: str, where: str, key_variable: str, location: str | None
-) -> PolicyError:
+def _error(status: int, kind: frozenset[str], message: str, where: str, key: Key, location: str | None) -> PolicyError:
     text = f"Expected an answer from {where}, got status {status}"
     if message:
         text += f": {message}"
@@ -58,8 +52,14 @@ def _error(
         return TransientError(text)
     if 300 <= status < 400:
         return PolicyError(f"{text}, a redirect{_elsewhere(location)}: it is not followed; give the final address.")
-    hint = _HINTS.get(status)
-    return PolicyError(f"{text}. To do: {hint.format(variable=key_variable)}." if hint else text)
+    advice = _advice(status, key)
+    return PolicyError(f"{text}. To do: {advice}." if advice else text)
+
+
+def _advice(status: int, key: Key) -> str | None:
+    if status in _KEY_STATUS:
+        return key.advice
+    return "see whether the base URL and the model's name are right" if status == _NOT_FOUND else None
 
 
 def _elsewhere(location: str | None) -> str:

@@ -1,36 +1,63 @@
 """The key of an endpoint: read from the environment when it is sent, and taken out of whatever comes back."""
 
 import os
+import re
+from typing import NoReturn
 
 import msgspec
 
-from rolltrace.errors import PolicyError
+from rolltrace.errors import InputError, PolicyError
 
 _SHORTEST = 8
 """Shorter ones stand in for a key where a server asks for none, such as `EMPTY`; they may be words of an answer."""
 _STAND_IN = b"[key]"
-_HELD: dict[str, str] = {}
-"""Keys of servers that this process has started itself; they are in no environment, which tools would inherit."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def hold_key(key: str) -> str:
-    """A name by which `read_key` knows this key, which no environment variable has."""
-    for name, held in _HELD.items():
-        if held == key:
-            return name
-    name = f"key {len(_HELD)} of this process"
-    _HELD[name] = key
-    return name
+class Key:
+    """Knows the key of a server, and what to do where the server refuses it."""
+
+    advice: str | None = None
+
+    def read(self) -> str | None:
+        """The key, if there is one."""
+        raise NotImplementedError
 
 
-def read_key(variable: str) -> str | None:
-    """The key, if the environment has one."""
-    key = _HELD.get(variable) or os.environ.get(variable, "").strip()
-    if not key:
-        return None
-    if not key.isascii() or not key.isprintable():
-        raise PolicyError(f"Expected the key in {variable} to be plain characters on one line: set it again.")
-    return key
+class EnvironmentKey(Key):
+    """A key in an environment variable, read each time that it is sent."""
+
+    def __init__(self, variable: str) -> None:
+        if not _NAME.fullmatch(variable):  # it may be a key, so it is not repeated
+            raise InputError(
+                "Expected key_variable to be the name of an environment variable, made of letters, digits and `_`, "
+                "got something else: put the key into such a variable, and give its name here."
+            )
+        self._variable = variable
+        self.advice = f"set the key in the environment variable {variable}"
+
+    def read(self) -> str | None:
+        """The key, if the environment has one."""
+        key = os.environ.get(self._variable, "").strip()
+        if not key:
+            return None
+        if not key.isascii() or not key.isprintable():
+            raise PolicyError(f"Expected the key in {self._variable} to be plain characters on one line: set it again.")
+        return key
+
+
+class HeldKey(Key):
+    """The key of a server that this process has started itself; it is in no environment, which tools would inherit."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def read(self) -> str | None:
+        """The key."""
+        return self._key
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Expected a held key to stay in its process: it cannot be pickled.")
 
 
 def without_key(body: bytes, key: str | None) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -13,10 +13,12 @@ from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Completion, Request
 from rolltrace.policies.endpoint.address import checked_base_url, root_of, split_address
 from rolltrace.policies.endpoint.client import Client, Reply
+from rolltrace.policies.endpoint.key import EnvironmentKey, Key
+from rolltrace.policies.endpoint.probe import Probe
 from rolltrace.policies.endpoint.reply import ChatReply, read_completion, read_reply
-from rolltrace.policies.endpoint.request import request_body
+from rolltrace.policies.endpoint.request import checked_extra, request_body
 from rolltrace.policies.endpoint.retry import Patience, Sleep, TransientError
-from rolltrace.policies.endpoint.tokens import EXTRA, Dialect, NoTokensError, dialect_of, read_tokens
+from rolltrace.policies.endpoint.tokens import EXTRA, Dialect, NoTokensError, read_tokens
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_IN_FLIGHT = 512
@@ -29,7 +31,8 @@ class EndpointPolicy:
 
     Its `version` may be set while it is used: each completion has the one that was set when its request was sent.
     Tool calls that no server would take back, because the model broke them, are mended when they are sent again; the
-    record has them as the model wrote them.
+    record has them as the model wrote them. `close()`, or the end of `async with policy:`, gives back the connections
+    of the event loop; the policy may be used again.
     """
 
     def __init__(
@@ -48,12 +51,14 @@ class EndpointPolicy:
         max_tokens_field: str = "max_tokens",
         send_reasoning: bool = True,
         extra: Mapping[str, Any] | None = None,
+        key: Key | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`timeout` is for one attempt, in seconds; the key is in the environment variable that `key_variable` names.
 
         `dialect` says how the server gives token ids: `llama.cpp`, `vllm`, `openai` for none, or `auto`. `extra` are
         further fields of the request; null takes one away. `max_tokens_field` is `max_completion_tokens` for some.
+        A `key` that is not in the environment goes before one that is.
         """
         if not model:
             raise InputError("Expected the name of a model, got none.")
@@ -71,21 +76,20 @@ class EndpointPolicy:
         self.context_length = context_length
         self.without_tokens: Counter[str] = Counter()
         """Why tokens that were wanted could not be had, and how often."""
-        self._extra = dict(extra or {})
+        self._extra = checked_extra(extra, max_tokens_field)
         self._max_tokens_field = max_tokens_field
         self._send_reasoning = send_reasoning
-        self._dialect = Dialect(dialect)
-        self._no_dialect = "the server gives no token ids in a way that is known here"
-        self._key_variable = key_variable
+        self._key = key or EnvironmentKey(key_variable)
         self._where = f"{model} at {self.base_url}"
         self._client = Client(
             where=self._where,
-            key_variable=key_variable,
+            key=self._key,
             max_in_flight=max_in_flight,
             timeout=timeout,
             patience=Patience(retries),
             sleep=sleep,
         )
+        self._probe = Probe(self._client, Dialect(dialect))
 
     def __repr__(self) -> str:
         return f"EndpointPolicy({self.model!r}, {self.base_url!r})"
@@ -96,7 +100,9 @@ class EndpointPolicy:
 
     async def complete(self, request: Request) -> Completion:
         """Ask the server, again where that may help."""
-        dialect = await self._tokens_of() if request.wants_tokens else Dialect.OPENAI
+        dialect = Dialect.OPENAI
+        if request.wants_tokens:
+            dialect = await self._probe.dialect(f"{self.base_url}/models")
         body = request_body(
             request,
             self.model,
@@ -107,7 +113,7 @@ class EndpointPolicy:
         place = len(request.messages)
 
         def read(reply: Reply[int | str | None]) -> tuple[ChatReply, Completion]:
-            chat = read_reply(reply.body, where=self._where, key_variable=self._key_variable)
+            chat = read_reply(reply.body, where=self._where, key=self._key)
             return chat, read_completion(chat, place=place, version=reply.stamp)
 
         url = f"{self.base_url}/chat/completions"
@@ -118,29 +124,22 @@ class EndpointPolicy:
 
     async def close(self) -> None:
         """Close the connections that this event loop has open."""
+        await self._probe.close()
         await self._client.close()
 
-    # Tokens
+    async def __aenter__(self) -> Self:
+        return self
 
-    async def _tokens_of(self) -> Dialect:
-        """How this server gives tokens; once it has said so it is not asked again."""
-        if self._dialect is Dialect.AUTO:
-            try:
-                self._dialect = dialect_of(
-                    await self._client.ask(f"{self.base_url}/models", None, _read_json, _nothing)
-                )
-            except PolicyError as error:
-                self._no_dialect = f"the server does not list its models: {error}"
-                if not isinstance(error.__cause__, TransientError):
-                    self._dialect = Dialect.OPENAI
-                return Dialect.OPENAI
-        return self._dialect
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    # Tokens
 
     async def _with_tokens(
         self, dialect: Dialect, chat: ChatReply, completion: Completion, stop: tuple[str, ...]
     ) -> Completion:
         if dialect not in EXTRA:
-            self._miss(self._no_dialect)
+            self._miss(self._probe.reason)
             return completion
         try:
             tokens, text = await read_tokens(dialect, chat, completion, stop, self._ask)

@@ -8,6 +8,7 @@ import msgspec
 from rolltrace.errors import PolicyError
 from rolltrace.policies.base import Completion
 from rolltrace.policies.endpoint.failure import failure_of_status
+from rolltrace.policies.endpoint.key import Key
 from rolltrace.policies.endpoint.request import clean, invented_id, is_object
 from rolltrace.policies.endpoint.retry import TransientError
 from rolltrace.trace.convert import as_message
@@ -78,14 +79,14 @@ _decode_reply = msgspec.json.Decoder(ChatReply).decode
 _decode_message = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def read_reply(body: bytes, *, where: str, key_variable: str) -> ChatReply:
+def read_reply(body: bytes, *, where: str, key: Key) -> ChatReply:
     """The reply; one that is none is a `TransientError`, with what came instead."""
     try:
         reply = _decoded(body)
         if not reply.choices and reply.error:
             code = reply.error.get("code") if isinstance(reply.error, dict) else None
             status = code if type(code) is int and 400 <= code < 600 else 500
-            raise failure_of_status(status, body, where=where, key_variable=key_variable)
+            raise failure_of_status(status, body, where=where, key=key)
         if not reply.choices:
             raise _unreadable("no choices", body, where)
         reason = reply.choice.finish_reason
@@ -203,6 +204,6 @@ def _usage(usage: Any) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(prompt) is not int and type(completion) is not int:
-        return None
-    return Usage(prompt if type(prompt) is int else 0, completion if type(completion) is int else 0)
+    if type(prompt) is not int or type(completion) is not int:
+        return None  # one count alone would make the other 0 in a record
+    return Usage(prompt, completion)

@@ -7,19 +7,34 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.errors import PolicyError
+from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Request
 from rolltrace.trace.convert import to_openai
 from rolltrace.trace.freeform import join_surrogates
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p")
+_RECORDED = frozenset(
+    {*_SETTINGS, "max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict", "stop", "seed"}
+)
+"""Fields that a record tells of by what was asked for."""
 _SEED_BITS = 0x7FFFFFFF
 """Servers read a seed into integers of different sizes; this fits all of them."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _UNREADABLE = "unreadable"
 _encode = msgspec.json.Encoder().encode
+
+
+def checked_extra(extra: Mapping[str, Any] | None, max_tokens_field: str = "max_tokens") -> dict[str, Any]:
+    """Further fields of each request; none is of sampling, of which the record would then say something else."""
+    fields = dict(extra or {})
+    if wrong := sorted(name for name in (_RECORDED | {max_tokens_field}) & fields.keys() if fields[name] is not None):
+        raise InputError(
+            f"Expected no sampling in `extra`, got {', '.join(wrong)}: the record would not tell of it. "
+            "Set it as sampling, such as --sampling temperature=0.7; null in `extra` takes a field away."
+        )
+    return fields
 
 
 def request_body(

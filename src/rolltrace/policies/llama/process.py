@@ -7,11 +7,13 @@ import os
 import sys
 from typing import Any
 
+from rolltrace.policies.llama.settings import AT_ONCE
+
 _ERRORS_ONLY = 1
 _CACHE_MIB = 512
 """Memory for prompts of conversations that lost their slot to another: reading one anew takes seconds."""
-_HTTP_THREADS = 160
-"""Each waiting request holds one, and small questions about tokens must get through beside them."""
+_HTTP_THREADS = 4 * AT_ONCE
+"""Each waiting request holds one, and for some seconds each connection that a policy keeps for its next request."""
 
 
 def main() -> None:

@@ -7,10 +7,12 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import IO, Any, cast
 
 from rolltrace.errors import PolicyError
-from rolltrace.policies.llama.settings import ServerSettings
+from rolltrace.policies.llama.places import Places
+from rolltrace.policies.llama.settings import AT_ONCE, ServerSettings
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rolltrace.policies.llama.process import main; main()"
@@ -18,6 +20,8 @@ _START = (
 _REASON = re.compile(r"error loading model: (.*)")
 _ERROR_LINE = re.compile(r"^\S+ E (?:\S+ +\S+: )?(.*)$", re.MULTILINE)
 _LONGEST_REASON = 500
+_READY_SECONDS = 600.0
+"""How long the weights may take to load: large ones come from a slow disk."""
 _ENDING_SECONDS = 1.0
 """How long a process may go on after its connections are closed."""
 
@@ -33,6 +37,8 @@ class LocalServer:
         self.settings = settings
         self.key = secrets.token_urlsafe(32)
         self.address = ""
+        self.places = Places(AT_ONCE)
+        """How many may ask at once; all policies of this server share them."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the server is ready, or has failed
         self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
             [sys.executable, "-P", "-c", _START, json.dumps(sys.path)],
@@ -56,17 +62,32 @@ class LocalServer:
 
     def wait_until_ready(self) -> None:
         """Load the weights, and learn the address."""
+        overdue = threading.Event()
+
+        def give_up() -> None:
+            overdue.set()
+            self._process.kill()  # which ends the wait for its news
+
+        timer = threading.Timer(_READY_SECONDS, give_up)
+        timer.daemon = True
+        timer.start()
+        news = self._first_news()
+        timer.cancel()
+        if overdue.is_set() or "address" not in news:
+            late = f"it was not ready within {_READY_SECONDS:g} s, and was ended" if overdue.is_set() else None
+            reason = late or self._why_not(news.get("error"))
+            self.stop()
+            raise PolicyError(f"llama.cpp cannot serve {self.settings.weights}: {reason}")
+        self._errors.close()
+        self.address = news["address"]
+
+    def _first_news(self) -> dict[str, Any]:
         with contextlib.suppress(BrokenPipeError):
             self._orders.write(json.dumps(self.settings.for_process(self.key)).encode() + b"\n")
             self._orders.flush()
         told = self._news.readline()
         news: dict[str, Any] = json.loads(told) if told.endswith(b"\n") else {}
-        if "address" not in news:
-            reason = self._why_not(news.get("error"))
-            self.stop()
-            raise PolicyError(f"llama.cpp cannot serve {self.settings.weights}: {reason}")
-        self._errors.close()
-        self.address = news["address"]
+        return news
 
     def end(self) -> str | None:
         """How the process ended, in words; None if it goes on, for which one that is just ending gets a moment."""

@@ -10,6 +10,8 @@ from rolltrace.errors import InputError
 
 SLOTS = 4
 CONTEXT_LENGTH = 4096
+AT_ONCE = 64
+"""How many questions are put to a server at once; more wait before they are sent."""
 _MOST_THREADS = 4
 """A small model is bound by memory, not by arithmetic: more threads wait for each other."""
 

@@ -1,0 +1,133 @@
+"""A server is asked who it is once for all, and seldom where it cannot say."""
+
+import asyncio
+import pickle
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from policies.endpoint.misbehaving import Server, completion, replies
+from rolltrace.policies.base import Request
+from rolltrace.policies.endpoint.policy import EndpointPolicy
+from rolltrace.policies.endpoint.probe import QUIET_SECONDS
+from rolltrace.trace.message import Message
+from stage import skip_time
+
+HELLO = Request(messages=(Message("user", "Hi."),), wants_tokens=True)
+VLLM = {"data": [{"id": "m", "owned_by": "vllm"}]}
+PAGE = "<!DOCTYPE html><html>Welcome</html>"
+
+
+async def no_sleep(seconds):
+    pass
+
+
+@asynccontextmanager
+async def asked(*answers, **settings):
+    """A server that lists its models in these ways, in turn and the last ever after, and a policy of it."""
+
+    def list_models(body):
+        answer = answers[min(len(server.asked), len(answers)) - 1]
+        return answer if isinstance(answer, dict) else web.Response(status=answer[0], text=answer[1])
+
+    server = Server(replies(completion("Hello")), others={"/v1/models": list_models})
+    async with server, EndpointPolicy("m", server.url, sleep=no_sleep, **settings) as policy:
+        yield server, policy
+
+
+async def complete(policy, times):
+    found = await asyncio.gather(*(policy.complete(HELLO) for _ in range(times)))
+    assert [one.message.content for one in found] == ["Hello"] * times
+
+
+def wanted_tokens(server):
+    """For each answer that was asked for: whether its tokens were, too."""
+    return ["return_token_ids" in sent for sent in server.sent]
+
+
+async def test_many_at_once_ask_once():
+    """All who begin together wait for one list of models, and what it says holds."""
+    async with asked(VLLM) as (server, policy):
+        await complete(policy, 32)
+        await complete(policy, 3)
+    assert len(server.asked) == 1
+    assert wanted_tokens(server) == [True] * 35
+
+
+@pytest.mark.parametrize("answer", [(200, PAGE), (200, ""), (404, "none"), (401, "no"), (301, "moved")])
+async def test_what_will_not_pass_is_asked_once(answer):
+    """A web page, a refusal or a redirect in the place of the list is the last word for this policy."""
+    async with asked(answer, VLLM) as (server, policy):
+        await complete(policy, 32)
+        skip_time(2 * QUIET_SECONDS)
+        await complete(policy, 3)
+    assert len(server.asked) == 1
+    assert wanted_tokens(server) == [False] * 35
+    [reason] = policy.without_tokens
+    assert reason.startswith("the server does not list its models: ")
+
+
+async def test_what_may_pass_is_asked_again_once_and_then_in_a_minute():
+    """A failing list costs two requests a minute, whatever else is asked; once it is there, tokens are had."""
+    async with asked((502, PAGE), (502, PAGE), (429, "slow"), (503, "later"), VLLM) as (server, policy):
+        await complete(policy, 32)
+        assert len(server.asked) == 2
+        await complete(policy, 32)
+        assert len(server.asked) == 2
+        skip_time(QUIET_SECONDS)
+        await complete(policy, 8)
+        assert len(server.asked) == 4
+        skip_time(QUIET_SECONDS)
+        await complete(policy, 8)
+        await complete(policy, 8)
+    assert len(server.asked) == 5
+    assert wanted_tokens(server) == [False] * 72 + [True] * 16
+
+
+async def test_no_retries_are_none_for_the_list():
+    """A policy that is told not to ask again does not."""
+    async with asked((502, PAGE), retries=0) as (server, policy):
+        await complete(policy, 4)
+    assert len(server.asked) == 1
+
+
+class Hanging:
+    """A policy that waits for a list that does not come yet."""
+
+    def __init__(self):
+        self.come, self.go = asyncio.Event(), asyncio.Event()
+
+    async def serve(self, reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        self.come.set()
+        await self.go.wait()
+        writer.close()
+
+
+async def test_who_stops_waiting_does_not_stop_the_others():
+    """Nor does the end of the policy leave anything behind."""
+    hanging = Hanging()
+    async with await asyncio.start_server(hanging.serve, "127.0.0.1", 0) as server:
+        policy = EndpointPolicy("m", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        probe = policy._probe
+        first, second = (asyncio.create_task(probe.dialect(f"{policy.base_url}/models")) for _ in range(2))
+        await hanging.come.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        assert first.cancelled()
+        assert not second.done()
+        await policy.close()
+        assert await second == "openai"
+        assert not probe._asking
+        assert not probe._client._doors
+        hanging.go.set()
+
+
+async def test_a_copy_asks_for_itself():
+    """A policy that was pickled while the server failed does not keep quiet by another machine's clock."""
+    async with asked((502, PAGE), VLLM, retries=0) as (server, policy):
+        await complete(policy, 1)
+        async with pickle.loads(pickle.dumps(policy)) as copy:
+            await complete(copy, 1)
+    assert wanted_tokens(server) == [False, True]
