@@ -1,7 +1,7 @@
 """Time that is not a rollout's own: while it waits for a place, a turn or a worker, its wall clock stands still."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 
 _PAUSE: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("rolltrace.pause", default=nullcontext)
@@ -22,4 +22,5 @@ def pausing(pause: Callable[[], AbstractContextManager[None]]) -> Iterator[None]
     try:
         yield
     finally:
-        _PAUSE.reset(token)
+        with suppress(ValueError):  # a coroutine that nobody awaits any more is closed in another context
+            _PAUSE.reset(token)

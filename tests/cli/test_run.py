@@ -309,3 +309,11 @@ def test_sampling_that_makes_no_sense(rolltrace, tmp_path, setting, message):
     assert shown.exit_code == 2
     assert message in shown.stderr
     assert not (tmp_path / "here").exists()
+
+
+def test_demo_fails_where_nothing_could_be_played(rolltrace):
+    """A policy that never answers is told with what went wrong, and no rollout is shown as the lowest of none."""
+    shown = rolltrace("demo", "--policy", "scripted:fault,kind=raise", "--out", "here")
+    assert shown.exit_code == 1
+    assert "policy · " in shown.stderr
+    assert "the lowest reward" not in shown.stderr

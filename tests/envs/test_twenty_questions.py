@@ -362,3 +362,11 @@ def test_wrong_settings(settings, message):
     """A wrong setting is named before anything is played."""
     with pytest.raises(InputError, match=message):
         TwentyQuestionsTasks(**settings)
+
+
+def test_the_name_of_a_task_does_not_tell_its_secret():
+    """Whoever is asked may know which task it is."""
+    tasks = TwentyQuestionsTasks()
+    for number in range(tasks.count):
+        builder = tasks.builder(number, episodes=1, seed=0)
+        assert not {name_of(builder.task)} & {name_of(name) for name in (builder.row.secret, *builder.row.accept)}

@@ -137,7 +137,7 @@ async def test_a_server_that_died_is_told_and_started_anew():
 
 async def test_who_stops_waiting_does_not_stop_the_start():
     """The server is for others too."""
-    policy = embedded_model(slots=1, context_length=128)
+    policy = embedded_model(slots=1, context_length=256)
     impatient, patient = (asyncio.create_task(policy.complete(request())) for _ in range(2))
     await asyncio.sleep(0)
     impatient.cancel()

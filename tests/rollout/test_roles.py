@@ -579,3 +579,21 @@ async def test_builders_may_come_later():
 
     runner = Runner(talking(), sink=MemorySink(), concurrency=1)
     assert sorted([group.task async for group in runner.play(later())]) == ["0", "1", "2"]
+
+
+async def test_the_version_is_the_one_that_was_asked(tmp_path):
+    """A policy whose version changes before its answer comes, and who does not say which one answered."""
+
+    def moving(name):
+        async def answer(request):
+            policies[name].version = 7
+            return "x"
+
+        return Scripted(answer, name=name)
+
+    policies = {name: moving(name) for name in ("player", "answerer")}
+    stage = Stage(lambda number: Asking(turns=1))
+    await play(tmp_path / "run", stage, policies["player"], roles={"answerer": policies["answerer"]})
+    [rollout] = recorded(tmp_path / "run")
+    assert [step.policy_version for step in rollout.steps] == [None]
+    assert [call.policy_version for call in rollout.calls] == [None]

@@ -22,6 +22,7 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
     """
     from rolltrace.cli.screen.console import output
     from rolltrace.cli.screen.demo import show_demo
+    from rolltrace.cli.screen.outcome import show_failures
     from rolltrace.cli.screen.progress import progress
     from rolltrace.errors import InputError
     from rolltrace.jobs.demo import demo_envs, play_demo
@@ -40,6 +41,8 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
         click.echo(f"Interrupted. What was in flight is recorded as cancelled in {place}.", err=True)
         raise SystemExit(1) from None
     show_demo(output(), played)
+    for summary in played.summaries:
+        show_failures(summary)
     with open_run(place) as run:
         _tell_next(run, policy)
     if not played.succeeded:
@@ -59,7 +62,10 @@ def _tell_next(run: "Run", policy: str) -> None:
     if rollouts:
         longest = max(rollouts, key=lambda rollout: len(rollout.messages))
         worst = min(rollouts, key=lambda rollout: _sortable(rewards[rollout.id]))
-        for rollout, why in {longest.id: (longest, "the longest"), worst.id: (worst, "the lowest reward")}.values():
+        told = {longest.id: (longest, "the longest")}
+        if rewards[worst.id] is not None:
+            told[worst.id] = (worst, "the lowest reward")
+        for rollout, why in told.values():
             click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {why}", err=True)
     sql = "select role, about, policy, reply from calls"
     click.echo(f"  {command('query', str(run.path), sql)}   # what graders and answerers said", err=True)

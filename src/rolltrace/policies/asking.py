@@ -5,7 +5,7 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from operator import itemgetter
 from typing import Any
@@ -65,7 +65,8 @@ def asking(asker: "Asker") -> Iterator[None]:
     try:
         yield
     finally:
-        _ASKER.reset(token)
+        with suppress(ValueError):  # a coroutine that nobody awaits any more is closed in another context
+            _ASKER.reset(token)
 
 
 async def _no_wait() -> None:
@@ -143,7 +144,7 @@ class Asker:
                 raise RoleError(
                     f"The {role} (policy {policy.name!r}) did not answer: {failure.type}: {failure.message}"
                 ) from error
-            self._note_answer(place, role, policy, prompt, completion, time.perf_counter() - started)
+            self._note_answer(place, role, prompt, completion, time.perf_counter() - started)
         return completion
 
     @asynccontextmanager
@@ -186,14 +187,14 @@ class Asker:
         return None, 0
 
     def _note_answer(
-        self, place: int, role: str, policy: Policy, prompt: tuple[Message, ...], completion: Completion, took: float
+        self, place: int, role: str, prompt: tuple[Message, ...], completion: Completion, took: float
     ) -> None:
         message = completion.message
-        version = policy.version if completion.policy_version is None else completion.policy_version
+        asked = self._calls[place].policy_version  # the version may have changed since
         self._calls[place] = replace(
             self._calls[place],
             reply=message,
-            policy_version=version,
+            policy_version=asked if completion.policy_version is None else completion.policy_version,
             raw=None if completion.raw == message.content else completion.raw,
             usage=completion.usage,
             seconds=took,

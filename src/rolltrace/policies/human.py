@@ -190,7 +190,8 @@ class _Screen:
 
 def _title(request: Request) -> str:
     identity = request.identity
-    parts = [] if identity is None else [identity.env, f"task {identity.task}", f"rollout {identity.index}"]
+    # Not the task: its name may be the answer.
+    parts = [] if identity is None else [identity.env, f"rollout {identity.index}"]
     if identity is not None and identity.seat is not None:
         parts.append(f"seat {identity.seat}")
     parts.append(f"turn {request.step + 1}" if request.role == POLICY else f"You are the {request.role}")

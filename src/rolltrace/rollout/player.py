@@ -59,6 +59,8 @@ class Player:
         self._base_sampling = self._sampling = settings.sampling
         self._tools: tuple[ToolSpec, ...] = ()
         self._step = 0
+        self._version_asked: int | str | None = None
+        """The policy's version when it was last asked: it may change before the answer comes."""
         self._parse_failures = 0
         self._total_tokens = 0
         self._sampled_tokens = 0
@@ -233,6 +235,7 @@ class Player:
         await self.pass_gate()
         try:
             started = time.perf_counter()
+            self._version_asked = self._policy.version
             try:
                 with BLAME_POLICY:
                     answer = await awaitable(self._policy.complete(request), self._policy, "complete")
@@ -393,7 +396,7 @@ class Player:
             termination=completion.termination,
             parse_error=parse_error,
             raw=None if raw == completion.message.content else raw,
-            policy_version=self._policy.version if completion.policy_version is None else completion.policy_version,
+            policy_version=self._version_asked if completion.policy_version is None else completion.policy_version,
             usage=completion.usage,
             seconds=seconds,
             tokens=completion.tokens,

@@ -12,6 +12,8 @@ SLOTS = 4
 CONTEXT_LENGTH = 4096
 AT_ONCE = 64
 """How many questions are put to a server at once; more wait before they are sent."""
+_LEAST_CONTEXT = 256
+"""llama.cpp gives a slot at least so much, whatever it is asked for."""
 _MOST_THREADS = 4
 """A small model is bound by memory, not by arithmetic: more threads wait for each other."""
 
@@ -39,9 +41,11 @@ def server_settings(
 ) -> ServerSettings:
     """The settings, checked; without a number of threads, one that fits the machine."""
     wanted = default_threads() if threads is None else threads
-    for name, value in (("slots", slots), ("context_length", context_length), ("threads", wanted)):
-        if value < 1:
-            raise InputError(f"Expected {name} of 1 or more for the policy `local`, got {value}.")
+    for name, value, least in (
+        ("slots", slots, 1), ("context_length", context_length, _LEAST_CONTEXT), ("threads", wanted, 1),
+    ):  # fmt: skip
+        if value < least:
+            raise InputError(f"Expected {name} of {least} or more for the policy `local`, got {value}.")
     return ServerSettings(str(weights), slots, context_length, wanted, template)
 
 
