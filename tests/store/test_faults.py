@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -501,3 +502,34 @@ def test_names_of_blobs_do_not_fill_the_memory(tmp_path, monkeypatch):
         assert writer._scribe._unsafe_blobs == set()
     assert len(list((tmp_path / "run/blobs").iterdir())) == 30
     assert writer.ledger.complete
+
+
+def test_a_process_without_a_descriptor_left_records_when_there_is_one(tmp_path):
+    """A program with very many connections costs no line: the file is opened as soon as it can be."""
+    code = """
+import os, resource, sys, threading
+from rolltrace.store.create import create_run
+with create_run(sys.argv[1]) as run:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    with run.rollout(env="e", task="t", group="g", index=0) as r:
+        r.step(prompt="?", response="!", reward=1.0)
+    flushed = []
+    flushing = threading.Thread(target=lambda: flushed.append(run.flush()))
+    flushing.start()
+    flushing.join(0.2)
+    for descriptor in taken:
+        os.close(descriptor)
+    flushing.join()
+    print(flushed, run.ledger.recorded, run.ledger.dropped)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[True] 1 {}\n", ran.stderr
+    assert len(list(RunReader(tmp_path / "run").rollouts())) == 1

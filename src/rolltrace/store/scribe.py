@@ -27,6 +27,11 @@ LEDGER_SECONDS = 1.0
 _KNOWN_BLOBS = 10_000
 """How many names of blobs are remembered as kept; one that is forgotten is compared again when it comes again."""
 
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE})
+"""Too many files are open, here or in the whole system."""
+_MOST_WAITS = 200
+_WAIT_SECONDS = 0.05
+
 
 class Scribe:
     """The files of one session. Nothing that goes wrong with a file raises: it is counted by reason, and told once."""
@@ -45,6 +50,8 @@ class Scribe:
         """Whether the writer ends as it should; else nobody has closed it."""
         self._last_ledger: Ledger | None = None
         self._due = 0.0
+        self._descriptor_waits = 0
+        """How often in a row there was no descriptor; after so many, lines are dropped at once."""
         self._kept_blobs: dict[str, None] = {}
         self._unsafe_blobs: set[str] = set()
         self._unsealed_told: set[str] = set()
@@ -102,7 +109,7 @@ class Scribe:
         if not jobs:
             return
         try:
-            self._segments[folder].append([job.data for job in jobs])
+            self._append_patiently(self._segments[folder], [job.data for job in jobs])
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             if len(jobs) == 1:
                 self._drop(jobs[0], self.lost(_reason(error), _what(folder), error))
@@ -112,6 +119,20 @@ class Scribe:
         else:
             for job in jobs:
                 self._tally.record(job.rollout) if folder == ROLLOUTS else self._tally.score()
+
+    def _append_patiently(self, segment: Segment, lines: list[bytes]) -> None:
+        """Append; where the process has no descriptor left for the file, somebody may give one back soon."""
+        while True:
+            try:
+                segment.append(lines)
+            except OSError as error:
+                if error.errno not in _PASSING or self._descriptor_waits >= _MOST_WAITS:
+                    raise
+                self._descriptor_waits += 1
+                time.sleep(_WAIT_SECONDS)
+            else:
+                self._descriptor_waits = 0
+                return
 
     def _drop(self, job: Job, reason: str) -> None:
         if job.folder == ROLLOUTS:
