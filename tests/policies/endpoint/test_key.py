@@ -5,14 +5,17 @@ import json
 import logging
 import pickle
 import traceback
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from policies.endpoint.misbehaving import Server, drips, echoes_headers, replies, resets, says
+from policies.endpoint.misbehaving import Server, completion, drips, echoes_headers, replies, resets, says
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Request
-from rolltrace.policies.endpoint.key import HeldKey, without_key
+from rolltrace.policies.endpoint.key import Cut, HeldKey, without_key
 from rolltrace.policies.endpoint.policy import EndpointPolicy, from_spec
 from rolltrace.trace.message import Message
 from stage import Stage, play
@@ -45,6 +48,15 @@ def all_text(directory):
         replies(f"not JSON, {KEY}"),
         resets(f'{{"you sent": "{KEY}'.encode()),
         drips([b'{"a": "sk-planted/01234', b'56789-abcdef"}']),
+        replies('{"choices": [{"message": {"content": "' + ESCAPED + '"}, "finish_reason": "stop"}], "x": NaN}'),
+        replies('{"choices": [{"message": {"content": "' + ESCAPED + ' \\ud800"}, "finish_reason": "stop"}]}'),
+        replies(json.dumps(completion(f"You sent {KEY}.")).encode("utf-16")),
+        replies(json.dumps(completion(f"You sent {KEY}.")).encode("utf-16").decode("latin-1").encode("utf-16")),
+        replies(json.dumps({"error": {"message": KEY}}).encode("utf-32-be"), 400),
+        replies("moved", 302, headers={"Location": f"http://{KEY}/x"}),
+        replies("moved", 302, headers={"Location": f"http://{quote(KEY, safe='')}/x"}),
+        says([{"type": "text", "text": KEY[:12]}, {"type": "text", "text": KEY[12:]}]),
+        resets(f'{{"you sent": "{ESCAPED}'.encode()),
     ],
 )
 async def test_a_planted_key_is_found_nowhere(tmp_path, monkeypatch, capfd, caplog, behaviour):
@@ -91,6 +103,55 @@ async def test_a_key_in_broken_headers(monkeypatch, end):
     told = "".join(traceback.format_exception(raised.value)) + repr(raised.value.raw)
     assert KEY not in told
     assert KEY[10:] not in told
+
+
+@pytest.mark.parametrize("written", [KEY[:-1], KEY[:8], ESCAPED[:-1], ESCAPED[:-6], ESCAPED[:-5], KEY[:-2] + "\\u00"])
+async def test_a_key_that_a_broken_connection_cut(monkeypatch, written):
+    """What came of a key before the connection broke is not told: all but its last character is as good as the key."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    async with Server(resets(f'{{"e": "{written}'.encode())) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=0)
+        with pytest.raises(PolicyError) as raised:
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    assert raised.value.raw == '{"e": "[key]'
+
+
+@pytest.mark.parametrize("host", ["sk-Planted-0123456789", "sk%2DPlanted%2D0123456789", "sk-\\u0050lanted-0123456789"])
+async def test_a_redirect_to_the_key(host):
+    """A host's name is shown in small letters, so the key is looked for before that."""
+    async with Server(replies("moved", 302, headers={"Location": f"http://{host}/x"})) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=0, key=HeldKey("sk-Planted-0123456789"))
+        with pytest.raises(PolicyError, match="status 302: moved, a redirect: it is not followed"):
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_a_key_in_another_encoding(encoding):
+    """Where a reader of JSON would find the encoding out, so is it found out here."""
+    assert b"[key]" in without_key(f'"{KEY}"'.encode(encoding), KEY)
+
+
+def test_the_beginning_of_a_key_is_kept_in_a_whole_text():
+    """Only a cut text may end in a part of the key; a quoted part of the headers may have one anywhere."""
+    text = f"{KEY[:-1]}! {KEY[:9]}".encode()
+    assert without_key(text, KEY) == text
+    assert without_key(text, KEY, Cut.AT_END) == f"{KEY[:-1]}! [key]".encode()
+    assert without_key(text, KEY, Cut.ANYWHERE) == b"[key]! [key]"
+    assert without_key(KEY[:7].encode(), KEY, Cut.ANYWHERE) == KEY[:7].encode()
+
+
+@given(st.lists(st.sampled_from(["{}", "\\{}", "\\\\{}", "u", "U"]), min_size=len(KEY), max_size=len(KEY)))
+def test_any_spelling_of_a_key_is_found(ways):
+    """Each character may be plain or escaped, in either case of the hexadecimal digits, and inside a string in JSON."""
+    digits = {"u": "\\u{:04x}", "U": "\\\\u{:04X}"}
+    spelled = "".join(
+        digits[way].format(ord(letter)) if way in digits else way.format(letter)
+        for way, letter in zip(ways, KEY, strict=True)
+    )
+    found = without_key(f"a {spelled} \\u00e9".encode(), KEY, Cut.AT_END)
+    assert found.replace(b"\\", b"") == b"a [key] u00e9"
 
 
 async def test_the_key_is_read_when_it_is_sent(monkeypatch):

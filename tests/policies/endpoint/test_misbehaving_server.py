@@ -1,6 +1,7 @@
 """Whatever a server does ends as "Every way out of a rollout" says, with the raw reply in the record."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -19,7 +20,10 @@ from policies.endpoint.misbehaving import (
 )
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.envs.tools import Tool
+from rolltrace.errors import ContextOverflowError
 from rolltrace.policies.endpoint.client import MOST_BYTES
+from rolltrace.policies.endpoint.failure import failure_of_status
+from rolltrace.policies.endpoint.key import EnvironmentKey
 from rolltrace.policies.endpoint.policy import EndpointPolicy
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
@@ -272,8 +276,11 @@ async def test_a_redirect_is_not_followed():
             },
         ),
         (200, {"error": {"code": 400, "message": "maximum context length is 8 tokens"}}),
+        (400, {"error": {"message": "Provider returned error", "metadata": {"raw": "prompt is too long: 9 > 8"}}}),
+        (400, {"error": {"message": "x" * 600 + " prompt is too long"}}),
+        (400, "y " * 1500 + "prompt is too long"),
     ],
-    ids=["openai", "vllm", "llama.cpp", "sglang", "tgi", "gateway"],
+    ids=["openai", "vllm", "llama.cpp", "sglang", "tgi", "gateway", "metadata", "late", "late text"],
 )
 async def test_a_prompt_that_is_too_long(status, body):
     """In each server's words, it is the context that overflowed."""
@@ -281,6 +288,29 @@ async def test_a_prompt_that_is_too_long(status, body):
     rollout = played.rollout
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", "context_overflow", "runner")
     assert (rollout.reward, rollout.steps, len(played.server.sent)) == (-0.1, (), 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "overflow"),
+    [
+        ("The prompt's 9 tokens exceeds the maximum allowed length of 8.", True),
+        ("This model's maximum prompt length is 8 but the request contains 9 tokens.", True),
+        ("the input length exceeds the context length", True),
+        ("The number of tokens to keep from the initial prompt is greater than the context length", True),
+        ("Prompt length 9 exceeds maximum input length 8.", True),
+        ("prompt length (9) + max_tokens (1) should not exceed max_seq_len (8)", True),
+        ("too many tokens: 9", True),
+        ("Your input exceeds the context window of this model.", True),
+        ("The context window is too small for this prompt.", True),
+        ("Unknown parameter: 'context window'.", False),
+        ("Unknown parameter: 'max_seq_len'.", False),
+    ],
+)
+def test_the_words_of_an_overflow(message, overflow):
+    """Each way to say it is known, and to name the window is not to say it."""
+    body = json.dumps({"error": {"message": message}}).encode()
+    error = failure_of_status(400, body, where="m at h", key=EnvironmentKey("KEY"))
+    assert isinstance(error, ContextOverflowError) == overflow
 
 
 async def test_too_many_tokens_a_minute_is_no_overflow():

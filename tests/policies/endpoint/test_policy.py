@@ -48,7 +48,15 @@ def test_arguments_come_as_text():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_in_flight": 0}, {"timeout": 0.0}, {"retries": -1}, {"dialect": "klingon"}, {"extra": {"temperature": 0.0}}],
+    [
+        {"max_in_flight": 0},
+        {"timeout": 0.0},
+        {"timeout": float("nan")},
+        {"timeout": float("inf")},
+        {"retries": -1},
+        {"dialect": "klingon"},
+        {"extra": {"temperature": 0.0}},
+    ],
 )
 def test_wrong_arguments_are_refused(wrong):
     """Settings that cannot work are found before the first request."""
@@ -56,7 +64,22 @@ def test_wrong_arguments_are_refused(wrong):
         EndpointPolicy("m", "http://h", **wrong)
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "http://", "h:80", "http://h:port", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://h",
+        "http://",
+        "h:80",
+        "http://h:port",
+        "",
+        "http://a b",
+        "http://a..b",
+        "http://-a",
+        "http://[::g]",
+        "http://" + "a" * 64,
+        "http://a%20b",
+    ],
+)
 def test_what_is_no_address_is_refused(url):
     """Only http and https, with a host."""
     with pytest.raises(InputError, match="Expected a base URL"):
@@ -99,6 +122,44 @@ def test_a_loop_that_ended_without_closing_is_forgotten(caplog):
     del policy
     gc.collect()
     assert "Unclosed client session" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_many_at_once_after_several_loops_have_ended():
+    """Whoever comes first closes what the ended loops left, and all use the same new connections."""
+    policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
+    loops = [asyncio.new_event_loop() for _ in range(3)]
+
+    async def ask(times):
+        async with Server(says()) as server:
+            policy.base_url = f"{server.url}/v1"
+            asked = (policy.complete(HELLO) for _ in range(times))
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        return [one if isinstance(one, Exception) else one.message.content for one in found]
+
+    for loop in loops:
+        loop.run_until_complete(ask(1))
+    assert len(policy._client._doors) == 3
+    for loop in loops:
+        loop.close()
+
+    async def ask_and_close():
+        said = await ask(4)
+        assert list(policy._client._doors) == [asyncio.get_running_loop()]
+        await policy.close()
+        return said
+
+    assert asyncio.run(ask_and_close()) == ["Hello."] * 4
+
+
+@pytest.mark.parametrize(("files", "in_flight"), [(1024, 384), (256, 1), (1_000_000, 512), (-1, 512), (300, 22)])
+def test_two_policies_leave_files_to_the_process(monkeypatch, files, in_flight):
+    """Unless told otherwise, a policy opens no more than its share of what the process may open."""
+    resource = pytest.importorskip("resource")
+    limit = resource.RLIM_INFINITY if files < 0 else files
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert EndpointPolicy("m", "http://h")._client._max_in_flight == in_flight
+    assert EndpointPolicy("m", "http://h", max_in_flight=700)._client._max_in_flight == 700
 
 
 async def test_a_policy_pickles_without_its_connections():

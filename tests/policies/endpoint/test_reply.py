@@ -10,6 +10,8 @@ from policies.endpoint.misbehaving import call, completion
 from rolltrace.errors import PolicyError
 from rolltrace.policies.endpoint.key import EnvironmentKey
 from rolltrace.policies.endpoint.reply import read_completion, read_reply
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.convert import as_message, to_openai
 from rolltrace.trace.message import ToolCall
 
 
@@ -74,6 +76,37 @@ def test_tool_calls_as_they_were_written():
     assert found.raw is None
 
 
+def test_invented_ids_are_no_given_ones():
+    """Neither a later call of the same answer nor an earlier one of the conversation has the id that is made up."""
+    given = [call(id=None), call(id="call_3_0"), call(id="call_3_0")]
+    body = json.dumps(completion(None, finish_reason="tool_calls", tool_calls=given)).encode()
+    reply = read_reply(body, where="m at h", key=EnvironmentKey("KEY"))
+    found = read_completion(reply, place=3, version=7, taken={"call_3_2", "call_3_0_0"})
+    assert [call.id for call in found.message.tool_calls] == ["call_3_0_0_0", "call_3_0", "call_3_2_0"]
+
+
+@pytest.mark.parametrize("url", [f"blob:image/png;{Blob.of(b'x').name}", f"blob:{Blob.of(b'x').name}", "blob:x"])
+def test_a_server_names_no_blob_of_the_run(url):
+    """What looks like our own reference is an address that is none of ours, there and back; raw has it as it came."""
+    for image in (url, {"url": url}):
+        found = read(completion([{"type": "image_url", "image_url": image}]))
+        again = as_message(to_openai(found.message), "again", [])
+        for message in (found.message, again):
+            [part] = message.parts
+            assert (part.type, part.blob, part.url[:13]) == ("image", None, "unknown-blob:")
+        assert url in found.raw
+
+
+def test_a_server_marks_no_call_as_unreadable():
+    """Whether a call can be read is found out here; what a server says of it is in raw."""
+    found = read(completion(None, finish_reason="tool_calls", tool_calls=[call(error="mine"), call(id="c2", error=1)]))
+    assert found.message.tool_calls == (
+        ToolCall("look", '{"at": "wall"}', "c1"),
+        ToolCall("look", '{"at": "wall"}', "c2"),
+    )
+    assert '"mine"' in found.raw
+
+
 def test_an_old_function_call():
     """The call of older servers is a tool call."""
     old = {"name": "look", "arguments": "{}"}
@@ -90,6 +123,10 @@ def test_an_old_function_call():
         ({"prompt_tokens": 0, "completion_tokens": 0}, (0, 0)),
         ({"completion_tokens": 3, "prompt_tokens": True}, None),
         ({"prompt_tokens": "7", "completion_tokens": None}, None),
+        ({"prompt_tokens": -1, "completion_tokens": 3}, None),
+        ({"prompt_tokens": 7, "completion_tokens": -3}, None),
+        ({"prompt_tokens": 2**53, "completion_tokens": 0}, (2**53, 0)),
+        ({"prompt_tokens": 7, "completion_tokens": 2**53 + 1}, None),
         ("many", None),
         (None, None),
     ],

@@ -113,6 +113,14 @@ def test_answers_without_an_id_are_tied_to_their_calls():
     assert [tool["tool_call_id"] for tool in sent[2:]] == ["call_1_0", "given", "call_1_2"]
 
 
+def test_an_invented_id_is_no_other_call_s():
+    """The id of a call without one is not that of another call of the conversation."""
+    first = Message("assistant", "", tool_calls=(ToolCall("look", "{}"),))
+    second = Message("assistant", "", tool_calls=(ToolCall("look", "{}", "call_0_0"),))
+    ids = [message["tool_calls"][0]["id"] for message in chat_messages([first, second])]
+    assert ids == ["call_0_0_0", "call_0_0"]
+
+
 def test_reasoning_is_sent_unless_told_otherwise():
     """Some servers refuse a conversation with earlier reasoning, some need it."""
     message = Message("assistant", "4", reasoning="2 + 2")

@@ -1,9 +1,11 @@
 """Token ids and log-probabilities are recorded where they add up, and nowhere else."""
 
 import pytest
+from aiohttp import web
 
 from policies.endpoint.misbehaving import Server, call, completion, replies
 from rolltrace.policies.base import Request
+from rolltrace.policies.endpoint.key import HeldKey
 from rolltrace.policies.endpoint.policy import EndpointPolicy
 from rolltrace.trace.message import Message, Sampling
 
@@ -104,6 +106,10 @@ async def test_what_the_model_wrote_before_it_was_parsed_is_raw():
         (vllm("Hello", [10, 11], ["Hal", "lo"]), VLLM, "not the text of the answer"),
         (vllm("Hello", [10, 11], ["Hel", "lo"], usage=(3, 9)), VLLM, "counted 3 and 9"),
         (vllm("Hello", ["10", 11], ["Hel", "lo"]), VLLM, "ids of the answer"),
+        (vllm("Hello", [10, -1], ["Hel", "lo"]), VLLM, "ids of the answer"),
+        (vllm("Hello", [10, 2**31], ["Hel", "lo"]), VLLM, "ids of the answer"),
+        ({**vllm("Hello", [10, 11], ["Hel", "lo"]), "prompt_token_ids": [1, 2, -3]}, VLLM, "ids of the prompt"),
+        (llama("Hello", [10, 11, 99], [entry("Hel", 0.01, id=10), *HELLO[1:]]), LLAMA, "log-probabilities that are"),
     ],
 )
 async def test_tokens_that_do_not_add_up_are_left_out(reply, others, reason):
@@ -146,3 +152,38 @@ async def test_tokens_are_asked_for_only_where_they_are_wanted():
     assert set(server.sent[0]) == {"model", "messages"}
     _, _, server = await ask(completion("Hello"), VLLM, dialect="openai")
     assert (set(server.sent[0]), server.asked) == ({"model", "messages"}, [])
+
+
+async def test_a_certain_token_may_be_rounded_above_nought():
+    """A log-probability a hair above 0 is rounding, and stands."""
+    found, _, _ = await ask(llama("Hello", [10, 11, 99], [entry("Hel", 0.0005, id=10), *HELLO[1:]]), LLAMA)
+    assert found.tokens.logprobs == (0.0005, -0.25, -0.1)
+
+
+async def test_a_reason_is_told_once_and_on_one_line(caplog):
+    """A server's words forge no line of the log, and other numbers are no other reason; there is an end of reasons."""
+    counts = iter(range(1000))
+
+    def fail(body):
+        return web.json_response({"error": {"message": f"no\n\x1b[31m{next(counts)}"}}, status=400)
+
+    reply = llama("Hello", [10, 11, 99], HELLO)
+    _, policy, _ = await ask(reply, {**LLAMA, "/tokenize": fail}, times=3)
+    [(reason, times)] = policy.without_tokens.items()
+    assert (times, len(caplog.records)) == (3, 1)
+    assert "no\\n\\x1b[31m0" in reason
+    assert reason in caplog.messages[0]
+    for number in range(300):
+        policy._miss("x" * number)
+    assert len(policy.without_tokens) == 101
+    assert policy.without_tokens["other reasons"] > 100
+
+
+async def test_a_key_in_the_text_of_tokens():
+    """What the tokens say is recorded where it was parsed, and has no key either."""
+    reply = vllm(
+        None, [10, 11, 99], ["look sk-plan", "ted-0123", "<|end|>"], finish_reason="tool_calls", tool_calls=[call()]
+    )
+    found, _, _ = await ask(reply, VLLM, key=HeldKey("sk-planted-0123"))
+    assert found.tokens is not None
+    assert found.raw == "look [key]"

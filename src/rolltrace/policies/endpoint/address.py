@@ -1,5 +1,6 @@
 """Where an endpoint is: its base URL, checked, and safe to show."""
 
+import ipaddress
 import re
 from urllib.parse import urlsplit
 
@@ -7,6 +8,8 @@ from rolltrace.errors import InputError
 
 _FORM = "openai:MODEL@BASE_URL, such as openai:qwen3-8b@http://127.0.0.1:8000/v1"
 _ADDRESS = re.compile(r"(?P<model>.+?)@(?P<url>https?://.*)", re.DOTALL)
+_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_LONGEST_HOST = 253
 _ENDING = "/chat/completions"
 
 
@@ -32,6 +35,8 @@ def checked_base_url(base_url: str) -> str:
         ) from None
     if parts.scheme not in ("http", "https") or not host:
         raise InputError("Expected a base URL that begins with http:// or https:// and names a host.")
+    if "@" not in parts.netloc and not _is_host(host):
+        raise InputError(f"Expected a base URL that names a host, such as http://127.0.0.1:8000/v1, got {host!r}.")
     if "@" in parts.netloc:
         raise InputError(
             f"Expected a base URL without a user and password, got one for {host}: "
@@ -41,6 +46,20 @@ def checked_base_url(base_url: str) -> str:
         raise InputError(f"Expected a base URL without `?` and `#`, got one for {host}: it is recorded and shown.")
     path = parts.path.rstrip("/").removesuffix(_ENDING)
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+def _is_host(host: str) -> bool:
+    if ":" in host:  # urlsplit has seen to it that it stands in brackets
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            return False
+        return True
+    try:
+        plain = host.encode("idna").decode()
+    except UnicodeError:
+        return False
+    return len(plain) <= _LONGEST_HOST and all(map(_LABEL.fullmatch, plain.removesuffix(".").split(".")))
 
 
 def root_of(base_url: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -11,7 +12,7 @@ from yarl import URL
 
 from rolltrace.errors import PolicyError
 from rolltrace.policies.endpoint.failure import failure_of_status
-from rolltrace.policies.endpoint.key import Key, without_key
+from rolltrace.policies.endpoint.key import Cut, Key, text_without_key, without_key
 from rolltrace.policies.endpoint.retry import Patience, Sleep, TransientError, seconds_of, with_retries
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -77,14 +78,25 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections of this event loop, and forget those of loops that are no more."""
-        for loop in list(self._doors):
+        for loop in self._loops():
             if loop is asyncio.get_running_loop() or loop.is_closed():
-                await self._doors.pop(loop).session.close()
+                await self._shut(loop)
 
     async def _attempt(
         self, url: str, body: bytes | None, read: Callable[[Reply[S]], Any], stamp: Callable[[], S]
     ) -> Any:
         key = self._key.read()
+        try:
+            return await self._answer(url, body, read, stamp, key)
+        except PolicyError as error:  # whatever it is made of, its text is recorded
+            error.args = (text_without_key(str(error), key),)
+            if error.raw is not None:
+                error.raw = text_without_key(error.raw, key)
+            raise
+
+    async def _answer(
+        self, url: str, body: bytes | None, read: Callable[[Reply[S]], Any], stamp: Callable[[], S], key: str | None
+    ) -> Any:
         door = self._doors.get(asyncio.get_running_loop()) or await self._open()
         async with door.places:
             given = stamp()
@@ -97,7 +109,10 @@ class Client:
         reply = without_key(b"".join(received), key)
         if 200 <= status < 300:
             return read(Reply(reply, given))
-        failure = failure_of_status(status, reply, where=self._where, key=self._key, location=headers.get("Location"))
+        location = headers.get("Location")
+        if location is not None and text_without_key(unquote(location), key) != unquote(location):
+            location = None  # a host's name is written small, so that the key could not be found in it later
+        failure = failure_of_status(status, reply, where=self._where, key=self._key, location=location)
         if isinstance(failure, TransientError):
             failure.wait = seconds_of(headers.get("Retry-After"))
         raise failure
@@ -123,7 +138,7 @@ class Client:
 
     def _too_much(self, received: list[bytes], key: str | None) -> PolicyError:
         error = PolicyError(f"Expected at most {MOST_BYTES:,} bytes from {self._where}, got more: set max_tokens.")
-        beginning = without_key(b"".join(received)[: 2 * _KEPT_OF_TOO_MUCH], key)
+        beginning = without_key(b"".join(received)[: 2 * _KEPT_OF_TOO_MUCH], key, Cut.AT_END)
         error.raw = beginning[:_KEPT_OF_TOO_MUCH].decode("utf-8", "replace")
         return error
 
@@ -133,19 +148,26 @@ class Client:
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
             what = f"no whole reply within {self._timeout:g} s"
         kind = PolicyError if isinstance(error, aiohttp.ClientSSLError | aiohttp.InvalidURL) else TransientError
-        what = without_key(what.encode("utf-8", "replace"), key).decode("utf-8", "replace")
+        what = text_without_key(what, key, Cut.ANYWHERE)  # it quotes a part of the headers
         broken = kind(f"Expected an answer from {self._where}, got {what}")
         if received:
-            broken.raw = without_key(received, key).decode("utf-8", "replace")
+            broken.raw = without_key(received, key, Cut.AT_END).decode("utf-8", "replace")
         return broken
 
     async def _open(self) -> "_Door":
-        for loop in [loop for loop in self._doors if loop.is_closed()]:
-            await self._doors.pop(loop).session.close()
-        loop = asyncio.get_running_loop()
-        if loop not in self._doors:  # another task may have opened it meanwhile
-            self._doors[loop] = _Door(self._max_in_flight, self._timeout)
-        return self._doors[loop]
+        door = self._doors[asyncio.get_running_loop()] = _Door(self._max_in_flight, self._timeout)
+        for loop in self._loops():  # only now: other tasks of this loop come to use the same door meanwhile
+            if loop.is_closed():
+                await self._shut(loop)
+        return door
+
+    async def _shut(self, loop: asyncio.AbstractEventLoop) -> None:
+        if (door := self._doors.pop(loop, None)) is not None:
+            await door.session.close()
+
+    def _loops(self) -> list[asyncio.AbstractEventLoop]:
+        """The loops with a door, taken at once: other threads have loops too."""
+        return [loop for reference in self._doors.keyrefs() if (loop := reference()) is not None]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_doors": None}

@@ -1,5 +1,6 @@
 """What a server's refusal means: a prompt that is too long, a failure that passes, or one that stays."""
 
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,11 +14,16 @@ _OVERFLOW_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "string_above_max_length"}
 )
 _OVERFLOW_WORDS = (
+    "exceeds the maximum allowed length",
+    "maximum prompt length",
+    "input length exceeds the context length",
+    "greater than the context length",
+    "exceeds maximum input length",
+    "too many tokens",
     "maximum context length",  # OpenAI, vLLM, SGLang
     "exceeds the available context size",  # llama.cpp
     "longer than the model's context length",  # SGLang
     "context length exceeded",
-    "context window",
     "`inputs` tokens + `max_new_tokens` must be",  # TGI
     "`inputs` must have less than",
     "prompt is too long",
@@ -25,6 +31,15 @@ _OVERFLOW_WORDS = (
     "longer than the maximum model length",  # vLLM
     "maximum number of tokens allowed",
 )
+_EXCESS_OF_WINDOW = re.compile(
+    r"(?:exceed|too (?:long|large|big|many)|longer|larger|more than|greater|beyond|overflow|not fit|n't fit|maximum)"
+    r".{0,200}(?:context window|max_seq_len)"
+    r"|(?:context window|max_seq_len).{0,200}"
+    r"(?:exceed|too (?:long|large|big|many|small)|longer|larger|more than|greater|beyond|overflow|full|maximum)",
+    re.DOTALL,
+)
+"""Words of excess near them: a message may name the window or the setting for another reason."""
+_MOST_SEARCHED = 100_000
 _OVERFLOW_STATUS = frozenset({400, 413, 422, 500})
 """Not 429: there, too many tokens are too many a minute."""
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
@@ -36,17 +51,20 @@ _NOT_FOUND = 404
 def failure_of_status(status: int, body: bytes, *, where: str, key: Key, location: str | None = None) -> PolicyError:
     """The error for a reply whose status is not a success, or that says in its body that it is none."""
     raw = body.decode("utf-8", "replace")
-    kind, message = _said(body, raw)
-    error = _error(status, kind, message, where, key, location)
+    kind, message, whole = _said(body, raw)
+    overflow = status in _OVERFLOW_STATUS and _is_overflow(kind, whole)
+    error = _error(status, kind, _short(message), where, key, location, overflow)
     error.raw = raw
     return error
 
 
-def _error(status: int, kind: frozenset[str], message: str, where: str, key: Key, location: str | None) -> PolicyError:
+def _error(
+    status: int, kind: frozenset[str], message: str, where: str, key: Key, location: str | None, overflow: bool
+) -> PolicyError:
     text = f"Expected an answer from {where}, got status {status}"
     if message:
         text += f": {message}"
-    if status in _OVERFLOW_STATUS and _is_overflow(kind, message):
+    if overflow:
         return ContextOverflowError(f"The prompt does not fit: {message}")
     if "insufficient_quota" not in kind and (status in _PASSING_STATUS or status >= 500):
         return TransientError(text)
@@ -73,25 +91,40 @@ def _elsewhere(location: str | None) -> str:
 
 
 def _is_overflow(kind: frozenset[str], message: str) -> bool:
-    lowered = message.lower()
-    return bool(kind & _OVERFLOW_CODES) or any(words in lowered for words in _OVERFLOW_WORDS)
+    lowered = message[:_MOST_SEARCHED].lower()
+    if kind & _OVERFLOW_CODES or any(words in lowered for words in _OVERFLOW_WORDS):
+        return True
+    return _EXCESS_OF_WINDOW.search(lowered) is not None
 
 
-def _said(body: bytes, raw: str) -> tuple[frozenset[str], str]:
-    """The codes and the message of an error, in whichever of the usual shapes; else the beginning of the text."""
+def _said(body: bytes, raw: str) -> tuple[frozenset[str], str, str]:
+    """The codes and the message of an error, in whichever of the usual shapes, and with what a gateway passes on.
+
+    Where there is no message, it is the text.
+    """
     try:
         said: Any = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return frozenset(), _short(" ".join(raw[: 4 * _LONGEST_MESSAGE].split()))
+        text = " ".join(raw[:_MOST_SEARCHED].split())
+        return frozenset(), text, text
     if isinstance(said, dict) and isinstance(said.get("error"), dict):
         said = said["error"]
     if not isinstance(said, dict):
-        return frozenset(), _short(raw)
+        return frozenset(), raw, raw
     kind = frozenset(value for name in ("code", "type", "error_type") if isinstance(value := said.get(name), str))
     for name in ("message", "error", "detail"):
         if isinstance(message := said.get(name), str):
-            return kind, _short(message)
-    return kind, _short(raw)
+            return kind, message, f"{message}\n{_passed_on(said)}"
+    return kind, raw, raw
+
+
+def _passed_on(said: dict[str, Any]) -> str:
+    """What a gateway such as OpenRouter was told by the server behind it."""
+    metadata = said.get("metadata")
+    told = metadata.get("raw") if isinstance(metadata, dict) else None
+    if told is None:
+        return ""
+    return told if isinstance(told, str) else msgspec.json.encode(told).decode()
 
 
 def _short(text: str) -> str:

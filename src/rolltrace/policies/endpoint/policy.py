@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Self
@@ -13,16 +15,21 @@ from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.base import Completion, Request
 from rolltrace.policies.endpoint.address import checked_base_url, root_of, split_address
 from rolltrace.policies.endpoint.client import Client, Reply
-from rolltrace.policies.endpoint.key import EnvironmentKey, Key
+from rolltrace.policies.endpoint.key import EnvironmentKey, Key, text_without_key
 from rolltrace.policies.endpoint.probe import Probe
 from rolltrace.policies.endpoint.reply import ChatReply, read_completion, read_reply
-from rolltrace.policies.endpoint.request import checked_extra, request_body
+from rolltrace.policies.endpoint.request import checked_extra, ids_of, request_body
 from rolltrace.policies.endpoint.retry import Patience, Sleep, TransientError
 from rolltrace.policies.endpoint.tokens import EXTRA, Dialect, NoTokensError, read_tokens
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_IN_FLIGHT = 512
 TIMEOUT = 600.0
+_OTHER_FILES = 256
+"""How many open files are left to the rest of the process."""
+_NUMBER = re.compile(r"\d+")
+_MOST_REASONS = 100
+_LONGEST_REASON = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +50,7 @@ class EndpointPolicy:
         name: str | None = None,
         version: int | str | None = None,
         context_length: int | None = None,
-        max_in_flight: int = MAX_IN_FLIGHT,
+        max_in_flight: int | None = None,
         timeout: float = TIMEOUT,
         retries: int = Patience().retries,
         key_variable: str = KEY_VARIABLE,
@@ -58,13 +65,16 @@ class EndpointPolicy:
 
         `dialect` says how the server gives token ids: `llama.cpp`, `vllm`, `openai` for none, or `auto`. `extra` are
         further fields of the request; null takes one away. `max_tokens_field` is `max_completion_tokens` for some.
+        `max_in_flight` is 512 unless it is given, or fewer where the process may open few files.
         A `key` that is not in the environment goes before one that is.
         """
         if not model:
             raise InputError("Expected the name of a model, got none.")
-        if max_in_flight < 1 or timeout <= 0 or retries < 0:
+        if max_in_flight is None:
+            max_in_flight = default_in_flight()
+        if max_in_flight < 1 or not 0 < timeout < math.inf or retries < 0:
             raise InputError(
-                "Expected max_in_flight of at least 1, a timeout above 0 and retries of at least 0, "
+                "Expected max_in_flight of at least 1, a timeout above 0 with an end, and retries of at least 0, "
                 f"got {max_in_flight}, {timeout} and {retries}."
             )
         if dialect not in list(Dialect):
@@ -76,6 +86,8 @@ class EndpointPolicy:
         self.context_length = context_length
         self.without_tokens: Counter[str] = Counter()
         """Why tokens that were wanted could not be had, and how often."""
+        self._reasons: dict[str, str] = {}
+        """Each reason as it was first given, by what it is without its numbers."""
         self._extra = checked_extra(extra, max_tokens_field)
         self._max_tokens_field = max_tokens_field
         self._send_reasoning = send_reasoning
@@ -110,17 +122,23 @@ class EndpointPolicy:
             send_reasoning=self._send_reasoning,
             extra={**EXTRA.get(dialect, {}), **self._extra},
         )
-        place = len(request.messages)
+        place, taken = len(request.messages), ids_of(request.messages)
 
         def read(reply: Reply[int | str | None]) -> tuple[ChatReply, Completion]:
             chat = read_reply(reply.body, where=self._where, key=self._key)
-            return chat, read_completion(chat, place=place, version=reply.stamp)
+            return chat, self._safe(read_completion(chat, place=place, version=reply.stamp, taken=taken))
 
         url = f"{self.base_url}/chat/completions"
         chat, completion = await self._client.ask(url, body, read, lambda: self.version)
         if request.wants_tokens:
             return await self._with_tokens(dialect, chat, completion, request.sampling.stop)
         return completion  # type: ignore[no-any-return]
+
+    def _safe(self, completion: Completion) -> Completion:
+        """The completion without a key that came in several parts."""
+        content = completion.message.content
+        safe = text_without_key(content, self._key.read())
+        return completion if safe == content else replace(completion, message=replace(completion.message, content=safe))
 
     async def close(self) -> None:
         """Close the connections that this event loop has open."""
@@ -148,15 +166,22 @@ class EndpointPolicy:
             return completion
         if tokens.logprobs is None:
             self._miss("ids only: not every token has a log-probability")
-        return replace(completion, tokens=tokens, raw=None if text == completion.message.content else text)
+        raw = None if text == completion.message.content else text_without_key(text, self._key.read())
+        return replace(completion, tokens=tokens, raw=raw)
 
     async def _ask(self, path: str, fields: Any) -> Any:
         return await self._client.ask(root_of(self.base_url) + path, msgspec.json.encode(fields), _read_json, _nothing)
 
     def _miss(self, reason: str) -> None:
-        self.without_tokens[reason] += 1
-        if self.without_tokens[reason] == 1:
-            _log.warning("Tokens of %s: %s", self._where, reason)
+        kind = _NUMBER.sub("0", reason)
+        if kind not in self._reasons:
+            if len(self._reasons) >= _MOST_REASONS:
+                kind = reason = "other reasons"
+            self._reasons.setdefault(kind, _on_one_line(reason))
+        known = self._reasons[kind]
+        self.without_tokens[known] += 1
+        if self.without_tokens[known] == 1:
+            _log.warning("Tokens of %s: %s", self._where, known)
 
 
 def from_spec(
@@ -165,7 +190,7 @@ def from_spec(
     name: str | None = None,
     version: str | None = None,
     context_length: int | None = None,
-    max_in_flight: int = MAX_IN_FLIGHT,
+    max_in_flight: int | None = None,
     timeout: float = TIMEOUT,
     retries: int = Patience().retries,
     key_variable: str = KEY_VARIABLE,
@@ -191,6 +216,23 @@ def from_spec(
         send_reasoning=send_reasoning,
         extra=extra,
     )
+
+
+def default_in_flight() -> int:
+    """So many that two policies leave the process files to write to, where it may open few."""
+    try:
+        import resource  # not every system has it
+    except ImportError:
+        return MAX_IN_FLIGHT
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_IN_FLIGHT
+    return max(1, min(MAX_IN_FLIGHT, (soft - _OTHER_FILES) // 2))
+
+
+def _on_one_line(text: str) -> str:
+    """A server's words, such that they do nothing to a terminal and forge no line of a log."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[:_LONGEST_REASON])
 
 
 def _nothing() -> None:

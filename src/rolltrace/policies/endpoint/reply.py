@@ -1,6 +1,7 @@
 """What an endpoint answered, read carefully: a server may send anything, and a model may have written anything."""
 
 import json
+from collections.abc import Set
 from typing import Any
 
 import msgspec
@@ -8,13 +9,13 @@ import msgspec
 from rolltrace.errors import PolicyError
 from rolltrace.policies.base import Completion
 from rolltrace.policies.endpoint.failure import failure_of_status
-from rolltrace.policies.endpoint.key import Key
+from rolltrace.policies.endpoint.key import Key, without_key
 from rolltrace.policies.endpoint.request import clean, invented_id, is_object
 from rolltrace.policies.endpoint.retry import TransientError
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.message import Message, ToolCall
+from rolltrace.trace.message import Message, Part, ToolCall
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Usage
 
@@ -32,6 +33,7 @@ _ENDS = {
 }
 _BROKEN_OFF = frozenset({"abort", "cancelled", "error"})
 """Ends that are the server's, and not the model's."""
+_MOST_TOKENS = 2**53
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -82,7 +84,7 @@ _decode_message = msgspec.json.Decoder(dict[str, Any]).decode
 def read_reply(body: bytes, *, where: str, key: Key) -> ChatReply:
     """The reply; one that is none is a `TransientError`, with what came instead."""
     try:
-        reply = _decoded(body)
+        reply = _decoded(body, key)
         if not reply.choices and reply.error:
             code = reply.error.get("code") if isinstance(reply.error, dict) else None
             status = code if type(code) is int and 400 <= code < 600 else 500
@@ -98,20 +100,25 @@ def read_reply(body: bytes, *, where: str, key: Key) -> ChatReply:
     return reply
 
 
-def read_completion(reply: ChatReply, *, place: int, version: int | str | None) -> Completion:
-    """The completion, whose message stands at this place of the conversation."""
+def read_completion(
+    reply: ChatReply, *, place: int, version: int | str | None, taken: Set[str | None] = frozenset()
+) -> Completion:
+    """The completion, whose message stands at this place of a conversation with calls of these ids."""
     choice = reply.choice
     fields = {name: value for name, value in _decode_message(choice.message).items() if value not in _NOTHING}
     notes: list[Note] = []
     refused = _take_refusal(fields)
     if "tool_calls" not in fields and isinstance(call := fields.pop("function_call", None), dict):
         fields["tool_calls"] = [{"function": call}]
+    marked = _take_marks(fields.get("tool_calls"))
     message = as_message({"content": "", **fields, "role": "assistant"}, "reply", notes)
-    calls = _with_ids(message.tool_calls, place)
+    calls = _with_ids(message.tool_calls, place, taken)
     termination, parse_error = _end_of(reply, message)
-    odd = bool(notes) or parse_error is not None or refused or any(map(_is_odd, calls))
+    odd = bool(notes) or marked or parse_error is not None or refused or any(map(_is_odd, calls))
     if calls != message.tool_calls:
         odd, message = True, msgspec.structs.replace(message, tool_calls=calls)
+    if any(map(_is_reference, message.parts)):
+        odd, message = True, msgspec.structs.replace(message, parts=tuple(map(_without_reference, message.parts)))
     if refused:
         message = msgspec.structs.replace(message, other=_refused(message.other))
     return Completion(
@@ -124,7 +131,7 @@ def read_completion(reply: ChatReply, *, place: int, version: int | str | None) 
     )
 
 
-def _decoded(body: bytes) -> ChatReply:
+def _decoded(body: bytes, key: Key) -> ChatReply:
     try:
         return _decode_reply(body)
     except msgspec.ValidationError:
@@ -136,7 +143,7 @@ def _decoded(body: bytes) -> ChatReply:
             plain = None
         if plain is None:
             raise
-        return _decode_reply(msgspec.json.encode(plain))
+        return _decode_reply(without_key(msgspec.json.encode(plain), key.read()))
 
 
 def _unreadable(got: str, body: bytes, where: str) -> PolicyError:
@@ -156,6 +163,13 @@ def _take_refusal(fields: dict[str, Any]) -> bool:
         return False
     fields.setdefault("content", refusal)
     return True
+
+
+def _take_marks(calls: Any) -> bool:
+    """Whether a server marked a call as unreadable, which is for the reader to say; the mark is taken away."""
+    dicts = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    marks = [call.pop("error", None) for call in dicts]
+    return any(mark is not None for mark in marks)
 
 
 def _refused(other: FrozenMap | None) -> FrozenMap:
@@ -186,12 +200,26 @@ def _met_stop_sequence(reply: ChatReply) -> bool:
     return told or (reply.verbose is not None and reply.verbose.stop_type == "word")
 
 
-def _with_ids(calls: tuple[ToolCall, ...], place: int) -> tuple[ToolCall, ...]:
+def _is_reference(part: Part) -> bool:
+    """Whether a server wrote what only a record may say: which blob of the run this is."""
+    return (part.blob is not None and part.blob.data is None) or (part.url or "").startswith("blob:")
+
+
+def _without_reference(part: Part) -> Part:
+    """The part with an address that no reader takes for a reference; the raw reply has it as it came."""
+    if not _is_reference(part):
+        return part
+    url = part.url if part.blob is None else f"blob:{part.media_type or ''};{part.blob.name}"
+    return msgspec.structs.replace(part, url=f"unknown-{url}", blob=None, media_type=None)
+
+
+def _with_ids(calls: tuple[ToolCall, ...], place: int, taken: Set[str | None]) -> tuple[ToolCall, ...]:
     """The calls, each with an id of its own: tools' answers, and the servers that are sent them, need one."""
     seen: set[str | None] = {None, ""}
+    given = {*taken, *(call.id for call in calls)}
     sure = []
     for number, call in enumerate(calls):
-        sure.append(msgspec.structs.replace(call, id=invented_id(place, number)) if call.id in seen else call)
+        sure.append(msgspec.structs.replace(call, id=invented_id(place, number, given)) if call.id in seen else call)
         seen.add(call.id)
     return tuple(sure) if calls else calls
 
@@ -206,4 +234,6 @@ def _usage(usage: Any) -> Usage | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if type(prompt) is not int or type(completion) is not int:
         return None  # one count alone would make the other 0 in a record
+    if not (0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS):
+        return None
     return Usage(prompt, completion)

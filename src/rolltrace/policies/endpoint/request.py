@@ -1,7 +1,7 @@
 """What an endpoint is sent: messages, tools and settings in the words of the OpenAI chat API."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -60,6 +60,7 @@ def chat_messages(messages: Sequence[Message], send_reasoning: bool = True) -> l
     """The messages as servers take them: no marks of ours, and each tool's answer tied to its call."""
     chat: list[dict[str, Any]] = []
     open_ids: list[str] = []
+    taken = ids_of(messages)
     for place, message in enumerate(messages):
         if not (message.parts or message.tool_calls or message.reasoning or message.other or message.role == "tool"):
             fields: dict[str, Any] = {"role": message.role, "content": message.content}
@@ -74,7 +75,7 @@ def chat_messages(messages: Sequence[Message], send_reasoning: bool = True) -> l
         if not isinstance(fields.get("refusal"), str):
             fields.pop("refusal", None)
         if message.tool_calls:
-            fields["tool_calls"] = list(_sent_calls(fields["tool_calls"], place))
+            fields["tool_calls"] = list(_sent_calls(fields["tool_calls"], place, taken))
             open_ids = [call["id"] for call in fields["tool_calls"]]
         elif message.role == "tool":
             _tie(fields, open_ids)
@@ -82,7 +83,7 @@ def chat_messages(messages: Sequence[Message], send_reasoning: bool = True) -> l
     return chat
 
 
-def _sent_calls(calls: list[dict[str, Any]], place: int) -> Iterator[dict[str, Any]]:
+def _sent_calls(calls: list[dict[str, Any]], place: int, taken: Set[str | None]) -> Iterator[dict[str, Any]]:
     """Calls that every server takes: with an id, a name that can be one, and a JSON object as arguments.
 
     Servers that parse the arguments of earlier calls refuse a whole conversation for one that the model broke.
@@ -90,7 +91,7 @@ def _sent_calls(calls: list[dict[str, Any]], place: int) -> Iterator[dict[str, A
     for number, call in enumerate(calls):
         call.pop("error", None)
         if not call["id"]:
-            call["id"] = invented_id(place, number)
+            call["id"] = invented_id(place, number, taken)
         body = call["function"]
         if not _NAME.fullmatch(body["name"]):
             body["name"] = _NOT_IN_NAMES.sub("_", body["name"])[:64] or _UNREADABLE
@@ -99,9 +100,17 @@ def _sent_calls(calls: list[dict[str, Any]], place: int) -> Iterator[dict[str, A
         yield call
 
 
-def invented_id(place: int, number: int) -> str:
-    """An id for the call at this place of a conversation; the same whenever it is invented."""
-    return f"call_{place}_{number}"
+def ids_of(messages: Sequence[Message]) -> set[str | None]:
+    """The ids that the calls of a conversation have."""
+    return {call.id for message in messages for call in message.tool_calls}
+
+
+def invented_id(place: int, number: int, taken: Set[str | None]) -> str:
+    """An id that no other call has, for the call at this place of a conversation; the same whenever it is invented."""
+    invented = f"call_{place}_{number}"
+    while invented in taken:
+        invented += "_0"
+    return invented
 
 
 def _tie(fields: dict[str, Any], open_ids: list[str]) -> None:

@@ -38,6 +38,11 @@ EXTRA: dict[Dialect, dict[str, Any]] = {
 _OWNERS = {"llamacpp": Dialect.LLAMA_CPP, "vllm": Dialect.VLLM}
 
 
+_MOST_IDS = 2**31
+_HIGHEST_LOGPROB = 1e-3
+"""Rounding may take that of a certain token above 0."""
+
+
 class NoTokensError(Exception):
     """Why an answer's tokens cannot be recorded."""
 
@@ -154,7 +159,7 @@ def _entries(reply: ChatReply) -> list[Entry]:
 
 def _added_up(prompt: Any, ids: Any, entries: list[Entry], completion: Completion) -> Tokens:
     for what, row in (("prompt", prompt), ("answer", ids)):
-        if not isinstance(row, list) or not all(type(token) is int for token in row):
+        if not isinstance(row, list) or not all(type(token) is int and 0 <= token < _MOST_IDS for token in row):
             raise NoTokensError(f"ids of the {what} that are none")
     usage = completion.usage
     if usage is None:
@@ -165,5 +170,7 @@ def _added_up(prompt: Any, ids: Any, entries: list[Entry], completion: Completio
             f"{usage.completion_tokens}"
         )
     logprobs = tuple(entry.logprob for entry in entries)
+    if not all(logprob is None or logprob <= _HIGHEST_LOGPROB for logprob in logprobs):  # NaN is not, either
+        raise NoTokensError("log-probabilities that are none: above 0, or no number")
     known = bool(entries) and None not in logprobs
     return Tokens(tuple(prompt), tuple(ids), logprobs if known else None)  # type: ignore[arg-type]
