@@ -191,7 +191,7 @@ def test_threads_are_enough_for_the_places():
 @pytest.mark.parametrize("name", ["slots", "context_length", "threads"])
 def test_numbers_are_positive(packages, name):
     """A server of nothing answers nothing."""
-    with pytest.raises(InputError, match=f"Expected {name} of 1 or more for the policy `local`, got 0"):
+    with pytest.raises(InputError, match=rf"Expected {name} of \d+ or more for the policy `local`, got 0"):
         local_policy(**{name: 0})
 
 
