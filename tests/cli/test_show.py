@@ -148,12 +148,6 @@ def test_damage_is_told_in_few_lines(rolltrace, make_run, one_plus_one):
         assert "30 more places" in shown.stderr
 
 
-def test_group_is_shown_whole(rolltrace, make_run, one_plus_one):
-    """The name of a group shows each of its rollouts."""
-    shown = rolltrace("show", make_run(one_plus_one, one_plus_one), "two")
-    in_order(shown.stdout, "train/sums/0/two/0", "train/sums/0/two/1")
-
-
 def test_json_is_the_record(make_run, one_plus_one):
     """`--json` gives the very records, checksums included."""
     path = make_run(one_plus_one, tools)

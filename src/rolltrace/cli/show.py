@@ -1,4 +1,4 @@
-"""`rolltrace show`: a run as a table, a rollout as a transcript."""
+"""`rolltrace show`: a run as a table, a group side by side, a rollout as a transcript."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rolltrace.query.find import Head
     from rolltrace.query.run import Run
     from rolltrace.trace.rollout import Rollout
     from rolltrace.trace.score import Score
@@ -16,7 +17,7 @@ _PAGE = 1_000
 _MOST_FAILURES = 100
 
 
-@click.command(short_help="Show a run as a table, or a rollout as a transcript.")
+@click.command(short_help="Show a run as a table, a group side by side, or a rollout as a transcript.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("id", required=False)
 @click.option("--full", is_flag=True, help="Fold nothing: whole tracebacks, states and raw answers.")
@@ -25,10 +26,11 @@ _MOST_FAILURES = 100
 )
 @click.option("--json", "as_json", is_flag=True, help="The records as JSON lines.")
 def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool) -> None:  # noqa: A002 - as the help shows it
-    """Show RUN as a table of its rollouts, or the rollout that ID names as a transcript.
+    """Show RUN as a table of its rollouts, the rollout that ID names as a transcript, or a group side by side.
 
     ID is a rollout's id, four letters or more of its beginning or end, or where the rollout stands in the run, as the
-    table says: GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group.
+    table says: GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group:
+    its prompt once, then the members beside each other, the best first, with ▸ where each differs from the one before.
     """
     from rolltrace.cli.screen.problems import tell_problems
     from rolltrace.query.run import Run
@@ -38,8 +40,7 @@ def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool
         if id is None:
             _show_all(opened, limit, as_json=as_json)
         else:
-            chosen = _chosen(opened, id, limit)
-            _show_records(chosen) if as_json else _show_transcripts(opened, chosen, full=full)
+            _show_named(opened, id, limit, full=full, as_json=as_json)
         tell_problems(opened.problems)
 
 
@@ -47,18 +48,23 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
     """Print the run's header, its totals, and a table of its rollouts, the first `limit` of them."""
     from rolltrace.cli.screen import overview
     from rolltrace.cli.screen.console import output
+    from rolltrace.query.address import group_address
+    from rolltrace.query.histogram import ask_histogram
     from rolltrace.query.totals import ask_totals
 
     console = output()
     totals = ask_totals(run)
     overview.show_header(console, str(run.path), run.info)
     overview.show_totals(console, totals)
+    overview.show_rewards(console, ask_histogram(run))
     rollouts = list(run.rollouts(order_by=_ORDER, limit=limit))
     if rollouts:
         failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
         overview.show_rollouts(console, rollouts, rewards_of(run, rollouts), failed)
     overview.show_rest(console, len(rollouts), totals.rollouts + totals.retried)
     overview.show_ledgers(console, map(totals.settled, run.ledgers().values()))
+    if rollouts:
+        overview.show_ways(console, str(run.path), group_address(rollouts[0]))
 
 
 def rewards_of(run: "Run", rollouts: "Sequence[Rollout]") -> "dict[str, float | None]":
@@ -78,14 +84,29 @@ def _show_all(run: "Run", limit: int | None, *, as_json: bool) -> None:
         show_run(run, _PAGE if limit is None else limit)
 
 
-def _chosen(run: "Run", name: str, limit: int | None) -> "list[Rollout]":
+def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json: bool) -> None:
+    """Show the rollout that a name means or, of a group of several, all of them side by side."""
     from rolltrace.errors import UnknownNameError
     from rolltrace.query.find import find_rollouts
 
     try:
-        return [run.get(name)][:limit]  # by its whole id, which needs no table
+        chosen = [run.get(name)][:limit]  # by its whole id, which needs no table
     except UnknownNameError:
-        return [run.get(head.id) for head in find_rollouts(run, name, limit)]
+        heads = find_rollouts(run, name, limit if as_json else 2)
+        if len(heads) > 1 and not as_json:
+            _show_group(run, heads[0], limit, full=full)
+            return
+        chosen = [run.get(head.id) for head in heads][:limit]
+    _show_records(chosen) if as_json else _show_transcripts(run, chosen, full=full)
+
+
+def _show_group(run: "Run", head: "Head", limit: int | None, *, full: bool) -> None:
+    from rolltrace.cli.screen.console import output
+    from rolltrace.cli.screen.group import show_group
+    from rolltrace.query.comparison import MOST_MEMBERS, compare_group
+
+    most = MOST_MEMBERS if limit is None else limit
+    show_group(output(), compare_group(run, head.split, head.iteration, head.env, head.group, most=most), full=full)
 
 
 def _scores_of(run: "Run", rollouts: "Sequence[Rollout]") -> "list[Score]":

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -84,7 +84,7 @@ def list_runs(folder: str | Path, limit: int | None = None) -> Listing:
             f"Expected a directory that holds runs, found {'a file' if place.exists() else 'none'} at {place}."
         )
     readers = sorted(_open(find_runs(place)), key=_age, reverse=True)
-    return Listing(tuple(_describe(reader, place) for reader in readers[:limit]), len(readers))
+    return Listing(tuple(describe_run(reader, place, _totals) for reader in readers[:limit]), len(readers))
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
@@ -114,10 +114,11 @@ def _age(reader: RunReader) -> tuple[bool, float, str]:
     return info is not None, 0.0 if info is None else info.created_at.timestamp(), str(reader.path)
 
 
-def _describe(reader: RunReader, folder: Path) -> Listed:
+def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals | None]) -> Listed:
+    """One run below a directory; `ask` gives its totals, or None where they cannot be had quickly."""
     info, path = reader.info, reader.path
     ledgers = list(reader.ledgers().values())  # before the files, which may be written to
-    totals = _totals(path)
+    totals = ask(path)
     if totals is not None:
         ledgers = [totals.settled(ledger) for ledger in ledgers]
     return Listed(

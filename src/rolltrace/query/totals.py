@@ -72,7 +72,7 @@ def ask_totals(run: Run) -> Totals:
     return Totals(**{**row, **counts})
 
 
-class _Head(msgspec.Struct):
+class Head(msgspec.Struct):
     """What the totals need of a rollout's line."""
 
     id: str
@@ -87,6 +87,8 @@ class _Head(msgspec.Struct):
     attempt: int = 0
     policy: str = ""
     session: str = ""
+    status: str = "ok"
+    seat: int | None = None
 
 
 class _Late(msgspec.Struct):
@@ -98,20 +100,43 @@ class _Late(msgspec.Struct):
     rollout: str | None = None
 
 
-def read_totals(path: Path) -> Totals:
-    """The totals of a small run, from its lines: for very many of them that is quicker than making tables."""
-    heads = list(_records(path, ROLLOUTS, _Head))
+class Counted(msgspec.Struct, frozen=True):
+    """The rollouts of a small run, as its lines tell them."""
+
+    heads: list[Head]
+    """All of them."""
+    current: list[Head]
+    """Those that no later session repeated."""
+    counted: list[Head]
+    """Of these, those that no later attempt played again."""
+    rewards: Mapping[str, float | None]
+    """By id, the reward of each that counts, late scores included."""
+
+
+def read_counted(path: Path) -> Counted:
+    """What counts of a small run, from its lines: for very many of them that is quicker than making tables."""
+    heads = list(_records(path, ROLLOUTS, Head))
     latest, last = _latest(heads)
-    superseded = [head.session < latest[_place(head)] for head in heads]
-    current = [head for head, is_superseded in zip(heads, superseded, strict=True) if not is_superseded]
+    current = [head for head in heads if not head.session < latest[_place(head)]]
     counted = [head for head in current if not head.attempt < last[_place(head), head.session]]
     rewards = latest_rewards(counted, _records(path, SCORES, _Late))
-    known = [restore_number(reward) for head in counted if (reward := rewards[head.id]) is not None]
+    return Counted(heads, current, counted, {name: restore_number(reward) for name, reward in rewards.items()})
+
+
+def read_totals(path: Path) -> Totals:
+    """The totals of a small run, from its lines."""
+    return totals_of(read_counted(path))
+
+
+def totals_of(read: Counted) -> Totals:
+    """The totals of what was read."""
+    heads, current, counted = read.heads, read.current, read.counted
+    known = [reward for head in counted if (reward := read.rewards[head.id]) is not None]
     numbers = [float(number) for number in known if math.isfinite(number)]
     return Totals(
         rollouts=len(counted),
         retried=len(current) - len(counted),
-        superseded=sum(superseded),
+        superseded=len(heads) - len(current),
         groups=len({_place(head)[:-1] for head in counted}),
         rewarded=len(numbers),
         mean_reward=sum(numbers) / len(numbers) if numbers else None,
@@ -122,7 +147,7 @@ def read_totals(path: Path) -> Totals:
     )
 
 
-def _latest(heads: list[_Head]) -> tuple[dict[Any, str], dict[Any, int]]:
+def _latest(heads: list[Head]) -> tuple[dict[Any, str], dict[Any, int]]:
     """By place the latest session, and by place and session the last attempt."""
     latest: dict[Any, str] = {}
     last: dict[Any, int] = {}
@@ -133,7 +158,7 @@ def _latest(heads: list[_Head]) -> tuple[dict[Any, str], dict[Any, int]]:
     return latest, last
 
 
-def _place(head: _Head) -> tuple[Any, ...]:
+def _place(head: Head) -> tuple[Any, ...]:
     """What attempts and sessions of one rollout share; the last is its place in the group."""
     return head.run, head.split, _fitting(head.iteration), head.env, head.group, _fitting(head.index)
 

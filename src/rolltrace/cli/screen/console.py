@@ -3,8 +3,10 @@
 import sys
 
 from rich.console import Console
+from rich.containers import Lines
 from rich.text import Text
 
+from rolltrace.cli.screen.signs import draw_plainly
 from rolltrace.cli.screen.visible import visible_json
 
 WIDE = 1_000_000
@@ -35,13 +37,17 @@ def write_record(line: bytes) -> None:
 def folded(text: Text, console: Console, indent: str, width: int | None = None) -> list[Text]:
     """The lines of a text, folded at the console's width, each with the indent before it."""
     room = max(20, (width or console.width) - len(indent))
-    lines = text.wrap(console, room, overflow="fold") if text.plain else [Text()]
+    if room > WIDE // 2:
+        lines = text.split("\n", allow_blank=True)
+    else:
+        lines = text.wrap(console, room, overflow="fold") if text.plain else Lines([Text()])
     for line in lines:
         line.rstrip()
     return [Text(indent).append_text(line) if line.plain else Text() for line in lines]
 
 
 def _console(*, stderr: bool) -> Console:
+    draw_plainly(sys.stderr if stderr else sys.stdout)
     # Markup, highlighting and emoji codes would interpret what a model wrote.
     console = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:

@@ -9,10 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rolltrace.cli.hints import command
+from rolltrace.cli.screen.chart import show_chart
 from rolltrace.cli.screen.console import folded
-from rolltrace.cli.screen.transcript import STATUS_STYLES, note_text
+from rolltrace.cli.screen.styles import STATUS_STYLES
+from rolltrace.cli.screen.transcript import note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
 from rolltrace.query.address import group_address, short_addresses
+from rolltrace.query.histogram import Histogram
 from rolltrace.query.totals import Totals
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
@@ -60,6 +64,26 @@ def show_totals(console: Console, totals: Totals) -> None:
         line.append(f" · {totals.superseded} repeated by a restart", "yellow")
     console.print()
     _print(console, line)
+
+
+def show_rewards(console: Console, rewards: Histogram) -> None:
+    """Print how the rewards are distributed, and how many are in no bar."""
+    if len(rewards.bins) < 2:
+        return
+    console.print()
+    show_chart(console, rewards, "reward")
+    left_out = {"without a reward": rewards.missing, "not finite": rewards.non_finite}
+    told = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
+    if told:
+        _print(console, Text(f"not drawn: {told}", "yellow"))
+
+
+def show_ways(console: Console, path: str, group: str) -> None:
+    """Say, on a terminal, what to type to see a group, or one of its rollouts."""
+    if console.is_terminal:
+        console.print()
+        told = f"{command('show', path, group)} compares a group; with /INDEX it shows a rollout"
+        _print(console, Text(told, "dim"))
 
 
 def show_rest(console: Console, shown: int, total: int) -> None:

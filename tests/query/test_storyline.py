@@ -1,28 +1,23 @@
 """The order in which a rollout is told."""
 
-import pytest
-
-from rolltrace.cli.screen.storyline import Remark, Said, Taken, storyline
-from rolltrace.store.reader import RunReader
+from drafts import finished, header
+from rolltrace.query.storyline import Remark, Said, Taken, storyline
+from rolltrace.trace.draft import Draft
 from rolltrace.trace.message import Message, ToolCall
 
 
-@pytest.fixture
-def tell(make_run):
+def tell(fill):
     """The storyline of a rollout that a function filled."""
-
-    def storyline_of(fill):
-        [rollout] = RunReader(make_run(fill)).rollouts()
-        return storyline(rollout)
-
-    return storyline_of
+    draft = Draft(header())
+    fill(draft)
+    return storyline(finished(draft))
 
 
 def contents(events):
     return [event.message.content for event in events if isinstance(event, Said)]
 
 
-def test_each_message_is_told_once_in_order(tell):
+def test_each_message_is_told_once_in_order():
     """However often prompts repeat the history, a message is told once, and each step after its answer."""
 
     def fill(draft):
@@ -36,7 +31,7 @@ def test_each_message_is_told_once_in_order(tell):
     assert [type(event) for event in events] == [Said, Said, Taken] * 5
 
 
-def test_replaced_history_is_remarked_once(tell):
+def test_replaced_history_is_remarked_once():
     """Where a prompt leaves out what was told before, a remark says which messages it had."""
 
     def fill(draft):
@@ -54,7 +49,7 @@ def test_replaced_history_is_remarked_once(tell):
     assert len([event for event in events if isinstance(event, Remark)]) == 1
 
 
-def test_response_that_was_not_kept_is_told(tell):
+def test_response_that_was_not_kept_is_told():
     """A response that the conversation did not keep is told with its step, as not kept."""
 
     def fill(draft):
@@ -69,7 +64,7 @@ def test_response_that_was_not_kept_is_told(tell):
     assert not_kept.step == 0
 
 
-def test_answers_find_their_calls(tell):
+def test_answers_find_their_calls():
     """Tools' answers are paired with calls by id, in any order; one without an id takes the first open call."""
 
     def fill(draft):
@@ -89,7 +84,7 @@ def test_answers_find_their_calls(tell):
     }  # fmt: skip
 
 
-def test_prompt_without_an_answer_is_told(tell):
+def test_prompt_without_an_answer_is_told():
     """What was sent where no step resulted is told, with a remark."""
 
     def fill(draft):

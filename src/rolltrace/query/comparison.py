@@ -1,0 +1,148 @@
+"""One group, its members side by side: the one computation behind the terminal, the viewer and the report."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from rolltrace.query.excerpts import Excerpt, excerpts
+from rolltrace.query.group import Late, find_group
+from rolltrace.query.matrices import Place, PreferenceMatrix, preference_matrix
+from rolltrace.query.members import Member, Told, by_rollout, member, shared_prompt, tell
+from rolltrace.query.rubrics import RubricGrid, rubric_grid
+from rolltrace.query.run import Run
+from rolltrace.query.signal import Standing, no_signal
+from rolltrace.trace.careful import json_encoder
+from rolltrace.trace.freeform import plain_mapping
+from rolltrace.trace.message import Message
+from rolltrace.trace.numbers import wire_number
+from rolltrace.trace.rollout import Failure
+from rolltrace.trace.score import GroupKey
+
+MOST_MEMBERS = 256
+"""A group with more members is compared by those with the best rewards."""
+
+
+class GroupScore(msgspec.Struct, frozen=True):
+    """A late score about the group."""
+
+    id: str
+    name: str
+    value: float | None
+    producer: str
+    at: datetime
+    error: Failure | None
+    """Without its traceback."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A group and its members: of each place in it the last attempt of the latest session."""
+
+    split: str
+    iteration: int
+    env: str
+    group: str
+    task: str
+    task_data: dict[str, Any]
+    """The first member's, as the other facts about the task."""
+    size: int
+    """How many members it has; the numbers that follow are those of the table `groups`."""
+    n: int
+    mean: float | None
+    spread: float | None
+    has_signal: bool
+    no_signal: str | None
+    """The reason why every advantage is zero or missing; None where one is not."""
+    shared: tuple[Excerpt, ...]
+    """The messages with which every first prompt begins."""
+    shared_omitted: int
+    """How many of them come after those."""
+    members: tuple[Member, ...]
+    """The best reward first, rewards that are NaN or null last, then by index."""
+    omitted: int
+    """How many members come after those."""
+    matrix: PreferenceMatrix | None
+    rubric: RubricGrid | None
+    scores: tuple[GroupScore, ...]
+    """About the group as a whole, the earliest first."""
+    retried: int
+    """How many attempts were tried again."""
+
+
+def compare_group(
+    run: Run, split: str, iteration: int, env: str, group: str, *, most: int = MOST_MEMBERS
+) -> Comparison:
+    """The group of this name; what its records hold that does not fit is None, and raises nothing."""
+    found = find_group(run, GroupKey(split, iteration, env, group), most)
+    told = [tell(rollout) for rollout in found.rollouts]
+    shared = shared_prompt(told)
+    common = excerpts(shared)
+    own = by_rollout(found.scores)
+    members = tuple(
+        member(one, before, len(shared), found.reward_of(one.rollout), found.rewards.mean, own.get(one.rollout.id, []))
+        for one, before in zip(told, [None, *told[:-1]], strict=True)
+    )
+    about_group = [score for score in found.scores if score.rollout is None]
+    first = found.rollouts[0] if found.rollouts else None
+    return Comparison(
+        split=split,
+        iteration=iteration,
+        env=env,
+        group=group,
+        task="" if first is None else first.task,
+        task_data={} if first is None else first.task_data,
+        size=found.rewards.size,
+        n=found.rewards.n,
+        mean=found.rewards.mean,
+        spread=found.rewards.spread,
+        has_signal=found.rewards.has_signal,
+        no_signal=no_signal(found.rewards, [_standing(one, given) for one, given in zip(told, members, strict=True)]),
+        shared=common,
+        shared_omitted=len(shared) - len(common),
+        members=members,
+        omitted=max(0, found.rewards.size - len(members)),
+        matrix=_matrix(about_group, [Place(one.id, one.index) for one in members]),
+        rubric=rubric_grid(found.rollouts),
+        scores=tuple(_group_score(score) for score in about_group),
+        retried=found.retried,
+    )
+
+
+def encode_comparison(comparison: Comparison) -> bytes:
+    """A comparison as one JSON object; numbers that are not finite are spelt as in records."""
+    fields = {name: getattr(comparison, name) for name in comparison.__struct_fields__}
+    fields["task_data"] = plain_mapping(comparison.task_data, "task_data", [])
+    return json_encoder.encode({name: _wire(value) for name, value in fields.items()})
+
+
+def _standing(told: Told, given: Member) -> Standing:
+    rollout = told.rollout
+    return Standing(
+        index=rollout.index,
+        reward=given.reward,
+        status=rollout.status,
+        stop_reason=rollout.stop_reason,
+        error=rollout.error,
+        grading=given.error if rollout.error is None else None,
+    )
+
+
+def _matrix(scores: Sequence[Late], members: Sequence[Place]) -> PreferenceMatrix | None:
+    """The latest that a grader of the group recorded."""
+    matrices = (preference_matrix(score.data, members) for score in reversed(scores) if score.name == "group_grade")
+    return next((matrix for matrix in matrices if matrix is not None), None)
+
+
+def _group_score(score: Late) -> GroupScore:
+    return GroupScore(score.id, score.name, score.value, score.producer, score.at, score.error)
+
+
+def _wire(value: Any) -> Any:
+    if isinstance(value, Message):  # has no numbers
+        return value
+    if isinstance(value, msgspec.Struct):
+        return {name: _wire(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {name: _wire(item) for name, item in value.items()}
+    return [_wire(item) for item in value] if isinstance(value, list | tuple) else wire_number(value)

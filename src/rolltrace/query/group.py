@@ -1,0 +1,141 @@
+"""One group as the tables and the records have it: few questions, whatever the size of the run."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rolltrace.errors import InputError, RolltraceError, UnknownNameError
+from rolltrace.query.run import Run
+from rolltrace.query.tables import literal
+from rolltrace.query.totals import COUNTED
+from rolltrace.trace.freeform import restore_mapping
+from rolltrace.trace.outcome import Layer
+from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.score import GroupKey
+
+_KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
+_GROUP = f"""
+    select size, n, mean, spread, min, max, has_signal, run,
+        (select count(*) from rollouts where retried and {_KEY} and rollouts.run = groups.run) as retried
+    from groups where {_KEY}
+"""
+_REWARDS = f"""
+    select id, reward from {COUNTED} and {_KEY}
+    order by reward is null, isnan(reward), reward desc, "index", id limit ?
+"""
+_SCORES = """
+    select id, session, rollout, name, value, data, producer, "at", error_layer, error_type, error_message
+    from scores where {where} order by "at", id
+"""
+
+
+class Rewards(msgspec.Struct, frozen=True, kw_only=True):
+    """The rewards of a group; each field is a column of the table `groups`."""
+
+    size: int
+    n: int
+    mean: float | None
+    spread: float | None
+    min: float | None
+    max: float | None
+    has_signal: bool
+
+
+class Late(NamedTuple):
+    """A score, as the table `scores` has it."""
+
+    id: str
+    session: str
+    rollout: str | None
+    name: str
+    value: float | None
+    data: dict[str, Any]
+    producer: str
+    at: datetime
+    error: Failure | None
+    """Without its traceback."""
+
+
+class Group(NamedTuple):
+    """What is known of a group."""
+
+    rewards: Rewards
+    retried: int
+    """How many attempts were tried again."""
+    reward_by_id: dict[str, float | None]
+    rollouts: list[Rollout]
+    """The members, in the order of their rewards."""
+    scores: list[Late]
+    """About the members and about the group, the earliest first."""
+
+    def reward_of(self, rollout: Rollout) -> float | None:
+        """A member's reward as it now stands."""
+        return self.reward_by_id[rollout.id]
+
+
+def find_group(run: Run, key: GroupKey, most: int) -> Group:
+    """The group of this name, with the `most` members that have the best rewards."""
+    place = [key.split, key.iteration, key.env, key.group]
+    found = list(run.sql(_GROUP, [*place, *place]).dicts())
+    if len(found) > 1:
+        raise InputError(f"Expected a group of one run, got one that {len(found)} runs have: open one of them.")
+    if not found:
+        where = f"env {key.env!r}, iteration {key.iteration} of {key.split!r}"
+        raise UnknownNameError(
+            f"There is no group {key.group!r} of {where} in {run.path}: `rolltrace show` lists them."
+        )
+    rewards: dict[str, float | None] = dict(run.sql(_REWARDS, [*place, most]).fetchall())
+    rollouts = _read(run, list(rewards))
+    row = found[0]
+    return Group(
+        Rewards(**{name: row[name] for name in Rewards.__struct_fields__}),
+        row["retried"],
+        rewards,
+        rollouts,
+        _scores(run, place, rollouts),
+    )
+
+
+def _read(run: Run, ids: Sequence[str]) -> list[Rollout]:
+    """The rollouts of these ids, in their order; one that can no longer be read is left out."""
+    if not ids:
+        return []
+    try:
+        read = {rollout.id: rollout for rollout in run.rollouts(where=f"id in ({', '.join(map(literal, ids))})")}
+    except RolltraceError:
+        # A file was damaged since its table was made: one by one it costs only what it held.
+        read = {}
+    return [rollout for id_ in ids if (rollout := read.get(id_) or _get(run, id_)) is not None]
+
+
+def _get(run: Run, rollout: str) -> Rollout | None:
+    try:
+        return run.get(rollout)
+    except RolltraceError:
+        return None
+
+
+def _scores(run: Run, place: list[Any], rollouts: Sequence[Rollout]) -> list[Late]:
+    """The late scores; one about the group is left out where a later session played the group again."""
+    ids = [rollout.id for rollout in rollouts]
+    about_members = f"rollout in ({', '.join('?' for _ in ids)}) or " if ids else ""
+    rows = run.sql(_SCORES.format(where=f"{about_members}({_KEY})"), [*ids, *place]).fetchall()
+    oldest = min((rollout.session for rollout in rollouts), default="")
+    scores = [_late(row) for row in rows]
+    return [score for score in scores if score.rollout is not None or score.session >= oldest]
+
+
+def _late(row: tuple[Any, ...]) -> Late:
+    id_, session, rollout, name, value, data, producer, at, layer, kind, message = row
+    error = None if layer is None else Failure(Layer(layer), kind or "", message or "")
+    return Late(id_, session, rollout, name, value, _mapping(data), producer, at.replace(tzinfo=UTC), error)
+
+
+def _mapping(text: str | None) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(text or "{}")
+        return restore_mapping(decoded) if isinstance(decoded, dict) else {}
+    except (ValueError, RecursionError):
+        return {}

@@ -1,0 +1,134 @@
+"""How numbers are distributed: counts in bins whose edges are round."""
+
+import math
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from rolltrace.errors import InputError
+from rolltrace.query.parameters import Parameters
+from rolltrace.query.run import Run
+from rolltrace.query.totals import COUNTED
+
+MOST_BINS = 20
+_ROUND = (1.0, 2.0, 2.5, 5.0)
+"""The widths of bins, times a power of ten."""
+
+
+class Bin(msgspec.Struct, frozen=True):
+    """How many values there are from `low` up to, not including, `high`; in the last bin `high` counts too."""
+
+    low: float
+    high: float
+    n: int
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """Numbers in bins, which meet; where all are the same there is one, as wide as a point, and of no numbers none."""
+
+    bins: tuple[Bin, ...]
+    n: int
+    """How many numbers are in the bins: all that are finite."""
+    missing: int
+    """How many are null."""
+    non_finite: int
+    min: float | None = None
+    max: float | None = None
+
+
+def histogram(values: Iterable[float | None], most: int = MOST_BINS) -> Histogram:
+    """The distribution of some values, in at most so many bins."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    finite = [float(value) for value in known if math.isfinite(value)]
+    missing, non_finite = len(listed) - len(known), len(known) - len(finite)
+    if not finite:
+        return Histogram((), 0, missing, non_finite)
+    low, high = min(finite), max(finite)
+    edges = round_edges(low, high, most)
+    counts = [0] * max(1, len(edges) - 1)
+    for value in finite:
+        counts[_bin(value, edges)] += 1
+    return Histogram(_bins(edges, counts), len(finite), missing, non_finite, low, high)
+
+
+def ask_histogram(
+    run: Run,
+    of: str = "reward",
+    where: str | None = None,
+    parameters: Parameters = None,
+    *,
+    table: str = COUNTED,
+    most: int = MOST_BINS,
+    timeout: float | None = None,
+) -> Histogram:
+    """The distribution of an SQL expression over rows of a run of any size; what is no number is missing.
+
+    `table` is what follows `from`: by default the rollouts that count. `parameters` are those of `of` and `where`.
+    """
+    rows = f"select try_cast((\n{of}\n) as double) as value from (select * from {table})"
+    rows += "" if where is None else f" where (\n{where}\n)"
+    question = f"""
+        select count(*) filter (isfinite(value)), count(*) filter (value is null),
+            count(*) filter (not isfinite(value)),
+            min(value) filter (isfinite(value)), max(value) filter (isfinite(value))
+        from ({rows})
+    """
+    n, missing, non_finite, low, high = run.sql(question, parameters, timeout).fetchone() or (0, 0, 0, None, None)
+    if not n:
+        return Histogram((), 0, missing, non_finite)
+    edges = round_edges(low, high, most)
+    # Comparing with each edge is what the engine does quickest, and rounds as Python does.
+    inner = " + ".join(f"(value >= '{edge!r}'::double)::bigint" for edge in edges[1:-1]) or "0"
+    counting = f"select {inner} as bin, count(*) from ({rows}) where isfinite(value) group by bin"
+    found: dict[int, int] = dict(run.sql(counting, parameters, timeout).fetchall())
+    counts = [found.get(number, 0) for number in range(max(1, len(edges) - 1))]
+    return Histogram(_bins(edges, counts), sum(counts), missing, non_finite, low, high)
+
+
+def round_edges(low: float, high: float, most: int = MOST_BINS) -> list[float]:
+    """The edges of at most so many bins that hold all from `low` to `high`; where these are the same, only that."""
+    if most < 1:
+        raise InputError(f"Expected at least one bin, got {most}.")
+    if low == high:
+        return [low]
+    width = high / most - low / most  # no difference that could overflow
+    if width > 0:
+        exponent = math.floor(math.log10(width)) - 1
+        for power in range(exponent, exponent + 4):
+            for factor in _ROUND:
+                edges = _edges(low, high, factor, power, most)
+                if edges is not None:
+                    return edges
+    return [low, high]
+
+
+def _edges(low: float, high: float, factor: float, power: int, most: int) -> list[float] | None:
+    """Multiples of one width around all values; None where that takes too many, or more digits than numbers have."""
+    if not sys.float_info.min_10_exp <= power < sys.float_info.max_10_exp:
+        return None
+    width = factor * 10.0**power
+    first, last = math.floor(low / width), math.ceil(high / width)
+    if last - first > most:
+        return None
+    edges = [_multiple(number, width, power) for number in range(first, last + 1)]
+    fits = edges[0] <= low and high <= edges[-1] and all(a < b for a, b in pairwise(edges))
+    return edges if fits else None
+
+
+def _multiple(number: int, width: float, power: int) -> float:
+    """Rounded to the digits that the width has, so that it is 0.3 and not 0.30000000000000004."""
+    largest = sys.float_info.max
+    return min(largest, max(-largest, round(number * width, 1 - power)))
+
+
+def _bin(value: float, edges: Sequence[float]) -> int:
+    return 0 if len(edges) < 3 else bisect_right(edges, value, 1, len(edges) - 1) - 1
+
+
+def _bins(edges: Sequence[float], counts: Sequence[int]) -> tuple[Bin, ...]:
+    highs = edges[1:] or edges
+    return tuple(Bin(low, high, n) for low, high, n in zip(edges, highs, counts, strict=False))

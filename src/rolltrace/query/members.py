@@ -1,0 +1,143 @@
+"""The members of a group, each at a length that can be put beside the others."""
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+import msgspec
+
+from rolltrace.query.differences import Difference, first_difference
+from rolltrace.query.excerpts import Excerpt, excerpts
+from rolltrace.query.group import Late
+from rolltrace.query.storyline import Said, storyline
+from rolltrace.query.terms import Term, reward_numbers, reward_terms, same
+from rolltrace.trace.rollout import Failure, Rollout
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout of a group."""
+
+    id: str
+    index: int
+    episode: int | None
+    seat: int | None
+    attempt: int
+    policy: str
+    policy_version: int | str | None
+    status: str
+    stop_reason: str
+    error: Failure | None
+    """Why it failed, or why its group's grade is missing."""
+    reward: float | None
+    advantage: float | None
+    """The reward less the mean of the group."""
+    terms: tuple[Term, ...]
+    """What the reward is the sum of; where there is none, what is known of it so far."""
+    reward_data: dict[str, float]
+    """The numbers behind it: summed over the steps, and from the graders."""
+    scores: dict[str, float | None]
+    """Other late scores, the latest of each name."""
+    messages: tuple[Excerpt, ...]
+    """The conversation after the shared prompt, in the order in which it was told."""
+    omitted: int
+    """How many messages come after those."""
+    steps: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    """The sum over the steps that say it; None where none does."""
+    seconds: float
+    differs: Difference | None
+    """Where it first differs from the member before it; None for the first, and where the two are the same."""
+
+
+class Told(NamedTuple):
+    """A rollout, and the messages of it in the order in which they were told."""
+
+    rollout: Rollout
+    said: list[Said]
+    prompt: int
+    """How many of them are its first prompt."""
+
+
+def tell(rollout: Rollout) -> Told:
+    """The messages of a rollout: the first prompt, then what came."""
+    events = storyline(rollout)
+    said = [event for event in events if isinstance(event, Said)]
+    prompt = sum(1 for _ in takewhile(lambda event: isinstance(event, Said) and event.step is None, events))
+    return Told(rollout, said, prompt)
+
+
+def shared_prompt(told: Sequence[Told]) -> list[Said]:
+    """The messages with which every first prompt begins; a member that was never asked has none to share."""
+    prompts = [one.said[: one.prompt] for one in told if one.prompt]
+    if not prompts:
+        return []
+    count = min(map(len, prompts))
+    for place, first in enumerate(prompts[0][:count]):
+        if any(prompt[place].message != first.message for prompt in prompts[1:]):
+            return prompts[0][:place]
+    return prompts[0][:count]
+
+
+def member(
+    told: Told, before: Told | None, shared: int, reward: float | None, mean: float | None, late: Sequence[Late]
+) -> Member:
+    """One member, compared with the one before it; `late` are the scores about it, the earliest first."""
+    rollout, own = told.rollout, after_prompt(told, shared)
+    total = _total(late, reward)
+    data = None if total is None else total.data
+    texts = excerpts(own)
+    return Member(
+        id=rollout.id,
+        index=rollout.index,
+        episode=rollout.episode,
+        seat=rollout.seat,
+        attempt=rollout.attempt,
+        policy=rollout.policy,
+        policy_version=rollout.policy_version,
+        status=rollout.status.value,
+        stop_reason=rollout.stop_reason,
+        error=rollout.error or (None if total is None else total.error),
+        reward=reward,
+        advantage=None if reward is None or mean is None else reward - mean,
+        terms=reward_terms(rollout, reward, data),
+        reward_data=reward_numbers(rollout, data),
+        scores={score.name: score.value for score in late if score.name != "reward"},
+        messages=texts,
+        omitted=len(own) - len(texts),
+        steps=len(rollout.steps),
+        prompt_tokens=_tokens(rollout, "prompt_tokens"),
+        completion_tokens=_tokens(rollout, "completion_tokens"),
+        seconds=rollout.seconds,
+        differs=None if before is None else _difference(own, before, shared),
+    )
+
+
+def after_prompt(told: Told, shared: int) -> list[Said]:
+    """What a member has of its own."""
+    return told.said[shared if told.prompt else 0 :]
+
+
+def by_rollout(late: Sequence[Late]) -> Mapping[str, list[Late]]:
+    """The scores about each rollout, in order."""
+    scores: dict[str, list[Late]] = {}
+    for score in late:
+        if score.rollout is not None:
+            scores.setdefault(score.rollout, []).append(score)
+    return scores
+
+
+def _total(late: Sequence[Late], reward: float | None) -> Late | None:
+    """The score that the reward comes from: the latest or, of several of one moment, the one that says so."""
+    totals = [score for score in reversed(late) if score.name == "reward"]
+    return next((score for score in totals if score.at == totals[0].at and same(score.value, reward)), None)
+
+
+def _difference(own: Sequence[Said], before: Told, shared: int) -> Difference | None:
+    others = after_prompt(before, shared)
+    return first_difference([one.message for one in own], [one.message for one in others], before.rollout.id)
+
+
+def _tokens(rollout: Rollout, name: str) -> int | None:
+    counts = [getattr(step.usage, name) for step in rollout.steps if step.usage is not None]
+    return sum(counts) if counts else None
