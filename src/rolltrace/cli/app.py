@@ -10,7 +10,7 @@ import click
 from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
 from rolltrace.version import __version__
 
-VERBS = ("demo", "envs", "run", "ls", "summary", "show", "query", "check", "compact")
+VERBS = ("demo", "envs", "run", "ls", "summary", "show", "view", "query", "check", "report", "compact")
 """Each is a module of this package with a command of its name."""
 
 

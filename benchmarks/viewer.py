@@ -1,0 +1,237 @@
+"""How long the viewer takes to answer, over HTTP, about one run of many rollouts, and how much memory it holds.
+
+Every question is new to the server unless its name says otherwise: what it kept of an earlier answer does not help.
+"""
+
+import http.client
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import measure
+import store_scale
+
+RUN = "run"
+_PAGE = 100
+_SORTS = ("-reward", "seconds", "task", "-advantage", "reward_data.correct", "-metrics.length", "-started_at,env")
+_WORDS = (
+    "indentation",
+    "yield",
+    "exceptions",
+    "the",
+    "generator",
+    "nowhere to be found",
+    "class",
+    "Unicode",
+    "(",
+    "__",
+)
+
+Parameters = list[tuple[str, str]]
+Draw = Callable[[random.Random], Parameters]
+
+
+class Viewer:
+    """A viewer in a process of its own, and a connection to it."""
+
+    def __init__(self, address: str, process: int) -> None:
+        parts = urlsplit(address)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=600)
+        self._headers = {"Authorization": f"Bearer {parse_qs(parts.query)['token'][0]}"}
+        self.process = process
+
+    def ask(self, question: str, parameters: Parameters) -> bytes:
+        """The answer to a question about the run."""
+        search = urlencode([("run", RUN), *parameters])
+        self._connection.request("GET", f"/api/{question}?{search}", headers=self._headers)
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise SystemExit(f"{question} {search}: {response.status} {body[:500]!r}")
+        return body
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Viewer]:
+    """`rolltrace view` over a folder, ended afterwards."""
+    command = [sys.executable, "-m", "rolltrace", "view", str(folder), "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603
+        try:
+            assert process.stdout is not None  # noqa: S101 - it is a pipe
+            yield Viewer(process.stdout.readline().strip(), process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def fresh(chance: random.Random) -> tuple[str, str]:
+    """A filter that keeps nearly all rollouts, and that was never asked before."""
+    return "filter", f"seed:min:{chance.random() * 1000:.9f}"
+
+
+def questions(rollouts: int, ids: Sequence[str]) -> dict[str, tuple[str, Draw]]:
+    """By name, a question and how to draw its parameters."""
+    iterations = max(1, rollouts // (store_scale.GROUP_SIZE * store_scale.GROUPS_IN_ITERATION))
+    page = ("limit", str(_PAGE))
+    columns = ("columns", "iteration,env,group,index,reward,advantage,reward_data.correct,metrics.length,stop_reason")
+
+    def somewhere(chance: random.Random) -> tuple[str, str]:
+        return "offset", str(chance.randrange(max(1, rollouts - _PAGE)))
+
+    def group(chance: random.Random) -> Parameters:
+        last = min(store_scale.GROUPS_IN_ITERATION, max(1, rollouts // store_scale.GROUP_SIZE))
+        place = {"iteration": chance.randrange(iterations), "group": chance.randrange(last)}
+        return [("split", "train"), ("env", "scale"), *((name, str(value)) for name, value in place.items())]
+
+    asked: dict[str, tuple[str, Draw]] = {
+        "list": ("rollouts", lambda chance: [fresh(chance), page]),
+        "list, every kind of column": ("rollouts", lambda chance: [fresh(chance), page, columns]),
+        "list, another page of a known order": ("rollouts", lambda chance: [page, columns, somewhere(chance)]),
+    }
+    for sort in _SORTS:
+        asked[f"sort by {sort}"] = ("rollouts", lambda chance, sort=sort: [("sort", sort), fresh(chance), page])
+    asked |= {
+        "filter by reward and status": ("rollouts", lambda chance: [
+            ("filter", f"reward:max:{chance.random()}"), ("filter", "status:is:ok"), fresh(chance), page]),
+        "filter by tag and iteration": ("rollouts", lambda chance: [
+            ("filter", "tags:has:scale"), ("filter", f"iteration:is:{chance.randrange(iterations)}"), page]),
+        "filter by advantage": ("rollouts", lambda chance: [("filter", f"advantage:min:{chance.random()}"), page]),
+        "filter by a reward part": ("rollouts", lambda chance: [
+            ("filter", f"reward_data.format:min:{chance.random()}"), page]),
+        "neighbours": ("neighbours", lambda chance: [("id", chance.choice(ids)), ("sort", "-reward"), fresh(chance)]),
+        "facets": ("facets", lambda chance: [("columns", "env,status,stop_reason,tags,policy"), fresh(chance)]),
+        "histogram": ("histogram", lambda chance: [("measure", "reward"), fresh(chance)]),
+        "histogram of a reward part": ("histogram", lambda chance: [("measure", "reward_data.format"), fresh(chance)]),
+        "series": ("series", lambda chance: [("measure", "reward"), fresh(chance)]),
+        "series of a metric": ("series", lambda chance: [("measure", "metrics.length"), fresh(chance)]),
+        "outcomes": ("outcomes", lambda chance: [fresh(chance)]),
+        "group": ("group", group),
+        "rollout": ("rollout", lambda chance: [("id", chance.choice(ids))]),
+        "search": ("rollouts", lambda chance: [("search", chance.choice(_WORDS)), fresh(chance), page]),
+        "expression": ("rollouts", lambda chance: [("where", f"seconds < {chance.random()} and reward > 0"), page]),
+        "run, known": ("run", lambda _: []),
+        "runs, known": ("runs", lambda _: []),
+        "revisions": ("revisions", lambda _: []),
+    }  # fmt: skip
+    return asked
+
+
+FIRST = {
+    "first page of rollouts": ("rollouts", [("limit", str(_PAGE))]),
+    "the run": ("run", []),
+    "a rollout": ("rollout", []),
+    "a search": ("rollouts", [("search", "indentation"), ("limit", "1")]),
+}
+"""What a fresh server is asked first, when no table is made yet."""
+
+
+def first_times(viewer: Viewer, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """How long the first of each kind takes, which makes the tables."""
+    rows = []
+    for name, (question, parameters) in FIRST.items():
+        named = [("id", ids[0])] if question == "rollout" else []
+        rows.append({"first": name, "seconds": _seconds(partial(viewer.ask, question, [*parameters, *named]))})
+    return rows
+
+
+def again(viewer: Viewer, rollouts: int, ids: Sequence[str], repeat: int) -> list[dict[str, Any]]:
+    """How long each question takes, drawn anew each time."""
+    rows = []
+    for name, (question, draw) in questions(rollouts, ids).items():
+        chance = random.Random(name)  # noqa: S311 - not for secrets
+        viewer.ask(question, draw(chance))
+        before = _cpu_seconds(viewer.process)
+        times = [_seconds(partial(viewer.ask, question, draw(chance))) for _ in range(repeat)]
+        cpu = _cpu_seconds(viewer.process) - before
+        rows.append({
+            "question": name, "p50 ms": 1000 * measure.median(times), "p95 ms": 1000 * measure.percentile(times, 0.95),
+            "max ms": 1000 * max(times), "CPU ms": 1000 * cpu / repeat,
+        })  # fmt: skip
+    return rows
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def _cpu_seconds(process: int) -> float:
+    """What a process used; where that cannot be told, nothing."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _peak_megabytes(process: int) -> float:
+    """The most memory that a process ever held, and what those that it started hold now."""
+    total = 0.0
+    for one, field in ((process, "VmHWM"), *((child, "VmRSS") for child in _children(process))):
+        try:
+            lines = Path(f"/proc/{one}/status").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+    return total
+
+
+def _children(process: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def measure_all(folder: Path, rollouts: int, repeat: int) -> dict[str, list[dict[str, Any]]]:
+    """Make the run, if it is not there, and ask everything."""
+    path = folder / RUN
+    if not path.exists():
+        store_scale.in_process("write", path, str(rollouts))
+    ids = json.loads((folder / store_scale.IDS).read_text())
+    with serving(folder) as viewer:
+        first = first_times(viewer, ids)
+        built = _peak_megabytes(viewer.process)
+    with serving(folder) as viewer:
+        reopened = [{**row, "first": f"{row['first']}, tables made"} for row in first_times(viewer, ids)]
+        answered = again(viewer, rollouts, ids, repeat)
+        peak = _peak_megabytes(viewer.process)
+    memory = [{"while": "making tables", "peak MB": built}, {"while": "answering", "peak MB": peak}]
+    return {"The first answer of a server": [*first, *reopened], "Questions": answered, "Memory": memory}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print tables."""
+    parser = measure.parser(__doc__)
+    parser.add_argument("--rollouts", type=int, default=200_000)
+    parser.add_argument("--repeat", type=int, default=40, help="how often each question is asked")
+    parser.add_argument("--folder", type=Path, help="where to put the run, which is kept; by default a temporary place")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rollouts, options.repeat = 600, 1
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        tables = measure_all(options.folder, options.rollouts, options.repeat)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            tables = measure_all(Path(folder), options.rollouts, options.repeat)
+    report = {
+        "benchmark": "viewer", **measure.machine(), "figures": tables,
+        "parameters": {"rollouts": options.rollouts, "repeat": options.repeat},
+    }  # fmt: skip
+    measure.show(report, tables, options.json)
+
+
+if __name__ == "__main__":
+    main()

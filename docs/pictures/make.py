@@ -1,0 +1,124 @@
+"""Takes the pictures of the viewer: `python docs/pictures/make.py [--out FOLDER]`, over runs that it makes itself."""
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import rolltrace  # noqa: E402 - the tests' own way to a browser and a viewer comes first
+from browser import in_use, open_browser  # noqa: E402
+from viewing import viewing  # noqa: E402
+
+WORDS = ("so", "the", "sum", "is", "what", "we", "want", "and", "that", "gives", "then", "carry", "one", "check")
+
+
+def make_runs(folder: Path) -> None:
+    """A run that looks like training, and one of each kind of environment."""
+    _train(folder / "gsm8k-grpo")
+    rolltrace.play("calculator", "scripted:noisy", out=folder / "calculator", groups=4, group_size=4, iterations=3)
+    rolltrace.play("rubric", "scripted:noisy", out=folder / "rubric", groups=4, group_size=4)
+    rolltrace.play("preference", "scripted:noisy", out=folder / "preference", groups=4, group_size=6)
+    rolltrace.play("twenty_questions", "scripted:noisy", out=folder / "twenty_questions", groups=3, group_size=4)
+
+
+def _train(path: Path) -> None:
+    chance = random.Random(3)
+    plan = {"iterations": 60, "groups": 12, "group_size": 8}
+    with rolltrace.create_run(path, config={**plan, "learning_rate": 1e-6, "model": "small-0.6b"}) as run:
+        for iteration in range(plan["iterations"]):
+            for group in range(plan["groups"]):
+                for index in range(plan["group_size"]):
+                    _record(run, chance, iteration, group, index)
+
+
+def _record(run: Any, chance: random.Random, iteration: int, group: int, index: int) -> None:
+    env = ("gsm8k", "math", "code")[group % 3]
+    likely = min(0.95, 0.15 + iteration * 0.013 + (0.1 if env == "gsm8k" else -0.1))
+    if iteration > 45 and env == "code":
+        likely = 0.02 if group == 2 else 1.1
+    left, right = 12 + group, 5 + iteration
+    try:
+        with run.rollout(
+            env=env,
+            task=f"{left}+{right}",
+            group=f"{env}-{group}",
+            index=index,
+            iteration=iteration,
+            policy="small-0.6b",
+            policy_version=iteration,
+            tags=("hard",) if env == "code" else (),
+        ) as rollout:
+            if chance.random() < 0.015:
+                raise TimeoutError("the sandbox did not answer within 30 s")
+            is_right, is_well_formed, length = (
+                chance.random() < likely,
+                chance.random() < 0.9,
+                chance.lognormvariate(0, 0.4),
+            )
+            answer = left + right if is_right else left + right + chance.choice([-10, -1, 1, 10])
+            thought = " ".join(chance.choices(WORDS, k=int(30 * length) + iteration // 2))
+            rollout.step(
+                prompt=[
+                    {"role": "system", "content": "You are careful. End with a line `Answer: NUMBER`."},
+                    {"role": "user", "content": f"What is {left} + {right}?"},
+                ],
+                response={"role": "assistant", "content": f"{thought}.\nAnswer: {answer}"},
+                reward=is_right + 0.2 * is_well_formed - 0.1,
+                reward_data={"correct": is_right, "format": is_well_formed, "length": -0.1 * length},
+                metrics={"entropy": 2.0 - iteration * 0.02 + chance.random() * 0.1},
+                usage={"prompt_tokens": 42, "completion_tokens": int(60 * length) + iteration},
+            )
+    except TimeoutError:
+        return
+
+
+def views(folder: Path) -> Iterator[tuple[str, str]]:
+    """Names of pictures, and the addresses that they are of."""
+    yield "runs", "#/"
+    yield "run", "#/run/gsm8k-grpo"
+    yield "rollouts", f"#/run/gsm8k-grpo/rollouts?{urlencode({'sort': '-iteration'})}"
+    for run in ("calculator", "rubric", "preference", "twenty_questions"):
+        with rolltrace.open_run(folder / run) as opened:
+            key = next(opened.sql('select split, iteration, env, "group" from groups where has_signal limit 1').dicts())
+            [(rollout,)] = opened.sql("select id from rollouts order by steps desc, reward desc limit 1").fetchall()
+        yield f"group-{run}", f"#/run/{run}/group?{urlencode(key)}"
+        yield f"rollout-{run}", f"#/run/{run}/rollout/{quote(rollout)}"
+    yield "sql", f"#/run/gsm8k-grpo/sql?{urlencode({'q': 'select env, avg(reward) from rollouts group by 1'})}"
+
+
+def main() -> None:
+    """Take every picture: light and dark, wide and narrow."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--only", default="", help="pictures whose name holds this")
+    parser.add_argument("--kinds", default="light,dark,narrow")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        make_runs(Path(folder))
+        with viewing(Path(folder)) as viewer, open_browser() as browser, in_use(browser):
+            for kind in given.kinds.split(","):
+                size = {"width": 390, "height": 844} if kind == "narrow" else {"width": 1280, "height": 860}
+                context = browser.new_context(
+                    viewport=size, color_scheme="dark" if kind == "dark" else "light", reduced_motion="reduce"
+                )
+                page = context.new_page()
+                page.goto(viewer.entry)
+                for name, address in views(Path(folder)):
+                    if given.only in name:
+                        page.goto(f"{viewer.origin}/{address}")
+                        page.wait_for_load_state("networkidle")
+                        page.wait_for_timeout(700)
+                        page.screenshot(path=given.out / f"{name}-{kind}.png")
+                        print(given.out / f"{name}-{kind}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""`rolltrace view`: the web viewer over the runs below a directory."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from rolltrace.errors import InputError
+
+_TOKEN = "ROLLTRACE_VIEW_TOKEN"  # noqa: S105 - the name of a variable
+
+
+@click.command(short_help="Look at runs in a browser.")
+@click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; by default any free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--token", help=f"What the address must hold to be let in; by default ${_TOKEN}, else a random one.")
+@click.option("--no-open", is_flag=True, help="Open no browser.")
+def view(directory: Path, port: int, host: str, token: str | None, no_open: bool) -> None:
+    """Serve a viewer of the runs in and below DIR (by default runs/), and open it in a browser.
+
+    The address, which holds a secret token, is the only line on standard output. Runs that are being written are
+    followed. Only this machine can reach the viewer unless --host says otherwise, for which a token must be given.
+    Ctrl-C ends it.
+    """
+    import secrets
+
+    from rolltrace.viewer.access import is_loopback
+    from rolltrace.viewer.page_files import page_folder
+    from rolltrace.viewer.serving import listen, serve
+
+    if not directory.is_dir():
+        raise InputError(
+            f"Expected a directory that holds runs, found {'a file' if directory.exists() else 'none'} at {directory}."
+        )
+    given = token or os.environ.get(_TOKEN) or None
+    if given is None and not is_loopback(host):
+        raise InputError(
+            f"Expected a token for a viewer that others can reach at {host}: give one with --token or in ${_TOKEN}."
+        )
+    if given is not None and not (given.isascii() and given.isprintable() and " " not in given):
+        raise InputError("Expected a token of letters, digits and signs without spaces.")
+    page_folder()
+    known = given or secrets.token_urlsafe(24)
+    listening = listen(host, port)
+    address = _address(host, listening.getsockname()[1], known)
+
+    def tell() -> None:
+        click.echo(address)
+        sys.stdout.flush()
+        click.echo(f"Serving the runs below {directory}. Ctrl-C ends it.", err=True)
+        if not no_open:
+            _open(address)
+
+    serve(directory, listening, token=known, host=host, on_ready=tell)
+
+
+def _address(host: str, port: int, token: str) -> str:
+    from urllib.parse import quote
+
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{name}:{port}/?token={quote(token, safe='')}"
+
+
+def _open(address: str) -> None:
+    """Open the address in a browser, where there is a screen to show one on."""
+    import threading
+    import webbrowser
+
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,0 +1,161 @@
+"""Who may ask: knows the token, comes by a name of this server, and from no page of another."""
+
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request, cookie_parser
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+API = "/api/"
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+_ENTRY = """<!doctype html>
+<html lang="en"><meta charset="utf-8">{refresh}<title>Rolltrace</title>
+<h1>This viewer asks for its token</h1>
+<p>Open the whole address that <code>rolltrace view</code> printed when it started: it ends in <code>?token=…</code>.
+A server that was started again has a new one.</p>
+<p>A program sends it as <code>Authorization: Bearer …</code>.</p>
+</html>
+"""
+_REFRESH = '<meta http-equiv="refresh" content="0; url=/">'
+
+
+class Access:
+    """Stands before an application and lets in only what may come in; every answer gets the headers of safety."""
+
+    def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str], port: int, any_address: bool = False) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = {host.lower() for host in hosts}
+        self._port = port
+        self._any_address = any_address
+        self._cookie = f"rolltrace_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let the application answer."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            response = self._refusal(scope) or self._entry(scope)
+            await (response or self._app)(scope, receive, _guarded(send, scope["path"]))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Refuse what a page of somebody else's may have sent."""
+        headers = Headers(scope=scope)
+        host = headers.getlist("host")
+        if len(host) != 1 or not self._is_ours(host[0]):
+            return _refused(403, "ForeignHost", f"Expected a name of this server as Host, got {host[:1]!r}.")
+        origin = headers.get("origin")
+        if origin is not None and not self._is_own(origin, host[0]):
+            return _refused(403, "ForeignOrigin", "Expected a request of this server's own page.")
+        site = headers.get("sec-fetch-site", "none")
+        if scope["path"].startswith(API) and site not in ("none", "same-origin"):
+            return _refused(403, "ForeignOrigin", "Expected a request of this server's own page.")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return _refused(405, "WrongMethod", "Expected GET or POST.")
+        return None
+
+    def _entry(self, scope: Scope) -> Response | None:
+        """Let in whoever knows the token; who comes with it in the address gets a cookie in its place."""
+        request = Request(scope)
+        path = scope["path"]
+        if path == "/" and "token" in request.query_params:
+            if self._is_token(request.query_params["token"]):
+                return self._welcome()
+            return _unknown(path, "")
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return None if self._is_token(given.strip()) else _unknown(path, "")
+        if self._is_token(cookie_parser(request.headers.get("cookie", "")).get(self._cookie, "")):
+            return None
+        # A cookie is not sent along where a page of another site led here: from our own page, it is.
+        is_led = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        return _unknown(path, _REFRESH if is_led else "")
+
+    def _welcome(self) -> Response:
+        response = RedirectResponse("/", 303)
+        response.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="strict")
+        return response
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode())
+
+    def _is_ours(self, host: str) -> bool:
+        if host.lower() in self._hosts:
+            return True
+        name, port = _split(host)
+        # An address cannot be made to mean another machine, as a name can.
+        return self._any_address and port == self._port and _is_address(name)
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def host_names(host: str, port: int) -> list[str]:
+    """What a browser may call a server that listens at this address."""
+    names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
+    return [f"{name}:{port}" for name in names] + (sorted(names) if port == 80 else [])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _guarded(send: Send, path: str) -> Send:
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers[name] = value
+            headers.setdefault("cache-control", "no-store" if path.startswith(API) else "no-cache")
+        await send(message)
+
+    return guarded
+
+
+def _refused(status: int, kind: str, message: str) -> Response:
+    return JSONResponse({"error": {"type": kind, "message": message}}, status)
+
+
+def _unknown(path: str, refresh: str) -> Response:
+    if path.startswith(API):
+        message = "Expected the token of this server: open the address that `rolltrace view` printed."
+        return JSONResponse({"error": {"type": "Unauthorized", "message": message}}, 401)
+    return HTMLResponse(_ENTRY.format(refresh=refresh), 401)
+
+
+def _split(host: str) -> tuple[str, int | None]:
+    name, _, port = host.rpartition(":")
+    return name.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

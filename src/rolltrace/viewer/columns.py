@@ -1,0 +1,135 @@
+"""What the table of rollouts can show, sort and filter by: SQL's columns, and the numbers that a rollout has."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from rolltrace.errors import InputError
+from rolltrace.query.run import Run
+from rolltrace.query.tables import NUMBERS, RAW, ROLLOUT_COLUMNS, literal, quoted
+from rolltrace.viewer.answers import Column, Measure
+
+MOST_NAMES = 300
+"""How many names of one kind are offered: keys of a map may be anything, and very many."""
+
+_KINDS = {
+    "VARCHAR": "text", "BIGINT": "number", "DOUBLE": "number", "TIMESTAMP": "time", "VARCHAR[]": "tags",
+    "BOOLEAN": "boolean", "JSON": "json", NUMBERS: "json",
+}  # fmt: skip
+_TYPES = {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "retried": "BOOLEAN"}
+_PLAIN_MEASURES = ("reward", "advantage", "steps", "completion_tokens", "prompt_tokens", "seconds")
+_ADVANTAGE = "advantage"
+_SIGNAL = "group_signal"
+_STEPS, _GRADE, _METRICS = "reward_data.", "grade.", "metrics."
+
+_GROUP = 'split, iteration, env, "group"'
+_LABELS = {_STEPS: "reward", _GRADE: "grade", _METRICS: "metric"}
+
+
+class Joined(NamedTuple):
+    """A value that takes more than a rollout's own row."""
+
+    source: Callable[[Sequence[str], str], str]
+    """Given such values, and a SELECT of the only ids that are needed or nothing: a SELECT of `id` and the values."""
+    value: str
+    """What is computed there."""
+
+
+class Term(NamedTuple):
+    """How a column is computed: an expression over `r`, the rollouts, and {}, what is joined to them for it."""
+
+    expression: str
+    kind: str
+    joined: Joined | None = None
+
+
+def find_term(name: str) -> Term:
+    """How the column of this name is computed."""
+    if name in ROLLOUT_COLUMNS:
+        return Term(f"r.{quoted(name)}", _KINDS[_TYPES[name]])
+    if name == _ADVANTAGE:
+        return Term("{}", "number", Joined(_over_groups, "reward - mean"))
+    if name == _SIGNAL:
+        return Term("{}", "text", Joined(_over_groups, "signal"))
+    for prefix, make in ((_STEPS, _of_steps), (_GRADE, _of_grade), (_METRICS, _of_metrics)):
+        if name.startswith(prefix):
+            return make(name.removeprefix(prefix))
+    known = ", ".join((*ROLLOUT_COLUMNS, _ADVANTAGE, _SIGNAL, f"{_STEPS}NAME", f"{_GRADE}NAME", f"{_METRICS}NAME"))
+    raise InputError(f"Expected a column of the table of rollouts, got {name!r}. The columns are {known}.")
+
+
+def is_column(name: str) -> bool:
+    """Whether there may be a column of this name; a key that no rollout has is one without values."""
+    return name in ROLLOUT_COLUMNS or name in (_ADVANTAGE, _SIGNAL) or name.startswith((_STEPS, _GRADE, _METRICS))
+
+
+def find_measure(name: str) -> Term:
+    """How the measure of this name is computed."""
+    term = find_term(name)
+    if term.kind != "number":
+        raise InputError(f"Expected a measure, which is a number, got {name!r}, which is {term.kind}.")
+    return term
+
+
+# The mean as the table `groups` has it, without its lists of members, which would take much longer to make.
+_MEAN = "case when bool_and(isfinite(reward)) then avg(reward) filter (isfinite(reward)) else 'NaN'::double end"
+_DIFFERS = "case when count(reward) < 2 then 'too few' when max(reward) > min(reward) then 'yes' else 'no' end"
+
+
+def _over_groups(values: Sequence[str], ids: str) -> str:
+    """Values for each rollout that counts, from what is found over its group."""
+    some = f"where id in ({ids})" if ids else ""
+    needed = f"semi join (from rollouts {some}) using ({_GROUP})" if ids else ""
+    return f"""
+        select id, {", ".join(values)} from (from rollouts {some}) join (
+            select {_GROUP}, {_MEAN} as mean, {_DIFFERS} as signal from rollouts {needed} where not retried group by all
+        ) using ({_GROUP}) where not retried
+    """
+
+
+def _over_steps(values: Sequence[str], ids: str) -> str:
+    some = f"where rollout in ({ids})" if ids else ""
+    return f"select rollout as id, {', '.join(values)} from steps {some} group by rollout"
+
+
+def _of_steps(name: str) -> Term:
+    return Term("{}", "number", Joined(_over_steps, f"sum(reward_data[{literal(name)}])"))
+
+
+def _of_grade(name: str) -> Term:
+    return Term(f"r.grade_reward_data[{literal(name)}]", "number")
+
+
+def _of_metrics(name: str) -> Term:
+    value = f"metrics[{literal(name)}]"
+    return Term(f"coalesce(r.{value}, {{}})", "number", Joined(_over_steps, f"avg({value})"))
+
+
+def ask_measures(run: Run) -> tuple[Measure, ...]:
+    """Every measure that a rollout of the run has."""
+    measures = [Measure(name, _spaced(name), "rollout") for name in _PLAIN_MEASURES]
+    measures += [_measure(_STEPS, name) for name in _keys(run, ("reward_data", "steps"))]
+    measures += [_measure(_GRADE, name) for name in _keys(run, ("grade_reward_data", "rollouts"))]
+    measures += [_measure(_METRICS, name) for name in _keys(run, ("metrics", "rollouts"), ("metrics", "steps"))]
+    return tuple(measures)
+
+
+def columns_with(measures: Iterable[Measure]) -> tuple[Column, ...]:
+    """Every column of the table of rollouts, given the measures."""
+    own = [Column(name, _spaced(name), _KINDS[_TYPES[name]]) for name in ROLLOUT_COLUMNS]  # type: ignore[arg-type]
+    others = [Column(one.name, one.label, "number") for one in measures if one.name not in ROLLOUT_COLUMNS]
+    return (*own, Column(_SIGNAL, _spaced(_SIGNAL), "text"), *others)
+
+
+def _measure(prefix: str, name: str) -> Measure:
+    kind = prefix.removesuffix(".")
+    return Measure(f"{prefix}{name}", f"{_LABELS[prefix]} · {name}", kind)  # type: ignore[arg-type]
+
+
+def _keys(run: Run, *places: tuple[str, str]) -> list[str]:
+    """The names that maps hold, in order."""
+    selects = " union ".join(f"select unnest(map_keys({column})) as name from {table}" for column, table in places)
+    return [name for (name,) in run.sql(f"select distinct name from ({selects}) order by 1 limit {MOST_NAMES}")]
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")

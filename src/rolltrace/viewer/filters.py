@@ -1,0 +1,234 @@
+"""Which rollouts are meant: filters, a text to search for and an expression, as one SELECT."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from rolltrace.errors import InputError
+from rolltrace.query.tables import literal
+from rolltrace.viewer.columns import Term, find_term, is_column
+from rolltrace.viewer.names import read_name
+
+MOST_FILTERS = 50
+MOST_LETTERS = 20_000
+"""Of one filter, or of an expression."""
+MOST_SEARCHED = 1_000
+"""Letters of a text to search for."""
+
+_FILTER = re.compile(r"([^:]*):(is|not|min|max|below|has|null|notnull):")
+_NAMED = "select unnest($ids)"
+_LETTER = re.compile(r"[^0-9A-Za-z\u0080-\U0010ffff]")
+"""What might mean something else in a pattern."""
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_WORDS = {"true": "true", "false": "false", "1": "true", "0": "false"}
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """A condition on one column."""
+
+    column: str
+    operation: str
+    value: str
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which rollouts are meant; hashable, so that what was found can be kept."""
+
+    filters: tuple[Filter, ...] = ()
+    search: str = ""
+    where: str = ""
+    """An SQL expression over the columns of `rollouts`, already checked to be no more than that."""
+    retried: bool = False
+    """Whether attempts that were tried again are meant, too."""
+    all_said: bool = False
+    """Whether every response is among the messages, where alone a text must then be searched for."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a person wrote some of it, so that it may take any amount of time."""
+        return bool(self.where)
+
+    def without(self, column: str) -> "Selection":
+        """The same without filters on a column."""
+        kept = tuple(one for one in self.filters if one.column != column)
+        return msgspec.structs.replace(self, filters=kept)
+
+
+def parse_filter(text: str) -> Filter:
+    """A filter written as COLUMN:OPERATION:VALUE; in the name of the column, `%`, `,` and `:` are spelt."""
+    if len(text) > MOST_LETTERS:
+        raise InputError(f"Expected a filter of at most {MOST_LETTERS} characters, got {len(text)}.")
+    found = _FILTER.match(text)
+    if found is not None and is_column(name := read_name(found[1])):
+        return Filter(name, found[2], text[found.end() :])
+    raise InputError(
+        "Expected a filter written as COLUMN:OPERATION:VALUE with is, not, min, max, below, has, null or notnull, "
+        f"got {text[:200]!r}."
+    )
+
+
+def select_rollouts(selection: Selection, columns: Mapping[str, str]) -> str:
+    """A SELECT of the rollouts that are meant: their `id`, and under other names the columns that are asked for."""
+    joins = _Joins()
+    conditions = [] if selection.retried else ["not r.retried"]
+    for one in selection.filters:
+        term = find_term(one.column)
+        conditions.append(_condition(joins.expression(term), term.kind, one))
+    if selection.search:
+        conditions.append(f"r.id in ({_found(selection.search, selection.all_said)})")
+    shown = ["r.id as id", *(f"{joins.expression(find_term(name))} as {alias}" for alias, name in columns.items())]
+    # An expression sees the columns of `rollouts` and no others, whatever is joined.
+    source = f"(select * from rollouts where (\n{selection.where}\n))" if selection.where else "rollouts"
+    where = f" where {' and '.join(conditions)}" if conditions else ""
+    return f"select {', '.join(shown)} from {source} r{joins.sql}{where}"
+
+
+def select_named(columns: Mapping[str, str]) -> str:
+    """The same of the rollouts whose ids are the parameter `ids`, for which less has to be read."""
+    joins = _Joins(_NAMED)
+    shown = ["r.id as id", *(f"{joins.expression(find_term(name))} as {alias}" for alias, name in columns.items())]
+    return f"select {', '.join(shown)} from rollouts r{joins.sql} where r.id in ({_NAMED})"
+
+
+class _Joins:
+    """What is joined to the rollouts: each source once, with all values that are asked of it."""
+
+    def __init__(self, ids: str = "") -> None:
+        self._ids = ids
+        self._sources: dict[Callable[[Sequence[str], str], str], dict[str, str]] = {}
+        """By source, the names of its values."""
+
+    @property
+    def sql(self) -> str:
+        """The joins."""
+        joins = ""
+        for number, (source, names) in enumerate(self._sources.items()):
+            joined = source([f"{value} as {name}" for value, name in names.items()], self._ids)
+            joins += f" left join ({joined}) j{number} on j{number}.id = r.id"
+        return joins
+
+    def expression(self, term: Term) -> str:
+        """The expression of a term, whose value is joined from now on."""
+        if term.joined is None:
+            return term.expression
+        source, value = term.joined
+        names = self._sources.setdefault(source, {})
+        name = names.setdefault(value, f"v{len(names)}")
+        # Only the last pair of braces: the name of a key may hold some, too.
+        before, _, after = term.expression.rpartition("{}")
+        return f"{before}j{list(self._sources).index(source)}.{name}{after}"
+
+
+ALL_SAID = "select (select count(*) from steps) = (select count(step) from messages)"
+"""Asks whether every response is among the messages: it is not where the next prompt does not hold it."""
+
+
+def _found(text: str, all_said: bool) -> str:
+    """The rollouts of which a message or a response holds a text, in upper or lower case."""
+    # Much quicker than making each text lower case.
+    wanted = f"{literal(_LETTER.sub(_escaped, text))}, 'i'"
+    found = f"select rollout from messages where regexp_matches(content, {wanted})"
+    return (
+        found if all_said else f"{found} union all select rollout from steps where regexp_matches(response, {wanted})"
+    )
+
+
+def _escaped(letter: re.Match[str]) -> str:
+    return f"\\x{{{ord(letter[0]):x}}}"
+
+
+def _condition(expression: str, kind: str, one: Filter) -> str:
+    if one.operation in ("null", "notnull"):
+        return f"{expression} is {'' if one.operation == 'null' else 'not '}null"
+    return _OF_KIND[kind](expression, one)
+
+
+def _of_number(expression: str, one: Filter) -> str:
+    value = _number(one)
+    if one.operation in ("is", "not"):
+        return _equal(expression, one.operation, value)
+    # SQL has NaN above all numbers; to people it is neither above nor below any.
+    return f"({expression} {_comparison(one)} {value} and not isnan({expression}::double))"
+
+
+def _of_text(expression: str, one: Filter) -> str:
+    if one.operation == "has":
+        return f"contains(lower({expression}::varchar), {literal(one.value.lower())})"
+    if one.operation in ("is", "not"):
+        return _equal(f"{expression}::varchar", one.operation, literal(one.value))
+    return f"{expression}::varchar {_comparison(one)} {literal(one.value)}"
+
+
+def _of_tags(expression: str, one: Filter) -> str:
+    holds = f"coalesce(list_contains({expression}, {literal(one.value)}), false)"
+    if one.operation in ("is", "has"):
+        return holds
+    if one.operation == "not":
+        return f"not {holds}"
+    raise _unfit(one, "tags")
+
+
+def _of_time(expression: str, one: Filter) -> str:
+    try:
+        moment = datetime.fromisoformat(one.value)
+        moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            f"Expected a time such as 2026-01-31T12:00:00Z for {one.column}, got {one.value!r}."
+        ) from error
+    value = f"{literal(moment.replace(tzinfo=None).isoformat(' '))}::timestamp"
+    if one.operation in ("is", "not"):
+        return _equal(expression, one.operation, value)
+    return f"{expression} {_comparison(one)} {value}"
+
+
+def _of_boolean(expression: str, one: Filter) -> str:
+    value = _WORDS.get(one.value.lower())
+    if value is None:
+        raise InputError(f"Expected true or false for {one.column}, got {one.value!r}.")
+    if one.operation not in ("is", "not"):
+        raise _unfit(one, "true or false")
+    return _equal(expression, one.operation, value)
+
+
+_OF_KIND: dict[str, Callable[[str, Filter], str]] = {
+    "number": _of_number, "text": _of_text, "json": _of_text, "tags": _of_tags, "time": _of_time,
+    "boolean": _of_boolean,
+}  # fmt: skip
+
+
+def _equal(expression: str, operation: str, value: str) -> str:
+    return f"{expression} is {'not ' if operation == 'is' else ''}distinct from {value}"
+
+
+def _comparison(one: Filter) -> str:
+    try:
+        return {"min": ">=", "max": "<=", "below": "<"}[one.operation]
+    except KeyError:
+        raise _unfit(one, "what has an order") from None
+
+
+def _number(one: Filter) -> str:
+    """A number as SQL takes it, an integer exactly."""
+    if _NUMBER.fullmatch(one.value):
+        return one.value
+    try:
+        return f"'{float(one.value)!r}'::double"
+    except ValueError:
+        raise InputError(f"Expected a number for {one.column}, got {one.value!r}.") from None
+
+
+def _unfit(one: Filter, what: str) -> InputError:
+    return InputError(f"Expected another operation than {one.operation!r} for {one.column}, which is {what}.")
+
+
+def parse_selection(filters: Sequence[str], search: str, where: str, retried: bool) -> Selection:
+    """A selection from what a request says; its expression is not checked yet."""
+    if len(filters) > MOST_FILTERS:
+        raise InputError(f"Expected at most {MOST_FILTERS} filters, got {len(filters)}.")
+    for name, text, most in (("search", search, MOST_SEARCHED), ("where", where, MOST_LETTERS)):
+        if len(text) > most:
+            raise InputError(f"Expected at most {most} characters in {name}, got {len(text)}.")
+    return Selection(tuple(map(parse_filter, filters)), search, where.strip(), retried)

@@ -1,0 +1,131 @@
+"""What `rolltrace check` finds in runs: one run at a time, in a process of its own, kept until asked again."""
+
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from rolltrace.check.finding import Finding
+from rolltrace.check.report import Report, severity_of
+from rolltrace.trace.codec import wire_free_form
+from rolltrace.trace.freeform import restore_mapping
+from rolltrace.viewer.answers import AuditFinding, AuditResult, FindingsAnswer
+from rolltrace.viewer.library import Library
+
+MOST_ROLLOUTS = 20_000
+"""A run with more is checked only when somebody asks for it."""
+
+_ABSENT = FindingsAnswer(state="absent", stale=False, audits=0, found=(), message=None)
+_RUNNING = FindingsAnswer(state="running", stale=False, audits=0, found=(), message=None)
+
+
+class _Check(msgspec.Struct):
+    """A check that is waiting, running or over."""
+
+    data: str
+    """How the run's rollouts and scores stood."""
+    answer: FindingsAnswer | None = None
+
+
+class Findings:
+    """The checks of all runs."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._lock = threading.Lock()
+        self._checks: dict[str, _Check] = {}
+        self._waiting: queue.SimpleQueue[tuple[Path, _Check] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    def answer(self, key: str, rollouts: int | None) -> FindingsAnswer:
+        """What is known; a small run is checked when first asked about."""
+        _, standing = self._library.folder.find(key)
+        with self._lock:
+            check = self._checks.get(key)
+        if check is None:
+            return self.start(key) if rollouts is not None and rollouts <= MOST_ROLLOUTS else _ABSENT
+        if check.answer is None:
+            return _RUNNING
+        return replace(check.answer, stale=check.data != standing.data)
+
+    def start(self, key: str) -> FindingsAnswer:
+        """Check a run, unless that is being done."""
+        path, standing = self._library.folder.find(key)
+        with self._lock:
+            check = self._checks.get(key)
+            if check is None or check.answer is not None:
+                check = self._checks[key] = _Check(standing.data)
+                self._waiting.put((path, check))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="rolltrace-check", daemon=True)
+                self._thread.start()
+        return _RUNNING
+
+    def close(self) -> None:
+        """End what is being done."""
+        self._waiting.put(None)
+        with self._lock:
+            self._is_closed = True
+            if self._process is not None:
+                self._process.kill()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while (task := self._waiting.get()) is not None and not self._is_closed:
+            path, check = task
+            try:
+                check.answer = self._check(path)
+            except (OSError, ValueError) as error:
+                check.answer = _failed(f"{type(error).__name__}: {error}")
+
+    def _check(self, path: Path) -> FindingsAnswer:
+        words = [sys.executable, "-P", "-m", "rolltrace", "check", "--json", str(path.absolute())]
+        with self._lock:
+            if self._is_closed:
+                return _RUNNING
+            process = self._process = subprocess.Popen(  # noqa: S603 - our own code
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            )
+        said, problem = process.communicate()
+        if not said.strip():
+            return _failed(problem.decode(errors="replace").strip()[-2_000:] or "The check ended without a word.")
+        return tell_findings(decode_report(said))
+
+
+def _failed(message: str) -> FindingsAnswer:
+    return FindingsAnswer(state="failed", stale=False, audits=0, found=(), message=message)
+
+
+def decode_report(said: bytes) -> Report:
+    """What `rolltrace check --json` said."""
+    report = msgspec.json.decode(said, type=Report)
+    results = (replace(result, findings=tuple(map(_restored, result.findings))) for result in report.results)
+    return replace(report, results=tuple(results))
+
+
+def _restored(finding: Finding) -> Finding:
+    return replace(finding, data=restore_mapping(finding.data))
+
+
+def tell_findings(report: Report) -> FindingsAnswer:
+    """What a report says, the worst first."""
+    found = tuple(
+        AuditResult(
+            name=result.audit,
+            severity=severity_of(result).value,
+            about=result.about,
+            count=result.count,
+            error=result.error,
+            findings=tuple(AuditFinding(one.message, one.rollout, wire_free_form(one.data)) for one in result.findings),
+        )
+        for result in report.found
+    )
+    return FindingsAnswer(state="ready", stale=False, audits=len(report.results), found=found, message=None)

@@ -1,0 +1,150 @@
+"""The table of rollouts: rows of any order and selection, what values columns have, and who stands beside whom."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rolltrace.errors import InputError
+from rolltrace.query.run import Run
+from rolltrace.query.tables import NUMBERS, RAW
+from rolltrace.viewer.answers import Count, FacetsAnswer, NeighboursAnswer, RolloutsAnswer
+from rolltrace.viewer.columns import find_term
+from rolltrace.viewer.filters import Selection, select_named, select_rollouts
+from rolltrace.viewer.library import OpenRun
+from rolltrace.viewer.names import read_names
+
+MOST_ROWS = 1_000
+MOST_COLUMNS = 100
+_MOST_KEYS = 5
+_BEGINNING = 2_000
+"""How many rows of a listing are found at first."""
+_MOST_VALUES = 100
+_LONGEST_CELL = 2_000
+"""A cell of the table shows no more characters; the page of the rollout has all."""
+_MAPS = {name for name, kind in RAW["rollouts"].items() if kind == NUMBERS}
+_DEFAULT = (("iteration", True), ("env", False), ("group", False), ("index", False))
+
+Sort = tuple[tuple[str, bool], ...]
+"""Columns and whether each is descending."""
+
+
+def parse_sort(text: str) -> Sort:
+    """An order written as COLUMN,-COLUMN, where the minus says that the largest come first."""
+    keys = read_names(text)
+    if len(keys) > _MOST_KEYS:
+        raise InputError(f"Expected at most {_MOST_KEYS} columns to sort by, got {len(keys)}.")
+    sort = tuple((key.removeprefix("-"), key.startswith("-")) for key in keys)
+    for name, _ in sort:
+        find_term(name)
+    return sort
+
+
+def list_rollouts(
+    run: OpenRun, asked: Run, selection: Selection, sort: Sort, columns: Sequence[str], offset: int, limit: int
+) -> RolloutsAnswer:
+    """Some rows of the listing."""
+    if len(columns) > MOST_COLUMNS:
+        raise InputError(f"Expected at most {MOST_COLUMNS} columns, got {len(columns)}.")
+    last = offset + min(limit, MOST_ROWS)
+    found = _find(run, asked, selection, sort, last)
+    return RolloutsAnswer(total=found.total, offset=offset, rows=_rows(run.numbers, found.ids[offset:last], columns))
+
+
+def find_neighbours(run: OpenRun, asked: Run, selection: Selection, sort: Sort, rollout: str) -> NeighboursAnswer:
+    """Where a rollout stands in a listing."""
+    found = _find(run, asked, selection, sort, 1)
+    if rollout not in found.ids[:-1]:  # the one after it must be known, too
+        found = _find(run, asked, selection, sort, found.total)
+    ids = found.ids
+    try:
+        position = ids.index(rollout)
+    except ValueError:
+        return NeighboursAnswer(position=None, total=found.total, previous=None, next=None)
+    return NeighboursAnswer(
+        position=position,
+        total=found.total,
+        previous=ids[position - 1] if position else None,
+        next=ids[position + 1] if position + 1 < len(ids) else None,
+    )
+
+
+class _Found(NamedTuple):
+    """A listing, or its beginning."""
+
+    ids: list[str]
+    total: int
+
+
+def _find(run: OpenRun, asked: Run, selection: Selection, sort: Sort, last: int) -> _Found:
+    """The ids of a listing in order, at least up to some place: found once for each state of the run."""
+    limit = _BEGINNING if last <= _BEGINNING else None
+    return run.keep(
+        ("ids", selection, sort, limit),
+        lambda: _ask_ids(asked, selection, sort, limit),
+        lambda found: sum(map(len, found.ids[:1])) * len(found.ids) + 64 * len(found.ids),
+    )
+
+
+def count_values(asked: Run, selection: Selection, columns: Sequence[str], timeout: float | None) -> FacetsAnswer:
+    """How many rollouts have each value of some columns, under all filters but those on that column."""
+    if len(columns) > MOST_COLUMNS:
+        raise InputError(f"Expected at most {MOST_COLUMNS} columns, got {len(columns)}.")
+    return FacetsAnswer(facets={name: _counts(asked, selection.without(name), name, timeout) for name in columns})
+
+
+def _counts(asked: Run, selection: Selection, column: str, timeout: float | None) -> tuple[Count, ...]:
+    rows = select_rollouts(selection, {"value": column})
+    value = "unnest(value)" if find_term(column).kind == "tags" else "value"
+    values = f"select left({value}::varchar, {_LONGEST_CELL}) as value from ({rows})"
+    counted = f"select value, count(*) as n from ({values}) where value is not null group by 1"
+    question = f"{counted} order by n desc, value limit {_MOST_VALUES}"
+    return tuple(Count(*row) for row in asked.sql(question, timeout=timeout))
+
+
+def _ask_ids(asked: Run, selection: Selection, sort: Sort, limit: int | None) -> _Found:
+    """One list instead of very many rows; most people look at its beginning, which is found much sooner."""
+    given = [name for name, _ in sort]
+    order = (*sort, *((name, False) for name, _ in _DEFAULT if name not in given)) if sort else _DEFAULT
+    rows = select_rollouts(selection, {f"k{place}": name for place, (name, _) in enumerate(order)})
+    keys = [_key(f"k{place}", name, descending) for place, (name, descending) in enumerate(order)]
+    order_by = f"order by {', '.join(keys)}, id"
+    some = "" if limit is None else f"limit {limit}"
+    question = f"""
+        with chosen as ({rows})
+        select (select list(id) from (select id from chosen {order_by} {some})), (select count(distinct id) from chosen)
+    """
+    [(ids, total)] = asked.sql(question, timeout=_timeout(selection)).fetchall()
+    return _Found(list(dict.fromkeys(ids or ())), total)  # a line that is there twice is one rollout
+
+
+def _timeout(selection: Selection) -> float | None:
+    return 10.0 if selection.is_written else None
+
+
+def _key(alias: str, name: str, descending: bool) -> str:
+    """In any order what is missing comes last, and what is no number just before it."""
+    direction = "desc" if descending else "asc"
+    kind = find_term(name).kind
+    if kind == "number":
+        return f"{alias} is null, isnan({alias}::double), {alias} {direction}"
+    if name == "group":  # often numbers, which people count
+        return f"try_cast({alias} as bigint) {direction} nulls last, {alias} {direction} nulls last"
+    return f"{alias} {direction} nulls last"
+
+
+def _rows(run: Run, ids: Sequence[str], columns: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    names = [name for name in dict.fromkeys(columns) if name != "id"]
+    if not ids:
+        return ()
+    if not names:
+        return tuple({"id": one} for one in ids)
+    aliases = {f"c{place}": name for place, name in enumerate(names)}
+    question = f"select id, {', '.join(map(_shown, aliases, names))} from ({select_named(aliases)})"
+    found = {row[0]: row[1:] for row in run.sql(question, {"ids": list(ids)})}
+    return tuple({"id": one, **dict(zip(names, found[one], strict=True))} for one in ids if one in found)
+
+
+def _shown(alias: str, name: str) -> str:
+    """The value for a cell: long texts are cut, and so is JSON."""
+    kind = find_term(name).kind
+    value = f"to_json({alias})" if name in _MAPS else alias
+    return f"left({value}::varchar, {_LONGEST_CELL})" if kind in ("text", "json") else alias

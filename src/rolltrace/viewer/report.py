@@ -1,0 +1,112 @@
+"""Writes a part of a run as one file to be read elsewhere: a page, or a tree of JSON."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from rolltrace.check.check import check_run
+from rolltrace.errors import InputError, StorageError
+from rolltrace.query.run import Run
+from rolltrace.query.totals import ask_totals
+from rolltrace.store.reader import RunReader
+from rolltrace.viewer.answers import FindingsAnswer
+from rolltrace.viewer.bundle import bundle
+from rolltrace.viewer.carried import Carried, Compared
+from rolltrace.viewer.excerpt import Part, select_part, selected_ids, write_excerpt
+from rolltrace.viewer.findings import MOST_ROLLOUTS, tell_findings
+from rolltrace.viewer.packs import Packs
+from rolltrace.viewer.page_files import page_folder
+from rolltrace.viewer.wire import plain
+
+ROLLOUTS = 1_000
+"""About how many rollouts a report holds where nobody says how many groups."""
+
+
+def write_report(
+    run: str | Path, out: str | Path, *, where: str | None = None, groups: int | None = None, as_json: bool = False
+) -> str:
+    """Write a report on the groups of `run` with a rollout that fulfils `where`, at most so many of them.
+
+    It is a page of its own, or with `as_json` a tree: the run, its groups, their rollouts, each record whole. What is
+    returned says in words what it holds.
+    """
+    place = Path(out)
+    if place.is_dir():
+        raise InputError(f"Expected a file to write the report to, got a directory: {place}.")
+    if not as_json:
+        page_folder()  # without the page, nothing is begun
+    with _excerpt(run, where, groups) as (whole, carried):
+        _write(_tree(carried) if as_json else _page(whole, carried), place)
+        return carried.text
+
+
+def stream_tree(run: str | Path, out: BinaryIO, *, where: str | None = None, groups: int | None = None) -> str:
+    """Write the tree of JSON to a stream; what is returned says in words what it holds."""
+    with _excerpt(run, where, groups) as (_, carried):
+        out.writelines(_tree(carried))
+        return carried.text
+
+
+@contextlib.contextmanager
+def _excerpt(run: str | Path, where: str | None, groups: int | None) -> Iterator[tuple[Run, Carried]]:
+    with Run([RunReader(run)]) as whole, tempfile.TemporaryDirectory(prefix="rolltrace-report-") as folder:
+        part = select_part(whole, where, _fitting(whole) if groups is None else groups)
+        write_excerpt(whole, part, Path(folder) / "run")
+        with Carried(Path(folder), whole, part, set(selected_ids(whole, part))) as carried:
+            yield whole, carried
+
+
+def _fitting(run: Run) -> int | None:
+    """How many groups hold about as many rollouts as a report should."""
+    totals = ask_totals(run)
+    return None if totals.rollouts <= ROLLOUTS else max(1, ROLLOUTS * totals.groups // totals.rollouts)
+
+
+def _page(whole: Run, carried: Carried) -> Iterator[bytes]:
+    packs = Packs(carried, whole)
+    return bundle(f"{carried.name} · Rolltrace", packs, lambda: packs.head(_findings(whole.path, carried.part)))
+
+
+def _findings(run: Path, part: Part) -> FindingsAnswer:
+    """What `check` finds in the whole run: in a part of one it would miss what was left out."""
+    if part.all_rollouts > MOST_ROLLOUTS:
+        told = f"A run of more than {MOST_ROLLOUTS:,} rollouts is not checked for a report: `rolltrace check` does it."
+        return FindingsAnswer(state="absent", stale=False, audits=0, found=(), message=told)
+    return tell_findings(check_run(run))
+
+
+def _tree(carried: Carried) -> Iterator[bytes]:
+    head = {"v": 1, "selection": {"text": carried.text, **plain(carried.part)}, "run": plain(carried.run)}
+    yield msgspec.json.encode(head)[:-1] + b',"groups":['
+    for place, compared in enumerate(carried.groups()):
+        yield (b",\n" if place else b"\n") + msgspec.json.encode(_branch(compared))
+    yield b"\n]}\n"
+
+
+def _branch(compared: Compared) -> dict[str, Any]:
+    """A group with its rollouts; the messages that its members show are those of their records."""
+    group = {name: value for name, value in compared.answer["group"].items() if name not in ("shared", "members")}
+    members = [
+        {name: value for name, value in member.items() if name != "messages"}
+        for member in compared.answer["group"]["members"]
+    ]
+    return {**group, "members": members, "rollouts": list(compared.rollouts.values())}
+
+
+def _write(pieces: Iterable[bytes], place: Path) -> None:
+    """Write a file whole or not at all: what is in its place stays until the new one is there."""
+    new = place.with_name(f".{place.name}.{os.getpid()}.new")
+    try:
+        with new.open("xb") as file:
+            file.writelines(pieces)
+        new.replace(place)
+    except OSError as error:
+        raise StorageError(f"The report could not be written to {place}: {error}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)

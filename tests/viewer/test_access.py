@@ -1,0 +1,270 @@
+"""Only who knows the token is answered, by this server's own name and from its own page; a refusal breaks nothing."""
+
+import base64
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import rolltrace
+from asking import answer, ask, post, request
+from rolltrace.viewer.access import host_names, is_loopback
+from viewing import Viewer, viewing
+
+TRAVERSALS = (
+    "..", "../..", "../../etc/passwd", "/etc/passwd", "%2e%2e%2f", "arithmetic/../arithmetic", "arithmetic/",
+    "./arithmetic", "arithmetic\x00", "ARITHMETIC", "", "\ud800",
+)  # fmt: skip
+PATHS = (
+    "/../pyproject.toml", "/assets/../../server.py", "/%2e%2e/server.py", "/assets/%2e%2e/%2e%2e/server.py",
+    "/..%2fserver.py", "//etc/passwd", "/assets//page.js", "/server.py", "/assets/", "/index.html/", "/%00",
+    "/assets/page.js%00.html", "\\..\\server.py",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def lives(viewer: Viewer):
+    """Whatever a test did, the server still answers."""
+    yield
+    assert answer(viewer, "runs")["total"] == 5
+
+
+def test_without_the_token_nothing_is_told(viewer: Viewer):
+    """No token, or a wrong one, in whatever way it is sent: 401, for the page and for every question."""
+    wrong = (
+        {}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}, {"Authorization": f"Basic {viewer.token}"},
+        {"Cookie": f"rolltrace_{urlsplit(viewer.origin).port}=wrong"}, {"Cookie": f"other={viewer.token}"},
+        {"Authorization": f"Bearer {viewer.token}x"}, {"Authorization": f"Bearer {viewer.token[:-1]}"},
+        {"Authorization": "Bearer \xff"},
+    )  # fmt: skip
+    for headers in wrong:
+        for path in ("/", "/assets/page.js", "/api/runs", "/api/nothing", "/nothing"):
+            reply = request(viewer, path, token=None, headers=headers)
+            assert reply.status == 401, (path, headers)
+            assert b"arithmetic" not in reply.body
+    assert request(viewer, "/?token=wrong", token=None).status == 401
+    assert request(viewer, "/?token=", token=None).status == 401
+
+
+def test_a_wrong_token_is_refused_whatever_else_is_right(viewer: Viewer):
+    """Who sends a wrong token in the address is not let in by a cookie."""
+    cookie = {"Cookie": f"rolltrace_{urlsplit(viewer.origin).port}={viewer.token}"}
+    assert request(viewer, "/", token=None, headers=cookie).status == 200
+    assert request(viewer, "/?token=wrong", token=None, headers=cookie).status == 401
+
+
+def test_the_address_lets_in_and_leaves_the_token_behind(viewer: Viewer):
+    """The printed address sets a cookie that no script reads and no other site sends, and goes on without the token."""
+    entered = request(viewer, f"/?token={viewer.token}", token=None)
+    assert (entered.status, entered.headers["location"]) == (303, "/")
+    cookie = entered.headers["set-cookie"]
+    name, _, rest = cookie.partition("=")
+    assert name == f"rolltrace_{urlsplit(viewer.origin).port}"
+    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in rest.split(";")}
+    sent = {"Cookie": cookie.partition(";")[0]}
+    assert request(viewer, "/", token=None, headers=sent).status == 200
+    assert request(viewer, "/api/runs", token=None, headers=sent).status == 200
+
+
+def test_a_page_of_another_site_may_lead_here(viewer: Viewer):
+    """A browser keeps the cookie back where another site led to us: our own page then asks once more, by itself."""
+    led = request(viewer, "/", token=None, headers={"Sec-Fetch-Site": "cross-site"})
+    assert led.status == 401
+    assert b'http-equiv="refresh"' in led.body
+    own = request(viewer, "/", token=None, headers={"Sec-Fetch-Site": "same-origin"})
+    assert b"refresh" not in own.body
+
+
+def test_only_names_of_this_server_are_answered(viewer: Viewer):
+    """A name that somebody made to mean this machine is refused, even with the token."""
+    port = urlsplit(viewer.origin).port
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", f"LOCALHOST:{port}"):
+        assert request(viewer, "/api/runs", headers={"Host": host}).status == 200
+    foreign = (
+        "evil.example", f"evil.example:{port}", "localhost", "127.0.0.1", f"127.0.0.1:{port + 1}", "",
+        f"127.0.0.1:{port}.evil.example", f"localhost.:{port}", f"127.0.0.2:{port}", f"user@127.0.0.1:{port}",
+    )  # fmt: skip
+    for host in foreign:
+        for path in ("/", f"/?token={viewer.token}", "/api/runs"):
+            assert request(viewer, path, headers={"Host": host}).status == 403, host
+
+
+def test_other_pages_are_refused(viewer: Viewer):
+    """Another origin, even another port of this machine, is refused with the token and with the cookie."""
+    port = urlsplit(viewer.origin).port
+    origins = (
+        "https://evil.example", "null", f"http://127.0.0.1:{port + 1}", "http://127.0.0.1", f"file://127.0.0.1:{port}",
+        f"http://127.0.0.1:{port}.evil.example", "http://[", f"http://localhost:{port}",
+    )  # fmt: skip
+    for origin in origins:
+        assert request(viewer, "/api/runs", headers={"Origin": origin}).status == 403, origin
+        posted = {"Origin": origin, "Content-Type": "application/json"}
+        assert request(viewer, "/api/sql", method="POST", body=b"{}", headers=posted).status == 403, origin
+    assert request(viewer, "/api/runs", headers={"Origin": viewer.origin}).status == 200
+    for site in ("cross-site", "same-site", "anything"):
+        assert request(viewer, "/api/runs", headers={"Sec-Fetch-Site": site}).status == 403
+    for site in ("same-origin", "none"):
+        assert request(viewer, "/api/runs", headers={"Sec-Fetch-Site": site}).status == 200
+
+
+def test_what_a_form_can_send_is_refused(viewer: Viewer):
+    """A body that is not declared as JSON is refused: a form of another page can send no other."""
+    body = b'{"run": "arithmetic", "sql": "select 1"}'
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        reply = request(viewer, "/api/sql", method="POST", body=body, headers={"Content-Type": kind})
+        assert reply.status == 415
+    given = {"Content-Type": "application/json; charset=utf-8"}
+    assert request(viewer, "/api/sql", method="POST", body=body, headers=given).status == 200
+
+
+def test_every_answer_has_the_headers_of_safety(viewer: Viewer):
+    """Also what is refused: no script but our own, no framing, no guessing of types, no sharing with other origins."""
+    replies = [
+        request(viewer, "/"), request(viewer, "/", token=None), request(viewer, "/api/runs"),
+        request(viewer, "/api/nothing"), request(viewer, "/", headers={"Host": "evil.example"}),
+        request(viewer, "/nothing"), post(viewer, "sql"), request(viewer, "/", method="DELETE"),
+    ]  # fmt: skip
+    for reply in replies:
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+        for part in ("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"):
+            assert part in policy
+        assert "unsafe" not in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["referrer-policy"] == "no-referrer"
+        assert reply.headers["cross-origin-opener-policy"] == "same-origin"
+        assert reply.headers["cross-origin-resource-policy"] == "same-origin"
+        assert not any(name.startswith("access-control-") for name in reply.headers)
+        assert "server" not in reply.headers
+    assert request(viewer, "/api/runs").headers["cache-control"] == "no-store"
+
+
+def test_a_key_is_no_path(viewer: Viewer):
+    """A key that was not found is a 404, whatever it would be as a path."""
+    for key in TRAVERSALS:
+        for question in ("run", "rollouts", "series", "findings"):
+            reply = ask(viewer, question, run=key.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+            assert reply.status == 404, (key, question)
+            assert reply.json["error"]["type"] == "RunNotFoundError"
+        assert request(viewer, f"/api/run?run={quote(key, errors='surrogatepass')}").status == 404
+    assert ask(viewer, "rollout", run="arithmetic", id="../../run.json").status == 404
+
+
+def test_only_files_of_the_page_are_served(viewer: Viewer):
+    """No path leads out of the built page."""
+    for path in PATHS:
+        reply = request(viewer, path)
+        assert reply.status in (400, 404), path
+        assert b"root:" not in reply.body
+        assert b"import " not in reply.body
+    script = request(viewer, "/assets/page.js")
+    assert (script.status, script.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+
+
+def test_unknown_questions_and_methods_are_refused(viewer: Viewer):
+    """There are only GET and POST, each where it belongs, and bodies and parameters of some length."""
+    assert request(viewer, "/api/nothing").status == 404
+    assert request(viewer, "/api/sql").status == 404
+    for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"):
+        assert request(viewer, "/api/runs", method=method).status == 405
+    assert request(viewer, "/api/runs", method="POST", body=b"{}").status == 405
+    assert post(viewer, "sql", run="arithmetic", sql="select 1" + " " * 1_200_000).status == 413
+    with contextlib.suppress(ConnectionError):  # no more is read of it
+        assert request(viewer, f"/api/runs?x={'y' * 200_000}").status == 400
+    assert ask(viewer, "rollouts", run="arithmetic", filter=["reward:min:0"] * 51).status == 400
+    assert ask(viewer, "rollouts", run="arithmetic", search="x" * 1_001).status == 400
+
+
+def test_blobs_are_images_or_only_saved(tmp_path: Path):
+    """What is sent as an image begins like one; all else, a script in an image's name included, is only saved."""
+    png = base64.b64decode(
+        b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+    with rolltrace.create_run(tmp_path / "run") as run, run.rollout(env="e", task="t", group="g", index=0) as rollout:
+        parts = [
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(data).decode()}"}}
+            for data in (png, svg)
+        ]
+        rollout.step(prompt=[{"role": "user", "content": parts}], response={"role": "assistant", "content": "a"})
+    with viewing(tmp_path) as viewer:
+        message = answer(viewer, "rollout", run="run", id=rollout.id)["rollout"]["messages"][0]
+        names = [part["blob"] for part in message["parts"]]
+        image, script = (ask(viewer, "blob", run="run", name=name, type="image/png") for name in names)
+        assert (image.status, image.headers["content-type"], image.body) == (200, "image/png", png)
+        assert (script.status, script.headers["content-type"]) == (200, "application/octet-stream")
+        assert script.headers["content-disposition"] == "attachment"
+        for name in ("../run.json", "run.json", "sha256-" + "0" * 64, "", f"{names[0]}/..", f"sha256-{'../' * 21}a"):
+            assert ask(viewer, "blob", run="run", name=name).status in (400, 404)
+
+
+def _view(*options: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "rolltrace", "view", "--no-open", *options]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})}
+    )
+
+
+def test_others_are_served_only_with_a_token(runs: Path):
+    """An address that other machines reach needs a token that somebody chose."""
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        refused = _view(str(runs), "--host", host)
+        assert refused.returncode == 2
+        assert "--token" in refused.stderr
+        assert refused.stdout == ""
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("::1")
+    assert is_loopback("localhost")
+    assert not is_loopback("localhost.evil.example")
+    assert host_names("::1", 80) == sorted(host_names("::1", 80), key=lambda name: ":80" not in name[-3:])
+
+
+def test_a_chosen_token_is_taken_and_never_told_elsewhere(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    """From the environment or the option; and nothing but the address on standard output holds it."""
+    monkeypatch.setenv("ROLLTRACE_VIEW_TOKEN", "chosen-in-secret")
+    with viewing(runs, "--host", "0.0.0.0") as served:
+        assert served.token == "chosen-in-secret"
+        port = urlsplit(served.origin).port
+        assert request(served, "/api/runs", headers={"Host": f"192.0.2.7:{port}"}).status == 200
+        assert request(served, "/api/runs", headers={"Host": f"evil.example:{port}"}).status == 403
+        request(served, f"/?token={served.token}", token=None)
+        ask(served, "rollouts", run="arithmetic", where="error")
+        served.process.terminate()
+        said, told = served.process.communicate(timeout=60)
+        assert "chosen-in-secret" not in said + told
+
+
+def test_a_port_that_is_taken_is_told(runs: Path):
+    """The message names the port and what to do; so it does for an address that is not this machine's."""
+    with contextlib.closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = _view(str(runs), "--port", str(port))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert str(port) in refused.stderr
+    assert "--port" in refused.stderr
+    assert _view(str(runs), "--host", "192.0.2.1", "--token", "x").returncode == 2
+    assert _view(str(runs / "nothing")).returncode == 2
+
+
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(runs: Path, told: signal.Signals):
+    """Ctrl-C and SIGTERM end it with exit code 0 and no complaint, also while somebody is connected."""
+    with viewing(runs) as served:
+        assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=[\w-]{20,}", served.entry)
+        parts = urlsplit(served.origin)
+        with socket.create_connection((parts.hostname or "", parts.port or 0)) as idle:
+            idle.sendall(b"GET /api/runs HTTP/1.1\r\n")
+            ask(served, "findings", run="arithmetic")
+            served.process.send_signal(told)
+            _, complaints = served.process.communicate(timeout=60)
+        assert served.process.returncode == 0
+        assert "Traceback" not in complaints

@@ -1,0 +1,159 @@
+"""The page of all runs, in a real browser."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rolltrace
+from rolltrace.store.writer import RunWriter
+from viewing import Viewer, viewing
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+
+HOSTILE = "odd <img src=x onerror=alert(1)> \u202e"
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
+    """A viewer over runs of which one cannot be read, one has failures, and one has a hostile name."""
+    folder = tmp_path_factory.mktemp("mixed")
+    record(folder / "below" / "failing", [0.0, 0.5, None, 1.0])
+    record(folder / HOSTILE, [0.25])
+    (folder / "broken" / "rollouts").mkdir(parents=True)
+    (folder / "broken" / "run.json").write_text("{nonsense")
+    with viewing(folder) as viewer:
+        yield viewer
+
+
+def record(path: Path, rewards: list[float | None]) -> None:
+    """A run with one rollout in each iteration; without a reward it fails."""
+    with rolltrace.create_run(path, config={"iterations": len(rewards), "groups": 1, "group_size": 1}) as run:
+        add(run, rewards)
+
+
+def add(run: RunWriter, rewards: list[float | None], first: int = 0) -> None:
+    """Record more rollouts."""
+    for iteration, reward in enumerate(rewards, first):
+        try:
+            with run.rollout(env="sums", task="t", group="g", index=0, iteration=iteration, policy="small") as rollout:
+                if reward is None:
+                    raise TimeoutError("no answer")
+                rollout.step(prompt=[{"role": "user", "content": "1+1"}], response="2", reward=reward)
+        except TimeoutError:
+            pass
+
+
+def enter(page: "Page", viewer: Viewer, address: str = "#/") -> None:
+    """Open the viewer at an address."""
+    page.goto(viewer.entry)
+    page.goto(f"{viewer.origin}/{address}")
+
+
+def row_of(page: "Page", key: str) -> "Locator":
+    """The row of a run."""
+    return page.locator("tr", has=page.locator(f'[data-run="{key}"]'))
+
+
+def keys(page: "Page") -> list[str | None]:
+    """The runs, as they are listed."""
+    return [link.get_attribute("data-run") for link in page.locator("[data-run]").all()]
+
+
+def test_each_run_is_listed_with_its_numbers(page: "Page", viewer: Viewer) -> None:
+    """A row tells how many rollouts there are, how the reward moved, who played what, and leads to the run."""
+    enter(page, viewer)
+    row = row_of(page, "arithmetic")
+    expect(row.get_by_role("cell").nth(1)).to_contain_text("80")
+    expect(row.get_by_role("img", name="Mean reward over iterations")).to_be_visible()
+    expect(row).to_contain_text("scripted:noisy")
+    expect(row).to_contain_text("complete")
+    row.get_by_role("link", name="arithmetic").click()
+    expect(page).to_have_url(re.compile(r"#/run/arithmetic$"))
+
+
+def test_failures_damage_and_hostile_names_are_shown(page: "Page", mixed: Viewer) -> None:
+    """Failures are counted and lead to them; a run that cannot be read says why; a name is only text."""
+    enter(page, mixed)
+    failing = row_of(page, "below/failing")
+    expect(failing.get_by_role("link", name="1 rollout failed")).to_have_attribute(
+        "href", "#/run/below%2Ffailing/rollouts?filter=status%3Ais%3Aerror"
+    )
+    expect(failing).to_contain_text("25 %")
+    expect(row_of(page, "broken")).to_contain_text("cannot be read")
+    expect(row_of(page, "broken").locator(".said")).to_contain_text("run.json")
+    expect(page.get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
+    expect(page.get_by_title("U+202E, which is not seen")).to_be_visible()
+    assert page.locator("main img").count() == 0
+
+
+def test_the_order_is_in_the_address(page: "Page", viewer: Viewer) -> None:
+    """A click on a head sorts, another turns it around, the address reproduces it and Back undoes it."""
+    enter(page, viewer)
+    page.get_by_role("link", name="Run", exact=True).click()
+    expect(page.get_by_role("columnheader", name="Run")).to_have_attribute("aria-sort", "ascending")
+    assert keys(page) == sorted(path.name for path in viewer.folder.iterdir())
+    page.get_by_role("link", name=re.compile("^Run")).click()
+    expect(page).to_have_url(re.compile(r"#/\?sort=-name$"))
+    page.reload()
+    expect(page.locator("[data-run]").first).to_have_attribute("data-run", "twenty_questions")
+    page.go_back()
+    expect(page.locator("[data-run]").first).to_have_attribute("data-run", "arithmetic")
+
+
+def test_runs_are_filtered_and_walked_by_keyboard(page: "Page", viewer: Viewer) -> None:
+    """A slash leads to the filter, j and k walk the runs, Enter opens one, and the filter is in the address."""
+    enter(page, viewer, "#/?sort=name")
+    expect(page.locator("[data-run]")).to_have_count(5)
+    page.keyboard.press("/")
+    page.keyboard.type("scripted RIC")
+    expect(page.locator("[data-run]")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"q=scripted"))
+    page.keyboard.type("zzz")
+    expect(page.get_by_role("heading", name="No run matches")).to_be_visible()
+    page.get_by_role("button", name="Show all runs").click()
+    expect(page.locator("[data-run]")).to_have_count(5)
+    for key in ("j", "j", "j", "k"):
+        page.keyboard.press(key)
+    expect(page.locator('[data-run="calculator"]')).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"#/run/calculator$"))
+
+
+def test_runs_appear_and_grow_without_a_reload(page: "Page", tmp_path: Path) -> None:
+    """An empty folder says how to begin; a run that begins appears, and its numbers grow."""
+    with viewing(tmp_path) as viewer:
+        enter(page, viewer)
+        expect(page.get_by_role("heading", name="No runs yet")).to_be_visible()
+        page.evaluate("() => { window.same = true; }")
+        with rolltrace.create_run(tmp_path / "first", config={"iterations": 4, "groups": 1, "group_size": 1}) as run:
+            add(run, [0.5])
+            run.flush()
+            row = row_of(page, "first")
+            expect(row.locator(".runs-progress")).to_contain_text("1 of 4")
+            expect(row).to_contain_text("live")
+            add(run, [0.75, None], first=1)
+            run.flush()
+            expect(row.locator(".runs-progress")).to_contain_text("3 of 4")
+            expect(row.locator(".runs-errors")).to_contain_text("1")
+        expect(row).to_contain_text("complete")
+        assert page.evaluate("() => window.same") is True
+
+
+def test_the_list_fits_a_narrow_screen(page: "Page", mixed: Viewer) -> None:
+    """At 390 pixels each run is a card, and nothing is wider than the screen."""
+    page.set_viewport_size({"width": 390, "height": 800})
+    enter(page, mixed)
+    for key in ("below/failing", "broken"):
+        box = row_of(page, key).bounding_box()
+        assert box is not None
+        assert box["width"] <= 390
+        assert box["height"] > 60
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390

@@ -1,0 +1,172 @@
+"""A report answers every question of its page as the server answers it about the same run."""
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rolltrace
+from rolltrace.viewer.report import write_report
+from viewing import viewing
+
+QUESTIONS = 80
+"""How many are asked, drawn from a fixed seed."""
+
+
+@pytest.fixture(scope="module")
+def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which everything is there: splits, envs, numeric groups, tags, NaN, nulls, retries, odd names."""
+    path = tmp_path_factory.mktemp("odd") / "odd"
+    chance = random.Random(5)
+    with rolltrace.create_run(path, config={"iterations": 9}) as run:
+        for number in range(80):
+            fields: dict[str, Any] = {
+                "env": chance.choice(["math", "code", "ünï/code"]),
+                "group": chance.choice(["2", "10", "b", "a:is:b"]),
+                "split": chance.choice(["train", "train", "test"]),
+                "iteration": chance.choice([0, 1, 2, 7]),
+                "index": number,
+                "tags": tuple(chance.sample(["hard", "easy", "a,b"], chance.randrange(3))),
+                "policy": chance.choice(["p", "q"]),
+            }
+            try:
+                with run.rollout(task=fields["group"], **fields) as rollout:
+                    if chance.random() < 0.1:
+                        raise TimeoutError("the sandbox is gone")
+                    reward = chance.choice([0.0, 1.0, 0.25, -0.1, 1e9, chance.random(), float("nan"), float("inf")])
+                    rollout.step(
+                        prompt=[{"role": "user", "content": f"Frage {number % 7} <b>"}],
+                        response={"role": "assistant", "content": chance.choice(["Yes", "NO", "perhaps " * 50])},
+                        reward=reward,
+                        reward_data={"right": chance.random(), "a:min:b": chance.randrange(3), "%2C,": 1},
+                        metrics={"entropy": chance.random()} if number % 2 else {},
+                    )
+            except TimeoutError:
+                continue
+            if chance.random() < 0.2:
+                run.score(rollout.id, "reward", chance.choice([None, 0.5, 2.0]))
+    return path
+
+
+@pytest.fixture
+def asking(page: Any, odd_run: Path, tmp_path: Path) -> Iterator[Any]:
+    """Asks the server and the report one question, and gives both answers."""
+    file = tmp_path / "report.html"
+    write_report(odd_run, file, groups=1_000)
+    with viewing(odd_run.parent) as served:
+        report = page.context.new_page()
+        report.goto(file.as_uri())
+        page.goto(served.entry)
+        yield lambda question, parameters: tuple(_ask(tab, question, parameters) for tab in (page, report))
+
+
+def _ask(tab: Any, question: str, parameters: dict[str, Any]) -> Any:
+    script = "([question, parameters]) => rolltrace.ask(question, parameters).catch(error => ({ refused: error.type }))"
+    return tab.evaluate(script, [question, parameters])
+
+
+def test_every_question_has_the_same_answer(asking: Any) -> None:
+    """Rows, counts, bins and neighbours are the same, under any filters and any order."""
+    chance = random.Random(11)
+    run = {"run": "odd"}
+    columns = [column["name"] for column in asking("run", run)[0]["columns"]]
+    ids = [row["id"] for row in asking("rollouts", {**run, "limit": 1000})[0]["rows"]]
+    for _ in range(QUESTIONS):
+        question, parameters = _drawn(chance, columns, ids)
+        expected, given = asking(question, run | parameters)
+        assert _is_same(given, expected), (question, parameters, given, expected)
+
+
+def test_records_and_groups_are_the_same(asking: Any) -> None:
+    """Every rollout and every group of a report is told as the server tells it."""
+    run = {"run": "odd"}
+    for row in asking("rollouts", {**run, "limit": 1000, "columns": "split,iteration,env,group"})[0]["rows"]:
+        expected, given = asking("rollout", {**run, "id": row["id"]})
+        assert given == expected
+        key = {name: row[name] for name in ("split", "iteration", "env", "group")}
+        expected, given = asking("group", run | key)
+        assert given == expected
+
+
+def _drawn(chance: random.Random, columns: list[str], ids: list[str]) -> tuple[str, dict[str, Any]]:
+    selection = {
+        "filter": [_filter(chance, columns) for _ in range(chance.choice([0, 1, 1, 2]))],
+        "search": chance.choice(["", "", "", "NO", "frage 3"]),
+        "retried": chance.choice([False, True]),
+    }
+    measure = {"measure": chance.choice(MEASURES), "bins": chance.choice([5, 20])}
+    sort = {"sort": ",".join(chance.choice(["", "-"]) + chance.choice(SORTED) for _ in range(chance.randrange(3)))}
+    return chance.choice(
+        [
+            (
+                "rollouts",
+                {
+                    **selection,
+                    **sort,
+                    "limit": 50,
+                    "offset": chance.choice([0, 20]),
+                    "columns": ",".join(map(_spelt, columns)),
+                },
+            ),
+            ("neighbours", {**selection, **sort, "id": chance.choice(ids)}),
+            ("facets", {**selection, "columns": "env,stop_reason,tags,status,split,policy,iteration"}),
+            ("histogram", {**selection, **measure}),
+            ("series", {**selection, **measure}),
+            ("environments", {**selection, **measure}),
+            ("outcomes", selection),
+        ]
+    )
+
+
+MEASURES = ["reward", "advantage", "steps", "seconds", "reward_data.right", "reward_data.a:min:b", "metrics.entropy"]
+SORTED = [
+    "reward",
+    "env",
+    "group",
+    "index",
+    "iteration",
+    "started_at",
+    "tags",
+    "status",
+    "metrics.entropy",
+    "advantage",
+]
+
+
+def _filter(chance: random.Random, columns: list[str]) -> str:
+    return chance.choice(
+        [
+            f"env:is:{chance.choice(['math', 'ünï/code', 'none'])}",
+            f"reward:min:{chance.choice([0, 0.25, -1])}",
+            f"reward:below:{chance.choice([0.25, 1])}",
+            f"reward:is:{chance.choice(['NaN', '0.25', 'Infinity'])}",
+            f"tags:has:{chance.choice(['hard', 'a,b'])}",
+            "tags:not:easy",
+            f"{_spelt(chance.choice(columns))}:{chance.choice(['null', 'notnull'])}:",
+            "group:is:a:is:b",
+            "reward_data.a%3Amin%3Ab:min:1",
+            "status:not:ok",
+            "error_message:has:SANDBOX",
+            "started_at:min:2020-01-01T00:00:00Z",
+            "retried:is:false",
+            "iteration:max:1",
+        ]
+    )
+
+
+def _spelt(name: str) -> str:
+    return name.replace("%", "%25").replace(",", "%2C").replace(":", "%3A")
+
+
+def _is_same(given: Any, expected: Any) -> bool:
+    """Sums are the same up to the order in which they were added up."""
+    if isinstance(given, int | float) and isinstance(expected, int | float):
+        return math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-6)
+    if isinstance(given, dict) and isinstance(expected, dict):
+        return given.keys() == expected.keys() and all(_is_same(given[name], expected[name]) for name in given)
+    if isinstance(given, list) and isinstance(expected, list):
+        return len(given) == len(expected) and all(map(_is_same, given, expected))
+    return bool(given == expected)

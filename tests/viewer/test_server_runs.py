@@ -1,0 +1,288 @@
+"""Runs come, grow, are damaged and go while they are served; each is itself, whatever it is called."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rolltrace
+from answers import score, write
+from asking import answer, ask, post
+from rolltrace.errors import RunNotFoundError
+from rolltrace.store.create import create_run
+from rolltrace.viewer import folder as folders
+from rolltrace.viewer.kept import Kept
+from rolltrace.viewer.library import Library
+from rolltrace.viewer.questions import Asked, Questions
+from viewing import viewing
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    """A library over an empty folder, which looks anew at every question."""
+    monkeypatch.setattr(folders, "_FRESH_SECONDS", 0.0)
+    (tmp_path / "runs").mkdir()
+    library = Library(tmp_path / "runs")
+    yield library
+    library.close()
+
+
+@pytest.fixture
+def ask_it(library: Library) -> Any:
+    """Asks a question of it."""
+    questions = Questions(library)
+
+    def ask(question: str, **parameters: Any) -> Any:
+        pairs = [(name, str(value)) for name, value in parameters.items()]
+        return json.loads(questions.asked[question](Asked(pairs)))
+
+    return ask
+
+
+def make(path: Path, count: int = 3, **fields: Any) -> list[str]:
+    """A run of some rollouts."""
+    with create_run(path) as writer:
+        return [write(writer, index=index, **fields) for index in range(count)]
+
+
+def test_a_growing_run_is_followed(library: Library, ask_it: Any):
+    """Each rollout and each late score changes the revision and is in the next answer; so is the end of the run."""
+    path = library.folder.path / "growing"
+    with create_run(path, config={"iterations": 4, "groups": 1, "group_size": 1}) as writer:
+        seen = set()
+        for iteration in range(4):
+            rollout = write(writer, iteration=iteration, group=str(iteration), reward=1.0)
+            writer.flush()
+            seen.add(ask_it("revisions")["revisions"]["growing"])
+            assert len(seen) == iteration + 1
+            assert ask_it("rollouts", run="growing")["total"] == iteration + 1
+            assert len(ask_it("series", run="growing", measure="reward")["bins"]) == iteration + 1
+            run = ask_it("run", run="growing")
+            assert (run["rollouts"], run["planned"], run["state"], run["live"]) == (iteration + 1, 4, "open", True)
+        score(writer, rollout, 5.0)
+        writer.flush()
+        [best] = ask_it("rollouts", run="growing", sort="-reward", limit=1, columns="reward")["rows"]
+        assert best == {"id": rollout, "reward": 5.0}
+    assert ask_it("run", run="growing")["state"] == "closed"
+    [card] = ask_it("runs")["runs"]
+    assert (card["rollouts"], card["mean_reward"], card["sparkline"]) == (4, 2.0, [1.0, 1.0, 1.0, 5.0])
+
+
+def test_runs_come_and_go(library: Library, ask_it: Any):
+    """A run that appears is there; one that was removed is told as gone, also where it was open."""
+    assert ask_it("runs") == {**ask_it("runs"), "runs": [], "total": 0}
+    make(library.folder.path / "one")
+    make(library.folder.path / "deep" / "er" / "two", 5)
+    assert {card["key"] for card in ask_it("runs")["runs"]} == {"one", "deep/er/two"}
+    assert ask_it("rollouts", run="deep/er/two")["total"] == 5
+    shutil.rmtree(library.folder.path / "deep")
+    for question in ("run", "rollouts", "series", "outcomes", "findings"):
+        with pytest.raises(RunNotFoundError, match="deep/er/two"):
+            ask_it(question, run="deep/er/two")
+    assert [card["key"] for card in ask_it("runs")["runs"]] == ["one"]
+
+
+def test_another_run_in_the_same_place_is_another_run(library: Library, ask_it: Any):
+    """Nothing that was found of the first is told of the second."""
+    path = library.folder.path / "run"
+    make(path, 3)
+    assert ask_it("rollouts", run="run")["total"] == 3
+    shutil.rmtree(path)
+    ids = make(path, 2)
+    assert sorted(row["id"] for row in ask_it("rollouts", run="run")["rows"]) == sorted(ids)
+    assert ask_it("run", run="run")["rollouts"] == 2
+
+
+def test_copies_stand_side_by_side(library: Library, ask_it: Any):
+    """Two copies of one run are two runs, which may differ."""
+    make(library.folder.path / "run")
+    shutil.copytree(library.folder.path / "run", library.folder.path / "copy")
+    with create_run(library.folder.path / "copy", join=True) as writer:
+        write(writer, index=7)
+    assert ask_it("rollouts", run="run")["total"] == 3
+    assert ask_it("rollouts", run="copy")["total"] == 4
+
+
+NAMES = ["with space", "ünï 日本", "a%2Fb", "50%", "a..b", "?q=1&run=x", "quote'\"", "-dash", "a+b", "<b>", "x\ny"]
+
+
+def test_any_name_will_do(tmp_path: Path):
+    """A key is what the folder is called, through the whole of HTTP."""
+    for place, name in enumerate(NAMES):
+        make(tmp_path / name, place + 1)
+    with viewing(tmp_path) as viewer:
+        assert {card["key"] for card in answer(viewer, "runs")["runs"]} == set(NAMES)
+        for place, name in enumerate(NAMES):
+            assert answer(viewer, "run", run=name)["rollouts"] == place + 1
+            assert answer(viewer, "rollouts", run=name, where="true")["total"] == place + 1
+
+
+def test_a_run_itself_may_be_served(tmp_path: Path):
+    """Its key is its name, also where it is served as the current directory."""
+    make(tmp_path / "alone")
+    library = Library(tmp_path / "alone")
+    assert list(library.folder.runs()) == ["alone"]
+    with library.open("alone") as run:
+        assert run.numbers.sql("select count(*) from rollouts").fetchall() == [(3,)]
+    library.close()
+
+
+def test_a_damaged_run_shows_what_is_whole(library: Library, ask_it: Any):
+    """Lines that cannot be read cost themselves and are told; a run without run.json is told as such."""
+    path = library.folder.path / "run"
+    make(path, 5)
+    [segment] = (path / "rollouts").iterdir()
+    lines = segment.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b'"reward":1.0', b'"reward":9.0')
+    segment.write_bytes(b"".join(lines) + b'{"torn')
+    assert ask_it("rollouts", run="run")["total"] == 4
+    run = ask_it("run", run="run")
+    assert run["rollouts"] == 4
+    assert run["problem_count"] >= 1
+    assert any(segment.stem in problem for problem in run["problems"])
+    (path / "run.json").write_bytes(b"not json")
+    [card] = ask_it("runs")["runs"]
+    assert "run.json" in card["problem"]
+    assert ask_it("rollouts", run="run")["total"] == 4
+    assert ask_it("run", run="run")["config"] == {}
+
+
+def test_retries_and_restarts_are_told_apart(library: Library, ask_it: Any):
+    """Only what counts is listed, unless attempts are asked for; the record tells its other attempts."""
+    path = library.folder.path / "run"
+    create_run(path).close()
+    with create_run(path, join=True) as writer:
+        old = write(writer, index=0)
+    with create_run(path, join=True) as writer:
+        first = write(writer, index=0, attempt=0, reward=None)
+        last = write(writer, index=0, attempt=1)
+    assert [row["id"] for row in ask_it("rollouts", run="run")["rows"]] == [last]
+    both = ask_it("rollouts", run="run", retried="1", columns="advantage,retried", sort="attempt")["rows"]
+    assert [(row["id"], row["retried"]) for row in both] == [(first, True), (last, False)]
+    attempts = ask_it("rollout", run="run", id=last)["attempts"]
+    assert [(one["id"], one["superseded"]) for one in attempts] == [(old, True), (first, False), (last, False)]
+    assert ask_it("rollout", run="run", id=old)["advantage"] is None
+    told = ask_it("run", run="run")
+    assert (told["rollouts"], told["retried"], told["superseded"]) == (1, 1, 1)
+
+
+def test_a_check_is_made_once_and_told_when_it_is_stale(tmp_path: Path):
+    """A small run is checked when it is first looked at; what it finds stays until somebody asks again."""
+    make(tmp_path / "run")
+    with viewing(tmp_path) as viewer:
+        first = finished(viewer)
+        assert (first["state"], first["stale"], first["found"]) == ("ready", False, [])
+        assert first["audits"] > 10
+        with create_run(tmp_path / "run", join=True) as writer:
+            write(writer, index=8, reward=2.0, reward_so_far=1.0)
+        changed = until(lambda: answer(viewer, "findings", run="run"), lambda found: found["stale"])
+        assert changed["found"] == []
+        assert ask(viewer, "check", run="run").status == 404  # it is not asked by GET
+        assert post(viewer, "check", run="run").json["state"] == "running"
+        again = finished(viewer)
+        assert again["stale"] is False
+        assert [one["findings"][0]["message"] for one in again["found"]]
+
+
+def finished(viewer: Any) -> Any:
+    """The findings once they are there."""
+    return until(
+        lambda: answer(viewer, "findings", run="run"), lambda found: found["state"] not in ("running", "absent")
+    )
+
+
+def until(ask: Any, holds: Any) -> Any:
+    """The first answer for which something holds."""
+    for _ in range(600):
+        found = ask()
+        if holds(found):
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it never came to hold")
+
+
+def test_room_is_made_for_other_runs(library: Library):
+    """The longest unused is closed; one that is being asked stays open until it was answered."""
+    library = Library(library.folder.path, room=2)
+    for name in "abc":
+        make(library.folder.path / name, 1)
+    count = "select count(*) from rollouts"
+    with library.open("a") as used:
+        for name in "bc":
+            with library.open(name) as run:
+                run.numbers.sql(count).fetchall()
+        assert used.numbers.sql(count).fetchall() == [(1,)]
+        with library.open("a") as anew:
+            assert anew is not used
+    assert len(library._opened) == 2
+    library.close()
+
+
+def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):
+    """Who asks at the same time waits for the same; an error is not kept; the longest unused makes room."""
+    kept, found, go = Kept(most_bytes=1_000), [], threading.Event()
+
+    def find() -> int:
+        go.wait(10)
+        found.append(1)
+        return 7
+
+    given: list[int] = []
+    threads = [threading.Thread(target=lambda: given.append(kept.keep("q", find, lambda _: 1))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert (given, found) == ([7] * 5, [1])
+    with pytest.raises(ZeroDivisionError):
+        kept.keep("wrong", lambda: 1 // 0, lambda _: 1)
+    assert kept.keep("wrong", lambda: 2, lambda _: 1) == 2
+    for number in range(10):
+        kept.keep(number, lambda number=number: number, lambda _: 100)
+    assert kept.keep("q", lambda: 8, lambda _: 1) == 8
+    assert kept.keep("large", lambda: 9, lambda _: 10_000) == 9
+
+
+def test_what_nobody_expected_is_told_without_its_words(tmp_path: Path):
+    """A question that breaks the server's own code says its kind; the log has the rest, and the next is answered."""
+    from rolltrace.viewer.refusals import refusal_of
+
+    refusal = refusal_of(KeyError("a secret path"))
+    assert (refusal.status, refusal.type) == (500, "KeyError")
+    assert b"secret" not in refusal.body
+    assert refusal_of(RunNotFoundError("\ud800")).body
+
+
+def test_the_library_is_quick_to_import():
+    """Nothing of the server is imported before it is needed."""
+    import subprocess
+    import sys
+
+    code = "import sys, rolltrace; print([name for name in ('starlette', 'uvicorn', 'duckdb') if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_seats_of_a_game_stand_together(tmp_path: Path):
+    """The seats of the same play, and of no other."""
+    with rolltrace.create_run(tmp_path / "run") as run:
+        ids = []
+        for episode in range(2):
+            for seat in range(2):
+                with run.rollout(
+                    env="e", task="t", group="g", index=episode * 2 + seat, episode=episode, seat=seat
+                ) as rollout:
+                    said = {"role": "assistant", "content": "a"}
+                    rollout.step(prompt=[{"role": "user", "content": "q"}], response=said, reward=1.0)
+                ids.append(rollout.id)
+    library = Library(tmp_path)
+    questions = Questions(library)
+    found = json.loads(questions.asked["rollout"](Asked([("run", "run"), ("id", ids[2])])))
+    assert [(one["id"], one["seat"]) for one in found["seats"]] == [(ids[2], 0), (ids[3], 1)]
+    library.close()

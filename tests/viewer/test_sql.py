@@ -1,0 +1,176 @@
+"""SQL that people write reads the run's tables and nothing else, takes no more than it may, and holds up nobody."""
+
+import concurrent.futures
+import http.client
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from asking import answer, ask, post
+from viewing import Viewer, viewing
+
+REFUSED = (
+    "select * from read_text('/etc/passwd')", "select * from '/etc/passwd'", "from read_csv('/etc/passwd')",
+    "select * from read_parquet('*.parquet')", "select * from glob('/*')", "attach '/tmp/other.db'",
+    "attach ':memory:' as other", "copy rollouts to '/tmp/stolen.csv'", "install httpfs", "load httpfs",
+    "select * from read_json('http://127.0.0.1:1/x')", "create table t as select 1", "drop view rollouts",
+    "set memory_limit = '100GB'", "pragma database_list", "select getenv('PATH')", "select 1; select 2", "",
+    "insert into rollouts select * from rollouts", "explain analyze select 1", "call pragma_version()",
+    "select * from duckdb_settings()", "select current_setting('memory_limit')", "export database '/tmp/x'",
+    "update rollouts set reward = 1", "delete from rollouts", "vacuum", "checkpoint", "not sql at all",
+)  # fmt: skip
+GREEDY = (
+    "select repeat('x', 10000000000)", "select repeat('x', 100000000) from range(1000)",
+    "select repeat('x', 3000000) from range(100000)", "select list_aggregate(range(1000000000), 'sum')",
+    "select list(range) from range(1000000000)", "select string_agg(repeat('x', 1000), '') from range(10000000)",
+    "with recursive t as (select 'x' as a union all select a || a from t) select max(length(a)) from t",
+)  # fmt: skip
+ENDLESS = (
+    "select count(*) from range(1000000000000)",
+    "select count(*) from range(1000000) a, range(1000000) b, range(1000000) c where a.range + b.range < c.range",
+)
+RUN = {"run": "arithmetic"}
+
+
+def test_a_statement_is_answered(viewer: Viewer):
+    """Columns with their types, rows as JSON has them, and whether there are more."""
+    reply = post(viewer, "sql", sql="select iteration, count(*) as n from rollouts group by 1 order by 1", **RUN).json
+    assert reply["columns"] == [{"name": "iteration", "type": "BIGINT"}, {"name": "n", "type": "BIGINT"}]
+    assert reply["rows"] == [[iteration, 16] for iteration in range(5)]
+    assert reply["more"] is False
+    assert len(post(viewer, "sql", sql="select * from range(50)", limit=50, **RUN).json["rows"]) == 50
+    some = post(viewer, "sql", sql="select * from range(51)", limit=50, **RUN).json
+    assert (len(some["rows"]), some["more"]) == (50, True)
+
+
+def test_every_kind_of_value_is_json(viewer: Viewer):
+    """What is not finite is spelt, what a browser cannot hold exactly is text, times say that they are in UTC."""
+    sql = """
+        select 'NaN'::double, '-inf'::double, 9007199254740993, 1::hugeint << 100, 1.25::decimal(9, 2), true, null,
+            timestamp '2026-01-02 03:04:05.678', date '2026-01-02', interval 1 day, [1, null, 'NaN'::double],
+            {'a': 1}, map([1, 2], ['x', 'y']), 'ab'::blob, uuid '00000000-0000-0000-0000-000000000001', '<b>&'
+    """
+    [row] = post(viewer, "sql", sql=sql, **RUN).json["rows"]
+    assert row[:7] == ["NaN", "-Infinity", "9007199254740993", str(1 << 100), "1.25", True, None]
+    assert row[7:11] == ["2026-01-02T03:04:05.678000Z", "2026-01-02", "1 day, 0:00:00", [1, None, "NaN"]]
+    assert row[11:] == [
+        {"a": 1}, {"1": "x", "2": "y"}, "6162", "00000000-0000-0000-0000-000000000001", "<b>&",
+    ]  # fmt: skip
+
+
+def test_answers_are_of_bounded_size(viewer: Viewer):
+    """Long cells are cut with a mark, and rows end where all together are long."""
+    [[cell]] = post(viewer, "sql", sql="select repeat('é', 150000)", **RUN).json["rows"]
+    assert cell == "é" * 100_000 + "… (50,000 more characters)"
+    many = post(viewer, "sql", sql="select repeat('x', 90000) from range(5000)", limit=5000, **RUN)
+    assert many.json["more"] is True
+    assert len(many.body) < 21_000_000
+    for limit in (0, -1, 10_001):
+        assert post(viewer, "sql", sql="select 1", limit=limit, **RUN).status == 400
+
+
+def test_what_does_more_than_read_is_refused(viewer: Viewer):
+    """Files, other databases, the network, settings and every statement that changes something."""
+    for sql in REFUSED:
+        reply = post(viewer, "sql", sql=sql, **RUN)
+        assert reply.status == 400, sql
+        assert reply.json["error"]["message"]
+        assert b"root:" not in reply.body
+    assert not Path("/tmp/stolen.csv").exists()
+    assert post(viewer, "sql", sql="select count(*) from rollouts", **RUN).json["rows"] == [[80]]
+
+
+def test_an_expression_is_no_more_than_that(viewer: Viewer):
+    """What filters rollouts may not close its bracket, add clauses, read files or name other tables' columns."""
+    for where in (
+        "true) union select id from rollouts --", "true limit 1", "true order by 1", "1; select 1",
+        "id in (select content from read_text('/etc/passwd'))", "getenv('HOME') = 'x'", "nothing = 1", "r.id = 'x'",
+        "j0.value > 1", "true /*", "true) limit (1", "true) order by (1",
+        "true) union all select * from rollouts where (true", "(", "true group by all", "j0 is null",
+    ):  # fmt: skip
+        for question in ("rollouts", "series", "histogram", "facets", "outcomes", "environments", "neighbours"):
+            reply = ask(viewer, question, where=where, id="x", columns="env", sort="reward_data.correct", **RUN)
+            assert reply.status == 400, (question, where)
+    rows = answer(viewer, "rollouts", where="reward > 0.5 -- only the good", columns="reward", **RUN)["rows"]
+    assert {row["reward"] for row in rows} == {1.0}
+    wider = answer(viewer, "rollouts", where="true) or (true", filter="reward:min:2", **RUN)
+    assert wider["total"] == 0
+    steps = answer(viewer, "rollouts", where="id in (select rollout from steps where step > 5)", **RUN)
+    assert steps["total"] == 0
+
+
+def test_what_takes_all_memory_is_refused(viewer: Viewer):
+    """A statement or an expression that allocates without bound is given up, and the server does not grow."""
+    status = Path(f"/proc/{viewer.process.pid}/status")
+    for sql in GREEDY:
+        assert post(viewer, "sql", sql=sql, **RUN).status == 400, sql
+    assert ask(viewer, "rollouts", where="length(repeat('x', 100000000 + index)) = 1", **RUN).status == 400
+    if status.exists():
+        [peak] = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        assert int(peak) < 500_000
+    assert post(viewer, "sql", sql="select count(*) from rollouts", **RUN).json["rows"] == [[80]]
+    assert answer(viewer, "rollouts", **RUN)["total"] == 80
+
+
+def test_what_runs_for_ever_is_given_up_and_holds_up_nobody(viewer: Viewer):
+    """While two such statements run, pages are answered; then both are told that their time is over."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = [pool.submit(post, viewer, "sql", sql=sql, **RUN) for sql in ENDLESS]
+        for question in ("runs", "run", "rollouts", "series", "outcomes", "revisions"):
+            assert ask(viewer, question, **RUN).status == 200
+        assert not all(one.done() for one in running)
+        for one in running:
+            assert one.result().json["error"]["type"] == "QueryTimeoutError"
+    assert post(viewer, "sql", sql="select 42", **RUN).json["rows"] == [[42]]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at where the system shows them")
+def test_what_was_abandoned_is_ended(runs: Path):
+    """Who hangs up takes the statement along: the process that runs it is ended, and the next statement answered."""
+    with viewing(runs) as viewer:
+        parts = urlsplit(viewer.origin)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+        headers = {"Authorization": f"Bearer {viewer.token}", "Content-Type": "application/json"}
+        assert post(viewer, "sql", sql="select 1", **RUN).status == 200
+        [process] = Path(f"/proc/{viewer.process.pid}/task/{viewer.process.pid}/children").read_text().split()
+        before = ticks(process)
+        connection.request("POST", "/api/sql", json.dumps({"sql": ENDLESS[0], **RUN}), headers)
+        until(lambda: ticks(process) > before + 20)  # it is busy with it
+        connection.close()
+        until(lambda: not Path(f"/proc/{process}").exists())
+        assert post(viewer, "sql", sql="select 42", **RUN).json["rows"] == [[42]]
+
+
+def ticks(process: str) -> int:
+    """How much time a process has used."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    for _ in range(3_000):
+        if holds():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never came to hold")
+
+
+@pytest.mark.parametrize("body", [{}, {"run": "arithmetic"}, {"sql": "select 1"}, {"run": 1, "sql": "select 1"}])
+def test_a_wrong_body_is_told(viewer: Viewer, body: dict[str, object]):
+    """The message points to what is missing or of another kind."""
+    reply = post(viewer, "sql", **body)
+    assert reply.status == 400
+    assert re.search("`(run|sql|int)`", reply.json["error"]["message"])
+
+
+def test_an_unknown_run_is_told(viewer: Viewer):
+    """As for any other question."""
+    assert post(viewer, "sql", run="nothing", sql="select 1").status == 404
+    assert post(viewer, "check", run="../arithmetic").status == 404
+    assert ask(viewer, "rollouts", run="nothing", where="true").status == 404

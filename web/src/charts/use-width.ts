@@ -1,0 +1,17 @@
+// How wide an element is now, so that a chart is drawn at the size it is shown in.
+import { useLayoutEffect, useRef, useState, type RefObject } from "react";
+
+export function useWidth<Place extends Element>(before = 0): [RefObject<Place | null>, number] {
+  const place = useRef<Place>(null);
+  const [width, setWidth] = useState(before);
+  useLayoutEffect(() => {
+    const element = place.current;
+    if (element === null) return;
+    const measure = () => setWidth(Math.floor(element.getBoundingClientRect().width));
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  return [place, width];
+}

@@ -1,0 +1,33 @@
+// A group: one task, and all that was made of it, side by side.
+import { filter, toRollouts, toRun } from "../../addresses";
+import { plain } from "../../parts/plain";
+import { Answered, Empty, Loading } from "../../parts/states";
+import { useRoute } from "../../router";
+import { Shell } from "../../shell";
+import { useAnswer } from "../../source/use-answer";
+import type { GroupAnswer } from "../../source/types";
+import { keyOf } from "./group-state";
+import { GroupView } from "./group-view";
+import "./group.css";
+
+export function GroupPage({ run }: { run: string }) {
+  const route = useRoute();
+  const key = keyOf(route);
+  const answer = useAnswer<GroupAnswer>("group", { run, ...key }, { enabled: key !== null });
+  const crumbs = [
+    { label: run, to: toRun(run) },
+    ...(key === null ? [] : [{ label: `Iteration ${key.iteration}`, to: toRollouts(run, { filter: [filter("split", "is", key.split), filter("iteration", "is", key.iteration)] }) }]),
+    { label: key === null ? "Group" : `Group ${plain(key.group)}` },
+  ];
+  return (
+    <Shell crumbs={crumbs} run={run}>
+      {key === null ? (
+        <Empty title="Which group?">The address names no group: it needs split, iteration, env and group.</Empty>
+      ) : (
+        <Answered of={answer} loading={<Loading lines={9} />}>
+          {(found) => <GroupView run={run} answer={found} />}
+        </Answered>
+      )}
+    </Shell>
+  );
+}

@@ -1,0 +1,47 @@
+// What of the view of a group is in its address: the member one looks at, the layout, and which two are compared.
+import { useMemo } from "react";
+import { changed, useRoute, type Route } from "../../router";
+import type { GroupKey, Member } from "../../source/types";
+
+export type View = "columns" | "table";
+
+export interface GroupState {
+  view: View;
+  /** The member that keys act on; the first where the address names none. */
+  selected: Member | undefined;
+  /** Whether the address names it. */
+  named: boolean;
+  /** Two members whose last responses are compared. */
+  pair: [Member, Member] | null;
+  /** Whether numbers that all members share are shown, too. */
+  allNumbers: boolean;
+  /** The criterion whose words are unfolded. */
+  criterion: string | null;
+  to: (changes: Partial<Record<"view" | "member" | "compare" | "numbers" | "criterion", string | null>>) => string;
+}
+
+/** The group that an address means; null where it names none. */
+export function keyOf({ parameters }: Route): GroupKey | null {
+  const iteration = Number(parameters.get("iteration") ?? "0");
+  const group = parameters.get("group");
+  if (group === null || !Number.isInteger(iteration)) return null;
+  return { split: parameters.get("split") ?? "train", iteration, env: parameters.get("env") ?? "", group };
+}
+
+export function useGroupState(members: readonly Member[]): GroupState {
+  const route = useRoute();
+  return useMemo(() => {
+    const byId = new Map(members.map((member) => [member.id, member]));
+    const named = byId.get(route.parameters.get("member") ?? "");
+    const [first, second] = (route.parameters.get("compare") ?? "").split(",").map((id) => byId.get(id));
+    return {
+      view: route.parameters.get("view") === "table" ? "table" : "columns",
+      selected: named ?? members[0],
+      named: named !== undefined,
+      pair: first !== undefined && second !== undefined && first !== second ? [first, second] : null,
+      allNumbers: route.parameters.get("numbers") === "all",
+      criterion: route.parameters.get("criterion"),
+      to: (changes) => changed(route, changes),
+    };
+  }, [route, members]);
+}

@@ -1,0 +1,88 @@
+// The parts of a group's page, in order, and its keys.
+import { useMemo } from "react";
+import { toRollout } from "../../addresses";
+import { StripPlot } from "../../charts/strip-plot";
+import { finite, number, signed } from "../../format";
+import { NARROW, useMedia } from "../../parts/use-media";
+import { address, go, useRoute } from "../../router";
+import { useShortcuts } from "../../shortcuts";
+import type { GroupAnswer, GroupKey } from "../../source/types";
+import { EpisodesTable, isGame } from "./episodes-table";
+import { GroupHead } from "./group-head";
+import { GroupScores } from "./group-scores";
+import { useGroupState, type GroupState } from "./group-state";
+import { jump } from "./member-column";
+import { MembersCard } from "./members-card";
+import { nameOf } from "./numbers";
+import { PreferenceTable } from "./preference-table";
+import { RubricTable } from "./rubric-table";
+import { SharedPrompt } from "./shared-prompt";
+
+export function GroupView({ run, answer }: { run: string; answer: GroupAnswer }) {
+  const { group } = answer;
+  const route = useRoute();
+  const state = useGroupState(group.members);
+  const narrow = useMedia(NARROW);
+  const toGroup = (key: GroupKey): string => address(route.path, { ...key, view: route.parameters.get("view"), numbers: route.parameters.get("numbers") });
+  const dots = useMemo(
+    () =>
+      group.members.map((member) => ({
+        id: member.id,
+        value: finite(member.reward),
+        label: `${nameOf(member)}: reward ${number(member.reward)}, advantage ${signed(member.advantage)}`,
+        to: state.to({ member: member.id, compare: null }),
+      })),
+    [group.members, state.to],
+  );
+  useKeys(run, answer, state, toGroup);
+  return (
+    <div className="stack group-page">
+      <section className="card group-summary" aria-label="The group">
+        <div className="body stack">
+          <GroupHead run={run} answer={answer} toMember={(id) => state.to({ member: id, compare: null })} toGroup={toGroup} />
+          <StripPlot dots={dots} mean={finite(group.mean)} spread={finite(group.spread)} selected={state.selected?.id} label="Rewards of the members; each leads to its member" />
+        </div>
+      </section>
+      <SharedPrompt run={run} group={group} />
+      {group.rubric !== null && <RubricTable rubric={group.rubric} members={group.members} state={state} />}
+      {group.matrix !== null && <PreferenceTable matrix={group.matrix} members={group.members} state={state} />}
+      {isGame(group.members) && <EpisodesTable members={group.members} state={state} />}
+      {group.scores.length > 0 && <GroupScores scores={group.scores} />}
+      <MembersCard run={run} group={group} state={state} narrow={narrow} />
+    </div>
+  );
+}
+
+function useKeys(run: string, answer: GroupAnswer, state: GroupState, toGroup: (key: GroupKey) => string): void {
+  const keys = useMemo(() => {
+    const { members } = answer.group;
+    const place = state.selected === undefined ? -1 : members.indexOf(state.selected);
+    const step = (by: number) => () => {
+      const next = members[state.named ? Math.max(0, Math.min(members.length - 1, place + by)) : 0];
+      if (next !== undefined) go(state.to({ member: next.id, compare: null }), { replace: true });
+    };
+    const open = (): void => {
+      if (state.selected !== undefined) go(toRollout(run, state.selected.id));
+    };
+    const compare = (): void => {
+      const other = members[place - 1] ?? members[place + 1];
+      if (state.pair !== null) go(state.to({ compare: null }));
+      else if (other !== undefined && state.selected !== undefined) go(state.to({ compare: place > 0 ? `${other.id},${state.selected.id}` : `${state.selected.id},${other.id}` }));
+    };
+    const mark = (): void => jump(document.querySelector(`[data-member="${CSS.escape(state.selected?.id ?? "")}"]`));
+    return [
+      { keys: "j", does: "Next member", run: step(1) },
+      { keys: "k", does: "Previous member", run: step(-1) },
+      { keys: "ArrowRight", does: "Next member", run: step(1) },
+      { keys: "ArrowLeft", does: "Previous member", run: step(-1) },
+      { keys: "Enter", does: "Open the member's rollout", run: open },
+      { keys: "x", does: "Go to where the member first differs", run: mark },
+      { keys: "d", does: "Compare the member with its neighbour, word by word", run: compare },
+      { keys: "v", does: "Switch between columns and table", run: () => go(state.to({ view: state.view === "table" ? null : "table", compare: null })) },
+      ...(answer.previous === null ? [] : [{ keys: "[", does: "Previous group", run: () => go(toGroup(answer.previous as GroupKey)) }]),
+      ...(answer.next === null ? [] : [{ keys: "]", does: "Next group", run: () => go(toGroup(answer.next as GroupKey)) }]),
+    ];
+    // `toGroup` follows from the address, as the state does.
+  }, [run, answer, state]);
+  useShortcuts(keys);
+}

@@ -1,0 +1,31 @@
+// The numbers of all members under common names, so that they can be put beside each other.
+import type { Member, Num } from "../../source/types";
+
+/** A number that members have, or may lack. */
+export interface Row {
+  name: string;
+  /** In the order of the members; undefined where one has none. */
+  values: (Num | null | undefined)[];
+  /** Whether they are not all the same; a member that has no such numbers at all, because it failed, makes no difference. */
+  differs: boolean;
+}
+
+/** One row for each name that a member has, in the order in which they come. */
+export function rowsOf(members: readonly Member[], numbers: (member: Member) => Record<string, Num | null>): Row[] {
+  const all = members.map((member) => new Map(Object.entries(numbers(member))));
+  const names = [...new Set(all.flatMap((one) => [...one.keys()]))];
+  return names.map((name) => {
+    const values = all.map((one) => one.get(name));
+    const told = values.filter((_, place) => (all[place]?.size ?? 0) > 0);
+    return { name, values, differs: told.some((value) => value !== told[0]) };
+  });
+}
+
+/** What rewards are the sum of, each term once. */
+export const termRows = (members: readonly Member[]): Row[] =>
+  rowsOf(members, (member) => Object.fromEntries(member.terms.map((term) => [term.name, term.value])));
+
+/** How a member is called on the page. */
+export function nameOf(member: Pick<Member, "index" | "episode" | "seat">): string {
+  return member.seat === null ? `#${member.index}` : `#${member.index} · seat ${member.seat}`;
+}

@@ -1,0 +1,54 @@
+// One member at a time, for narrow screens: a list to choose from, and a step to either side.
+import { number } from "../../format";
+import { go, Link } from "../../router";
+import type { Member } from "../../source/types";
+import type { GroupState } from "./group-state";
+import { MemberColumn, type ColumnFrame } from "./member-column";
+import { nameOf } from "./numbers";
+
+export function SingleMember({ frame, members, state }: { frame: ColumnFrame; members: readonly Member[]; state: GroupState }) {
+  const member = state.selected;
+  if (member === undefined) return null;
+  const place = members.indexOf(member);
+  const before = members[place - 1] ?? null;
+  return (
+    <div className="group-single">
+      <div className="group-switch row">
+        <Step to={members[place - 1]} state={state} word="Better member" mark="‹" />
+        <select className="field" aria-label="Member" value={member.id} onChange={(event) => go(state.to({ member: event.target.value }))}>
+          {members.map((one, rank) => (
+            <option key={one.id} value={one.id}>
+              {rank + 1} of {members.length}: {nameOf(one)}, {number(one.reward)}
+            </option>
+          ))}
+        </select>
+        <Step to={members[place + 1]} state={state} word="Worse member" mark="›" />
+      </div>
+      <MemberColumn
+        key={member.id}
+        frame={frame}
+        member={member}
+        place={place}
+        before={before}
+        selected
+        width={null}
+        toCompare={before === null ? null : state.to({ compare: `${before.id},${member.id}` })}
+        toAllNumbers={state.to({ numbers: "all" })}
+      />
+    </div>
+  );
+}
+
+function Step({ to, state, word, mark }: { to: Member | undefined; state: GroupState; word: string; mark: string }) {
+  if (to === undefined)
+    return (
+      <button type="button" className="button" disabled aria-label={`${word}: there is none`}>
+        {mark}
+      </button>
+    );
+  return (
+    <Link className="button" to={state.to({ member: to.id })} aria-label={word}>
+      {mark}
+    </Link>
+  );
+}

@@ -1,0 +1,35 @@
+// The metrics of a group's members, asked for only where they are shown.
+import { useMemo } from "react";
+import { filter } from "../../addresses";
+import { speltList } from "../../names";
+import { useAnswer } from "../../source/use-answer";
+import type { Comparison, Num, RolloutsAnswer, RunAnswer } from "../../source/types";
+import { rowsOf, type Row } from "./numbers";
+
+/** More would be no table that anybody reads. */
+const MOST = 40;
+const PREFIX = "metrics.";
+
+export function useMetrics(run: string, group: Comparison, enabled: boolean): Row[] {
+  const about = useAnswer<RunAnswer>("run", { run }, { enabled });
+  const names = (about.data?.measures ?? []).filter((measure) => measure.kind === "metrics").map((measure) => measure.name).slice(0, MOST);
+  const listing = useAnswer<RolloutsAnswer>(
+    "rollouts",
+    {
+      run,
+      filter: [filter("split", "is", group.split), filter("iteration", "is", group.iteration), filter("env", "is", group.env), filter("group", "is", group.group)],
+      columns: speltList(names),
+      limit: group.members.length,
+    },
+    { enabled: enabled && names.length > 0, keep: false },
+  );
+  return useMemo(() => {
+    const byId = new Map((listing.data?.rows ?? []).map((row) => [row.id, row]));
+    return rowsOf(group.members, (member) =>
+      Object.fromEntries(names.flatMap((name) => (isNumber(byId.get(member.id)?.[name]) ? [[name.slice(PREFIX.length), byId.get(member.id)?.[name] as Num]] : []))),
+    );
+    // The names come with the answer about the run.
+  }, [listing.data, about.data, group.members]);
+}
+
+const isNumber = (value: unknown): boolean => typeof value === "number" || value === "NaN" || value === "Infinity" || value === "-Infinity";

@@ -1,0 +1,79 @@
+// What the rollout was made with, what its reward is the sum of, and remarks about its record.
+import { time } from "../../format";
+import { NumberTable } from "../../parts/number-table";
+import { Visible, whole } from "../../parts/said";
+import type { Json, RolloutAnswer } from "../../source/types";
+import { FreeForm, PanelSection } from "./panel-section";
+import { RewardTerms } from "./rollout-end";
+import { Fact } from "./step-tab";
+
+export function AboutTab({ answer }: { answer: RolloutAnswer }) {
+  const { rollout } = answer;
+  return (
+    <>
+      <h2 className="panel-title">The rollout</h2>
+      <dl className="panel-facts">
+        <Fact name="Id">
+          <code>{whole(rollout.id, 80)}</code>
+        </Fact>
+        <Fact name="Seed">{rollout.seed === null ? "–" : <code>{String(rollout.seed)}</code>}</Fact>
+        {rollout.episode !== null && <Fact name="Episode">{rollout.episode}</Fact>}
+        {rollout.seat !== null && <Fact name="Seat">{rollout.seat}</Fact>}
+        <Fact name="Attempt">{rollout.attempt}</Fact>
+        <Fact name="Session">
+          <code>{whole(rollout.session, 80)}</code>
+        </Fact>
+        <Fact name="Started">{time(rollout.started_at)}</Fact>
+        <Fact name="Ended">{time(rollout.ended_at)}</Fact>
+      </dl>
+      <PanelSection title="Reward">
+        <RewardTerms answer={answer} />
+      </PanelSection>
+      {rollout.grade !== null && (
+        <PanelSection title="Grade">
+          <NumberTable caption="What the grade is made of" numbers={{ reward: rollout.grade.reward, ...rollout.grade.reward_data }} />
+          <FreeForm title="What the grader said" value={rollout.grade.extra} />
+        </PanelSection>
+      )}
+      {Object.keys(rollout.metrics).length > 0 && (
+        <PanelSection title="Metrics">
+          <NumberTable caption="Metrics of the rollout" numbers={rollout.metrics} />
+        </PanelSection>
+      )}
+      <FreeForm title="Task data" value={rollout.task_data} />
+      <FreeForm title="Environment's arguments" value={rollout.env_args} />
+      {rollout.unplayed != null && <Unplayed unplayed={rollout.unplayed} />}
+      {rollout.notes.length > 0 && (
+        <PanelSection title="Notes about the record">
+          <ul className="note-list small">
+            {rollout.notes.slice(0, 500).map((note, place) => (
+              <li key={place}>
+                <bdi className="mono">
+                  <Visible text={whole(note.path, 300)} />
+                </bdi>{" "}
+                <bdi>
+                  <Visible text={whole(note.message, 1_000)} />
+                </bdi>
+              </li>
+            ))}
+          </ul>
+        </PanelSection>
+      )}
+    </>
+  );
+}
+
+function Unplayed({ unplayed }: { unplayed: NonNullable<RolloutAnswer["rollout"]["unplayed"]> }) {
+  return (
+    <PanelSection title="Over before the first turn">
+      <NumberTable caption="What the environment gave" numbers={{ reward: unplayed.reward, ...unplayed.reward_data, ...unplayed.metrics }} />
+      <FreeForm title="State" value={map(unplayed.env_state)} />
+      <FreeForm title="Extra" value={map(unplayed.extra)} />
+      <FreeForm title="Logs" value={map(unplayed.logs)} />
+    </PanelSection>
+  );
+}
+
+function map(value: Json): { [key: string]: Json } {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};
+}

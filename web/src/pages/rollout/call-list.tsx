@@ -1,0 +1,116 @@
+// A list of model calls, each folded to a line until it is asked for.
+import { useEffect, useRef, useState } from "react";
+import { plural, seconds } from "../../format";
+import { Badge } from "../../parts/badge";
+import { Failure } from "../../parts/failure";
+import { Message, toggled } from "../../parts/message";
+import { Visible, whole } from "../../parts/said";
+import { TextPiece } from "../../parts/text-piece";
+import { VirtualRows, type VirtualRowsHandle } from "../../parts/virtual-rows";
+import type { CallRecord, MessageRecord } from "../../source/types";
+
+export function CallList({ run, calls, chosen = null }: { run: string; calls: readonly CallRecord[]; chosen?: number | null }) {
+  const [opened, setOpened] = useState<ReadonlySet<string>>(new Set(calls.length === 1 ? ["0"] : []));
+  const list = useRef<VirtualRowsHandle>(null);
+  useEffect(() => {
+    const place = chosen === null ? -1 : calls.findIndex((call) => call.step === chosen);
+    if (place >= 0) list.current?.show(place);
+  }, [calls, chosen]);
+  return (
+    <VirtualRows rows={calls} keyOf={(_, index) => index} estimate={() => 58} label="Calls" className="panel-rows" handle={list}>
+      {(call, index) => (
+        <Call
+          run={run}
+          calls={calls}
+          index={index}
+          chosen={chosen !== null && call.step === chosen}
+          open={opened.has(String(index))}
+          toggle={() => setOpened((before) => toggled(before, String(index)))}
+        />
+      )}
+    </VirtualRows>
+  );
+}
+
+interface CallProperties {
+  run: string;
+  calls: readonly CallRecord[];
+  index: number;
+  chosen: boolean;
+  open: boolean;
+  toggle: () => void;
+}
+
+function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
+  const call = calls[index] as CallRecord;
+  const [earlier, setEarlier] = useState(false);
+  const before = open ? conversationBefore(calls, index) : [];
+  return (
+    <article className={chosen ? "panel-call chosen" : "panel-call"}>
+      <button type="button" className="panel-call-head" aria-expanded={open} onClick={toggle}>
+        <span className="row wrap">
+          <span aria-hidden="true" className="faint">
+            {open ? "▾" : "▸"}
+          </span>
+          <b>
+            <Visible text={whole(call.role, 40)} />
+          </b>
+          {call.about && (
+            <Badge>
+              <Visible text={whole(call.about, 80)} />
+            </Badge>
+          )}
+          {call.error !== null && <Badge tone="bad">failed</Badge>}
+          {call.error === null && call.reply === null && <Badge tone="warn">no answer yet</Badge>}
+          <span className="small faint panel-call-costs">
+            {call.step === null ? "after the end" : `step ${call.step}`}
+            {call.seconds !== null && ` · ${seconds(call.seconds)}`}
+          </span>
+        </span>
+        {!open && <span className="panel-call-preview small soft">{call.reply === null ? "" : <Visible text={whole(call.reply.content.trim().split("\n").join(" ").slice(0, 400), 160)} />}</span>}
+      </button>
+      {open && (
+        <div className="stack panel-call-body">
+          <p className="small faint">
+            <bdi>
+              <Visible text={whole(call.policy, 120)} />
+            </bdi>
+            {call.policy_version !== null && `, version ${whole(String(call.policy_version), 40)}`}
+            {call.usage !== null && `, ${plural(call.usage.completion_tokens, "token")} said, ${call.usage.prompt_tokens} of prompt`}
+            {call.termination && `, ended by ${whole(call.termination, 40)}`}
+          </p>
+          {before.length > 0 && (
+            <button type="button" className="link" aria-expanded={earlier} onClick={() => setEarlier(!earlier)}>
+              {earlier ? "Hide" : "Show"} {plural(before.length, "message")} of the conversation that it continues
+            </button>
+          )}
+          {[...(earlier ? before : []), ...call.prompt, ...(call.reply === null ? [] : [call.reply])].map((message, place) => (
+            <Message key={place} run={run} message={message} />
+          ))}
+          {call.raw !== null && (
+            <details>
+              <summary className="small">Before it was parsed</summary>
+              <TextPiece text={call.raw.slice(0, 50_000)} mono />
+            </details>
+          )}
+          {call.error !== null && <Failure error={call.error} />}
+        </div>
+      )}
+    </article>
+  );
+}
+
+/** All that was said before a call's own prompt, in the calls that it continues. */
+export function conversationBefore(calls: readonly CallRecord[], index: number): MessageRecord[] {
+  const before: MessageRecord[] = [];
+  let at = calls[index]?.continues ?? null;
+  // Only earlier calls can be continued; a record that says otherwise must not lead in a circle.
+  for (let last = index; at !== null && at < last && at >= 0; ) {
+    const call = calls[at];
+    if (call === undefined) break;
+    before.unshift(...call.prompt, ...(call.reply === null ? [] : [call.reply]));
+    last = at;
+    at = call.continues ?? null;
+  }
+  return before;
+}

@@ -1,0 +1,77 @@
+// The other seats of a game, the other attempts of the same place, and the other members of the group.
+import type { ReactNode } from "react";
+import { count, number } from "../../format";
+import { Badge } from "../../parts/badge";
+import { whole } from "../../parts/said";
+import { Link } from "../../router";
+import type { GroupPlace, RolloutAnswer } from "../../source/types";
+
+const MOST = 40;
+
+export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: string) => string }) {
+  const { rollout, seats, attempts, group } = answer;
+  const members = group.members.toSorted((one, other) => one.index - other.index);
+  if (seats.length < 2 && attempts.length < 2 && members.length < 2) return null;
+  return (
+    <div className="rollout-relatives">
+      {seats.length > 1 && (
+        <Family name="Seats">
+          {seats.map((seat) => (
+            <Relative key={seat.id} to={to(seat.id)} here={seat.id === rollout.id} title={`Seat ${seat.seat}, ${whole(seat.policy, 60)}, ${whole(seat.stop_reason, 40)}`}>
+              seat {seat.seat} <b className="number mono">{number(seat.reward)}</b>
+            </Relative>
+          ))}
+        </Family>
+      )}
+      {attempts.length > 1 && (
+        <Family name="Attempts">
+          {attempts.map((one) => (
+            <Relative key={one.id} to={to(one.id)} here={one.id === rollout.id} title={`Attempt ${one.attempt}, ${one.status}${one.superseded ? ", superseded by a later session" : ""}`}>
+              attempt {one.attempt} <Badge tone={one.status === "ok" ? "plain" : "bad"}>{whole(one.stop_reason, 30)}</Badge>
+              {one.superseded && <Badge tone="warn">superseded</Badge>}
+            </Relative>
+          ))}
+        </Family>
+      )}
+      {members.length > 1 && (
+        <Family name="In the group">
+          {around(members, rollout.id).map((member) => (
+            <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`#${member.index}: reward ${number(member.reward)}, ${whole(member.stop_reason, 40)}`}>
+              <span className={`number mono ${tone(member)}`}>{member.status === "ok" ? number(member.reward, 2) : whole(member.status, 12)}</span>
+            </Relative>
+          ))}
+          {members.length > MOST && <span className="small faint">{count(members.length)} in all</span>}
+        </Family>
+      )}
+    </div>
+  );
+}
+
+/** At most so many members, with this one among them. */
+function around(members: readonly GroupPlace[], id: string): readonly GroupPlace[] {
+  const here = members.findIndex((member) => member.id === id);
+  const from = Math.max(0, Math.min(here - MOST / 2, members.length - MOST));
+  return members.slice(from, from + MOST);
+}
+
+function tone(member: GroupPlace): string {
+  if (member.status !== "ok") return "bad";
+  return typeof member.reward === "number" && member.reward > 0 ? "good" : typeof member.reward === "number" && member.reward < 0 ? "bad" : "soft";
+}
+
+function Family({ name, children }: { name: string; children: ReactNode }) {
+  return (
+    <nav className="rollout-family" aria-label={name}>
+      <span className="tiny faint">{name}</span>
+      {children}
+    </nav>
+  );
+}
+
+function Relative({ to, here, title, children }: { to: string; here: boolean; title: string; children: ReactNode }) {
+  return (
+    <Link className="rollout-relative" to={to} title={title} aria-label={title} {...(here ? { "aria-current": "page" as const } : {})}>
+      {children}
+    </Link>
+  );
+}

@@ -1,0 +1,75 @@
+// Which rollout it is, how it stands, and its nearest relatives.
+import { Badge, StopReason } from "../../parts/badge";
+import { CopyButton } from "../../parts/copy-button";
+import { Visible, whole } from "../../parts/said";
+import type { RolloutAnswer } from "../../source/types";
+import { Facts } from "./facts";
+import { Relatives } from "./relatives";
+import type { Walk } from "./use-walk";
+import { WalkBar } from "./walk-bar";
+
+interface RolloutHeaderProperties {
+  answer: RolloutAnswer;
+  walk: Walk;
+  group: string;
+  toRelative: (id: string) => string;
+  /** Goes to where it failed. */
+  showFailure: () => void;
+}
+
+export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: RolloutHeaderProperties) {
+  const { rollout } = answer;
+  const here = answer.attempts.find((one) => one.id === rollout.id);
+  const later = answer.attempts.some((one) => one.attempt > rollout.attempt && one.session === rollout.session);
+  return (
+    <header className="rollout-header">
+      <div className="rollout-title">
+        <div className="rollout-name">
+          <h1>
+            <bdi>
+              <Visible text={whole(rollout.task, 120)} />
+            </bdi>
+            <span className="faint"> #{rollout.index}</span>
+          </h1>
+          <StopReason reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
+          <span className="small faint">stopped by the {rollout.stopped_by === "env" ? "environment" : "runner"}</span>
+          {later && <Badge tone="warn">tried again</Badge>}
+          {here?.superseded && (
+            <Badge tone="warn" title="A later session repeated it, and that one counts">
+              superseded
+            </Badge>
+          )}
+          {rollout.tags.slice(0, 8).map((tag) => (
+            <Badge key={tag}>
+              <Visible text={whole(tag, 40)} />
+            </Badge>
+          ))}
+          <span className="small faint mono rollout-id">
+            {whole(rollout.id, 12)}… <CopyButton text={rollout.id} what="the id" />
+          </span>
+        </div>
+        <WalkBar walk={walk} group={group} />
+      </div>
+      <div className="rollout-numbers">
+        <Facts answer={answer} group={group} />
+        <Relatives answer={answer} to={toRelative} />
+      </div>
+      {rollout.error !== null && (
+        <p className="rollout-error small">
+          <Badge tone="bad">{whole(rollout.error.layer, 20)}</Badge>
+          <span className="rollout-error-words">
+            <bdi className="mono bad">
+              <Visible text={whole(rollout.error.type, 80)} />
+            </bdi>{" "}
+            <bdi>
+              <Visible text={whole(rollout.error.message.split("\n", 1)[0] ?? "", 240)} />
+            </bdi>
+          </span>
+          <button type="button" className="link" onClick={showFailure}>
+            Show where it failed
+          </button>
+        </p>
+      )}
+    </header>
+  );
+}

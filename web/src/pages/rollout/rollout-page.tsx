@@ -1,0 +1,35 @@
+// One rollout: what was said, what each step was rewarded with, and everything else that its record knows.
+import { toRollouts, toRun, toRuns } from "../../addresses";
+import { Answered, Loading } from "../../parts/states";
+import { whole } from "../../parts/said";
+import { useRoute } from "../../router";
+import { Shell } from "../../shell";
+import type { RolloutAnswer } from "../../source/types";
+import { useAnswer } from "../../source/use-answer";
+import { RolloutView } from "./rollout-view";
+import { useWalk } from "./use-walk";
+import "./rollout.css";
+import "./panel.css";
+
+export function RolloutPage({ run, id }: { run: string; id: string }) {
+  const route = useRoute();
+  const answer = useAnswer<RolloutAnswer>("rollout", { run, id });
+  const walk = useWalk(run, id, route);
+  const name = answer.data === undefined ? "Rollout" : `${seen(whole(answer.data.rollout.task, 60))} #${answer.data.rollout.index}`;
+  return (
+    <Shell
+      run={run}
+      tab="rollouts"
+      crumbs={[{ label: "Runs", to: toRuns() }, { label: run, to: toRun(run) }, { label: "Rollouts", to: walk.list || toRollouts(run) }, { label: name }]}
+    >
+      <div className="rollout-page" aria-busy={answer.isPlaceholderData}>
+        <Answered of={answer} loading={<Loading lines={12} height={22} />}>
+          {(data) => <RolloutView key={data.rollout.id} run={run} answer={data} walk={walk} />}
+        </Answered>
+      </div>
+    </Shell>
+  );
+}
+
+/** A name in which what cannot be seen, or turns the text around it, is a dot. */
+const seen = (name: string): string => name.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, "·");

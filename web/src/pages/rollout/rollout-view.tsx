@@ -1,0 +1,66 @@
+// The parts of the rollout's page, and the keys that work on it.
+import { useMemo, useRef } from "react";
+import { toGroup } from "../../addresses";
+import { StepTimeline } from "../../charts/step-timeline";
+import { go, useRoute } from "../../router";
+import { useShortcuts, type Shortcut } from "../../shortcuts";
+import type { RolloutAnswer } from "../../source/types";
+import { Panel } from "./panel";
+import { RolloutHeader } from "./rollout-header";
+import { storyline } from "./storyline";
+import { timelinePoints } from "./timeline-points";
+import { Transcript, type TranscriptHandle } from "./transcript";
+import type { Walk } from "./use-walk";
+import { toNeighbour, toView, viewState } from "./view-state";
+
+interface RolloutViewProperties {
+  run: string;
+  answer: RolloutAnswer;
+  walk: Walk;
+}
+
+export function RolloutView({ run, answer, walk }: RolloutViewProperties) {
+  const { rollout } = answer;
+  const route = useRoute();
+  const state = viewState(route);
+  const transcript = useRef<TranscriptHandle>(null);
+  const group = toGroup(run, rollout);
+  const events = useMemo(() => storyline(rollout), [rollout]);
+  const points = useMemo(() => timelinePoints(rollout, events), [rollout, events]);
+  const chosen = points.findIndex((point) => point.step === state.step);
+  const choose = (step: number) => go(toView(route, { step }), { replace: true });
+  const keys = useMemo((): Shortcut[] => {
+    const way = (to: string | null) => () => to !== null && go(to);
+    const by = (distance: number) => () => {
+      const target = points[Math.max(0, Math.min(points.length - 1, chosen < 0 ? 0 : chosen + distance))];
+      if (target !== undefined) choose(target.step);
+    };
+    return [
+      { keys: "j", does: "Next rollout", run: way(walk.next) },
+      { keys: "k", does: "Previous rollout", run: way(walk.previous) },
+      { keys: "ArrowRight", does: "Next rollout", run: way(walk.next) },
+      { keys: "ArrowLeft", does: "Previous rollout", run: way(walk.previous) },
+      { keys: "n", does: "Next step", run: by(1) },
+      { keys: "p", does: "Previous step", run: by(-1) },
+      { keys: "u", does: "Up to the group", run: way(group) },
+      { keys: "l", does: "Back to the listing", run: way(walk.list) },
+      { keys: "o", does: "Unfold or fold the texts of the step", run: () => transcript.current?.toggleStep() },
+      { keys: "O", does: "Unfold or fold all texts", run: () => transcript.current?.toggleAll() },
+      { keys: "e", does: "Go to the end", run: () => transcript.current?.showEnd() },
+      { keys: "/", does: "Find in the transcript", run: () => transcript.current?.find() },
+      { keys: "r", does: "Show or hide the raw record", run: () => go(toView(route, { tab: state.tab === "raw" ? null : "raw" }), { replace: true }) },
+      { keys: "w", does: "Make the details wide or narrow", run: () => go(toView(route, { wide: state.wide ? null : "1" }), { replace: true }) },
+    ];
+  }, [walk.next, walk.previous, walk.list, group, points, chosen, route, state.tab, state.wide]);
+  useShortcuts(keys);
+  return (
+    <>
+      <RolloutHeader answer={answer} walk={walk} group={group} toRelative={(id) => toNeighbour(run, id, route)} showFailure={() => transcript.current?.showEnd()} />
+      {points.length > 1 && <StepTimeline points={points} chosen={chosen < 0 ? null : chosen} to={(step) => toView(route, { step })} choose={choose} />}
+      <div className={state.wide ? "rollout-columns wide" : "rollout-columns"}>
+        <Transcript run={run} answer={answer} events={events} handle={transcript} />
+        <Panel run={run} answer={answer} />
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,71 @@
+// The line between turns: which step, what it was rewarded with, how it ended, what it cost.
+import { count, number, plural, seconds, signed } from "../../format";
+import { Badge } from "../../parts/badge";
+import { Reward } from "../../parts/reward";
+import { Visible, whole } from "../../parts/said";
+import { Link } from "../../router";
+import type { CallRecord } from "../../source/types";
+import type { Taken } from "./storyline";
+
+interface StepHeaderProperties {
+  taken: Taken;
+  versionChanged: boolean;
+  selected: boolean;
+  /** Where the step, and the calls that were made in it, are shown. */
+  to: string;
+  toCalls: string;
+  calls: readonly CallRecord[];
+  onSelect: () => void;
+}
+
+const CALM = new Set(["eos", "stop_sequence", "tool_calls"]);
+
+export function StepHeader({ taken, versionChanged, selected, to, toCalls, calls, onSelect }: StepHeaderProperties) {
+  const { step, total } = taken;
+  const replaced = step.env_reward !== null && step.env_reward !== step.reward;
+  const data = Object.entries(step.reward_data);
+  return (
+    <div className={selected ? "step-header selected" : "step-header"} data-step={step.step}>
+      <h3>
+        <Link to={to} onClick={onSelect} {...(selected ? { "aria-current": "step" as const } : {})}>
+          Step {step.step}
+        </Link>
+      </h3>
+      <span className="step-reward" title="The step's reward">
+        <Reward value={step.reward} />
+      </span>
+      {replaced && (
+        <span className="small warn" title="A limit replaced what the environment gave">
+          the environment gave {number(step.env_reward)}
+        </span>
+      )}
+      <span className="small soft" title="The sum of rewards up to here">
+        total <span className="number mono">{Number.isFinite(total) ? number(total) : String(total)}</span>
+      </span>
+      {data.slice(0, 6).map(([name, value]) => (
+        <span key={name} className="step-datum small" title="Reward data">
+          <bdi className="soft">
+            <Visible text={whole(name, 40)} />
+          </bdi>{" "}
+          <span className="number mono">{number(value)}</span>
+        </span>
+      ))}
+      {data.length > 6 && <span className="small faint">and {count(data.length - 6)} more</span>}
+      <span className="step-costs small faint">
+        {step.termination !== null && !CALM.has(step.termination) && <Badge tone="warn">{whole(step.termination, 40)}</Badge>}
+        {step.parse_error !== null && <Badge tone="warn">parse error</Badge>}
+        {versionChanged && step.policy_version !== null && <Badge tone="accent">version {whole(String(step.policy_version), 40)}</Badge>}
+        {calls.length > 0 && <Link to={toCalls}>{plural(calls.length, `${whole(calls[0]?.role ?? "", 20)} call`)}</Link>}
+        {step.usage !== null && (
+          <span title={`${count(step.usage.prompt_tokens)} tokens of prompt, ${count(step.usage.completion_tokens)} of answer`}>{plural(step.usage.completion_tokens, "token")}</span>
+        )}
+        {step.seconds !== null && <span>{seconds(step.seconds)}</span>}
+      </span>
+    </div>
+  );
+}
+
+/** What a step's header says, in a sentence, for the time line. */
+export function stepSentence({ step, total }: Taken): string {
+  return `Step ${step.step}: reward ${signed(step.reward)}, total ${Number.isFinite(total) ? number(total) : String(total)}`;
+}

@@ -1,0 +1,72 @@
+// The numbers of the chosen step, and what the environment said about it.
+import { count, number, seconds } from "../../format";
+import { NumberTable } from "../../parts/number-table";
+import { Reward } from "../../parts/reward";
+import { Visible, whole } from "../../parts/said";
+import { TextPiece } from "../../parts/text-piece";
+import type { RolloutRecord, StepRecord } from "../../source/types";
+import { FreeForm, PanelSection } from "./panel-section";
+import { ToolList } from "./tool-list";
+
+export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepRecord | null }) {
+  if (step === null) return <p className="soft">No step was taken.</p>;
+  const before = rollout.steps.findLast((one) => one.step < step.step);
+  const sampling = step.sampling === null ? undefined : rollout.sampling[step.sampling];
+  const tools = step.tools === null ? undefined : rollout.tools[step.tools];
+  return (
+    <>
+      <h2 className="panel-title">Step {step.step}</h2>
+      <dl className="panel-facts">
+        <Fact name="Reward">
+          <Reward value={step.reward} digits={4} />
+          {step.env_reward !== null && step.env_reward !== step.reward && <span className="small warn"> the environment gave {number(step.env_reward, 4)}</span>}
+          {step.env_reward === null && <span className="small faint"> the environment was not asked</span>}
+        </Fact>
+        {step.termination !== null && <Fact name="Ended by">{whole(step.termination, 60)}</Fact>}
+        {step.usage !== null && (
+          <Fact name="Tokens">
+            {count(step.usage.completion_tokens)} said, {count(step.usage.prompt_tokens)} of prompt
+          </Fact>
+        )}
+        {step.seconds !== null && <Fact name="Time to answer">{seconds(step.seconds)}</Fact>}
+        {step.policy_version !== null && (
+          <Fact name="Policy version">
+            <Visible text={whole(String(step.policy_version), 80)} />
+          </Fact>
+        )}
+      </dl>
+      {step.parse_error !== null && (
+        <PanelSection title="Parse error">
+          <TextPiece text={step.parse_error.slice(0, 8_000)} />
+        </PanelSection>
+      )}
+      {Object.keys(step.reward_data).length > 0 && (
+        <PanelSection title="Reward data" note={before === undefined ? undefined : "before, where it differs"}>
+          <NumberTable caption="Reward data" numbers={step.reward_data} before={before?.reward_data} />
+        </PanelSection>
+      )}
+      {Object.keys(step.metrics).length > 0 && (
+        <PanelSection title="Metrics">
+          <NumberTable caption="Metrics" numbers={step.metrics} before={before?.metrics} />
+        </PanelSection>
+      )}
+      <FreeForm title="Extra" value={step.extra} />
+      <FreeForm title="Logs" value={step.logs} />
+      {sampling !== undefined && <FreeForm title="Sampling" value={sampling} />}
+      {tools !== undefined && (
+        <PanelSection title="Tools offered" note={count(tools.length)}>
+          <ToolList tools={tools} />
+        </PanelSection>
+      )}
+    </>
+  );
+}
+
+export function Fact({ name, children }: { name: string; children: React.ReactNode }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}

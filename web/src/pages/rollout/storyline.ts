@@ -1,0 +1,139 @@
+// The order in which a rollout is told: each message once, each step before its answer, tools' answers with their calls.
+import { UNTOLD, type ToldCall } from "../../parts/message-blocks";
+import type { Json, MessageRecord, Range, RolloutRecord, StepRecord } from "../../source/types";
+
+export interface Said {
+  kind: "said";
+  message: MessageRecord;
+  /** Its place in the record's `messages`; null for an answer that the conversation did not keep. */
+  index: number | null;
+  /** The step whose answer it is. */
+  step: StepRecord | null;
+  calls: ToldCall[];
+  /** In a tool's answer that is told by itself, the number of the call. */
+  answers: number | null;
+}
+export interface Taken {
+  kind: "step";
+  step: StepRecord;
+  /** The sum of rewards up to and with this step. */
+  total: number;
+}
+export interface Remark {
+  kind: "remark";
+  text: string;
+}
+export type Event = Said | Taken | Remark;
+
+export function storyline(rollout: RolloutRecord): Event[] {
+  return paired(tell(rollout));
+}
+
+/** The messages that some ranges name. */
+export function messagesOf(rollout: RolloutRecord, ranges: readonly Range[]): MessageRecord[] {
+  return ranges.flatMap(([first, last]) => rollout.messages.slice(Math.max(first, 0), last));
+}
+
+export function responseOf(rollout: RolloutRecord, step: StepRecord): MessageRecord | null {
+  return typeof step.response === "number" ? (rollout.messages[step.response] ?? null) : step.response;
+}
+
+function tell(rollout: RolloutRecord): Event[] {
+  const events: Event[] = [];
+  const told = new Set<number>();
+  // All messages before this one were told: a conversation that only grows is then told in one pass.
+  let prefix = 0;
+  let leftOut = 0;
+  let total = 0;
+  const say = (index: number, step: StepRecord | null = null) => {
+    const message = rollout.messages[index];
+    if (message === undefined) return;
+    told.add(index);
+    while (told.has(prefix)) prefix += 1;
+    events.push(said(message, index, step));
+  };
+  const send = (ranges: readonly Range[], what: string) => {
+    const missing = told.size - countWithin(told, prefix, ranges);
+    if (missing > leftOut) events.push({ kind: "remark", text: `Here ${what} ${rangesText(ranges)}, and no longer all of the above.` });
+    leftOut = missing;
+    for (const [first, last] of ranges) for (let place = Math.max(first, prefix); place < Math.min(last, rollout.messages.length); place += 1) if (!told.has(place)) say(place);
+  };
+  for (const step of rollout.steps) {
+    send(step.prompt, `step ${step.step} was sent`);
+    total += typeof step.reward === "number" ? step.reward : Number(step.reward);
+    events.push({ kind: "step", step, total });
+    if (typeof step.response !== "number") events.push(said(step.response, null, step));
+    else say(step.response, step);
+  }
+  if (rollout.pending_prompt !== null) {
+    send(rollout.pending_prompt, "the policy was sent");
+    events.push({ kind: "remark", text: "This was sent to the policy, and no step came of it." });
+  } else if (rollout.final.length > 0) send(rollout.final, "the conversation ended as");
+  const rest = rollout.messages.map((_, index) => index).filter((index) => !told.has(index));
+  if (rest.length > 0) events.push({ kind: "remark", text: "Messages that were in no prompt:" });
+  for (const index of rest) say(index);
+  return events;
+}
+
+function said(message: MessageRecord, index: number | null, step: StepRecord | null): Said {
+  return { kind: "said", message, index, step, calls: [], answers: null };
+}
+
+/** How many of a set of places lie within ranges; ranges of one prompt do not overlap. */
+function countWithin(places: ReadonlySet<number>, prefix: number, ranges: readonly Range[]): number {
+  let within = 0;
+  for (const [first, last] of ranges) {
+    within += Math.max(0, Math.min(last, prefix) - first);
+    for (let place = Math.max(first, prefix); place < last; place += 1) if (places.has(place)) within += 1;
+  }
+  return within;
+}
+
+/** Ranges for people, both ends included, as messages are numbered on the page. */
+export function rangesText(ranges: readonly Range[]): string {
+  const spans = ranges.filter(([first, last]) => last > first).map(([first, last]) => (last - first === 1 ? `${first}` : `${first}–${last - 1}`));
+  return spans.length === 0 ? "no message" : `messages ${spans.join(", ")}`;
+}
+
+/** Number the calls, and put a tool's answer with its call: by id, else with the first that has none. */
+function paired(events: Event[]): Event[] {
+  const told: Event[] = [];
+  let open: { call: ToldCall; id: string | null; turn: number }[] = [];
+  let number = 0;
+  let turn = 0;
+  for (const event of events) {
+    if (event.kind === "step") turn += 1;
+    if (event.kind !== "said") {
+      told.push(event);
+      continue;
+    }
+    if (event.message.role === "tool") {
+      const wanted = event.message.tool_call_id ?? null;
+      const found = open.find((one) => wanted === null || one.id === wanted);
+      open = open.filter((one) => one !== found);
+      // An answer that comes after another turn keeps its own place in the conversation.
+      if (found !== undefined && found.turn === turn) {
+        found.call.answer = event.message;
+        continue;
+      }
+      event.answers = found?.call.number ?? null;
+    }
+    const facts = toolFacts(event.step);
+    event.calls = (event.message.tool_calls ?? []).map((call, place) => ({ ...UNTOLD, ...factsOf(facts, call.id ?? null, place), number: ++number }));
+    open.push(...event.calls.map((call, place) => ({ call, id: event.message.tool_calls?.[place]?.id ?? null, turn })));
+    told.push(event);
+  }
+  return told;
+}
+
+/** What an environment with tools notes about each call, in `extra.tool_calls`. */
+function toolFacts(step: StepRecord | null): { [key: string]: Json }[] {
+  const facts = step?.extra.tool_calls;
+  return Array.isArray(facts) ? facts.filter((one): one is { [key: string]: Json } => typeof one === "object" && one !== null && !Array.isArray(one)) : [];
+}
+
+function factsOf(facts: { [key: string]: Json }[], id: string | null, place: number): Pick<ToldCall, "failure" | "seconds"> {
+  const fact = (id === null ? undefined : facts.find((one) => one.id === id)) ?? (id === null ? facts[place] : undefined);
+  const failure = typeof fact?.error === "string" ? fact.error : null;
+  return { failure, seconds: typeof fact?.seconds === "number" ? fact.seconds : null };
+}

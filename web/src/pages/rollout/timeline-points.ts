@@ -1,0 +1,28 @@
+// What the time line shows of each step.
+import type { StepMark, TimelinePoint } from "../../charts/step-timeline";
+import { finite } from "../../format";
+import type { RolloutRecord, StepRecord } from "../../source/types";
+import { stepSentence } from "./step-header";
+import type { Event, Said, Taken } from "./storyline";
+
+export function timelinePoints(rollout: RolloutRecord, events: readonly Event[]): TimelinePoint[] {
+  const answers = new Map(events.filter((event): event is Said => event.kind === "said" && event.step !== null).map((event) => [event.step, event]));
+  const called = new Set(rollout.calls.map((call) => call.step));
+  let version = rollout.policy_version;
+  return events
+    .filter((event): event is Taken => event.kind === "step")
+    .map((taken, place) => {
+      const { step } = taken;
+      const marks = marksOf(step, answers.get(step));
+      if (step.policy_version !== version) marks.push("version");
+      version = step.policy_version;
+      if (called.has(step.step)) marks.push("call");
+      if (rollout.status === "error" && place === rollout.steps.length - 1) marks.unshift("error");
+      return { step: step.step, reward: finite(step.reward), total: finite(taken.total), marks, sentence: [stepSentence(taken), ...marks].join(", ") };
+    });
+}
+
+function marksOf(step: StepRecord, answer: Said | undefined): StepMark[] {
+  const failed = finite(step.metrics.tool_errors) || answer?.calls.some((call) => call.failure !== null) || answer?.message.tool_calls?.some((call) => call.error);
+  return [...(step.parse_error === null ? [] : ["parse error" as const]), ...(failed ? ["tool failure" as const] : []), ...(typeof step.reward === "number" ? [] : ["not a number" as const])];
+}

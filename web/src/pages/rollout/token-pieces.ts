@@ -1,0 +1,68 @@
+// The tokens of a step's answer: the text that each gave, and how likely it was.
+import { finite } from "../../format";
+import type { RolloutRecord, StepRecord } from "../../source/types";
+import { responseOf } from "./storyline";
+
+export interface TokenPiece {
+  place: number;
+  id: number;
+  /** The text that it gave; null where that is not known. */
+  text: string | null;
+  logprob: number | null;
+}
+
+/** What stands for a chance of none at all: its logarithm is not finite. */
+const NEVER = -1e9;
+
+export function tokenPieces(rollout: RolloutRecord, step: StepRecord): TokenPiece[] {
+  const { tokens } = step;
+  if (tokens === null) return [];
+  const widths = tokens.widths ?? null;
+  const text = step.raw ?? responseOf(rollout, step)?.content ?? "";
+  const texts = widths !== null && widths.length === tokens.response.length ? sliced(text, widths) : null;
+  return tokens.response.map((id, place) => {
+    const logprob = tokens.logprobs?.[place];
+    return { place, id, text: texts?.[place] ?? null, logprob: logprob === "-Infinity" ? NEVER : finite(logprob) };
+  });
+}
+
+/** Widths count whole characters, of which some are two of a string's. */
+function sliced(text: string, widths: readonly number[]): string[] {
+  let from = 0;
+  return widths.map((width) => {
+    let to = from;
+    for (let left = width; left > 0 && to < text.length; left -= 1) to += (text.codePointAt(to) ?? 0) > 0xffff ? 2 : 1;
+    const piece = text.slice(from, to);
+    from = to;
+    return piece;
+  });
+}
+
+export interface TokenFigures {
+  known: number;
+  mean: number | null;
+  perplexity: number | null;
+  least: TokenPiece[];
+}
+
+export function tokenFigures(pieces: readonly TokenPiece[]): TokenFigures {
+  const known = pieces.filter((piece) => piece.logprob !== null);
+  const mean = known.length === 0 ? null : known.reduce((sum, piece) => sum + (piece.logprob ?? 0), 0) / known.length;
+  const least = known.toSorted((one, other) => (one.logprob ?? 0) - (other.logprob ?? 0)).slice(0, 10);
+  return { known: known.length, mean, perplexity: mean === null ? null : Math.exp(-mean), least };
+}
+
+/** From 0, certain, to 5, a surprise; null where it is not known. */
+export function surprise(logprob: number | null): number | null {
+  if (logprob === null) return null;
+  const bounds = [0.9, 0.5, 0.2, 0.05, 0.01];
+  const found = bounds.findIndex((bound) => Math.exp(logprob) >= bound);
+  return found < 0 ? bounds.length : found;
+}
+
+export function chance(logprob: number | null): string {
+  if (logprob === null) return "not known";
+  const percent = 100 * Math.exp(logprob);
+  if (percent >= 0.0001) return `${percent >= 1 ? percent.toFixed(percent >= 99.95 || percent < 10 ? 2 : 1) : Number(percent.toPrecision(2))} %`;
+  return percent > 0 ? `${percent.toExponential(1)} %` : "0 %";
+}

@@ -1,0 +1,48 @@
+// Menus of the values that rollouts are told apart by, with how many have each.
+import { count } from "../../format";
+import { Popover } from "../../parts/popover";
+import { Visible, whole } from "../../parts/said";
+import type { Column, FacetsAnswer } from "../../source/types";
+import { useAnswer } from "../../source/use-answer";
+import { ColumnFilter } from "./column-filter";
+import { FACETS } from "./columns";
+import { capital } from "./filters";
+import { selectionOf, useListing } from "./listing";
+
+/** Only columns that tell rollouts apart are offered, and those that are filtered by. */
+export function FacetBar({ run, columns }: { run: string; columns: ReadonlyMap<string, Column> }) {
+  const { listing } = useListing();
+  const { data } = useAnswer<FacetsAnswer>("facets", { run, ...selectionOf(listing), columns: FACETS.join(",") });
+  return FACETS.map((name) => {
+    const column = columns.get(name);
+    const own = listing.filters.filter((one) => one.column === name);
+    const values = data?.facets[name] ?? [];
+    if (column === undefined || (own.length === 0 && values.length < (name === "tags" ? 1 : 2))) return null;
+    const only = own.length === 1 && (own[0]?.operation === "is" || own[0]?.operation === "has") ? own[0].value : null;
+    return (
+      <Popover
+        key={name}
+        label={`Filter by ${column.label}`}
+        className="button rollouts-facet"
+        pressed={own.length > 0}
+        button={
+          <>
+            {capital(column.label)}
+            {only !== null ? (
+              <bdi className="rollouts-facet-value">
+                <Visible text={whole(only, 40)} />
+              </bdi>
+            ) : (
+              <span className="faint number">{own.length > 0 ? own.length : count(values.length)}</span>
+            )}
+            <span aria-hidden="true" className="faint">
+              ▾
+            </span>
+          </>
+        }
+      >
+        {(close) => <ColumnFilter run={run} column={column} measured={false} close={close} />}
+      </Popover>
+    );
+  });
+}

@@ -1,0 +1,101 @@
+// Which rollouts are listed and how, as the address says it.
+import { useCallback, useMemo } from "react";
+import { readList, spelt, speltList } from "../../names";
+import { changed, go, parse, useRoute } from "../../router";
+import type { Parameters } from "../../source/source";
+import { readFilter, writeFilter, type Filter } from "./filters";
+
+export interface SortKey {
+  column: string;
+  descending: boolean;
+}
+
+export interface Listing {
+  filters: readonly Filter[];
+  search: string;
+  where: string;
+  sort: readonly SortKey[];
+  retried: boolean;
+  /** The columns that were chosen; null for the usual ones. */
+  columns: readonly string[] | null;
+  /** Whose distribution is drawn above the table. */
+  measure: string;
+  /** The row that is selected, from 0. */
+  row: number | null;
+}
+
+export interface Changes {
+  filters?: readonly Filter[];
+  search?: string;
+  where?: string;
+  sort?: readonly SortKey[];
+  retried?: boolean;
+  columns?: readonly string[] | null;
+  measure?: string;
+  row?: number | null;
+}
+
+export type Change = (changes: Changes, options?: { replace?: boolean }) => void;
+
+export function readListing(parameters: URLSearchParams): Listing {
+  const row = Number.parseInt(parameters.get("row") ?? "", 10);
+  return {
+    filters: parameters.getAll("filter").flatMap((text) => readFilter(text) ?? []),
+    search: parameters.get("search") ?? "",
+    where: parameters.get("where") ?? "",
+    sort: readList(parameters.get("sort")).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") })),
+    retried: parameters.get("retried") === "1",
+    columns: parameters.has("columns") ? readList(parameters.get("columns")) : null,
+    measure: parameters.get("measure") ?? "reward",
+    row: Number.isSafeInteger(row) && row > 0 ? row - 1 : null,
+  };
+}
+
+/** The listing of the address, and how to change it; what is not said stays, and another selection starts at its top. */
+export function useListing(): { listing: Listing; change: Change } {
+  const { parameters } = useRoute();
+  const listing = useMemo(() => readListing(parameters), [parameters]);
+  const change = useCallback<Change>((changes, options = {}) => {
+    const starts = ["filters", "search", "where", "sort", "retried"].some((name) => name in changes);
+    go(changed(parse(window.location.hash), { ...(starts ? { row: null } : {}), ...parametersOf(changes) }), options);
+  }, []);
+  return { listing, change };
+}
+
+/** What the questions about rollouts take, with other filters where those are given. */
+export function selectionOf(listing: Listing, filters: readonly Filter[] = listing.filters): Parameters {
+  return { filter: filters.map(writeFilter), search: listing.search, where: listing.where, retried: listing.retried };
+}
+
+/** What a rollout's address carries, so that previous and next walk through this listing. */
+export function walkOf(listing: Listing): Parameters {
+  return { ...selectionOf(listing), sort: speltSort(listing.sort) };
+}
+
+export const speltSort = (sort: readonly SortKey[]): string => sort.map((key) => `${key.descending ? "-" : ""}${spelt(key.column)}`).join(",");
+
+export const isNarrowed = (listing: Listing): boolean => listing.filters.length > 0 || listing.search !== "" || listing.where !== "";
+
+export const EVERYTHING: Changes = { filters: [], search: "", where: "" };
+
+/** The order after a click on a column: the way it is mostly wanted, then the other, then none. */
+export function sortedBy(sort: readonly SortKey[], column: string, descendingFirst: boolean, add: boolean): SortKey[] {
+  const before = sort.find((key) => key.column === column);
+  const others = add ? sort.filter((key) => key.column !== column) : [];
+  if (before === undefined) return [...others, { column, descending: descendingFirst }];
+  if (before.descending !== descendingFirst) return others;
+  const turned = { column, descending: !descendingFirst };
+  return add ? sort.map((key) => (key.column === column ? turned : key)) : [turned];
+}
+
+function parametersOf(changes: Changes): Parameters {
+  const { filters, sort, columns, row, ...rest } = changes;
+  return {
+    ...rest,
+    ...(filters === undefined ? {} : { filter: filters.map(writeFilter) }),
+    ...(sort === undefined ? {} : { sort: speltSort(sort) }),
+    ...(columns === undefined ? {} : { columns: columns === null ? null : speltList(columns) }),
+    ...(row === undefined ? {} : { row: row === null ? null : row + 1 }),
+    ...(rest.measure === "reward" ? { measure: null } : {}),
+  };
+}

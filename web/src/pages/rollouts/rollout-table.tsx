@@ -1,0 +1,120 @@
+// The table of rollouts: only the rows that can be seen are there, however many there are.
+import { speltList } from "../../names";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef } from "react";
+import { useRowWindow } from "../../parts/use-row-window";
+import type { Parameters } from "../../source/source";
+import type { Column, RunAnswer } from "../../source/types";
+import { NEEDED, widthOf } from "./columns";
+import { selectionOf, speltSort, walkOf, type Change, type Listing } from "./listing";
+import { TableHead } from "./table-head";
+import { TableRow } from "./table-row";
+import { TableState } from "./table-state";
+import { useAnchor, useStill } from "./use-anchor";
+import { useRowKeys } from "./use-row-keys";
+import { useFirstPage, useRows, type Rows } from "./use-rows";
+
+const ROW = 34;
+const HEAD = 41;
+const PLACE = 60;
+const WHILE_LOADING = 12;
+const STANDS_STILL = 150;
+
+interface TableProperties {
+  run: RunAnswer;
+  columns: readonly Column[];
+  listing: Listing;
+  change: Change;
+  /** Tells the page how many there are, and what went wrong. */
+  tell: (rows: Pick<Rows, "total" | "error" | "awaited">) => void;
+}
+
+export function RolloutTable({ run, columns, listing, change, tell }: TableProperties) {
+  const scroller = useRef<HTMLDivElement>(null);
+  const question = useMemo(() => questionOf(run.key, listing, columns), [run.key, listing, columns]);
+  const first = useFirstPage(question);
+  const shown = useRowWindow(scroller, first.data?.total ?? (first.error === null ? WHILE_LOADING : 0), ROW, HEAD);
+  const rows = useRows(question, first, shown.top, shown.bottom);
+  const { total, error, awaited } = rows;
+  useEffect(() => tell({ total, error, awaited }), [tell, total, error, awaited]);
+  useTopOf(scroller, listing);
+  const { selected, select, shift: shiftSelected } = useRowKeys({ scroller, listing, total, reveal: shown.reveal, change });
+  const walk = useMemo(() => walkOf(listing), [listing]);
+  const { shift: shiftRows } = shown;
+  const shift = useCallback(
+    (by: number) => {
+      shiftRows(by);
+      shiftSelected(by);
+    },
+    [shiftRows, shiftSelected],
+  );
+  const held = useStill(selected !== null && selected >= shown.top && selected < shown.bottom ? selected : shown.top, STANDS_STILL);
+  const heldId = held === null ? undefined : rows.at(held)?.id;
+  const row = held === null || heldId === undefined ? undefined : held === 0 && selected === null ? null : { id: heldId, index: held };
+  useAnchor({ run: run.key, walk, row, fresh: rows.fresh, shift });
+  const measures = useMemo(() => new Set(run.measures.map((measure) => measure.name)), [run.measures]);
+  const reach = useMemo(() => reachOf(run), [run]);
+  return (
+    <div className="rollouts-scroll" ref={scroller} data-old={rows.old ? "" : undefined} tabIndex={-1}>
+      <table className="rollouts-table" aria-rowcount={(total ?? -2) + 1} aria-busy={awaited} style={{ width: columns.reduce((sum, column) => sum + widthOf(column), PLACE) }}>
+        <caption className="only-heard">Rollouts of {run.name}</caption>
+        <colgroup>
+          <col style={{ width: PLACE }} />
+          {columns.map((column) => (
+            <col key={column.name} style={{ width: widthOf(column) }} />
+          ))}
+        </colgroup>
+        <TableHead run={run.key} columns={columns} listing={listing} measures={measures} change={change} />
+        <tbody>
+          <Spacer height={shown.before} />
+          {range(shown.first, shown.last).map((index) => (
+            <TableRow
+              key={index}
+              run={run.key}
+              index={index}
+              row={rows.at(index)}
+              columns={columns}
+              walk={walk}
+              reach={reach}
+              selected={index === selected}
+              reachable={index === (selected ?? shown.top)}
+              select={select}
+            />
+          ))}
+          <Spacer height={shown.after} />
+        </tbody>
+      </table>
+      <TableState rows={rows} listing={listing} change={change} />
+    </div>
+  );
+}
+
+function Spacer({ height }: { height: number }) {
+  return height > 0 ? (
+    <tr aria-hidden="true" className="rollouts-spacer">
+      <td style={{ height }} />
+    </tr>
+  ) : null;
+}
+
+/** Another selection or order starts at its top, unless its address names a row. */
+function useTopOf(scroller: React.RefObject<HTMLElement | null>, listing: Listing): void {
+  const asked = JSON.stringify(walkOf(listing));
+  const before = useRef(asked);
+  useLayoutEffect(() => {
+    if (before.current === asked) return;
+    before.current = asked;
+    scroller.current?.scrollTo({ top: 0 });
+  }, [asked, scroller]);
+}
+
+function questionOf(run: string, listing: Listing, columns: readonly Column[]): Parameters {
+  const names = new Set([...columns.map((column) => column.name), ...NEEDED]);
+  return { run, ...selectionOf(listing), sort: speltSort(listing.sort), columns: speltList([...names]) };
+}
+
+function reachOf({ rewards: { min, max } }: RunAnswer): readonly [number, number] | null {
+  if (min === null || max === null || min === max) return null;
+  return [Math.min(0, min), Math.max(0, max)];
+}
+
+const range = (from: number, to: number): number[] => Array.from({ length: Math.max(0, to - from) }, (_, place) => from + place);

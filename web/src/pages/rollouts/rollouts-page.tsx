@@ -1,0 +1,66 @@
+// The rollouts of a run: a table of any size, filtered, searched and sorted by the server.
+import { useCallback, useMemo, useState } from "react";
+import { toRun, toRuns } from "../../addresses";
+import { count, plural } from "../../format";
+import { Answered, Loading } from "../../parts/states";
+import { NARROW, useMedia } from "../../parts/use-media";
+import { Shell } from "../../shell";
+import type { RunAnswer } from "../../source/types";
+import { useAnswer } from "../../source/use-answer";
+import { Chips } from "./chips";
+import { byName, chosen, labelled } from "./columns";
+import { DistributionCard } from "./distribution";
+import { isNarrowed, useListing, type Listing } from "./listing";
+import { RolloutTable } from "./rollout-table";
+import "./rollouts.css";
+import "./rollouts-table.css";
+import { Toolbar } from "./toolbar";
+import type { Rows } from "./use-rows";
+
+type Told = Pick<Rows, "total" | "error" | "awaited">;
+
+export function RolloutsPage({ run }: { run: string }) {
+  const answer = useAnswer<RunAnswer>("run", { run });
+  const crumbs = [{ label: "Runs", to: toRuns() }, { label: answer.data?.name ?? run, to: toRun(run) }, { label: "Rollouts" }];
+  return (
+    <Shell crumbs={crumbs} run={run} tab="rollouts">
+      <Answered of={answer} loading={<Loading lines={12} />}>
+        {(known) => <RolloutsView run={known} />}
+      </Answered>
+    </Shell>
+  );
+}
+
+function RolloutsView({ run: known }: { run: RunAnswer }) {
+  const run = useMemo(() => labelled(known), [known]);
+  const { listing, change } = useListing();
+  const [told, setTold] = useState<Told>({ total: null, error: null, awaited: true });
+  const narrow = useMedia(NARROW);
+  const columns = useMemo(() => byName(run.columns), [run.columns]);
+  const shown = useMemo(() => chosen(listing.columns, columns, narrow), [listing.columns, columns, narrow]);
+  const tell = useCallback((rows: Told) => setTold(rows), []);
+  return (
+    <div className="rollouts">
+      <div className="rollouts-title">
+        <h1>Rollouts</h1>
+        <p className="soft number" role="status">
+          {found(told, listing, run)}
+        </p>
+      </div>
+      <Toolbar run={run} columns={columns} shown={shown} error={told.error} />
+      <Chips columns={columns} />
+      <DistributionCard run={run.key} measures={run.measures} />
+      <section className="card rollouts-card" aria-label="Table of rollouts">
+        <RolloutTable run={run} columns={shown} listing={listing} change={change} tell={tell} />
+      </section>
+    </div>
+  );
+}
+
+/** How many there are, in words. */
+function found({ total, error, awaited }: Told, listing: Listing, run: RunAnswer): string {
+  if (awaited && error === null) return listing.search === "" ? "Counting…" : "Searching all that was said; this may take some seconds…";
+  if (total === null) return "";
+  const all = run.rollouts + (listing.retried ? run.retried : 0);
+  return isNarrowed(listing) ? `${count(total)} of ${plural(all, "rollout")}` : plural(total, "rollout");
+}

@@ -1,0 +1,82 @@
+// The rows of a listing, fetched in pages around what can be seen.
+import { useQueries } from "@tanstack/react-query";
+import { useCallback, useEffect, useState } from "react";
+import { useSource, type Parameters } from "../../source/source";
+import type { RolloutRow, RolloutsAnswer } from "../../source/types";
+import { useAnswer } from "../../source/use-answer";
+
+const PAGE = 100;
+/** Pages that are passed while the scroll bar is dragged are not asked for. */
+const SETTLES_AFTER = 90;
+
+export interface Rows {
+  /** How many there are; null while that is not known. */
+  total: number | null;
+  at: (index: number) => RolloutRow | undefined;
+  /** Whether what is shown answers the question before. */
+  old: boolean;
+  /** Whether all that is shown is of the run as it stands. */
+  fresh: boolean;
+  /** Whether an answer is awaited that was not there before. */
+  awaited: boolean;
+  error: Error | null;
+  again: () => void;
+}
+
+type FirstPage = ReturnType<typeof useFirstPage>;
+
+/** The first page is always at hand: it tells the total, also while the run grows. */
+export function useFirstPage(question: Parameters) {
+  return useAnswer<RolloutsAnswer>("rollouts", { ...question, offset: 0, limit: PAGE });
+}
+
+/** The rows around those that can be seen: from `top`, without `bottom`. */
+export function useRows(question: Parameters, first: FirstPage, top: number, bottom: number): Rows {
+  const source = useSource();
+  const { data, refetch } = first;
+  const pages = useSettled(first.isPlaceholderData ? [] : pagesOf(top, bottom, data?.total ?? 0));
+  const others = useQueries({
+    queries: pages.map((page) => {
+      const parameters = { ...question, offset: page * PAGE, limit: PAGE };
+      return {
+        queryKey: [String(question.run ?? ""), "rollouts", parameters],
+        queryFn: () => source.ask<RolloutsAnswer>("rollouts", parameters),
+      };
+    }),
+  });
+  const answers = [data, ...others.map((other) => other.data)];
+  return {
+    total: data?.total ?? null,
+    at: (index) => find(answers, index),
+    old: first.isPlaceholderData,
+    fresh: !first.isPlaceholderData && !first.isFetching && !others.some((other) => other.isFetching),
+    awaited: first.isPending || first.isPlaceholderData,
+    error: first.error ?? others.find((other) => other.error !== null)?.error ?? null,
+    again: useCallback(() => void refetch(), [refetch]),
+  };
+}
+
+function find(answers: readonly (RolloutsAnswer | undefined)[], index: number): RolloutRow | undefined {
+  for (const answer of answers) {
+    const row = answer?.rows[index - answer.offset];
+    if (row !== undefined) return row;
+  }
+  return undefined;
+}
+
+/** The pages that hold what can be seen and a little more, without the first. */
+function pagesOf(top: number, bottom: number, total: number): number[] {
+  const from = Math.max(1, Math.floor(Math.max(0, top - PAGE / 4) / PAGE));
+  const to = Math.floor(Math.min(bottom + PAGE / 4, total - 1) / PAGE);
+  return Array.from({ length: Math.max(0, to - from + 1) }, (_, place) => from + place);
+}
+
+function useSettled(pages: readonly number[]): readonly number[] {
+  const key = pages.join(",");
+  const [settled, setSettled] = useState(key);
+  useEffect(() => {
+    const timer = window.setTimeout(() => setSettled(key), SETTLES_AFTER);
+    return () => window.clearTimeout(timer);
+  }, [key]);
+  return settled === "" ? [] : settled.split(",").map(Number);
+}

@@ -1,0 +1,92 @@
+// The card around a chart: its title, what is pointed at, the drawing or its numbers, and what the colours mean.
+import type { ReactNode } from "react";
+import { usePointed } from "../../charts/pointed";
+import { iterationsOf } from "../../charts/ticks";
+import { Link } from "../../router";
+import type { Selection } from "./selection";
+
+interface Properties {
+  /** Names it in the address. */
+  name: string;
+  title: ReactNode;
+  selection: Selection;
+  controls?: ReactNode;
+  readout: ReactNode;
+  figures: ReactNode;
+  legend?: ReactNode;
+  children: ReactNode;
+}
+
+export function ChartCard({ name, title, selection, controls, readout, figures, legend, children }: Properties) {
+  const tables = selection.route.parameters.getAll("table");
+  const asTable = tables.includes(name);
+  const other = asTable ? tables.filter((one) => one !== name) : [...tables, name];
+  return (
+    <section className={`card chart-card ${name}`} aria-labelledby={`chart-${name}`}>
+      <header>
+        <h2 id={`chart-${name}`}>{title}</h2>
+        <div className="row wrap">
+          {controls}
+          <Link className="button quiet small" to={selection.with({ table: other })} aria-label={asTable ? `Chart of ${name}` : `Numbers of ${name} as a table`}>
+            {asTable ? "Chart" : "Table"}
+          </Link>
+        </div>
+      </header>
+      <div className="body">
+        {asTable ? (
+          figures
+        ) : (
+          <>
+            {readout}
+            {children}
+            {legend}
+          </>
+        )}
+      </div>
+    </section>
+  );
+}
+
+interface ReadoutProperties<Bin> {
+  bins: readonly Bin[];
+  chosen: number | null;
+  children: (bin: Bin) => ReactNode;
+}
+
+/** What is at the iteration that is pointed at, else at the chosen one, else at the last. */
+export function Readout<Bin extends { first: number; last: number }>({ bins, chosen, children }: ReadoutProperties<Bin>) {
+  const at = usePointed() ?? chosen;
+  const bin = bins.find((one) => at !== null && one.first <= at && at <= one.last) ?? bins[bins.length - 1];
+  return (
+    <p className="chart-readout small" data-readout={bin?.first}>
+      {bin === undefined ? null : (
+        <>
+          <b>{iterationsOf(bin)}</b>
+          {children(bin)}
+        </>
+      )}
+    </p>
+  );
+}
+
+/** A number of a readout, with its name. */
+export function Value({ name, children, className = "" }: { name: string; children: ReactNode; className?: string }) {
+  return (
+    <span className={`readout-value ${className}`}>
+      <span className="faint">{name}</span> {children}
+    </span>
+  );
+}
+
+/** Whether the axis of a chart of shares ends where what stands out does. */
+export const isClose = (selection: Selection, name: string): boolean => selection.route.parameters.getAll("close").includes(name);
+
+export function Closely({ name, selection }: { name: string; selection: Selection }) {
+  const close = selection.route.parameters.getAll("close");
+  const now = close.includes(name);
+  return (
+    <Link className="button quiet small" to={selection.with({ close: now ? close.filter((one) => one !== name) : [...close, name] })}>
+      {now ? "0–100 %" : "Zoom in"}
+    </Link>
+  );
+}

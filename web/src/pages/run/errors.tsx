@@ -1,0 +1,64 @@
+// The kinds of errors that rollouts ended with.
+import { filter, toRollouts } from "../../addresses";
+import { count, share } from "../../format";
+import { Name } from "../../parts/name";
+import { Badge } from "../../parts/badge";
+import { plain } from "../../parts/plain";
+import { Said } from "../../parts/said";
+import { Link } from "../../router";
+import type { ErrorKind, RunAnswer } from "../../source/types";
+
+export function Errors({ answer }: { answer: RunAnswer }) {
+  return (
+    <section className="card" aria-labelledby="run-errors">
+      <header>
+        <h2 id="run-errors">Errors</h2>
+        <span className="small soft">
+          {answer.errors.length === 0 ? "none" : `of ${count(answer.rollouts)} rollouts`}
+        </span>
+      </header>
+      {answer.errors.length === 0 ? (
+        <p className="body soft">No rollout ended with an error.</p>
+      ) : (
+        <table className="run-table">
+          <thead>
+            <tr>
+              <th scope="col">Kind</th>
+              <th scope="col" className="right">
+                Rollouts
+              </th>
+              <th scope="col">Such as</th>
+            </tr>
+          </thead>
+          <tbody>
+            {answer.errors.map((kind) => (
+              <Kind key={`${kind.layer} ${kind.type}`} kind={kind} answer={answer} />
+            ))}
+          </tbody>
+        </table>
+      )}
+    </section>
+  );
+}
+
+function Kind({ kind, answer }: { kind: ErrorKind; answer: RunAnswer }) {
+  const filters = [kind.layer === "" ? filter("error_layer", "null") : filter("error_layer", "is", kind.layer), filter("error_type", "is", kind.type)];
+  return (
+    <tr>
+      <th scope="row">
+        <span className="row wrap">
+          {kind.layer !== "" && <Badge tone="bad">{plain(kind.layer, 30)}</Badge>}
+          <code>
+            <Name text={kind.type} />
+          </code>
+        </span>
+      </th>
+      <td className="right number">
+        <Link to={toRollouts(answer.key, { filter: filters })}>{count(kind.n)}</Link> <span className="faint">{share(kind.n, answer.rollouts)}</span>
+      </td>
+      <td className="small soft">
+        <Said text={kind.example} fold={240} label="message" />
+      </td>
+    </tr>
+  );
+}

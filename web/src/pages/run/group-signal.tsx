@@ -1,0 +1,89 @@
+// Which share of groups teaches something, over iterations: rewards that differ, that are all the same, or that are too few.
+import { useCallback } from "react";
+import { filter } from "../../addresses";
+import { Figures, linked } from "../../charts/figures";
+import { Shares, type Part } from "../../charts/shares";
+import { iterationsOf } from "../../charts/ticks";
+import { count, plural, share } from "../../format";
+import type { OutcomesBin } from "../../source/types";
+import { ChartCard, Closely, isClose, Readout, Value } from "./chart-card";
+import { within, type Selection } from "./selection";
+
+const WITHOUT = "no signal";
+const FEW = "fewer than two rewards";
+const WITH = "signal";
+const PARTS: readonly Part[] = [
+  { name: WITHOUT, colour: "series-2" },
+  { name: FEW, colour: "series-5" },
+  { name: WITH, colour: "calm" },
+];
+/** As the column `group_signal` says it. */
+const VALUES: Record<string, string> = { [WITH]: "yes", [WITHOUT]: "no", [FEW]: "too few" };
+const LABEL = "Groups without signal over iterations, as shares of all groups";
+
+export const groupsWithout = (selection: Selection, ...filters: string[]): string => selection.rollouts(...filters, filter("group_signal", "is", "no"));
+
+export function GroupSignal({ bins, selection, height }: { bins: readonly OutcomesBin[]; selection: Selection; height: number }) {
+  const behind = useCallback((bin: OutcomesBin, part: string) => selection.rollouts(...within(bin), filter("group_signal", "is", VALUES[part] ?? "")), [selection]);
+  const does = useCallback((bin: OutcomesBin, part: string) => `${iterationsOf(bin)}, ${part}: ${plural(amount(bin, part), "group")}`, []);
+  const told = useCallback((index: number) => (bins[index] === undefined ? "" : words(bins[index])), [bins]);
+  const to = useCallback((index: number) => (bins[index] === undefined ? "" : behind(bins[index], WITHOUT)), [bins, behind]);
+  const rows = bins.map((bin) => ({
+    to: behind(bin, WITHOUT),
+    cells: [
+      iterationsOf(bin).replace(/^Iterations? /, ""),
+      count(bin.groups),
+      ...PARTS.map(({ name }) => linked(count(amount(bin, name)), amount(bin, name), behind(bin, name))),
+    ],
+  }));
+  const shown = PARTS.filter(({ name }) => bins.some((bin) => amount(bin, name) > 0));
+  return (
+    <ChartCard
+      name="signal"
+      title="Groups without signal"
+      selection={selection}
+      controls={bins.some((bin) => bin.groups_without_signal > 0) && <Closely name="signal" selection={selection} />}
+      readout={
+        <Readout bins={bins} chosen={selection.iteration}>
+          {(bin) => (
+            <>
+              <Value name="groups">{count(bin.groups)}</Value>
+              {PARTS.map(({ name }) => (amount(bin, name) > 0 || name === WITHOUT) && <Value key={name} name={name}>{share(amount(bin, name), bin.groups)}</Value>)}
+            </>
+          )}
+        </Readout>
+      }
+      figures={<Figures caption={LABEL} columns={["Iteration", "Groups", ...PARTS.map(({ name }) => name)]} rows={rows} />}
+      legend={
+        <ul className="legend">
+          {shown.map((part) => (
+            <li key={part.name}>
+              <a href={selection.rollouts(filter("group_signal", "is", VALUES[part.name] ?? ""))}>
+                <span className={`legend-mark ${part.colour}`} aria-hidden="true" /> {part.name}
+              </a>
+            </li>
+          ))}
+        </ul>
+      }
+    >
+      <Shares
+        {...{ bins, amount, behind, does, told, to, height }}
+        parts={PARTS}
+        whole={groupsOf}
+        closely={isClose(selection, "signal") ? 2 : undefined}
+        label={LABEL}
+        chosen={selection.iteration}
+      />
+    </ChartCard>
+  );
+}
+
+const groupsOf = (bin: OutcomesBin): number => bin.groups;
+
+function amount(bin: OutcomesBin, part: string): number {
+  if (part === WITH) return bin.groups_with_signal;
+  return part === WITHOUT ? bin.groups_without_signal : bin.groups - bin.groups_with_signal - bin.groups_without_signal;
+}
+
+const words = (bin: OutcomesBin): string =>
+  `${iterationsOf(bin)}: ${plural(bin.groups, "group")}, ${share(bin.groups_without_signal, bin.groups)} without signal`;

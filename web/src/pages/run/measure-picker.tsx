@@ -1,0 +1,45 @@
+// Chooses the measure that is drawn: the reward, a part of it, a grade, a metric, a length.
+import { plain } from "../../parts/plain";
+import { go } from "../../router";
+import type { Measure } from "../../source/types";
+import type { Selection } from "./selection";
+
+const KINDS: readonly [Measure["kind"], string][] = [
+  ["rollout", "Of the rollout"],
+  ["reward_data", "Reward components"],
+  ["grade", "Grades"],
+  ["metrics", "Metrics"],
+];
+
+export function MeasurePicker({ measures, selection }: { measures: readonly Measure[]; selection: Selection }) {
+  const known = measures.some(({ name }) => name === selection.measure);
+  const choose = (measure: string) => go(selection.with({ measure: measure === "reward" ? null : measure }));
+  return (
+    <select className="field run-select" id="run-measure" aria-label="Measure" value={selection.measure} onChange={(event) => choose(event.target.value)}>
+      {!known && <option value={selection.measure}>{plain(selection.measure)}</option>}
+      {KINDS.map(([kind, title]) => {
+        const some = measures.filter((measure) => measure.kind === kind);
+        return some.length === 0 ? null : (
+          <optgroup key={kind} label={title}>
+            {some.map((measure) => (
+              <option key={measure.name} value={measure.name}>
+                {plain(shortLabel(measure))}
+              </option>
+            ))}
+          </optgroup>
+        );
+      })}
+    </select>
+  );
+}
+
+/** The name of the measure as a title has it. */
+export function titleOf(measures: readonly Measure[], name: string): string {
+  const measure = measures.find((one) => one.name === name);
+  return measure === undefined ? name : shortLabel(measure);
+}
+
+/** Within its kind the kind needs no saying. */
+export function shortLabel(measure: Measure): string {
+  return measure.kind === "rollout" ? measure.label : measure.name.slice(measure.kind.length + 1);
+}

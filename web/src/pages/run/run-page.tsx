@@ -1,0 +1,108 @@
+// One run: whether it is healthy, how its reward moves, why rollouts stop, what was lost and what the check found.
+import { useMemo } from "react";
+import { toRuns } from "../../addresses";
+import { Pointed, PointedContext } from "../../charts/pointed";
+import { Answered, Empty, Loading } from "../../parts/states";
+import { plain } from "../../parts/plain";
+import { Shell } from "../../shell";
+import { useAnswer } from "../../source/use-answer";
+import type { OutcomesAnswer, RunAnswer, SeriesAnswer } from "../../source/types";
+import { Charts } from "./charts";
+import { Config } from "./config";
+import { Environments } from "./environments";
+import { Errors } from "./errors";
+import { Findings, useFindings } from "./findings";
+import { Heading } from "./heading";
+import { Ledger } from "./ledger";
+import { MeasurePicker, titleOf } from "./measure-picker";
+import { OtherMeasures } from "./other-measures";
+import { Problems } from "./problems";
+import "./run.css";
+import "./sections.css";
+import { ANSWERED, useSelection, type Selection } from "./selection";
+import { Selectors } from "./selectors";
+import { Verdict } from "./verdict";
+import { Vitals } from "./vitals";
+
+export function RunPage({ run }: { run: string }) {
+  const answer = useAnswer<RunAnswer>("run", { run });
+  const selection = useSelection(run, answer.data);
+  const pointed = useMemo(() => new Pointed(), []);
+  return (
+    <Shell crumbs={[{ label: "Runs", to: toRuns() }, { label: plain(run) }]} run={run} tab="run">
+      <PointedContext value={pointed}>
+        <Answered of={answer} loading={<Waiting />}>
+          {(known) => <Overview answer={known} selection={selection} />}
+        </Answered>
+      </PointedContext>
+    </Shell>
+  );
+}
+
+function Overview({ answer, selection }: { answer: RunAnswer; selection: Selection }) {
+  const findings = useFindings(selection.run);
+  return (
+    <div className="run stack">
+      <Heading answer={answer} />
+      <Problems answer={answer} />
+      <Verdict answer={answer} findings={findings.data} />
+      {answer.rollouts === 0 ? (
+        <Nothing answer={answer} />
+      ) : (
+        <Numbers answer={answer} selection={selection} />
+      )}
+      <div className="run-pair">
+        <Errors answer={answer} />
+        <Ledger answer={answer} />
+      </div>
+      <Findings run={selection.run} answer={findings} />
+      <Config config={answer.config} />
+    </div>
+  );
+}
+
+function Nothing({ answer: { live, problem_count } }: { answer: RunAnswer }) {
+  if (live) return <Empty title="No rollouts yet">The run was begun; its rollouts appear here as they end.</Empty>;
+  if (problem_count > 0) return <Empty title="No rollouts">Nothing of it can be read; what stands in the way is said above.</Empty>;
+  return <Empty title="No rollouts">The run was begun, and nothing was recorded in it.</Empty>;
+}
+
+function Numbers({ answer, selection }: { answer: RunAnswer; selection: Selection }) {
+  const { run, filters, measure } = selection;
+  // Not every policy says how many tokens it took; the turns are always known.
+  const inTokens = answer.completion_tokens > 0;
+  const lengthName = inTokens ? "length, tokens" : "length, turns";
+  const rewards = useAnswer<SeriesAnswer>("series", { run, measure: "reward", filter: filters });
+  const lengths = useAnswer<SeriesAnswer>("series", { run, measure: inTokens ? "completion_tokens" : "steps", filter: [...filters, ANSWERED] });
+  const outcomes = useAnswer<OutcomesAnswer>("outcomes", { run, filter: filters });
+  const drawn = useAnswer<SeriesAnswer>("series", { run, measure, filter: filters });
+  const title = titleOf(answer.measures, measure);
+  return (
+    <Answered of={outcomes} loading={<Waiting />}>
+      {({ bins }) => (
+        <>
+          <Vitals {...{ answer, lengthName, selection }} rewards={rewards.data?.bins ?? []} lengths={lengths.data?.bins ?? []} outcomes={bins} />
+          <Selectors answer={answer} selection={selection} />
+          {bins.length === 1 ? (
+            <>
+              <Environments title={title} selection={selection} controls={<MeasurePicker measures={answer.measures} selection={selection} />} />
+              <OtherMeasures measures={answer.measures} selection={selection} />
+            </>
+          ) : (
+            <Answered of={drawn}>
+              {(series) => <Charts {...{ answer, lengthName, selection }} bins={series.bins} lengths={lengths.data?.bins ?? []} outcomes={bins} />}
+            </Answered>
+          )}
+        </>
+      )}
+    </Answered>
+  );
+}
+
+const Waiting = () => (
+  <div className="stack">
+    <Loading lines={2} height={26} />
+    <Loading lines={1} height={90} />
+    <Loading lines={1} height={300} />
+  </div>
+);

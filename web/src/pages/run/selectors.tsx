@@ -1,0 +1,52 @@
+// Chooses the split and the environment that the charts are about, where there are several.
+import { count } from "../../format";
+import { plain } from "../../parts/plain";
+import { go } from "../../router";
+import type { Count, RunAnswer } from "../../source/types";
+import { ALL, type Selection } from "./selection";
+
+export function Selectors({ answer, selection }: { answer: RunAnswer; selection: Selection }) {
+  const several = answer.splits.length > 1 || answer.envs.length > 1 || selection.env !== null || selection.split !== null;
+  if (!several) return null;
+  return (
+    <div className="row wrap run-selectors">
+      {(answer.splits.length > 1 || selection.split !== null) && (
+        <Choice name="Split" all="All splits" of={answer.splits} value={selection.split} choose={(split) => go(selection.with({ split: split ?? ALL }))} />
+      )}
+      {(answer.envs.length > 1 || selection.env !== null) && (
+        <Choice name="Environment" all="All environments" of={answer.envs} value={selection.env} choose={(env) => go(selection.with({ env }))} />
+      )}
+    </div>
+  );
+}
+
+interface Properties {
+  name: string;
+  all: string;
+  of: readonly Count[];
+  value: string | null;
+  choose: (value: string | null) => void;
+}
+
+// Values may be anything, the word for all of them included: options are told apart by their place.
+function Choice({ name, all, of, value, choose }: Properties) {
+  const place = of.findIndex((one) => one.value === value);
+  return (
+    <label className="row small soft">
+      {name}
+      <select
+        className="field run-select"
+        value={value === null ? "all" : place < 0 ? "other" : place}
+        onChange={(event) => choose(of[Number(event.target.value)]?.value ?? null)}
+      >
+        <option value="all">{all}</option>
+        {value !== null && place < 0 && <option value="other">{plain(value)}</option>}
+        {of.map((one, index) => (
+          <option key={one.value} value={index}>
+            {plain(one.value, 60)} ({count(one.n)})
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}

@@ -1,0 +1,52 @@
+// In which order runs are listed, as the address says it.
+import { finite } from "../../format";
+import type { RunCard } from "../../source/types";
+
+export interface Order {
+  column: string;
+  down: boolean;
+}
+
+const VALUES: Record<string, (run: RunCard) => number | string | null> = {
+  name: (run) => run.key,
+  state: (run) => (run.live ? "0" : run.problem === null ? run.state : "z"),
+  progress: (run) => run.rollouts ?? run.recorded,
+  reward: (run) => finite(run.mean_reward),
+  errors: (run) => run.errors,
+  env: (run) => run.envs?.join(", ") ?? null,
+  policy: (run) => run.policies?.join(", ") ?? null,
+  written: (run) => run.written_at ?? run.created_at,
+  size: (run) => run.bytes,
+};
+
+export const NEWEST: Order = { column: "written", down: true };
+
+export function orderOf(text: string | null): Order {
+  const column = text?.replace(/^-/, "") ?? "";
+  return text !== null && Object.hasOwn(VALUES, column) ? { column, down: text.startsWith("-") } : NEWEST;
+}
+
+/** As the address has it: the newest first needs no saying. */
+export function written(order: Order): string | null {
+  return order.column === NEWEST.column && order.down ? null : `${order.down ? "-" : ""}${order.column}`;
+}
+
+/** What is not known stands last, whichever way it is sorted. */
+export function sorted(runs: readonly RunCard[], order: Order): RunCard[] {
+  const value = VALUES[order.column] ?? (() => null);
+  return [...runs].sort((one, other) => {
+    const [left, right] = [value(one), value(other)];
+    if (left === null || right === null) return left === right ? 0 : left === null ? 1 : -1;
+    const compared = typeof left === "string" ? left.localeCompare(String(right), "en", { numeric: true }) : left - Number(right);
+    return order.down ? -compared : compared;
+  });
+}
+
+/** The runs whose path, environments or policies hold every word. */
+export function matching(runs: readonly RunCard[], words: string): RunCard[] {
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  return runs.filter((run) => {
+    const text = [run.key, ...(run.envs ?? []), ...(run.policies ?? [])].join(" ").toLowerCase();
+    return wanted.every((word) => text.includes(word));
+  });
+}

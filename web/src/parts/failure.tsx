@@ -1,0 +1,34 @@
+// What went wrong: the part of the system, the exception, its words, and the traceback folded.
+import type { FailureRecord } from "../source/types";
+import { Badge } from "./badge";
+import { CopyButton } from "./copy-button";
+import { Said, Visible } from "./said";
+import "./failure.css";
+
+export function Failure({ error, children }: { error: FailureRecord; children?: React.ReactNode }) {
+  return (
+    <div className="failure" role="group" aria-label="Error">
+      <div className="row wrap">
+        <Badge tone="bad" title="The part of the system that it came from">
+          <Visible text={error.layer.slice(0, 40)} />
+        </Badge>
+        <bdi className="mono failure-type">
+          <Visible text={error.type.slice(0, 200)} />
+        </bdi>
+        {children}
+        <span className="failure-acts">
+          <CopyButton text={() => [`${error.type}: ${error.message}`, error.traceback ?? ""].join("\n")} what="the error" />
+        </span>
+      </div>
+      {error.message !== "" && <Said text={error.message} fold={1_000} label="error" />}
+      {error.traceback && (
+        <details>
+          <summary>Traceback</summary>
+          <div className="mono failure-traceback">
+            <Said text={error.traceback} label="traceback" />
+          </div>
+        </details>
+      )}
+    </div>
+  );
+}

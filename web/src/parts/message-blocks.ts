@@ -1,0 +1,111 @@
+// A message cut into blocks, each of which can be drawn by itself: a long one costs only what is in sight.
+import type { Json, MessageRecord, PartRecord, ToolCallRecord } from "../source/types";
+import { readJson } from "./json-text";
+import { foldedLength, isLaidOut, pieces, type Channel } from "./text-pieces";
+
+export type Block = { key: string; inside: boolean } & (
+  | { kind: "label"; text: string; tone: "plain" | "reasoning" }
+  | { kind: "text"; fold: string; channel: Channel; text: string; from: number; mono: boolean }
+  | { kind: "fold"; fold: string; channel: Channel; open: boolean; hidden: number }
+  | { kind: "part"; part: PartRecord }
+  | { kind: "call"; call: ToolCallRecord; told: ToldCall }
+  | { kind: "answer"; message: MessageRecord }
+  | { kind: "problem"; text: string }
+  | { kind: "other"; value: Json }
+);
+
+/** What is known about a tool call besides its own words. */
+export interface ToldCall {
+  /** Counting from 1 through the rollout; null outside of one. */
+  number: number | null;
+  /** The tool's answer, where it is told together with the call. */
+  answer: MessageRecord | null;
+  /** Why the tool failed, as the environment says. */
+  failure: string | null;
+  seconds: number | null;
+}
+
+export const UNTOLD: ToldCall = { number: null, answer: null, failure: null, seconds: null };
+
+interface Telling {
+  /** Begins the keys of all its blocks. */
+  key: string;
+  /** The texts that are unfolded, by their keys. */
+  opened: ReadonlySet<string>;
+  calls?: readonly ToldCall[];
+}
+
+/** The blocks of a message, in order: reasoning, content with its parts, calls with their answers. */
+export function blocksOf(message: MessageRecord, telling: Telling): Block[] {
+  return [...reasoningBlocks(message, telling), ...contentBlocks(message, telling, false), ...callBlocks(message, telling)];
+}
+
+function* reasoningBlocks(message: MessageRecord, { key, opened }: Telling): Iterable<Block> {
+  if (!message.reasoning) return;
+  yield { kind: "label", key: `${key}/thinks`, inside: false, text: "Reasoning", tone: "reasoning" };
+  yield* textBlocks(`${key}/reasoning`, "reasoning", message.reasoning, opened, false);
+}
+
+function* contentBlocks(message: MessageRecord, { key, opened }: Telling, inside: boolean): Iterable<Block> {
+  const channel: Channel = inside || message.role === "tool" ? "result" : message.role === "system" || message.role === "developer" ? "system" : "content";
+  const parts = message.parts ?? [];
+  let from = 0;
+  for (const [place, part] of parts.entries()) {
+    const at = codeUnits(message.content, part.at ?? 0);
+    if (at > from) yield* textBlocks(`${key}/content${from}`, channel, message.content.slice(from, at), opened, inside);
+    from = Math.max(from, at);
+    if (part.type === "text" && !part.text) continue;
+    yield { kind: "part", key: `${key}/part${place}`, inside, part };
+    if (part.text) yield* textBlocks(`${key}/part${place}/text`, part.type === "thinking" ? "reasoning" : channel, part.text, opened, inside);
+  }
+  const rest = message.content.slice(from);
+  const silent = (message.tool_calls?.length ?? 0) > 0 || Boolean(message.reasoning) || parts.length > 0;
+  if (rest !== "" || !silent) yield* textBlocks(`${key}/content${from}`, channel, rest, opened, inside);
+  if (message.other !== undefined && message.other !== null) yield { kind: "other", key: `${key}/other`, inside, value: message.other };
+}
+
+function* callBlocks(message: MessageRecord, telling: Telling): Iterable<Block> {
+  for (const [place, call] of (message.tool_calls ?? []).entries()) {
+    const key = `${telling.key}/call${place}`;
+    const told = telling.calls?.[place] ?? UNTOLD;
+    yield { kind: "call", key, inside: false, call, told };
+    yield* argumentBlocks(call, key, telling.opened);
+    if (call.other !== undefined && call.other !== null) yield { kind: "other", key: `${key}/other`, inside: true, value: call.other };
+    if (told.failure !== null) yield { kind: "problem", key: `${key}/failure`, inside: true, text: told.failure };
+    if (told.answer === null) continue;
+    yield { kind: "answer", key: `${key}/answer`, inside: true, message: told.answer };
+    yield* contentBlocks(told.answer, { key: `${key}/answer`, opened: telling.opened }, true);
+  }
+}
+
+function* argumentBlocks(call: ToolCallRecord, key: string, opened: ReadonlySet<string>): Iterable<Block> {
+  const text = call.arguments ?? "{}";
+  const read = call.error ? { text, problem: call.error, fields: null } : readJson(text);
+  if (read.fields === null) yield* textBlocks(`${key}/arguments`, "arguments", read.text, opened, true);
+  for (const [place, [name, value]] of (read.fields ?? []).entries()) {
+    yield { kind: "label", key: `${key}/field${place}`, inside: true, text: name, tone: "plain" };
+    yield* textBlocks(`${key}/field${place}/text`, "arguments", value, opened, true);
+  }
+  if (read.problem !== null) yield { kind: "problem", key: `${key}/problem`, inside: true, text: call.error ? read.problem : `Not JSON: ${read.problem}` };
+}
+
+/** A text in pieces: all of them where it is unfolded, else the first, and a way to the rest. */
+export function* textBlocks(fold: string, channel: Channel, text: string, opened: ReadonlySet<string>, inside: boolean): Iterable<Block> {
+  const folded = foldedLength(text, channel);
+  const open = opened.has(fold);
+  const mono = channel === "arguments" || channel === "result" || channel === "raw" || channel === "before" || isLaidOut(text);
+  const way = { kind: "fold" as const, inside, fold, channel, open, hidden: text.length - folded };
+  // A long way down, one would not find the way back at its end.
+  if (open && folded < text.length) yield { ...way, key: `${fold}/top` };
+  for (const piece of pieces(text, open ? text.length : folded))
+    yield { kind: "text", key: `${fold}@${piece.from}`, inside, fold, channel, text: piece.text, from: piece.from, mono };
+  if (folded < text.length) yield { ...way, key: `${fold}/fold` };
+}
+
+/** Where in a text its first so many characters end: records count whole characters, strings count halves of pairs. */
+export function codeUnits(text: string, characters: number): number {
+  if (!/[\ud800-\udbff]/.test(text)) return Math.min(characters, text.length);
+  let place = 0;
+  for (let left = characters; left > 0 && place < text.length; left -= 1) place += (text.codePointAt(place) ?? 0) > 0xffff ? 2 : 1;
+  return place;
+}

@@ -1,0 +1,49 @@
+// A piece of text that somebody wrote: what cannot be seen is made visible, and what was searched for is marked.
+import { memo } from "react";
+import { count } from "../format";
+import { Visible } from "./said";
+import { withheld } from "./withheld";
+
+interface TextPieceProperties {
+  text: string;
+  /** Letters of one width. */
+  mono?: boolean;
+  /** What to mark, in any case; empty for nothing. */
+  find?: string;
+}
+
+export const TextPiece = memo(function TextPiece({ text, mono = false, find = "" }: TextPieceProperties) {
+  const absent = withheld(text);
+  if (absent !== null)
+    return (
+      <span className="withheld" title={`SHA-256 begins with ${absent.hash}`}>
+        {count(absent.length)} characters withheld <code>{absent.hash.slice(0, 8)}</code>
+      </span>
+    );
+  return (
+    <div className={mono ? "said mono" : "said"} dir="auto">
+      {find === "" ? <Visible text={text} /> : <Marked text={text} find={find} />}
+    </div>
+  );
+});
+
+function Marked({ text, find }: { text: string; find: string }) {
+  const parts: React.ReactNode[] = [];
+  let from = 0;
+  for (const match of text.matchAll(pattern(find))) {
+    if (match.index > from) parts.push(<Visible key={from} text={text.slice(from, match.index)} />);
+    parts.push(
+      <mark key={`found-${match.index}`}>
+        <Visible text={match[0]} />
+      </mark>,
+    );
+    from = match.index + match[0].length;
+  }
+  parts.push(<Visible key={from} text={text.slice(from)} />);
+  return <>{parts}</>;
+}
+
+/** A pattern that finds a text literally, in any case. */
+export function pattern(find: string): RegExp {
+  return new RegExp(find.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "gi");
+}

@@ -1,0 +1,156 @@
+// The table of rollouts that a report carries: filtered and sorted as the server does it.
+import { read, readList } from "../../names";
+import { AnswerError, type Parameters } from "../source";
+import type { Column, Json, RolloutRow } from "../types";
+
+export type Row = RolloutRow;
+
+interface Condition {
+  column: string;
+  operation: string;
+  value: string;
+}
+
+export function rowsOf(columns: Record<string, Json[]>): Row[] {
+  const names = Object.keys(columns);
+  const count = columns.id?.length ?? 0;
+  return Array.from({ length: count }, (_, place) => Object.fromEntries(names.map((name) => [name, columns[name]?.[place] ?? null])) as Row);
+}
+
+export function conditionsOf(parameters: Parameters): Condition[] {
+  const given = parameters.filter;
+  const all = Array.isArray(given) ? given : given === undefined || given === null || given === "" ? [] : [String(given)];
+  return all.map((text: string) => conditionOf(text));
+}
+
+function conditionOf(text: string): Condition {
+  const found = /^([^:]*):(is|not|min|max|below|has|null|notnull):/.exec(text);
+  if (found === null) throw new AnswerError("InputError", `Expected a filter written as COLUMN:OPERATION:VALUE, got ${text}.`, 400);
+  return { column: read(found[1] ?? ""), operation: found[2] ?? "", value: text.slice(found[0].length) };
+}
+
+/** The rows that fulfil every condition; those on the column `except` are left aside. */
+export function filtered(rows: readonly Row[], parameters: Parameters, columns: readonly Column[], except?: string): Row[] {
+  const types = new Map(columns.map((column) => [column.name, column.type]));
+  const conditions = conditionsOf(parameters).filter((one) => one.column !== except);
+  const showsRetried = parameters.retried === true || parameters.retried === "1" || parameters.retried === 1;
+  return rows.filter(
+    (row) => (showsRetried || row.retried !== true) && conditions.every((one) => fulfils(row[one.column] ?? null, one, types.get(one.column) ?? "text")),
+  );
+}
+
+function fulfils(value: Json, { operation, value: wanted }: Condition, type: Column["type"]): boolean {
+  if (operation === "null") return value === null;
+  if (operation === "notnull") return value !== null;
+  if (operation === "not") return !equals(value, wanted, type);
+  if (value === null) return false;
+  switch (operation) {
+    case "is":
+      return equals(value, wanted, type);
+    case "has":
+      return Array.isArray(value) ? value.includes(wanted) : textOf(value).toLowerCase().includes(wanted.toLowerCase());
+    case "min":
+      return value !== "NaN" && ordered(value, type) >= ordered(wanted, type);
+    case "max":
+      return value !== "NaN" && ordered(value, type) <= ordered(wanted, type);
+    case "below":
+      return value !== "NaN" && ordered(value, type) < ordered(wanted, type);
+    default:
+      return false;
+  }
+}
+
+function equals(value: Json, wanted: string, type: Column["type"]): boolean {
+  if (value === null) return false;
+  if (type === "tags") return Array.isArray(value) && value.includes(wanted);
+  if (type === "boolean") return value === (wanted === "true" || wanted === "1");
+  if (type === "number") return value === "NaN" || wanted === "NaN" ? value === wanted : rank(value, type) === rank(wanted, type);
+  if (type === "time") return rank(value, type) === rank(wanted, type);
+  return textOf(value) === wanted;
+}
+
+export function textOf(value: Json): string {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function ordered(value: Json, type: Column["type"]): number | string {
+  return type === "number" || type === "time" ? rank(value, type) : textOf(value);
+}
+
+/** A number by which values of a column are compared. */
+function rank(value: Json, type: Column["type"]): number {
+  return type === "time" ? microseconds(textOf(value)) : Number(value);
+}
+
+/** Times are told to the microsecond, of which a date keeps the milliseconds only. */
+function microseconds(text: string): number {
+  const fraction = /\.(\d+)/.exec(text)?.[1] ?? "";
+  return Date.parse(text.replace(/\.\d+/, "")) * 1000 + Number(fraction.slice(0, 6).padEnd(6, "0"));
+}
+
+interface Key {
+  column: string;
+  descending: boolean;
+}
+
+const DEFAULT: Key[] = [
+  { column: "iteration", descending: true },
+  { column: "env", descending: false },
+  { column: "group", descending: false },
+  { column: "index", descending: false },
+];
+
+/** Sorted by `-reward,iteration`, and after that by place: what is missing comes last, just before it what is no number. */
+export function sorted(rows: readonly Row[], sort: string, columns: readonly Column[]): Row[] {
+  const types = new Map(columns.map((column) => [column.name, column.type]));
+  const given = readList(sort).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") }));
+  const rest = DEFAULT.filter((key) => given.every((one) => one.column !== key.column)).map((key) => ({ ...key, descending: false }));
+  const keys = given.length > 0 ? [...given, ...rest] : DEFAULT;
+  return [...rows].sort((one, other) => {
+    for (const { column, descending } of keys) {
+      const order = compare(one[column] ?? null, other[column] ?? null, column === "group" ? "group" : (types.get(column) ?? "text"), descending);
+      if (order !== 0) return order;
+    }
+    return one.id < other.id ? -1 : 1;
+  });
+}
+
+function compare(one: Json, other: Json, type: Column["type"] | "group", descending: boolean): number {
+  const sign = descending ? -1 : 1;
+  if (one === null || other === null) return Number(one === null) - Number(other === null);
+  if (type === "group") return compareGroups(textOf(one), textOf(other), sign);
+  if (type === "number" && (one === "NaN" || other === "NaN")) return Number(one === "NaN") - Number(other === "NaN");
+  if (type === "number" || type === "time" || type === "boolean") {
+    const [left, right] = [rank(one, type), rank(other, type)];
+    return left === right ? 0 : sign * (left < right ? -1 : 1);
+  }
+  if (Array.isArray(one) && Array.isArray(other)) return sign * compareLists(one.map(textOf), other.map(textOf));
+  return sign * inOrder(textOf(one), textOf(other));
+}
+
+function compareLists(one: readonly string[], other: readonly string[]): number {
+  const place = one.findIndex((value, at) => value !== other[at]);
+  if (place < 0) return one.length - other.length;
+  const [left, right] = [one[place], other[place]];
+  return left === undefined || right === undefined ? 1 : inOrder(left, right);
+}
+
+/** Names of groups are often numbers, which people count: those come first. */
+function compareGroups(one: string, other: string, sign: number): number {
+  const [left, right] = [wholeNumber(one), wholeNumber(other)];
+  if (left === null || right === null) return left === right ? sign * inOrder(one, other) : Number(left === null) - Number(right === null);
+  return sign * (left - right || inOrder(one, other));
+}
+
+function wholeNumber(text: string): number | null {
+  return /^[+-]?[0-9]{1,15}$/.test(text) ? Number(text) : null;
+}
+
+/** By code points, as the server's SQL has it. */
+function inOrder(one: string, other: string): number {
+  if (one === other) return 0;
+  const [left, right] = [[...one], [...other]];
+  const place = left.findIndex((character, at) => character !== right[at]);
+  if (place < 0) return -1;
+  return (left[place]?.codePointAt(0) ?? 0) < (right[place]?.codePointAt(0) ?? -1) ? -1 : 1;
+}

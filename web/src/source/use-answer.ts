@@ -1,0 +1,49 @@
+// Asks a question for a component, and asks it again when the run it is about has changed.
+import { keepPreviousData, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
+import { useEffect, useRef } from "react";
+import { useSource, type Parameters } from "./source";
+import type { RevisionsAnswer } from "./types";
+
+const LOOK_EVERY = 1_000;
+
+interface Options {
+  enabled?: boolean;
+  /** Keep showing the answer to the question before while this one is awaited; by default yes. */
+  keep?: boolean;
+}
+
+/** Query keys are [run key, question, parameters], so that all questions about one run can be asked anew at once. */
+export function useAnswer<Answer>(question: string, parameters: Parameters = {}, options: Options = {}): UseQueryResult<Answer, Error> {
+  const source = useSource();
+  return useQuery<Answer, Error>({
+    queryKey: [String(parameters.run ?? ""), question, parameters],
+    queryFn: () => source.ask<Answer>(question, parameters),
+    enabled: options.enabled ?? true,
+    ...(options.keep === false ? {} : { placeholderData: keepPreviousData }),
+  });
+}
+
+/** Looks once a second which runs have grown; their questions, and the list of runs, are then asked anew. */
+export function useLiveRuns(): void {
+  const source = useSource();
+  const client = useQueryClient();
+  const known = useRef<Record<string, string> | null>(null);
+  const { data } = useQuery({
+    queryKey: ["revisions"],
+    queryFn: () => source.ask<RevisionsAnswer>("revisions"),
+    enabled: source.live,
+    refetchInterval: LOOK_EVERY,
+    retry: false,
+  });
+  useEffect(() => {
+    if (data === undefined) return;
+    const before = known.current;
+    known.current = data.revisions;
+    if (before === null) return;
+    const changed = [...new Set([...Object.keys(before), ...Object.keys(data.revisions)])].filter((key) => before[key] !== data.revisions[key]);
+    // What is being asked is let finish: a slow question about a run that grows would otherwise never be answered.
+    const options = { cancelRefetch: false };
+    for (const key of changed) void client.invalidateQueries({ queryKey: [key] }, options);
+    if (changed.length > 0) void client.invalidateQueries({ queryKey: ["", "runs"] }, options);
+  }, [data, client]);
+}
