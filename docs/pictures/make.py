@@ -95,6 +95,8 @@ def views(folder: Path) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Take every picture: light and dark, wide and narrow."""
+    from playwright.sync_api import expect
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--only", default="", help="pictures whose name holds this")
@@ -114,8 +116,9 @@ def main() -> None:
                 for name, address in views(Path(folder)):
                     if given.only in name:
                         page.goto(f"{viewer.origin}/{address}")
+                        page.locator("main#view").wait_for()
+                        expect(page.get_by_label("Loading")).to_have_count(0, timeout=60_000)
                         page.wait_for_load_state("networkidle")
-                        page.wait_for_timeout(700)
                         page.screenshot(path=given.out / f"{name}-{kind}.png")
                         print(given.out / f"{name}-{kind}.png")
 

@@ -1,5 +1,5 @@
 // A group: one task, and all that was made of it, side by side.
-import { filter, toRollouts, toRun } from "../../addresses";
+import { filter, toRollouts, toRun, toRuns } from "../../addresses";
 import { plain } from "../../parts/plain";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { useRoute } from "../../router";
@@ -15,12 +15,13 @@ export function GroupPage({ run }: { run: string }) {
   const key = keyOf(route);
   const answer = useAnswer<GroupAnswer>("group", { run, ...key }, { enabled: key !== null });
   const crumbs = [
+    { label: "Runs", to: toRuns() },
     { label: run, to: toRun(run) },
     ...(key === null ? [] : [{ label: `Iteration ${key.iteration}`, to: toRollouts(run, { filter: [filter("split", "is", key.split), filter("iteration", "is", key.iteration)] }) }]),
     { label: key === null ? "Group" : `Group ${plain(key.group)}` },
   ];
   return (
-    <Shell crumbs={crumbs} run={run}>
+    <Shell crumbs={crumbs} run={run} tab="rollouts">
       {key === null ? (
         <Empty title="Which group?">The address names no group: it needs split, iteration, env and group.</Empty>
       ) : (

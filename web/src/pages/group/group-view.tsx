@@ -47,8 +47,8 @@ export function GroupView({ run, answer }: { run: string; answer: GroupAnswer })
       {group.rubric !== null && <RubricTable rubric={group.rubric} members={group.members} state={state} />}
       {group.matrix !== null && <PreferenceTable matrix={group.matrix} members={group.members} state={state} />}
       {isGame(group.members) && <EpisodesTable members={group.members} state={state} />}
-      {group.scores.length > 0 && <GroupScores scores={group.scores} />}
       <MembersCard run={run} group={group} state={state} narrow={narrow} />
+      {group.scores.length > 0 && <GroupScores scores={group.scores} />}
     </div>
   );
 }
