@@ -16,7 +16,7 @@ RECORDS = {
     "FailureRecord": rollout.Failure, "ToolCallRecord": message.ToolCall, "PartRecord": message.Part,
     "MessageRecord": message.Message, "TokensRecord": rollout.Tokens, "UsageRecord": rollout.Usage,
     "StepRecord": rollout.Step, "CallRecord": rollout.Call, "ScoreRecord": score.Score,
-    "RolloutRecord": rollout.Rollout, "GroupKey": answers.GroupPlaceKey,
+    "RolloutRecord": rollout.Rollout, "GroupKey": answers.GroupKey,
 }  # fmt: skip
 ELSEWHERE = {"ErrorAnswer"}
 """What no struct stands behind."""

@@ -15,6 +15,9 @@ from rolltrace.trace.outcome import Layer
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey
 
+ORDER = 'split, iteration, env, try_cast("group" as bigint) nulls last, "group"'
+"""The order of groups, in SQL: their names are often numbers, which people count."""
+
 _KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
 _GROUP = f"""
     select size, n, mean, spread, min, max, has_signal, run,

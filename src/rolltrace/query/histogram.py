@@ -52,7 +52,7 @@ def histogram(values: Iterable[float | None], most: int = MOST_BINS) -> Histogra
     counts = [0] * max(1, len(edges) - 1)
     for value in finite:
         counts[_bin(value, edges)] += 1
-    return Histogram(_bins(edges, counts), len(finite), missing, non_finite, low, high)
+    return Histogram(bins_between(edges, counts), len(finite), missing, non_finite, low, high)
 
 
 def ask_histogram(
@@ -81,12 +81,16 @@ def ask_histogram(
     if not n:
         return Histogram((), 0, missing, non_finite)
     edges = round_edges(low, high, most)
-    # Comparing with each edge is what the engine does quickest, and rounds as Python does.
-    inner = " + ".join(f"(value >= '{edge!r}'::double)::bigint" for edge in edges[1:-1]) or "0"
-    counting = f"select {inner} as bin, count(*) from ({rows}) where isfinite(value) group by bin"
+    counting = f"select {bin_number(edges)} as bin, count(*) from ({rows}) where isfinite(value) group by bin"
     found: dict[int, int] = dict(run.sql(counting, parameters, timeout).fetchall())
     counts = [found.get(number, 0) for number in range(max(1, len(edges) - 1))]
-    return Histogram(_bins(edges, counts), sum(counts), missing, non_finite, low, high)
+    return Histogram(bins_between(edges, counts), sum(counts), missing, non_finite, low, high)
+
+
+def bin_number(edges: Sequence[float]) -> str:
+    """The number of the bin of a column `value`, in SQL."""
+    # Comparing with each edge is what the engine does quickest, and rounds as Python does.
+    return " + ".join(f"(value >= '{edge!r}'::double)::bigint" for edge in edges[1:-1]) or "0"
 
 
 def round_edges(low: float, high: float, most: int = MOST_BINS) -> list[float]:
@@ -129,6 +133,7 @@ def _bin(value: float, edges: Sequence[float]) -> int:
     return 0 if len(edges) < 3 else bisect_right(edges, value, 1, len(edges) - 1) - 1
 
 
-def _bins(edges: Sequence[float], counts: Sequence[int]) -> tuple[Bin, ...]:
+def bins_between(edges: Sequence[float], counts: Sequence[int]) -> tuple[Bin, ...]:
+    """The bins between edges; of a single edge, the one that is as wide as a point."""
     highs = edges[1:] or edges
     return tuple(Bin(low, high, n) for low, high, n in zip(edges, highs, counts, strict=False))

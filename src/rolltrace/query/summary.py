@@ -109,12 +109,17 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     problem_count: int
 
 
-_REWARDS = """
-    count(*) filter (isfinite(reward)) as n, count(*) filter (reward is null) as missing,
-    count(*) filter (not isfinite(reward)) as non_finite, avg(reward) filter (isfinite(reward)) as mean,
-    stddev_pop(reward) filter (isfinite(reward)) as spread, min(reward) filter (isfinite(reward)) as min,
-    max(reward) filter (isfinite(reward)) as max
-"""
+def spread_columns(name: str) -> str:
+    """How the numbers of a column are spread, in SQL: the fields of `Rewards`."""
+    return f"""
+        count(*) filter (isfinite({name})) as n, count(*) filter ({name} is null) as missing,
+        count(*) filter (not isfinite({name})) as non_finite, avg({name}) filter (isfinite({name})) as mean,
+        stddev_pop({name}) filter (isfinite({name})) as spread, min({name}) filter (isfinite({name})) as min,
+        max({name}) filter (isfinite({name})) as max
+    """
+
+
+_REWARDS = spread_columns("reward")
 _NUMBERS = f"""
     select {_REWARDS},
         coalesce(sum(steps), 0)::bigint as steps, coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,

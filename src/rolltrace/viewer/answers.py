@@ -5,6 +5,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from rolltrace.query.histogram import Bin
+from rolltrace.trace.score import GroupKey
+
 Numbers = dict[str, int]
 
 
@@ -211,14 +214,6 @@ class OutcomesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     bins: tuple[OutcomesBin, ...]
 
 
-class Bin(msgspec.Struct, frozen=True):
-    """How many values lie from `low`, included, to `high`, which only the last bin includes."""
-
-    low: float
-    high: float
-    n: int
-
-
 class HistogramAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How a measure is distributed."""
 
@@ -368,19 +363,10 @@ class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Other attempts and sessions of the same place, this one included."""
 
 
-class GroupPlaceKey(msgspec.Struct, frozen=True):
-    """What names a group within a run."""
-
-    split: str
-    iteration: int
-    env: str
-    group: str
-
-
 class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A group, its members side by side."""
 
     group: msgspec.Raw
     """As `query.comparison` encodes it."""
-    previous: GroupPlaceKey | None
-    next: GroupPlaceKey | None
+    previous: GroupKey | None
+    next: GroupKey | None

@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
-from rolltrace.query.histogram import ask_histogram, round_edges
+from rolltrace.query.histogram import ask_histogram, bin_number, bins_between, round_edges
 from rolltrace.query.run import Run
+from rolltrace.query.summary import spread_columns
 from rolltrace.viewer.answers import (
-    Bin,
     EnvironmentCard,
     EnvironmentsAnswer,
     HistogramAnswer,
@@ -21,12 +21,7 @@ MOST_BINS = 200
 _MOST_ENVIRONMENTS = 100
 _MOST_KINDS = 50
 
-SPREAD = """
-    count(*) filter (isfinite(value)) as n, count(*) filter (value is null) as missing,
-    count(*) filter (not isfinite(value)) as non_finite, avg(value) filter (isfinite(value)) as mean,
-    stddev_pop(value) filter (isfinite(value)) as spread, min(value) filter (isfinite(value)) as min,
-    max(value) filter (isfinite(value)) as max
-"""
+SPREAD = spread_columns("value")
 """The fields of `answers.Spread`, over a column `value` of doubles."""
 _QUANTILES = "quantile_cont(value, [0.05, 0.25, 0.5, 0.75, 0.95]) filter (isfinite(value)) as quantiles"
 _KIND = "error_layer || ': ' || error_type"
@@ -98,8 +93,9 @@ def ask_distribution(
     find_measure(measure)
     rows = f"({_valued(selection, measure)})"
     found = ask_histogram(run, "value", table=rows, most=bins, timeout=timeout)
-    told = tuple(Bin(one.low, one.high, one.n) for one in found.bins)
-    return HistogramAnswer(measure=measure, bins=told, n=found.n, missing=found.missing, non_finite=found.non_finite)
+    return HistogramAnswer(
+        measure=measure, bins=found.bins, n=found.n, missing=found.missing, non_finite=found.non_finite
+    )
 
 
 def ask_environments(
@@ -116,8 +112,7 @@ def ask_environments(
     found = list(run.sql(question, timeout=timeout).dicts())
     lows = [row["min"] for row in found if row["n"]]
     edges = round_edges(min(lows), max(row["max"] for row in found if row["n"]), bins) if lows else []
-    inner = " + ".join(f"(value >= '{edge!r}'::double)::bigint" for edge in edges[1:-1]) or "0"
-    counting = f"select env, {inner} as bin, count(*) from ({rows}) where isfinite(value) group by all"
+    counting = f"select env, {bin_number(edges)} as bin, count(*) from ({rows}) where isfinite(value) group by all"
     counts = {(env, number): n for env, number, n in run.sql(counting, timeout=timeout)}
     return EnvironmentsAnswer(measure=measure, environments=tuple(_environment(row, edges, counts) for row in found))
 
@@ -150,11 +145,7 @@ def _outcomes_bin(row: dict[str, Any], span: Span) -> OutcomesBin:
 
 
 def _environment(row: dict[str, Any], edges: list[float], counts: dict[tuple[str, int], int]) -> EnvironmentCard:
-    highs = edges[1:] or edges
-    bins = tuple(
-        Bin(low, high, counts.get((row["env"], number), 0))
-        for number, (low, high) in enumerate(zip(edges, highs, strict=False))
-    )
+    bins = bins_between(edges, [counts.get((row["env"], number), 0) for number in range(max(1, len(edges) - 1))])
     return EnvironmentCard(**{**row, "stop_reasons": most_frequent(row["stop_reasons"] or {})}, bins=bins)
 
 

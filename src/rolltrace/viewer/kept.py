@@ -38,12 +38,13 @@ class Kept:
                 self._put(question, found, size(found) + _OWN)
             finally:
                 with self._lock:
-                    self._finding.pop(question, None)
+                    if self._finding.get(question) is turn:  # else somebody came anew after this had failed once
+                        del self._finding[question]
         return found
 
     def _put(self, question: Hashable, found: Any, size: int) -> None:
         with self._lock:
+            self._bytes += size - self._values.pop(question, (None, 0))[1]
             self._values[question] = found, size
-            self._bytes += size
             while self._bytes > self._most and self._values:
                 self._bytes -= self._values.popitem(last=False)[1][1]

@@ -11,6 +11,7 @@ from rolltrace.viewer.columns import find_term
 from rolltrace.viewer.filters import Selection, select_named, select_rollouts
 from rolltrace.viewer.library import OpenRun
 from rolltrace.viewer.names import read_names
+from rolltrace.viewer.statements import SECONDS
 
 MOST_ROWS = 1_000
 MOST_COLUMNS = 100
@@ -117,7 +118,7 @@ def _ask_ids(asked: Run, selection: Selection, sort: Sort, limit: int | None) ->
 
 
 def _timeout(selection: Selection) -> float | None:
-    return 10.0 if selection.is_written else None
+    return SECONDS if selection.is_written else None
 
 
 def _key(alias: str, name: str, descending: bool) -> str:

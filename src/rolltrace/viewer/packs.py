@@ -69,7 +69,7 @@ class Packs:
 
 
 def share_messages(compared: Compared) -> Json:
-    """The answer on a group, its messages as references to those of its rollouts: id, place, characters shown."""
+    """The answer on a group, its messages as references to those of its rollouts: id and place."""
     group = compared.answer["group"]
     places = {
         id_: {msgspec.json.encode(message): place for place, message in enumerate(rollout["rollout"]["messages"])}

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 
 from rolltrace.query.comparison import compare_group, encode_comparison
+from rolltrace.query.group import ORDER
 from rolltrace.query.run import Run
 from rolltrace.query.tables import literal, quoted
 from rolltrace.trace.codec import encode_rollout, encode_score, json_encoder
 from rolltrace.trace.rollout import Rollout
-from rolltrace.trace.score import Score
-from rolltrace.viewer.answers import Attempt, GroupAnswer, GroupPlace, GroupPlaceKey, RolloutAnswer, RolloutGroup
+from rolltrace.trace.score import GroupKey, Score
+from rolltrace.viewer.answers import Attempt, GroupAnswer, GroupPlace, RolloutAnswer, RolloutGroup
 from rolltrace.viewer.library import OpenRun
 from rolltrace.viewer.wire import plain
 
@@ -26,10 +27,7 @@ _PLACES = f"""
     from every_rollout where {_KEY} order by "index", session, attempt, id limit {_MOST_PLACES}
 """
 _GROUP = f"select size, n, mean, spread, has_signal from groups where {_KEY}"
-_KEYS = """
-    select distinct split, iteration, env, "group" from rollouts where not retried
-    order by split, iteration, env, try_cast("group" as bigint) nulls last, "group"
-"""
+_KEYS = f'select distinct split, iteration, env, "group" from rollouts where not retried order by {ORDER}'
 _NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "spread": None, "has_signal": False}
 
 
@@ -91,8 +89,8 @@ def ask_group(run: OpenRun, split: str, iteration: int, env: str, group: str) ->
     after = keys[position + 1] if position + 1 < len(keys) else None
     return GroupAnswer(
         group=msgspec.Raw(compared),
-        previous=None if before is None else GroupPlaceKey(*before),
-        next=None if after is None else GroupPlaceKey(*after),
+        previous=None if before is None else GroupKey(*before),
+        next=None if after is None else GroupKey(*after),
     )
 
 

@@ -19,8 +19,9 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound to
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; the error says what stands in the way."""
     try:
-        [(family, kind, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        listening = socket.socket(family, kind)
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # Only through a socket that names its protocol does the loop send small answers at once.
+        listening = socket.socket(family, kind, protocol)
     except OSError as error:
         raise InputError(
             f"Expected an address of this machine to listen at, got {host!r}: {error.strerror}."

@@ -16,7 +16,7 @@ from rolltrace.viewer.questions import Asked, Questions
 from rolltrace.viewer.refusals import refusal_of
 
 MOST_MEMORY = 3 << 29
-"""How many bytes the process may ask for, stacks of threads included; what asks for more is refused, or ends the process and nothing else."""
+"""How many bytes the process may ask for, stacks of threads included; more is refused, or ends it and nothing else."""
 
 LENGTH = struct.Struct(">Q")
 
