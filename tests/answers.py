@@ -14,9 +14,9 @@ _OUTCOME = set(Outcome.__annotations__)
 
 
 def write(writer: RunWriter, steps: Any = 1, step: dict[str, Any] | None = None, **fields: Any) -> str:
-    """Write a rollout with these fields, of its header or its outcome; returns its id."""
+    """Write a rollout with these fields, of its header or its outcome, and a grade; returns its id."""
     outcome = {name: fields.pop(name) for name in list(fields) if name in _OUTCOME}
-    metrics = fields.pop("metrics", None)
+    metrics, grade = fields.pop("metrics", None), fields.pop("grade", None)
     identity = {"env": "sums", "task": "t", "group": "g", "index": 0, "id": new_id()} | fields
     draft = writer.begin(Header(run=writer.run, session=writer.session, started_at=utc_now(), **identity))
     draft.extend([Message("user", "1 + 1?")])
@@ -28,6 +28,7 @@ def write(writer: RunWriter, steps: Any = 1, step: dict[str, Any] | None = None,
         reward=1.0, reward_so_far=1.0, unclamped_reward=None,
     )  # fmt: skip
     draft.metrics.update(metrics or {})
+    draft.grade = grade
     line = draft.finish({**good, **outcome})  # type: ignore[typeddict-item]
     writer.write_rollout(line)
     return line.id

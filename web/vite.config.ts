@@ -1,4 +1,4 @@
-// How the page is built: two entries' worth of files from one source, as assets for the server and as one script for reports.
+// How the page is built: one script and one style sheet, which the server sends and which a report carries inside itself.
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vite";
 
@@ -13,7 +13,7 @@ export default defineConfig({
     modulePreload: false,
     rollupOptions: {
       output: {
-        // One script and one style sheet, with fixed names: a report carries them inside itself.
+        // Fixed names, under which server and report find them.
         codeSplitting: false,
         entryFileNames: "assets/page.js",
         assetFileNames: "assets/page[extname]",

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 ROOT = Path(__file__).parent.parent.parent
@@ -14,7 +14,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import rolltrace  # noqa: E402 - the tests' own way to a browser and a viewer comes first
 from browser import in_use, open_browser  # noqa: E402
-from viewing import viewing  # noqa: E402
+from viewing import Viewer, viewing  # noqa: E402
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 WORDS = ("so", "the", "sum", "is", "what", "we", "want", "and", "that", "gives", "then", "carry", "one", "check")
 
@@ -93,10 +96,42 @@ def views(folder: Path) -> Iterator[tuple[str, str]]:
     yield "sql", f"#/run/gsm8k-grpo/sql?{urlencode({'q': 'select env, avg(reward) from rollouts group by 1'})}"
 
 
-def main() -> None:
-    """Take every picture: light and dark, wide and narrow."""
+def open_page(browser: "Browser", viewer: Viewer, kind: str) -> "Page":
+    """A tab that the viewer has let in: light, dark or narrow."""
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844} if kind == "narrow" else {"width": 1280, "height": 860},
+        color_scheme="dark" if kind == "dark" else "light",
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+    page.goto(viewer.entry)
+    return page
+
+
+def take_picture(page: "Page", address: str, file: Path) -> None:
+    """Write what is at an address once nothing more is awaited."""
     from playwright.sync_api import expect
 
+    page.goto(address)
+    page.locator("main#view").wait_for()
+    expect(page.get_by_label("Loading")).to_have_count(0, timeout=60_000)
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=file)
+    print(file)
+
+
+def take_pictures(folder: Path, out: Path, kinds: list[str], only: str) -> None:
+    """Write a picture of each view, in each kind."""
+    wanted = [(name, address) for name, address in views(folder) if only in name]
+    with viewing(folder) as viewer, open_browser() as browser, in_use(browser):
+        for kind in kinds:
+            page = open_page(browser, viewer, kind)
+            for name, address in wanted:
+                take_picture(page, f"{viewer.origin}/{address}", out / f"{name}-{kind}.png")
+
+
+def main() -> None:
+    """Take every picture: light and dark, wide and narrow."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--only", default="", help="pictures whose name holds this")
@@ -105,22 +140,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder))
-        with viewing(Path(folder)) as viewer, open_browser() as browser, in_use(browser):
-            for kind in given.kinds.split(","):
-                size = {"width": 390, "height": 844} if kind == "narrow" else {"width": 1280, "height": 860}
-                context = browser.new_context(
-                    viewport=size, color_scheme="dark" if kind == "dark" else "light", reduced_motion="reduce"
-                )
-                page = context.new_page()
-                page.goto(viewer.entry)
-                for name, address in views(Path(folder)):
-                    if given.only in name:
-                        page.goto(f"{viewer.origin}/{address}")
-                        page.locator("main#view").wait_for()
-                        expect(page.get_by_label("Loading")).to_have_count(0, timeout=60_000)
-                        page.wait_for_load_state("networkidle")
-                        page.screenshot(path=given.out / f"{name}-{kind}.png")
-                        print(given.out / f"{name}-{kind}.png")
+        take_pictures(Path(folder), given.out, given.kinds.split(","), given.only)
 
 
 if __name__ == "__main__":

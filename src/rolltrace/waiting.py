@@ -1,10 +1,12 @@
 """Time that is not a rollout's own: while it waits for a place, a turn or a worker, its wall clock stands still."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
 
-_PAUSE: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("rolltrace.pause", default=nullcontext)
+Pause = Callable[[], AbstractContextManager[None]]
+
+_PAUSE: ContextVar[Pause] = ContextVar("rolltrace.pause", default=nullcontext)
 
 
 def waiting() -> AbstractContextManager[None]:
@@ -15,12 +17,19 @@ def waiting() -> AbstractContextManager[None]:
     return _PAUSE.get()()
 
 
-@contextmanager
-def pausing(pause: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Let `waiting` use this in the block, and in the tasks that are started in it."""
-    token = _PAUSE.set(pause)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # a coroutine that nobody awaits any more is closed in another context
-            _PAUSE.reset(token)
+class Pausing:
+    """A block in which `waiting` uses this, in the tasks that are started in it too."""
+
+    __slots__ = ("_pause", "_token")
+
+    def __init__(self, pause: Pause) -> None:
+        self._pause = pause
+
+    def __enter__(self) -> None:
+        self._token: Token[Pause] = _PAUSE.set(self._pause)
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            _PAUSE.reset(self._token)
+        except ValueError:  # a coroutine that nobody awaits any more is closed in another context
+            return

@@ -15,6 +15,7 @@ SHOWN = {
     "engine": {"rollouts per CPU second"},
     "trace_cost": {"naive", "recorder", "p99.9 ms", "sealed ÷ plain"},
     "store_scale": {"rollouts per second", "lowest reward first", "groups with a signal", "first ms", "peak MB"},
+    "viewer": {"p95 ms", "sort by -reward", "search", "peak MB", "first page of rollouts"},
 }
 """By script, some of what its tables must name."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from rolltrace.errors import InputError
 from rolltrace.graders.workers import SCORERS, Workers, stop_workers
-from rolltrace.waiting import pausing
+from rolltrace.waiting import Pausing
 
 FOREVER = "any(False for _ in iter(int, 1))"
 SLEEP = "__import__('time').sleep(3600)"
@@ -277,6 +277,6 @@ async def test_the_wait_for_a_worker_is_not_the_rollouts_time():
         yield
         stood_still.append("to")
 
-    with pausing(pause):
+    with Pausing(pause):
         assert await SCORERS.ask(len, "abc", seconds=5.0) == 3
     assert stood_still == ["from", "to"]

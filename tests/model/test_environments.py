@@ -1,6 +1,6 @@
 """Environments played with the embedded model, on disk, with the tokens that it drew."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -60,11 +60,21 @@ async def assert_tokens(rollouts, tokenizer):
             assert written == (step.trace.policy_response.content if step.raw is None else step.raw)
             if tokens.logprobs is None:  # llama.cpp tells none for parts of a character
                 assert not written.isascii()
+                assert tokens.widths is None
             else:
+                await assert_widths(tokens, written, tokenizer)
                 assert len(tokens.logprobs) == len(tokens.response)
                 assert all(logprob <= 0.0 for logprob in tokens.logprobs)
                 assert any(tokens.logprobs)
             whole += tokens.response
+
+
+async def assert_widths(tokens, written, tokenizer):
+    """The widths cut the step's text up into the texts of its tokens; a special one has none."""
+    ends = [0, *accumulate(tokens.widths)]
+    slices = [written[start:end] for start, end in pairwise(ends)]
+    visible = await tokenizer.without_special(tokens.response)
+    assert slices == [await tokenizer.text([token]) if token in visible else "" for token in tokens.response]
 
 
 def assert_calls(calls, role, policy=NAME):

@@ -137,7 +137,7 @@ async def test_everything_that_was_recorded_of_an_answer_comes_back(tmp_path):
 
     def say(request):
         whole = tuple(range(10 + 3 * request.step))
-        return replace(answer, tokens=Tokens(whole, (90, 91), (-0.5, float("-inf"))))
+        return replace(answer, tokens=Tokens(whole, (90, 91), (-0.5, float("-inf")), widths=(4, 0)))
 
     lines = []
     for name, make in (("first", lambda: Scripted(say)), ("again", lambda: replayed_policy(tmp_path / "first"))):
@@ -150,7 +150,7 @@ async def test_everything_that_was_recorded_of_an_answer_comes_back(tmp_path):
     [rollout] = RunReader(tmp_path / "again").rollouts()
     assert [rollout.prompt_tokens(number) for number in range(3)] == [tuple(range(10 + 3 * n)) for n in range(3)]
     assert rollout.steps[0].policy_version == "v7"
-    assert rollout.steps[0].raw == "<cut"
+    assert (rollout.steps[0].raw, rollout.steps[0].tokens.widths) == ("<cut", (4, 0))
 
 
 async def test_tokens_are_given_only_where_they_are_wanted():

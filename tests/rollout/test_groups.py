@@ -295,6 +295,44 @@ async def test_who_had_finished_when_the_group_was_cancelled_is_told(tmp_path):
     assert (score.rollout, score.value, score.error.type) == (first.id, None, "CancelledError")
 
 
+@pytest.mark.parametrize("episodes", [1, 2])
+async def test_who_is_cancelled_while_playing_is_not_graded(tmp_path, episodes):
+    """A group of one or of several whose rollouts are cancelled ends there: its grader is not asked."""
+    playing, asked = asyncio.Event(), []
+
+    class Watched(GradedStage):
+        async def grade_group(self, rollouts):
+            asked.append(rollouts)
+            return await super().grade_group(rollouts)
+
+    async def answer(request):
+        playing.set()
+        return await asyncio.Event().wait()
+
+    stage = Watched(lambda _: Meddling(turns=1), episodes=episodes)
+    task = asyncio.create_task(play(tmp_path / "run", stage, Remembering(answer), strategy=Retry(1)))
+    await playing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [rollout.status for rollout in recorded(tmp_path / "run")] == ["cancelled"] * episodes
+    assert (asked, stage.cleaned) == ([], 1)
+
+
+@pytest.mark.parametrize("episodes", [1, 2])
+async def test_what_no_rollout_can_hold_comes_out(tmp_path, episodes):
+    """A builder that cannot say who plays has no rollouts to blame: the caller hears of it, after clean-up."""
+
+    class Nameless(Stage):
+        def role_of(self, seat):
+            raise LookupError("nobody plays")
+
+    stage = Nameless(lambda _: Meddling(turns=1), episodes=episodes)
+    with pytest.raises(LookupError, match="nobody plays"):
+        await play(tmp_path / "run", stage, Remembering(said("x")))
+    assert stage.cleaned == 1
+
+
 async def test_what_is_no_number_in_a_grade_is_moved_and_noted(tmp_path):
     """A grade keeps its reward though its data hold text: the text goes to `extra`, and a note says so."""
     stage = BadGroup(lambda rollouts: {r.id: Grade(1.0, {"clear": 0.5, "why": "good"}) for r in rollouts})

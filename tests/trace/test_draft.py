@@ -1,16 +1,18 @@
 """A draft freezes each fact when it is told, and its line holds all of them."""
 
 import copy
+import math
 import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drafts import (
     ANSWER,
+    ENDED,
     HOSTILE_TEXT,
     LEAVES,
     NUMBERS,
@@ -340,3 +342,17 @@ def test_a_rollout_made_from_another_leaves_that_one_alone():
     redacted = msgspec.structs.replace(rollout, messages=(Message("user", "***"), Message("assistant", "x")))
     assert redacted.steps[0].trace.prompt[0].content == "***"
     assert rollout.steps[0].trace.prompt[0].content == "secret"
+
+
+@given(*[st.one_of(st.floats(), st.integers(-9, 9))] * 3, st.sampled_from([UTC, timezone(timedelta(hours=5.5))]))
+@example(math.nan, 1.0, 1.0, UTC)
+@example(1.0, math.inf, 1.0, UTC)
+@example(1.0, 1.0, -math.inf, UTC)
+def test_the_end_of_a_rollout_comes_back(reward, so_far, unclamped, zone):
+    """Rewards of every kind, and a time read anywhere, are there again as numbers and in UTC."""
+    end = {"ended_at": ENDED.astimezone(zone), "reward": reward, "reward_so_far": so_far, "unclamped_reward": unclamped}
+    rollout = finished(one_step(), **end, stop_reason="tired")
+    assert (rollout.ended_at, rollout.ended_at.utcoffset(), rollout.stop_reason) == (ENDED, timedelta(0), "tired")
+    found = [rollout.reward, rollout.reward_so_far, rollout.unclamped_reward]
+    assert same(found, [float(reward), float(so_far), float(unclamped)])
+    assert rollout.notes == ()

@@ -1,5 +1,8 @@
 """Token ids: handed in whole, stored once, and whole again when they are read."""
 
+from itertools import accumulate, pairwise
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,12 +16,12 @@ IDS = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 TURNS = st.lists(st.none() | st.tuples(IDS, IDS), max_size=6)
 
 
-def drafted(turns):
+def drafted(turns, said="!", raw=None):
     draft = Draft(header())
     draft.extend([Message("user", "?")])
     for tokens in turns:
         draft.send()
-        draft.step(Message("assistant", "!"), reward=0.0, tokens=tokens)
+        draft.step(Message("assistant", said), reward=0.0, tokens=tokens, raw=raw)
     return draft.finish(outcome()).data
 
 
@@ -53,3 +56,41 @@ def test_common_start(first, second):
             break
         agree += 1
     assert common_start(first, second) == agree
+
+
+@given(st.lists(st.text(max_size=4), max_size=6), st.booleans())
+def test_widths_cut_the_text_up(pieces, parsed):
+    """Each token's text is found again in `raw`, or in the content where there is none; it is stored once."""
+    text = "".join(pieces)
+    given_tokens = Tokens((1,), tuple(range(len(pieces))), widths=tuple(map(len, pieces)))
+    line = drafted([given_tokens], *(("!", text) if parsed else (text, None)))
+    rollout = decode_rollout(line)
+    assert encode_rollout(rollout) == line
+    [step] = rollout.steps
+    kept = step.trace.policy_response.content if step.raw is None else step.raw
+    ends = [0, *accumulate(step.tokens.widths)]
+    assert [kept[start:end] for start, end in pairwise(ends)] == pieces
+    assert rollout.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("widths", "text", "why"),
+    [
+        ((1,), "!", "one for each token"),
+        ((1, 1), "!", "add up"),
+        ((2, -1), "!", "add up"),
+        ((1, 1), "\ud83d\ude00", "add up"),
+        ((1, "x"), "!", "row of numbers"),
+        (5, "!", "row of numbers"),
+    ],
+)
+def test_widths_that_do_not_fit_are_left_out(widths, text, why):
+    """The ids stand without them, and a note says why; text that is mended for the record has other characters."""
+    rollout = decode_rollout(drafted([Tokens((1,), (2, 3), (-0.5, -0.25), widths=widths)], text))
+    assert rollout.steps[0].tokens == Tokens((1,), (2, 3), (-0.5, -0.25))
+    assert [note.path for note in rollout.notes if why in note.message] == ["steps[0].tokens.widths"]
+
+
+def test_what_is_not_known_of_tokens_is_not_written():
+    """A line without widths is the line that it was before there were any."""
+    assert b'"tokens":{"prompt":[1],"response":[2],"logprobs":null}' in drafted([Tokens((1,), (2,))])

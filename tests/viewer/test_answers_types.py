@@ -9,9 +9,11 @@ import pytest
 
 from rolltrace.query import comparison, differences, excerpts, matrices, members, rubrics, terms
 from rolltrace.trace import message, rollout, score
+from rolltrace.trace.outcome import StopReason
 from rolltrace.viewer import answers
 
-TYPES = Path(__file__).parents[2] / "web" / "src" / "source" / "types.ts"
+SOURCES = Path(__file__).parents[2] / "web" / "src"
+TYPES = [SOURCES / "source" / f"{name}.ts" for name in ("answers", "comparison", "records")]
 RECORDS = {
     "FailureRecord": rollout.Failure, "ToolCallRecord": message.ToolCall, "PartRecord": message.Part,
     "MessageRecord": message.Message, "TokensRecord": rollout.Tokens, "UsageRecord": rollout.Usage,
@@ -85,9 +87,9 @@ def compare(path: str, named: Fields, kind: type) -> None:
 def test_every_interface_has_the_fields_of_its_struct():
     """A field that is renamed, added or removed on one side only fails here."""
     known = structs()
-    if not TYPES.exists():
+    if not all(file.exists() for file in TYPES):
         pytest.skip("the sources of the page are not here")
-    interfaces = declared(TYPES.read_text())
+    interfaces = declared("\n".join(file.read_text() for file in TYPES))
     assert len(interfaces) > 40
     for name, named in interfaces.items():
         if name not in ELSEWHERE:
@@ -95,6 +97,19 @@ def test_every_interface_has_the_fields_of_its_struct():
             compare(name, named, known[name])
     missing = {name for name in vars(answers) if name.endswith("Answer")} - set(interfaces)
     assert not missing
+
+
+def test_the_page_knows_every_stop_reason():
+    """Each reason has a meaning in the page's one list, which names no other."""
+    reasons = SOURCES / "stop-reasons.ts"
+    if not reasons.exists():
+        pytest.skip("the sources of the page are not here")
+    told = dict(re.findall(r'^  (\w+): \{ meaning: "(\w+)"', reasons.read_text(), flags=re.MULTILINE))
+    assert set(told) == set(StopReason)
+    ended = {reason for reason, meaning in told.items() if meaning == "ended"}
+    assert ended == {StopReason.COMPLETED, StopReason.TOOL_STOPPED}
+    others = {StopReason.PARSE_ERROR, StopReason.ERROR, StopReason.CANCELLED, StopReason.EPISODE_ABORTED}
+    assert {reason for reason, meaning in told.items() if meaning == "limit"} == set(StopReason) - ended - others
 
 
 def test_a_change_on_one_side_is_seen():

@@ -53,6 +53,8 @@ def _sums(path: Path) -> None:
             _play(run, "sum", index, text, reward, reward_data={"correct": float(text == RIGHT), "form": 1.0})
         for index in range(2):
             _play(run, "sun", index, RIGHT, 1.0)
+        for index, end in enumerate(("left", "right")):
+            _play(run, "sunk", index, f"{'🎉' * 500} so it is: {end}", -index)
         chance = random.Random(6)
         for index in range(6):
             _play(run, "words", index, "".join(chance.choices("一二三四五", k=40)), -index)
@@ -171,6 +173,19 @@ def test_the_first_difference_is_marked_where_it_is(page: "Page", groups: Viewer
     expect(_column(page, 0).locator(".group-differs th")).to_have_text(["correct"])
     page.get_by_role("button", name="Where it differs from #1").click()
     expect(mark).to_be_focused()
+
+
+def test_characters_are_counted_whole(page: "Page", groups: Viewer) -> None:
+    """Before a difference there may be characters that a browser counts as two; none is cut in half."""
+    _show(page, groups, "sums", (3, "sums", "sunk"))
+    column = _column(page, 1)
+    soft, mark = column.locator(".said .group-soft"), column.locator("[data-mark]")
+    assert mark.evaluate("mark => mark.nextSibling.textContent") == "right"
+    assert set(soft.text_content() or "") == set("🎉 so it is: ")
+    more = column.get_by_role("button", name="characters the same")
+    more.click()
+    expect(more).to_have_count(0)
+    assert soft.text_content() == f"{'🎉' * 500} so it is: "
 
 
 def test_a_group_that_teaches_nothing_says_why(page: "Page", groups: Viewer) -> None:
@@ -334,6 +349,7 @@ def test_hostile_content_is_only_text(page: "Page", groups: Viewer) -> None:
     expect(_column(page, 0)).to_contain_text("<script>window.ran=1</script>")
     expect(page.get_by_role("heading", level=1)).to_contain_text("U+202E")
     expect(page.get_by_role("note")).to_contain_text("not finite")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("no signal")
     assert page.locator("#view img, #view script").count() == 0
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})

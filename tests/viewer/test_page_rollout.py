@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import random
 import re
 import struct
 import zlib
@@ -14,6 +15,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import pytest
 
 import rolltrace
+from rolltrace.query.storyline import Remark, storyline
 from rolltrace.trace.rollout import Tokens
 from viewing import Viewer, viewing
 
@@ -53,6 +55,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         for seat in range(2):
             ids[f"seat {seat}"] = _plain(run, "game", index=seat, episode=0, seat=seat, reward=1.0 - 2 * seat)
         ids["hostile"] = _hostile(run)
+        ids["summed"] = _plain(run, "summed")
+        run.score(ids["summed"], "reward", 0.5)
+        run.score(ids["summed"], "reward", 1.0, data={"group_grade": 0.75, "unclamped_reward": 1.25}, producer="judge")
+        run.score(ids["summed"], "kindness", 0.5)
+        ids["replaced"] = _plain(run, "summed", index=1)
+        run.score(ids["replaced"], "reward", 3.0, producer="audit")
+        ids["edited"] = _edited(run)
     with rolltrace.create_run(folder / "walked") as run:
         for index in range(5):
             ids[f"walked {index}"] = _plain(run, "walk", index=index, reward=index / 10)
@@ -97,6 +106,19 @@ def _talk(run: Any) -> str:
         rollout.step(prompt=[SYSTEM, {"role": "user", "content": "In short: a gradient."}], response="Yes.", reward=0.0)
         rollout.grade(0.5, {"quality": 0.5})
     run.score(rollout.id, "reward", 1.0, data={"group_grade": 0.25}, producer="judge")
+    return str(rollout.id)
+
+
+def _edited(run: Any) -> str:
+    """Prompts that leave out one message, then another instead of it, and then whatever comes."""
+    begun, first, second = ({"role": "user", "content": word} for word in ("begun", "first", "second"))
+    said = [{"role": "assistant", "content": f"said {turn}"} for turn in range(12)]
+    chance = random.Random(4)
+    prompts = [[begun, first, second], [begun, second, said[0]], [begun, first, said[0], said[1]]]
+    prompts += [[one for one in (begun, first, second, *said[:turn]) if chance.random() < 0.8] for turn in range(3, 12)]
+    with run.rollout(env="talk", task="edited", group="edited", index=0) as rollout:
+        for prompt, answer in zip(prompts, said, strict=True):
+            rollout.step(prompt=prompt, response=answer, reward=0.0)
     return str(rollout.id)
 
 
@@ -204,13 +226,42 @@ def test_the_transcript_tells_each_message_once_in_order(page: "Page", recorded:
         "version 2",
     )
     in_order(text, "<answer", "expected </answer>", "no longer all of the above", "In short", "Step 2", "Yes.", "End")
-    in_order(text, "End", "steps 0.250 + grade 0.500 + group's grade 0.250 = 1")
+    in_order(text, "End", "steps 0.250 + grade 0.500 + group grade 0.250 = 1")
     assert "Last rule." not in text
     assert text.count("Look 🎉 here:") == 1
     image = rows.get_by_role("img", name="Image in the message")
     expect(image).to_have_js_property("naturalWidth", 2)
     rows.get_by_role("button", name=re.compile("Show 2,")).click()
     expect(rows.get_by_text("Last rule.")).to_be_visible()
+
+
+def test_the_reward_is_the_sum_that_its_group_tells(page: "Page", recorded: Recorded) -> None:
+    """Later scores, a grade and a clamp are the same terms on both pages, and the score that counts is marked."""
+    sums = {"summed": "steps 0.500 + group grade 0.750 + clamp −0.250 = 1", "replaced": "score 3 = 3"}
+    for name, words in sums.items():
+        look(page, recorded.viewer, "talks", recorded.ids[name], tab="scores")
+        expect(page.get_by_label("How it ended")).to_contain_text(words)
+        counts = page.get_by_role("complementary", name="Details").locator("section", has_text="that counts")
+        expect(counts.get_by_role("heading")).to_have_text("reward")
+        expect(counts).to_contain_text("judge" if name == "summed" else "audit")
+        page.keyboard.press("u")
+        column = page.locator(f'[data-member="{recorded.ids[name]}"]')
+        terms = column.get_by_role("table", name="What the reward is the sum of").get_by_role("row")
+        expect(terms.first).to_be_visible()
+        told = [[text.lstrip("+") for text in row.locator("th, td.number").all_text_contents()] for row in terms.all()]
+        given = [f"{term} {value}" for term, value in told[:-1] if value != "–"]
+        assert f"{' + '.join(given)} = {told[-1][1]}" == words
+
+
+def test_prompts_that_leave_messages_out_are_remarked_upon(page: "Page", recorded: Recorded) -> None:
+    """Each one is where messages are missing that the one before had: as the terminal tells it."""
+    page.set_viewport_size({"width": 1280, "height": 6000})
+    look(page, recorded.viewer, "talks", recorded.ids["edited"])
+    record = rolltrace.open_run(recorded.viewer.folder / "talks").get(recorded.ids["edited"])
+    remarks = [event.text for event in storyline(record) if isinstance(event, Remark)]
+    assert [remark for remark in remarks if remark.startswith(("Here step 1 ", "Here step 2 "))] == remarks[:2]
+    assert 2 < len(remarks) < len(record.steps)
+    expect(page.locator(".transcript-remark")).to_have_text(remarks)
 
 
 def test_steps_are_walked_by_key_and_kept_in_the_address(page: "Page", recorded: Recorded) -> None:

@@ -245,6 +245,36 @@ def test_damage_is_said_first(page: "Page", training: Viewer) -> None:
     expect(findings).to_be_focused()
 
 
+def test_a_check_that_was_not_made_says_why(page: "Page", training: Viewer) -> None:
+    """Where an answer comes with a message instead of findings, that is what is read: a report offers no button."""
+    told = "A run of this size is not checked for a report."
+    answer = {"state": "absent", "stale": False, "audits": 0, "found": [], "message": told}
+    page.route("**/api/findings*", lambda route: route.fulfill(json=answer))
+    enter(page, training, "#/run/training")
+    findings = page.get_by_role("region", name="Findings of the check")
+    expect(findings).to_contain_text(told)
+    expect(findings).not_to_contain_text("checked when you ask")
+
+
+def test_huge_rewards_and_odd_words_are_drawn(page: "Page", tmp_path: Path) -> None:
+    """Means that overflow leave the charts standing; an answer that cannot be read is no limit; nothing is unseen."""
+    with rolltrace.create_run(tmp_path / "huge", config={"mo\u202edel": "a\u200bb"}) as run:
+        for index in range(12):
+            with run.rollout(env="sums", task="t", group="g", index=index, iteration=index // 4) as rollout:
+                rollout.step(prompt=[{"role": "user", "content": "?"}], response="!", reward=1e308 if index < 8 else 1)
+                rollout.end(stop_reason=("completed", "parse_error", "max_turns", "timeout")[index % 4])
+    with viewing(tmp_path) as viewer:
+        enter(page, viewer, "#/run/huge")
+        expect(page.locator(".measure svg a")).to_have_count(3)
+        limits = page.locator(".vital").nth(3)
+        expect(limits).to_contain_text("6 of 12 rollouts")
+        rows = rollouts_behind(viewer, "huge", limits.get_by_role("link").get_attribute("href"))
+        assert sorted(row["stop_reason"] for row in rows) == ["max_turns"] * 3 + ["timeout"] * 3
+        drawn = page.locator(".measure svg path").evaluate_all("all => all.map(path => path.getAttribute('d')).join()")
+        assert not re.search("NaN|Infinity", drawn)
+        expect(page.locator(".run-config-glance")).to_have_text("mo\ufffddel a\ufffdb")
+
+
 def test_the_run_grows_without_a_reload(page: "Page", tmp_path: Path) -> None:
     """Iterations that are recorded while one looks are drawn; the first of them makes charts of distributions."""
     with viewing(tmp_path) as viewer, rolltrace.create_run(tmp_path / "growing") as run:

@@ -15,7 +15,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
 
 HOSTILE = "odd <img src=x onerror=alert(1)> \u202e"
@@ -92,6 +92,20 @@ def test_failures_damage_and_hostile_names_are_shown(page: "Page", mixed: Viewer
     expect(page.get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
     expect(page.get_by_title("U+202E, which is not seen")).to_be_visible()
     assert page.locator("main img").count() == 0
+
+
+def test_a_list_that_is_cut_says_so(page: "Page", viewer: Viewer) -> None:
+    """Where there are more runs than a list holds, it is told how many of how many are shown."""
+
+    def more(route: "Route") -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json={**response.json(), "total": 3_000})
+
+    page.route("**/api/runs*", more)
+    enter(page, viewer)
+    expect(page.locator(".runs-where")).to_contain_text(f"{5} of 3,000 runs")
+    expect(page.locator(".runs-where")).to_contain_text(f"Rolltrace {rolltrace.__version__}")
+    expect(page.get_by_text("Only the newest")).to_be_visible()
 
 
 def test_the_order_is_in_the_address(page: "Page", viewer: Viewer) -> None:

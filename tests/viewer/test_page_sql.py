@@ -123,6 +123,14 @@ def test_rows_are_copied_as_csv_and_json(asked: Viewer, context: "BrowserContext
     assert copied[2] == {"index": 2, "response": HOSTILE, "reward_data": {"right": 2.0}, "none": None}
 
 
+def test_names_of_columns_are_seen(asked: Viewer, page: "Page") -> None:
+    """A name that turns text around stands as a mark, in the head and over a whole value; joiners are left alone."""
+    show(page, asked, f"select '{'x' * 50}' as \"a\u202eb\u200dc\"")
+    expect(page.get_by_role("columnheader").nth(1)).to_contain_text("aU+202Eb\u200dc")
+    page.get_by_role("button", name="x" * 50).click()
+    expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text("aU+202Eb\u200dc")
+
+
 def test_the_reference_lists_columns_and_writes_their_names(asked: Viewer, page: "Page") -> None:
     """A table unfolds to its columns; a click writes a name where the cursor stands, quoted where SQL needs that."""
     show(page, asked)

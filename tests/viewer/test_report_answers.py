@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,14 @@ def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def asking(page: Any, odd_run: Path, tmp_path: Path) -> Iterator[Any]:
     """Asks the server and the report one question, and gives both answers."""
-    file = tmp_path / "report.html"
-    write_report(odd_run, file, groups=1_000)
-    with viewing(odd_run.parent) as served:
+    with _both(page, odd_run, tmp_path / "report.html") as asked:
+        yield asked
+
+
+@contextmanager
+def _both(page: Any, run: Path, file: Path) -> Iterator[Any]:
+    write_report(run, file, groups=1_000)
+    with viewing(run.parent) as served:
         report = page.context.new_page()
         report.goto(file.as_uri())
         page.goto(served.entry)
@@ -80,6 +86,21 @@ def test_every_question_has_the_same_answer(asking: Any) -> None:
         assert _is_same(given, expected), (question, parameters, given, expected)
 
 
+def test_rewards_that_overflow_have_the_same_answer(page: Any, tmp_path: Path) -> None:
+    """Where a mean or a spread is too large for a number, both say so in the same word."""
+    with rolltrace.create_run(tmp_path / "runs" / "huge") as run:
+        for index, (env, reward) in enumerate([("same", 1e308)] * 3 + [("apart", 1e308)] * 2 + [("apart", 0.0)]):
+            with run.rollout(env=env, task="t", group="g", index=index) as rollout:
+                rollout.step(prompt=[{"role": "user", "content": "?"}], response="!", reward=reward)
+    with _both(page, tmp_path / "runs" / "huge", tmp_path / "report.html") as asking:
+        expected, given = asking("environments", {"run": "huge"})
+        assert _is_same(given, expected), (given, expected)
+        told = [(one["env"], one["mean"], one["spread"], one["median"]) for one in given["environments"]]
+        assert told == [("apart", "Infinity", "Infinity", 1e308), ("same", "Infinity", 0, 1e308)]
+        expected, given = asking("series", {"run": "huge"})
+        assert _is_same(given, expected), (given, expected)
+
+
 def test_records_and_groups_are_the_same(asking: Any) -> None:
     """Every rollout and every group of a report is told as the server tells it."""
     run = {"run": "odd"}
@@ -97,7 +118,7 @@ def _drawn(chance: random.Random, columns: list[str], ids: list[str]) -> tuple[s
         "search": chance.choice(["", "", "", "NO", "frage 3"]),
         "retried": chance.choice([False, True]),
     }
-    measure = {"measure": chance.choice(MEASURES), "bins": chance.choice([5, 20])}
+    measure = {"measure": chance.choice(MEASURES), **chance.choice([{}, {"bins": 5}, {"bins": 24}])}
     sort = {"sort": ",".join(chance.choice(["", "-"]) + chance.choice(SORTED) for _ in range(chance.randrange(3)))}
     return chance.choice(
         [

@@ -130,8 +130,9 @@ def test_what_runs_for_ever_is_given_up_and_holds_up_nobody(viewer: Viewer):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at where the system shows them")
-def test_what_was_abandoned_is_ended(runs: Path):
-    """Who hangs up takes the statement along: the process that runs it is ended, and the next statement answered."""
+def test_what_was_abandoned_is_ended(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who hangs up takes the statement along: the process that runs it is ended, the next answered, no file left."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with viewing(runs) as viewer:
         parts = urlsplit(viewer.origin)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
@@ -144,6 +145,7 @@ def test_what_was_abandoned_is_ended(runs: Path):
         connection.close()
         until(lambda: not Path(f"/proc/{process}").exists())
         assert post(viewer, "sql", sql="select 42", **RUN).json["rows"] == [[42]]
+    assert list(tmp_path.iterdir()) == []
 
 
 def ticks(process: str) -> int:

@@ -1,8 +1,8 @@
 // The addresses of all views, in one place.
-import { spelt } from "./names";
+import { writeFilter, type Operation } from "./filters";
 import { address } from "./router";
 import type { Parameters } from "./source/source";
-import type { GroupKey } from "./source/types";
+import type { GroupKey } from "./source/records";
 
 export const toRuns = (): string => address([]);
 export const toRun = (run: string, parameters: Parameters = {}): string => address(["run", run], parameters);
@@ -14,6 +14,13 @@ export const toGroup = (run: string, key: GroupKey): string =>
 /** `listing` are the parameters of the listing it was opened from: previous and next walk through that. */
 export const toRollout = (run: string, id: string, parameters: Parameters | URLSearchParams = {}): string => address(["run", run, "rollout", id], parameters);
 
-/** Filters as the API takes them. */
-export const filter = (column: string, operation: "is" | "not" | "min" | "max" | "below" | "has" | "null" | "notnull", value: string | number = ""): string =>
-  `${spelt(column)}:${operation}:${value}`;
+/** A filter as the API takes it. */
+export const filter = (column: string, operation: Operation, value: string | number = ""): string => writeFilter({ column, operation, value: String(value) });
+
+/** The filters for the rollouts of a group. */
+export const filtersOf = ({ split, iteration, env, group }: GroupKey): string[] => [
+  filter("split", "is", split),
+  filter("iteration", "is", iteration),
+  filter("env", "is", env),
+  filter("group", "is", group),
+];

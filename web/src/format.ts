@@ -1,5 +1,5 @@
 // How numbers, times and sizes are written; records keep them raw.
-import type { Num } from "./source/types";
+import type { Num } from "./source/records";
 
 const WHOLE = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });

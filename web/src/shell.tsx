@@ -7,7 +7,7 @@ import { useActiveShortcuts, useShortcuts } from "./shortcuts";
 import { useSource } from "./source/source";
 import { toggleTheme, useTheme } from "./theme";
 
-export interface Crumb {
+interface Crumb {
   label: string;
   to?: string;
 }

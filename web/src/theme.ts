@@ -1,7 +1,7 @@
 // Light or dark: as the system says, unless one was chosen.
 import { useSyncExternalStore } from "react";
 
-export type Theme = "light" | "dark";
+type Theme = "light" | "dark";
 const KEY = "rolltrace.theme";
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set<() => void>();

@@ -5,8 +5,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_YOUNG = 50_000
-"""How many new objects there may be before the collector looks at them; Python's own default is 700."""
+_YOUNG = 200_000
+"""How many new objects there may be before the collector looks at them: more than a thousand rollouts in flight have.
+
+Python's own default is 700.
+"""
 
 _lock = threading.Lock()
 _users = 0

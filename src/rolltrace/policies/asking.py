@@ -5,8 +5,8 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar, Token
 from operator import itemgetter
 from typing import Any
 
@@ -42,31 +42,49 @@ async def ask(
     whoever reads the record. With `seat`, whoever was given that seat of a game, as `seat1`, is asked before the role.
     No answer is a `RoleError`.
     """
-    asker = _ASKER.get()
-    if asker is None:
+    asking = _ASKING.get()
+    if asking is None:
         raise PolicyError(
             f"Nobody plays the role {role!r} here: ask() works while a Runner plays, or inside `with casting(policy):`."
         )
-    return await asker.ask(role, messages, sampling, seconds, about, seat)
+    return await asking.asker.ask(role, messages, sampling, seconds, about, seat)
 
 
 @contextmanager
 def casting(policy: Policy, **roles: Policy) -> Iterator[list[Call]]:
     """Let `ask` work in this block without a runner; gives the list in which its calls are recorded."""
     calls: list[Call] = []
-    with asking(Asker(Roles(policy, roles), calls)):
+    with Asking(lambda: Asker(Roles(policy, roles), calls)):
         yield calls
 
 
-@contextmanager
-def asking(asker: "Asker") -> Iterator[None]:
-    """Let this one answer whoever asks in the block, and in the tasks that are started in it."""
-    token = _ASKER.set(asker)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # a coroutine that nobody awaits any more is closed in another context
-            _ASKER.reset(token)
+class Asking:
+    """A block in which `ask` works, in the tasks that are started in it too.
+
+    The asker is made when the first one asks: most rollouts have nobody to ask.
+    """
+
+    __slots__ = ("_asker", "_make", "_token")
+
+    def __init__(self, make: "Callable[[], Asker]") -> None:
+        self._make = make
+        self._asker: Asker | None = None
+
+    @property
+    def asker(self) -> "Asker":
+        """Who asks for whoever is in the block."""
+        if self._asker is None:
+            self._asker = self._make()
+        return self._asker
+
+    def __enter__(self) -> None:
+        self._token: Token[Asking | None] = _ASKING.set(self)
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            _ASKING.reset(self._token)
+        except ValueError:  # a coroutine that nobody awaits any more is closed in another context
+            return
 
 
 async def _no_wait() -> None:
@@ -204,4 +222,4 @@ class Asker:
         insort(answered, (place, (*prompt, message)), key=itemgetter(0))
 
 
-_ASKER: ContextVar[Asker | None] = ContextVar("rolltrace.asker", default=None)
+_ASKING: ContextVar[Asking | None] = ContextVar("rolltrace.asking", default=None)

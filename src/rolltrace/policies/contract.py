@@ -37,14 +37,13 @@ def check_policy(policy: Any) -> None:
 
 def checked_completion(value: Any, policy: Policy, notes: list[Note], path: str = "") -> Completion:
     """A completion whose message can be recorded."""
-    where = f"policy {policy.name!r}"
     if not isinstance(value, Completion):
-        raise PolicyError(f"Expected {where} to return a Completion, got {describe(value)}.")
+        raise _unexpected(policy, "return a Completion", value)
     if not isinstance(value.termination, Termination):
-        raise PolicyError(f"Expected {where} to give a Termination, got {describe(value.termination)}.")
+        raise _unexpected(policy, "give a Termination", value.termination)
     given: Any = value.message
     if not is_message(given):
-        raise PolicyError(f"Expected {where} to give a message, got {describe(given)}.")
+        raise _unexpected(policy, "give a message", given)
     place = f"{path}." if path else ""
     message = as_message(given, f"{path}.reply" if path else "response", notes)
     usage = sound_usage(value.usage, f"{place}usage", notes)
@@ -57,8 +56,12 @@ def checked_completion(value: Any, policy: Policy, notes: list[Note], path: str 
 def checked_count(value: Any, policy: Policy) -> int | None:
     """A number of tokens, or None where only the server knows."""
     if value is not None and type(value) is not int:
-        raise PolicyError(f"Expected policy {policy.name!r} to count tokens as an int or None, got {describe(value)}.")
+        raise _unexpected(policy, "count tokens as an int or None", value)
     return value
+
+
+def _unexpected(policy: Policy, promise: str, value: Any) -> PolicyError:
+    return PolicyError(f"Expected policy {policy.name!r} to {promise}, got {describe(value)}.")
 
 
 def is_message(value: Any) -> bool:

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from rolltrace.errors import ContextOverflowError, PolicyError
 from rolltrace.policies.base import Completion, Request, completion_of
 from rolltrace.policies.recorded import Finder, Records, digest_of, whole_prompts
@@ -13,7 +15,7 @@ from rolltrace.trace.convert import clean_message
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.outcome import Layer, StopReason
 from rolltrace.trace.rewrite import is_withheld
-from rolltrace.trace.rollout import Call, Rollout, Step, Tokens
+from rolltrace.trace.rollout import Call, Rollout, Step
 
 _SHOWN = 40
 """So many characters of a text are shown from where it differs."""
@@ -145,7 +147,7 @@ def _completion_of_step(rollout: Rollout, step: Step, request: Request) -> Compl
     tokens = None
     if request.wants_tokens and step.tokens is not None:
         whole = rollout.prompt_tokens(step.step) or ()
-        tokens = Tokens(whole, step.tokens.response, step.tokens.logprobs)
+        tokens = replace(step.tokens, prompt=whole, kept=0)
     return Completion(
         message=response,
         termination=completion_of(response).termination if step.termination is None else step.termination,

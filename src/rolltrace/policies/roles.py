@@ -34,8 +34,7 @@ class Roles(msgspec.Struct, frozen=True):
 
     def of_seat(self, role: str, seat: int | None) -> Policy:
         """Who plays this seat of a game: whoever was given the seat by number, else its role."""
-        numbered = f"seat{seat}"
-        if seat is not None and numbered in self.others:
+        if seat is not None and (numbered := f"seat{seat}") in self.others:
             self.asked.add(numbered)
             return self.others[numbered]
         return self.of(role)

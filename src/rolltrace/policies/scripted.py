@@ -1,6 +1,5 @@
 """A policy that says what it is told to: deterministic, and blind to the order in which rollouts are played."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -33,7 +32,7 @@ class ScriptedPolicy(ABC):
     async def complete(self, request: Request) -> Completion:
         """The reply as a completion, with its tokens counted."""
         reply = self.reply(request)
-        if inspect.isawaitable(reply):
+        if hasattr(reply, "__await__"):
             reply = await reply
         completion = as_completion(reply)
         if completion.usage is not None:
@@ -43,8 +42,8 @@ class ScriptedPolicy(ABC):
 
     def count_tokens(self, request: Request) -> int:
         """A simple count that grows with the prompt: words, and a little for each message and tool."""
-        messages = sum(TOKENS_PER_MESSAGE + count_words(message) for message in request.messages)
-        return messages + sum(map(_count_tool, request.tools))
+        words = sum(map(count_words, request.messages)) + sum(map(_count_tool, request.tools))
+        return TOKENS_PER_MESSAGE * len(request.messages) + words
 
 
 class Scripted(ScriptedPolicy):
@@ -89,7 +88,9 @@ def count_words(message: Message) -> int:
     words = len(message.content.split())
     if message.reasoning is not None:
         words += len(message.reasoning.split())
-    return words + sum(1 + len(call.arguments.split()) for call in message.tool_calls)
+    for call in message.tool_calls:
+        words += 1 + len(call.arguments.split())
+    return words
 
 
 def _count_tool(tool: ToolSpec) -> int:

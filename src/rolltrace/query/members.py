@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -12,6 +12,9 @@ from rolltrace.query.group import Late
 from rolltrace.query.storyline import Said, storyline
 from rolltrace.query.terms import Term, reward_numbers, reward_terms, same
 from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.score import Score
+
+LateFact = TypeVar("LateFact", Late, Score)
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ def member(
 ) -> Member:
     """One member, compared with the one before it; `late` are the scores about it, the earliest first."""
     rollout, own = told.rollout, after_prompt(told, shared)
-    total = _total(late, reward)
+    total = reward_score(late, reward)
     data = None if total is None else total.data
     texts = excerpts(own)
     return Member(
@@ -127,7 +130,7 @@ def by_rollout(late: Sequence[Late]) -> Mapping[str, list[Late]]:
     return scores
 
 
-def _total(late: Sequence[Late], reward: float | None) -> Late | None:
+def reward_score(late: Sequence[LateFact], reward: float | None) -> LateFact | None:
     """The score that the reward comes from: the latest or, of several of one moment, the one that says so."""
     totals = [score for score in reversed(late) if score.name == "reward"]
     return next((score for score in totals if score.at == totals[0].at and same(score.value, reward)), None)

@@ -18,7 +18,7 @@ from rolltrace.trace.rollout import Grade
 
 def check_builder(builder: Any) -> None:
     """A group that can be named and counted."""
-    if not isinstance(builder, EnvGroupBuilder):
+    if not _is_of(EnvGroupBuilder, builder):
         raise EnvError(f"Expected an EnvGroupBuilder, got {describe(builder)}.")
     where = type(builder).__name__
     for name in ("env", "task"):
@@ -28,7 +28,7 @@ def check_builder(builder: Any) -> None:
         if not isinstance(value := getattr(builder, name, None), int) or value < 1:
             raise EnvError(f"Expected {where}.{name} to be 1 or more, got {describe(value)}.")
     for name in ("env_args", "task_data"):
-        if not isinstance(value := getattr(builder, name, None), Mapping):
+        if not _is_mapping(value := getattr(builder, name, None)):
             raise EnvError(f"Expected {where}.{name} to be a mapping, got {describe(value)}.")
     tags: Any = builder.tags
     if not isinstance(tags, tuple | list) or not all(isinstance(tag, str) for tag in tags):
@@ -37,13 +37,21 @@ def check_builder(builder: Any) -> None:
         raise EnvError(f"Expected {where}.seed to be a whole number or None, got {describe(seed)}.")
 
 
+def _is_of(kind: type, value: Any) -> bool:
+    return kind in type(value).__mro__ or isinstance(value, kind)  # the first is quicker by far
+
+
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)
+
+
 def checked_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
     """One env per seat."""
     where = f"{type(builder).__name__}.make_episode"
     if not isinstance(envs, list | tuple):
         raise EnvError(f"Expected {where} to return a list of envs, got {describe(envs)}: return [env].")
     for env in envs:
-        if Env not in type(env).__mro__ and not isinstance(env, Env):  # the first is quicker by far
+        if not _is_of(Env, env):
             raise EnvError(
                 f"Expected {where} to return instances of Env, got {describe(env)}: "
                 "subclass rolltrace.Env, or wrap a message env in MessageEnvAdapter."

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from rolltrace.envs.base import Env, EnvGroupBuilder
+from rolltrace.policies.base import Policy
 from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_ENV, BlamedError
 from rolltrace.rollout.contract import checked_envs
@@ -40,9 +41,7 @@ class Episode:
     async def play(self, attempt: int) -> list[Played]:
         """Make the envs and play them."""
         builder = self._builder
-        seats = [
-            Seat(self._draft(seat, attempt), builder, self._settings, self._on_record) for seat in range(builder.seats)
-        ]
+        seats = [self._seat(number, attempt) for number in range(builder.seats)]
         try:
             with BLAME_ENV:
                 made = await awaitable(builder.make_episode(self._number), builder, "make_episode")
@@ -58,10 +57,15 @@ class Episode:
             return [await seats[0].play(envs[0])]
         return await _play_together(seats, envs)
 
-    def _draft(self, seat: int, attempt: int) -> Draft:
+    def _seat(self, number: int, attempt: int) -> Seat:
+        builder, settings = self._builder, self._settings
+        role = builder.role_of(number)
+        policy = settings.roles.of_seat(role, number if builder.seats > 1 else None)
+        return Seat(self._draft(number, policy, attempt), role, policy, builder, settings, self._on_record)
+
+    def _draft(self, seat: int, policy: Policy, attempt: int) -> Draft:
         builder, key, sink = self._builder, self._key, self._settings.sink
         several = builder.seats > 1
-        policy = self._settings.roles.of_seat(builder.role_of(seat), seat if several else None)
         header = Header(
             id=new_id(),
             run=sink.run,

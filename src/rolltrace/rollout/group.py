@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.cancellation import is_being_cancelled
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.errors import GraderError, RolltraceError
 from rolltrace.graders.base import GroupGrade
-from rolltrace.policies.asking import Asker, asking
+from rolltrace.policies.asking import Asker, Asking
 from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
 from rolltrace.rollout.closing import close_within
@@ -94,7 +95,7 @@ class GroupPlay:
         try:
             if isinstance(self._strategy, FailFast):
                 await self._until_failure(tasks)
-            for failed in await asyncio.gather(*tasks, return_exceptions=True):
+            for failed in await _failures_of(tasks):
                 if failed is not None and not isinstance(failed, asyncio.CancelledError):
                     raise failed
         except BaseException as error:
@@ -174,9 +175,14 @@ class GroupPlay:
         await self._show(graded)
 
     async def _ask_grader(self, members: Sequence[Played], grader: str) -> GroupGrade:
-        settings = self._settings
-        key = self.key
-        asker = Asker(
+        with Asking(self._asker), BLAME_GRADER:
+            rollouts = [member.rollout for member in members]
+            given = await awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
+            return checked_group_grade(given, grader)
+
+    def _asker(self) -> Asker:
+        settings, key = self._settings, self.key
+        return Asker(
             settings.roles,
             self._calls,
             seed=derive_seed(settings.seed, key.split, key.iteration, key.group),
@@ -184,10 +190,6 @@ class GroupPlay:
             leave=settings.gate.release,
             notes=self._notes,
         )
-        with asking(asker), BLAME_GRADER:
-            rollouts = [member.rollout for member in members]
-            given = await awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
-            return checked_group_grade(given, grader)
 
     def _take_grade(self, member: Played, grades: Mapping[str, Any], grader: str) -> Grade | None:
         """The member's grade, once it is a score; None where the score is that there is none."""
@@ -295,3 +297,18 @@ class GroupPlay:
         error = await close_within(self._settings.limits.close_seconds, self.builder.cleanup, self.builder)
         if error is not None:
             self._score("cleanup", None, group=self.key, error=failure_of(Layer.ENV, error))
+
+
+async def _failures_of(tasks: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:
+    """What each task failed with, once all have ended; whoever cancels this cancels them."""
+    if len(tasks) > 1:
+        return await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await tasks[0]  # does the same for one, at a third of the cost
+    except BaseException as error:
+        if is_being_cancelled():
+            raise
+        return [error]
+    if is_being_cancelled():  # and the task did not let it show
+        raise asyncio.CancelledError
+    return [None]

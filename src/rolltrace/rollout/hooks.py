@@ -19,10 +19,13 @@ class Turn(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
 
 
+BeforeTurn = Callable[[Turn], Awaitable[Sequence[Message | dict[str, Any]] | None]]
+
+
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     """Async functions, each optional. One that raises is a recorded failure of the rollout, of layer `hook`."""
 
-    before_turn: Callable[[Turn], Awaitable[Sequence[Message | dict[str, Any]] | None]] | None = None
+    before_turn: BeforeTurn | None = None
     """May return messages, which are put to the env's `observe` and so into the prompt."""
     after_step: Callable[[Turn, Completion, StepResult], Awaitable[None]] | None = None
     """May read a turn that the env has taken."""

@@ -12,12 +12,11 @@ from rolltrace.cancellation import is_being_cancelled
 from rolltrace.envs.base import STEP_MAPS, Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
-from rolltrace.policies.base import Completion, Request
+from rolltrace.policies.base import Completion, Policy, Request
 from rolltrace.policies.contract import awaitable, checked_completion, checked_count
-from rolltrace.policies.roles import POLICY
 from rolltrace.rollout.blame import BLAME_ENV, BLAME_HOOK, BLAME_POLICY, BlamedError
 from rolltrace.rollout.contract import checked_observation, checked_result, checked_start
-from rolltrace.rollout.hooks import Turn
+from rolltrace.rollout.hooks import BeforeTurn, Turn
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import Stop, stop_at_limit, stop_for_failure
 from rolltrace.seeds import derive_seed
@@ -46,12 +45,12 @@ class Player:
     before the step; whatever ends the play, the draft holds all that happened until then.
     """
 
-    def __init__(self, env: Env, draft: Draft, settings: Settings, role: str = POLICY) -> None:
+    def __init__(self, env: Env, draft: Draft, settings: Settings, policy: Policy, role: str) -> None:
         self.env = env
         self.draft = draft
         self.identity = draft.header.identity
         self._role = role
-        self._policy = settings.roles.of_seat(role, self.identity.seat)
+        self._policy = policy
         self._limits = settings.limits
         self._hooks = settings.hooks
         self._gate = settings.gate
@@ -116,8 +115,12 @@ class Player:
             return self._unplayed(start)
         self._take_in(start)
         while True:
-            request, stop = await self._before_sampling()
-            if stop is not None:
+            if (stop := self._time_limits()) is not None:
+                return stop
+            if self._hooks.before_turn is not None:
+                await self._let_hook_add_messages(self._hooks.before_turn)
+            request = self._request()
+            if (stop := self._token_limits(request)) is not None:
                 return stop
             try:
                 completion, seconds = await self._sample(request)
@@ -142,24 +145,17 @@ class Player:
 
     # Before sampling: wall clock, turns, messages added by hooks, context, total tokens, sampled tokens
 
-    async def _before_sampling(self) -> tuple[Request, Stop | None]:
-        limits = self._limits
+    def _time_limits(self) -> Stop | None:
         if self._is_late():
-            return self._request(), stop_at_limit(StopReason.TIMEOUT)
-        if limits.max_turns is not None and self._step >= limits.max_turns:
-            return self._request(), stop_at_limit(StopReason.MAX_TURNS)
-        if self._hooks.before_turn is not None:
-            await self._let_hook_add_messages()
-        request = self._request()
-        return request, self._token_limits(request)
+            return stop_at_limit(StopReason.TIMEOUT)
+        if self._limits.max_turns is not None and self._step >= self._limits.max_turns:
+            return stop_at_limit(StopReason.MAX_TURNS)
+        return None
 
     def _is_late(self) -> bool:
         return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
 
-    async def _let_hook_add_messages(self) -> None:
-        hook = self._hooks.before_turn
-        if hook is None:
-            return
+    async def _let_hook_add_messages(self, hook: BeforeTurn) -> None:
         with BLAME_HOOK:
             turn = Turn(self.identity, self._step, self.draft.prompt)
             added = await awaitable(hook(turn), self._hooks, "before_turn")

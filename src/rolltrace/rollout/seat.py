@@ -8,7 +8,8 @@ import msgspec
 
 from rolltrace.cancellation import is_being_cancelled
 from rolltrace.envs.base import Env, EnvGroupBuilder
-from rolltrace.policies.asking import Asker, asking
+from rolltrace.policies.asking import Asker, Asking
+from rolltrace.policies.base import Policy
 from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
 from rolltrace.rollout.closing import close_within
@@ -21,7 +22,7 @@ from rolltrace.trace.draft import Draft
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout
-from rolltrace.waiting import pausing
+from rolltrace.waiting import Pausing
 
 log = logging.getLogger(__name__)
 
@@ -82,23 +83,34 @@ class Seat:
     """Plays one env of an episode and sees to it that exactly one line is written."""
 
     def __init__(
-        self, draft: Draft, builder: EnvGroupBuilder, settings: Settings, on_record: Callable[[Played], None]
+        self,
+        draft: Draft,
+        role: str,
+        policy: Policy,
+        builder: EnvGroupBuilder,
+        settings: Settings,
+        on_record: Callable[[Played], None],
     ) -> None:
         self.draft = draft
         self.aborted = False
         """Set before its task is cancelled because another seat ended the game for all."""
         self.left_early = False
         """Whether it will not move again though its env is not done; a grader that fails later changes nothing."""
+        self._role = role
+        self._policy = policy
         self._builder = builder
-        self._role = builder.role_of(draft.header.seat or 0)
         self._settings = settings
         self._on_record = on_record
         self._played: Played | None = None
 
     async def play(self, env: Env) -> Played:
         """Play to an end and record it; what is no failure of the rollout is raised again after that."""
-        player = Player(env, self.draft, self._settings, self._role)
-        asker = Asker(
+        player = Player(env, self.draft, self._settings, self._policy, self._role)
+        with Asking(lambda: self._asker(player)), Pausing(player.clock_stopped):
+            return await self._play(player, env)
+
+    def _asker(self, player: Player) -> Asker:
+        return Asker(
             self._settings.roles,
             self.draft.calls,
             identity=player.identity,
@@ -108,8 +120,6 @@ class Seat:
             leave=self._settings.gate.release,
             notes=self.draft.notes,
         )
-        with asking(asker), pausing(player.clock_stopped):
-            return await self._play(player, env)
 
     async def _play(self, player: Player, env: Env) -> Played:
         closed = False

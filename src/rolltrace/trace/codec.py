@@ -199,8 +199,7 @@ def _wire_field(name: str, value: Any) -> Any:
     if name in _FREE_FORM:
         return wire_free_form(value)
     if isinstance(value, Tokens):
-        fields = _wire(value)
-        return fields if value.kept else {name: field for name, field in fields.items() if name != "kept"}
+        return wire_tokens(value)
     if isinstance(value, Grade | Unplayed):
         return _wire(value)
     if name == "logprobs" and value is not None:
@@ -212,6 +211,16 @@ def _wire_field(name: str, value: Any) -> Any:
     if name == "sampling" and isinstance(value, tuple):
         return [wire_sampling(sampling) for sampling in value]
     return value
+
+
+def wire_tokens(tokens: Tokens) -> dict[str, Any]:
+    """Tokens as the encoder must be given them: without what there is none of."""
+    fields = _wire(tokens)
+    if not tokens.kept:
+        del fields["kept"]
+    if tokens.widths is None:
+        del fields["widths"]
+    return fields
 
 
 _LEFT_OUT = frozenset({"continues", "about", "termination"})

@@ -1,6 +1,5 @@
 """A rollout while it is being played: each fact is frozen the moment it is known, and encoded once."""
 
-import contextlib
 import os
 import random
 import time
@@ -12,16 +11,17 @@ import msgspec
 
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.careful import encode_carefully, json_encoder
-from rolltrace.trace.codec import decode_rollout, seal, wire_call, wire_grade, wire_sampling
+from rolltrace.trace.codec import decode_rollout, seal, wire_call, wire_grade, wire_sampling, wire_tokens
 from rolltrace.trace.conversation import Conversation
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.freeform import Note, as_text, describe, plain_mapping
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.numbers import wire_floats, wire_number, wire_numbers
+from rolltrace.trace.numbers import wire_number, wire_numbers
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Call, Grade, Header, Outcome, Range, Rollout, Tokens, Usage
-from rolltrace.trace.row import Ending, Middle, Rest, Row, are_plain, holds_plain_numbers
+from rolltrace.trace.row import Ending, Middle, Rest, Row, are_plain, holds_plain_numbers, is_plain_ending
 from rolltrace.trace.sound import (
+    fitting_widths,
     is_plain_header,
     is_sound_sampling,
     sound_call,
@@ -42,6 +42,7 @@ from rolltrace.trace.sound import (
 
 _EMPTY: dict[str, Any] = {}
 _NOTHING = msgspec.Raw(b"{}")
+_NO_REST = json_encoder.encode(Rest([], {}, []))[1:]
 
 
 _chance = random.Random()  # noqa: S311 - ids are unique, not secret; the system's own chance is slow to ask
@@ -198,7 +199,7 @@ class Draft:
             policy_version,
             usage,
             seconds,
-            None if tokens is None or not self.keeps_tokens else self._encoded_tokens(tokens, self._at("tokens")),
+            None if tokens is None or not self.keeps_tokens else self._encoded_tokens(tokens, response, raw),
         )
         if not are_plain(reward, env_reward, seconds, termination, parse_error, raw, policy_version, usage):
             reward = self._make_sound(row, strays)
@@ -277,25 +278,40 @@ class Draft:
         body = self._encoded_body() if self._body is None else self._body
         notes = [*self.notes, *body.notes]
         calls = [sound_call(call, f"calls[{number}]", notes) for number, call in enumerate(self.calls)]
-        ending = Ending(
-            sound_time(outcome["ended_at"]),
-            outcome["status"],
-            as_text(outcome["stop_reason"], "stop_reason", notes),
-            outcome["stopped_by"],
-            outcome["error"],
-            wire_number(sound_float(outcome["reward"], "reward", notes)),
-            wire_number(sound_reward(outcome["reward_so_far"], "", {}, notes)),
-            wire_number(sound_float(outcome["unclamped_reward"], "unclamped_reward", notes)),
-            self._grade_json,
-        )
-        start = _encode(ending, notes)
-        rest = Rest([wire_call(call) for call in calls], self._rollout_metrics(notes), notes, self._unplayed)
-        line = seal(self._head, b",", start[1:-1], b",", body.data, b",", _encode(rest, notes)[1:])
+        ending = _encode(self._ending(outcome, notes), notes)
+        rest = self._encoded_rest(calls, notes)
+        line = seal(self._head, b",", ending[1:-1], b",", body.data, b",", rest)
         return Line(self.id, line, self._blobs(calls))
 
     def rollout(self, outcome: Outcome) -> Rollout:
         """The rollout with this outcome, decoded afresh: whoever is handed it can change nothing of the record."""
         return decode_rollout(self.finish(outcome).data)
+
+    def _ending(self, outcome: Outcome, notes: list[Note]) -> Ending:
+        ending = Ending(
+            outcome["ended_at"],
+            outcome["status"],
+            outcome["stop_reason"],
+            outcome["stopped_by"],
+            outcome["error"],
+            outcome["reward"],
+            outcome["reward_so_far"],
+            outcome["unclamped_reward"],
+            self._grade_json,
+        )
+        if not is_plain_ending(outcome):
+            ending.ended_at = sound_time(ending.ended_at)
+            ending.stop_reason = as_text(ending.stop_reason, "stop_reason", notes)
+            ending.reward = wire_number(sound_float(ending.reward, "reward", notes))
+            ending.reward_so_far = wire_number(sound_reward(ending.reward_so_far, "", {}, notes))
+            ending.unclamped_reward = wire_number(sound_float(ending.unclamped_reward, "unclamped_reward", notes))
+        return ending
+
+    def _encoded_rest(self, calls: Sequence[Call], notes: list[Note]) -> bytes:
+        if not (calls or notes or self.metrics or self._unplayed):
+            return _NO_REST
+        rest = Rest([wire_call(call) for call in calls], self._rollout_metrics(notes), notes, self._unplayed)
+        return _encode(rest, notes)[1:]
 
     def _encoded_body(self) -> _Body:
         notes: list[Note] = []
@@ -303,7 +319,7 @@ class Draft:
         fields = Middle(
             conversation.messages,
             list(self._tools),
-            [encoded_sampling(sampling) for sampling in self._sampling],
+            list(map(encoded_sampling, self._sampling)),
             [self._settled(row) for row in self._steps] if conversation.is_rearranged else self._steps,
             conversation.settled(conversation.ranges),
             None if self._sent is None else conversation.settled(self._sent),
@@ -330,8 +346,10 @@ class Draft:
 
     def _encode_header(self, header: Header) -> bytes:
         if is_plain_header(header):
-            with contextlib.suppress(Exception):  # such as text that UTF-8 cannot hold
+            try:
                 return json_encoder.encode(header)[:-1]
+            except Exception:  # noqa: BLE001, S110 - such as text that UTF-8 cannot hold: it is cleaned below
+                pass
         wire = sound_header(header, self.notes)
         wire["env_args"] = plain_mapping(header.env_args, "env_args", self.notes)
         wire["task_data"] = plain_mapping(header.task_data, "task_data", self.notes)
@@ -390,16 +408,16 @@ class Draft:
             return _NOTHING
         return msgspec.Raw(json_encoder.encode(plain_mapping(values, self._at(field), self.notes)))
 
-    def _encoded_tokens(self, tokens: Tokens, path: str) -> msgspec.Raw | None:
+    def _encoded_tokens(self, tokens: Tokens, response: Message, raw: Any) -> msgspec.Raw | None:
+        path = self._at("tokens")
         sound = sound_tokens(tokens, path, self.notes)
         before, self._token_ids = self._token_ids, ()
         if sound is None:
             return None
         kept = common_start(before, sound.prompt)
         self._token_ids = (*sound.prompt, *sound.response)
-        logprobs = None if sound.logprobs is None else wire_floats(sound.logprobs)
-        fields = {"prompt": sound.prompt[kept:], "response": sound.response, "logprobs": logprobs}
-        return self._encoded(fields | {"kept": kept} if kept else fields)
+        widths = fitting_widths(sound, response.content if raw is None else raw, f"{path}.widths", self.notes)
+        return self._encoded(wire_tokens(Tokens(sound.prompt[kept:], sound.response, sound.logprobs, kept, widths)))
 
     def _encoded(self, fields: dict[str, Any]) -> msgspec.Raw:
         return msgspec.Raw(_encode(fields, self.notes))

@@ -119,6 +119,11 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     """Log-probability of each response token under the policy that sampled it."""
     kept: int = 0
     """With how many ids of the step before, its prompt and its response together, the prompt begins."""
+    widths: tuple[int, ...] | None = None
+    """How many characters of the step's text (`raw`, else the response's content) each response token gave.
+
+    Special tokens gave 0; the parts of one character are counted with the last.
+    """
 
 
 class Grade(msgspec.Struct, frozen=True):

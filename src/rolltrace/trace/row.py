@@ -1,6 +1,6 @@
 """The parts of a rollout on their way to the encoder: fields in the order and the form in which they are written."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from math import isfinite
 from types import NoneType
 from typing import Any
@@ -10,9 +10,10 @@ import msgspec
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.numbers import SMALL_INTEGER
-from rolltrace.trace.outcome import Status, StoppedBy, Termination
-from rolltrace.trace.rollout import Failure, Range, Usage
+from rolltrace.trace.outcome import Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.rollout import Failure, Outcome, Range, Usage
 
+_REASONS = frozenset({str, StopReason})
 _TEXT_OR_NONE = frozenset({str, NoneType})
 _TERMINATION_OR_NONE = frozenset({Termination, NoneType})
 
@@ -74,6 +75,19 @@ class Rest(msgspec.Struct, gc=False):
     metrics: dict[str, Any]
     notes: list[Note]
     unplayed: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def is_plain_ending(outcome: Outcome) -> bool:
+    """Whether the end of a rollout can be encoded as it is: almost always, as with its steps."""
+    reward, so_far, unclamped = outcome["reward"], outcome["reward_so_far"], outcome["unclamped_reward"]
+    return (
+        (reward is None or (type(reward) is float and isfinite(reward)))
+        and type(so_far) is float
+        and isfinite(so_far)
+        and (unclamped is None or (type(unclamped) is float and isfinite(unclamped)))
+        and type(outcome["stop_reason"]) in _REASONS
+        and outcome["ended_at"].tzinfo is UTC
+    )
 
 
 def are_plain(

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.freeform import Note, as_text, describe, is_flat
+from rolltrace.trace.freeform import Note, as_text, describe, is_clean, is_flat
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.numbers import Number, as_float, as_number
+from rolltrace.trace.numbers import SMALL_INTEGER, Number, as_float, as_number
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Call, Grade, Header, Tokens, Usage
 
@@ -20,6 +20,7 @@ _COUNTS = ("iteration", "index", "attempt")
 _NUMBERS_OR_NONE = ("seed", "episode", "seat")
 
 
+_TEXT = frozenset({str})
 _PLAIN_HEADER = (
     (int,), (str,), (str,), (str,), (int,), (str,), (dict,), (int, NoneType), (str,), (dict,), (str,), (int,), (int,),
     (int, NoneType), (int, NoneType), (str,), (int, str, NoneType), (tuple,), (str,), (datetime,),
@@ -33,7 +34,7 @@ def is_plain_header(header: Header) -> bool:
         and header.started_at.tzinfo is UTC
         and is_flat(header.env_args)
         and is_flat(header.task_data)
-        and all(type(tag) is str for tag in header.tags)
+        and _TEXT.issuperset(map(type, header.tags))
     )
 
 
@@ -126,10 +127,15 @@ def sound_usage(usage: Any, path: str, notes: list[Note]) -> Usage | None:
     if type(usage) is not Usage:
         notes.append(Note(path, f"expected a Usage, got {describe(usage)}: left out"))
         return None
+    if _is_count(usage.prompt_tokens) and _is_count(usage.completion_tokens):
+        return usage
     prompt = sound_integer(usage.prompt_tokens, f"{path}.prompt_tokens", notes) or 0
     completion = sound_integer(usage.completion_tokens, f"{path}.completion_tokens", notes) or 0
-    unchanged = prompt is usage.prompt_tokens and completion is usage.completion_tokens
-    return usage if unchanged else Usage(prompt, completion)
+    return Usage(prompt, completion)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and -SMALL_INTEGER < value < SMALL_INTEGER
 
 
 def sound_tokens(tokens: Any, path: str, notes: list[Note]) -> Tokens | None:
@@ -138,10 +144,31 @@ def sound_tokens(tokens: Any, path: str, notes: list[Note]) -> Tokens | None:
         return None
     try:
         logprobs = None if tokens.logprobs is None else _row(tokens.logprobs, as_float)
-        return Tokens(_row(tokens.prompt, _whole), _row(tokens.response, _whole), logprobs)
+        sound = Tokens(_row(tokens.prompt, _whole), _row(tokens.response, _whole), logprobs)
     except Exception as error:  # noqa: BLE001 - a foreign array may do anything when walked
         notes.append(Note(path, f"expected rows of numbers, got {describe(tokens)} ({error}): left out"))
         return None
+    if (widths := getattr(tokens, "widths", None)) is None:
+        return sound
+    try:
+        return msgspec.structs.replace(sound, widths=_row(widths, _whole))
+    except Exception as error:  # noqa: BLE001 - as above; the ids stand without them
+        notes.append(Note(f"{path}.widths", f"expected a row of numbers, got {describe(widths)} ({error}): left out"))
+        return sound
+
+
+def fitting_widths(tokens: Tokens, text: Any, path: str, notes: list[Note]) -> tuple[int, ...] | None:
+    """The widths of response tokens where they cut up the text that is recorded, and nothing where they do not."""
+    widths = tokens.widths
+    if widths is None:
+        return None
+    if len(widths) != len(tokens.response):
+        notes.append(Note(path, f"expected {len(tokens.response)}, one for each token, got {len(widths)}: left out"))
+        return None
+    if type(text) is not str or not is_clean(text) or any(width < 0 for width in widths) or sum(widths) != len(text):
+        notes.append(Note(path, "expected widths that add up to the step's text, got others: left out"))
+        return None
+    return widths
 
 
 def _row(values: Any, convert: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The answers of the server; `web/src/source/types.ts` names the same fields, and a test says so."""
+"""The answers of the server; `web/src/source/answers.ts` names the same fields, and a test says so."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from rolltrace.query.histogram import Bin
+from rolltrace.query.terms import Term
 from rolltrace.trace.score import GroupKey
 
 Numbers = dict[str, int]
@@ -354,8 +355,12 @@ class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reward: float | None
     """As it stands now, late scores included."""
     advantage: float | None
+    terms: tuple[Term, ...]
+    """What the reward is the sum of; where there is none, what is known of it so far."""
     scores: tuple[msgspec.Raw, ...]
-    """Late facts about this rollout, oldest first."""
+    """Late facts about this rollout, oldest first: the newest of them where there are very many."""
+    reward_score: str | None
+    """The id of the one among them that the reward comes from; None where it comes from the rollout itself."""
     group: RolloutGroup
     seats: tuple[GroupPlace, ...]
     """The other seats of the same episode, this one included; empty where it is no game."""

@@ -1,8 +1,10 @@
 """What `rolltrace check` finds in runs: one run at a time, in a process of its own, kept until asked again."""
 
+import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -88,13 +90,15 @@ class Findings:
 
     def _check(self, path: Path) -> FindingsAnswer:
         words = [sys.executable, "-P", "-m", "rolltrace", "check", "--json", str(path.absolute())]
-        with self._lock:
-            if self._is_closed:
-                return _RUNNING
-            process = self._process = subprocess.Popen(  # noqa: S603 - our own code
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-            )
-        said, problem = process.communicate()
+        with tempfile.TemporaryDirectory(prefix="rolltrace-") as private:  # one that is ended leaves its files behind
+            with self._lock:
+                if self._is_closed:
+                    return _RUNNING
+                process = self._process = subprocess.Popen(  # noqa: S603 - our own code
+                    words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    start_new_session=True, env={**os.environ, "TMPDIR": private},
+                )  # fmt: skip
+            said, problem = process.communicate()
         if not said.strip():
             return _failed(problem.decode(errors="replace").strip()[-2_000:] or "The check ended without a word.")
         return tell_findings(decode_report(said))

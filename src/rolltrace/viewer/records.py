@@ -8,8 +8,10 @@ import msgspec
 
 from rolltrace.query.comparison import compare_group, encode_comparison
 from rolltrace.query.group import ORDER
+from rolltrace.query.members import reward_score
 from rolltrace.query.run import Run
 from rolltrace.query.tables import literal, quoted
+from rolltrace.query.terms import reward_terms
 from rolltrace.trace.codec import encode_rollout, encode_score, json_encoder
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
@@ -22,12 +24,21 @@ _MOST_PLACES = 1_000
 _MOST_SCORES = 500
 _PLACE = ("split", "iteration", "env", "group")
 _KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
-_PLACES = f"""
+_ROLLOUTS = """
     select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session, superseded, retried
-    from every_rollout where {_KEY} order by "index", session, attempt, id limit {_MOST_PLACES}
+    from every_rollout
 """
+_PLACES = f'{_ROLLOUTS} where {_KEY} order by "index", session, attempt, id limit {_MOST_PLACES}'
+_OWN = f"{_ROLLOUTS} where id = ?"
 _GROUP = f"select size, n, mean, spread, has_signal from groups where {_KEY}"
 _KEYS = f'select distinct split, iteration, env, "group" from rollouts where not retried order by {ORDER}'
+_KEPT = f"""
+    id in (
+        select id from scores where {{about}} qualify
+            row_number() over (partition by rollout order by "at" desc, id desc) <= {_MOST_SCORES}
+            or (name = 'reward' and rank() over (partition by rollout, name order by "at" desc) = 1)
+    )
+"""
 _NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "spread": None, "has_signal": False}
 
 
@@ -56,21 +67,27 @@ class _Around:
     """What stands around the rollouts of a group."""
 
     def __init__(self, tables: Run, place: list[Any]) -> None:
+        self._tables = tables
         self._rows = list(tables.sql(_PLACES, place).dicts())
         self._group = next(tables.sql(_GROUP, place).dicts(), _NOTHING)
-        self._counted = [row for row in self._rows if not row["superseded"] and not row["retried"]]
+        self._counted = list(filter(_counts, self._rows))
 
     def tell(self, record: Rollout, scores: Sequence[Score]) -> RolloutAnswer:
         """A rollout with that."""
         own = next((row for row in self._rows if row["id"] == record.id), None)
+        if own is None:  # of a very large group not all rows are there
+            own = next(self._tables.sql(_OWN, [record.id]).dicts(), None)
         reward = record.reward if own is None else own["reward"]
+        total = reward_score(scores, reward)
         mean = self._group["mean"]
-        is_member = own is not None and own in self._counted
+        is_member = own is not None and _counts(own)
         return RolloutAnswer(
             rollout=_raw(encode_rollout(record)),
             reward=reward,
             advantage=reward - mean if is_member and reward is not None and mean is not None else None,
-            scores=tuple(_raw(encode_score(score)) for score in scores[:_MOST_SCORES]),
+            terms=reward_terms(record, reward, None if total is None else total.data),
+            scores=tuple(_raw(encode_score(score)) for score in _newest(scores, total)),
+            reward_score=None if total is None else total.id,
             group=RolloutGroup(**self._group, members=tuple(map(_place, self._counted))),
             seats=tuple(_place(row) for row in _seats(record, own, self._rows)),
             attempts=tuple(_attempt(row) for row in self._rows if row["index"] == record.index),
@@ -96,7 +113,8 @@ def ask_group(run: OpenRun, split: str, iteration: int, env: str, group: str) ->
 
 def _alone(record: Rollout) -> RolloutAnswer:
     return RolloutAnswer(
-        rollout=_raw(encode_rollout(record)), reward=record.reward, advantage=None, scores=(),
+        rollout=_raw(encode_rollout(record)), reward=record.reward, advantage=None,
+        terms=reward_terms(record, record.reward, None), scores=(), reward_score=None,
         group=RolloutGroup(**_NOTHING, members=()), seats=(), attempts=(),
     )  # fmt: skip
 
@@ -106,11 +124,17 @@ def _fits(number: int) -> bool:
 
 
 def _scores(run: Run, rollouts: Sequence[str]) -> list[Score]:
-    """Late facts about some rollouts, the earliest first."""
+    """Late facts about some rollouts, the earliest first: of each the newest, and the rewards that may count."""
     if not rollouts:
         return []
-    named = f"rollout in ({', '.join(map(literal, rollouts))})"
-    return list(run.scores(where=named, order_by='"at", id', limit=_MOST_SCORES * len(rollouts)))
+    about = f"rollout in ({', '.join(map(literal, rollouts))})"
+    return list(run.scores(where=_KEPT.format(about=about), order_by='"at", id'))
+
+
+def _newest(scores: Sequence[Score], total: Score | None) -> Sequence[Score]:
+    """As many as are shown, the one that the reward comes from always among them."""
+    newest = scores[-_MOST_SCORES:]
+    return newest if total is None or total in newest else [total, *newest[1:]]
 
 
 def _seats(record: Rollout, own: dict[str, Any] | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -119,6 +143,10 @@ def _seats(record: Rollout, own: dict[str, Any] | None, rows: list[dict[str, Any
         return []
     same = ("episode", "attempt", "session")
     return [row for row in rows if all(row[name] == own[name] for name in same)]
+
+
+def _counts(row: dict[str, Any]) -> bool:
+    return not row["superseded"] and not row["retried"]
 
 
 def _place(row: dict[str, Any]) -> GroupPlace:

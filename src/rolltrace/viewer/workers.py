@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,8 @@ class Workers:
         self._folder = folder
         self._turns = asyncio.Semaphore(MOST)
         self._idle: list[tuple[str, asyncio.subprocess.Process]] = []
-        self._all: set[asyncio.subprocess.Process] = set()
+        self._all: dict[asyncio.subprocess.Process, str] = {}
+        """Each with a folder for its files, which one that is ended leaves behind."""
 
     async def ask(self, run: str, task: Task, gone: Callable[[], Awaitable[None]]) -> bytes | Refusal:
         """The answer to a task about a run; `gone` returns when nobody waits for it any more."""
@@ -81,19 +85,23 @@ class Workers:
             process = self._idle.pop()[1]
             if process.returncode is None:
                 return process
-            self._all.discard(process)
+            await self._end(process)
+        private = tempfile.mkdtemp(prefix="rolltrace-")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "rolltrace.viewer.worker", str(self._folder),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+            env={**os.environ, "TMPDIR": private},
         )  # fmt: skip
-        self._all.add(process)
+        self._all[process] = private
         return process
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        self._all.discard(process)
+        private = self._all.pop(process, None)
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+        if private is not None:
+            await asyncio.to_thread(shutil.rmtree, private, ignore_errors=True)
         if process.stdin is not None:
             process.stdin.close()
 

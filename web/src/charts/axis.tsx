@@ -32,10 +32,9 @@ interface HorizontalProperties {
   labels: readonly { at: number; text: string }[];
   width: number;
   y: number;
-  title?: string;
 }
 
-export function HorizontalAxis({ labels, width, y, title }: HorizontalProperties) {
+export function HorizontalAxis({ labels, width, y }: HorizontalProperties) {
   return (
     <g className="chart-axis" transform={`translate(0,${y})`} aria-hidden="true">
       <line x2={width} className="chart-base" />
@@ -44,11 +43,6 @@ export function HorizontalAxis({ labels, width, y, title }: HorizontalProperties
           {text}
         </text>
       ))}
-      {title !== undefined && (
-        <text className="chart-title" x={width} y={32} textAnchor="end">
-          {title}
-        </text>
-      )}
     </g>
   );
 }

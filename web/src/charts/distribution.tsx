@@ -1,7 +1,8 @@
 // A measure over iterations with its distribution: median, the middle half, all but the outer twentieths, and the mean.
 import { area, line } from "d3-shape";
 import { useCallback, useMemo } from "react";
-import type { SeriesBin } from "../source/types";
+import { finite } from "../format";
+import type { SeriesBin } from "../source/answers";
 import { IterationPlot, type Place } from "./iteration-plot";
 
 interface Properties {
@@ -14,7 +15,6 @@ interface Properties {
   to: (index: number) => string;
   /** What a click on a bin does, in words. */
   does: (index: number) => string;
-  tick?: (value: number) => string;
 }
 
 export function Distribution({ bins, mean, does, ...frame }: Properties) {
@@ -23,10 +23,10 @@ export function Distribution({ bins, mean, does, ...frame }: Properties) {
   const marks = useCallback(
     (place: Place) => (
       <>
-        <Band bins={bins} place={place} low={(bin) => bin.q05} high={(bin) => bin.q95} className="chart-band wide" />
-        <Band bins={bins} place={place} low={(bin) => bin.q25} high={(bin) => bin.q75} className="chart-band" />
-        <Line bins={bins} place={place} of={(bin) => bin.median} className="chart-median" />
-        {mean && <Line bins={bins} place={place} of={(bin) => bin.mean} className="chart-mean" />}
+        <Band bins={bins} place={place} low={(bin) => finite(bin.q05)} high={(bin) => finite(bin.q95)} className="chart-band wide" />
+        <Band bins={bins} place={place} low={(bin) => finite(bin.q25)} high={(bin) => finite(bin.q75)} className="chart-band" />
+        <Line bins={bins} place={place} of={(bin) => finite(bin.median)} className="chart-median" />
+        {mean && <Line bins={bins} place={place} of={(bin) => finite(bin.mean)} className="chart-mean" />}
         {bins.map((bin, index) => (
           <a key={bin.first} href={to(index)} tabIndex={-1} aria-label={does(index)}>
             <rect className="chart-column" x={index * place.step} width={place.step} height={place.height} />
@@ -76,7 +76,7 @@ function Line({ bins, place, of, className }: { bins: readonly SeriesBin[]; plac
 
 /** From the lowest to the highest value that is drawn, with some room. */
 function reach(bins: readonly SeriesBin[], mean: boolean): [number, number] {
-  const values = bins.flatMap((bin) => [bin.q05, bin.q95, bin.median, ...(mean ? [bin.mean] : [])]).filter((value) => value !== null);
+  const values = bins.flatMap((bin) => [bin.q05, bin.q95, bin.median, ...(mean ? [bin.mean] : [])]).map(finite).filter((value) => value !== null);
   if (values.length === 0) return [0, 1];
   const low = Math.min(...values);
   const high = Math.max(...values);

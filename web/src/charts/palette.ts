@@ -1,18 +1,7 @@
 // Which colour a stop reason has: the same in every chart, calm for what is as it should be.
+import { colourOf } from "../stop-reasons";
 import type { Part } from "./shares";
 
-const KNOWN: Record<string, string> = {
-  completed: "calm",
-  tool_stopped: "calm-2",
-  error: "series-8",
-  cancelled: "series-5",
-  episode_aborted: "series-5",
-  max_tokens: "series-2",
-  parse_error: "series-4",
-  context_overflow: "series-6",
-  max_turns: "series-3",
-  timeout: "series-7",
-};
 const FREE = ["series-1", "series-3", "series-6", "series-7", "series-2", "series-4"];
 const MOST = 8;
 export const OTHERS = "all others";
@@ -21,15 +10,13 @@ export const OTHERS = "all others";
 export function reasonParts(counts: Iterable<readonly [string, number]>): Part[] {
   const frequent = [...counts].sort((one, other) => other[1] - one[1] || one[0].localeCompare(other[0])).map(([name]) => name);
   const named = frequent.length > MOST ? frequent.slice(0, MOST - 1) : frequent;
-  const taken = new Set(named.map(known));
+  const taken = new Set(named.map(colourOf));
   const free = FREE.filter((colour) => !taken.has(colour));
   let next = 0;
-  const parts = named.map((name) => ({ name, colour: known(name) ?? free[next++ % Math.max(1, free.length)] ?? "series-1" }));
+  const parts = named.map((name) => ({ name, colour: colourOf(name) ?? free[next++ % Math.max(1, free.length)] ?? "series-1" }));
   const rest = frequent.length > named.length ? [{ name: OTHERS, colour: "series-5" }] : [];
   return [...parts.filter((part) => !isCalm(part)), ...rest, ...parts.filter(isCalm)];
 }
 
 /** Whether a part is as it should be. */
 export const isCalm = (part: Part): boolean => part.colour.startsWith("calm");
-
-const known = (name: string): string | undefined => (Object.hasOwn(KNOWN, name) ? KNOWN[name] : undefined);

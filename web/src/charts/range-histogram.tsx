@@ -2,7 +2,7 @@
 import { scaleLinear } from "d3-scale";
 import { useRef, useState } from "react";
 import { count, number, plural, share } from "../format";
-import type { HistogramAnswer } from "../source/types";
+import type { HistogramAnswer } from "../source/answers";
 import "./range-histogram.css";
 import { RangeHandle } from "./range-handle";
 import { axisNumber } from "./ticks";

@@ -7,7 +7,7 @@ import { axisNumber } from "./ticks";
 import { useWidth } from "./use-width";
 import "./strip-plot.css";
 
-export interface StripDot {
+interface StripDot {
   id: string;
   /** Null for one that has no number, or none that can stand on an axis. */
   value: number | null;

@@ -1,6 +1,7 @@
 // Small marks: how a run or a rollout stands.
+import type { RunCard } from "../source/answers";
+import { hasEnded } from "../stop-reasons";
 import { Visible } from "./said";
-import type { RunCard } from "../source/types";
 
 type Tone = "plain" | "good" | "warn" | "bad" | "accent";
 
@@ -25,10 +26,8 @@ export function RunState({ state, live }: { state: RunCard["state"]; live: boole
   return <Badge title="There is no ledger">no ledger</Badge>;
 }
 
-const CALM = new Set(["completed", "tool_stopped"]);
-
 export function StopReason({ reason, status }: { reason: string; status: string }) {
-  const tone: Tone = status === "error" ? "bad" : status === "cancelled" ? "warn" : CALM.has(reason) ? "plain" : "warn";
+  const tone: Tone = status === "error" ? "bad" : status === "cancelled" ? "warn" : hasEnded(reason) ? "plain" : "warn";
   return (
     <Badge tone={tone}>
       <bdi>

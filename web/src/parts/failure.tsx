@@ -1,5 +1,5 @@
 // What went wrong: the part of the system, the exception, its words, and the traceback folded.
-import type { FailureRecord } from "../source/types";
+import type { FailureRecord } from "../source/records";
 import { Badge } from "./badge";
 import { CopyButton } from "./copy-button";
 import { Said, Visible } from "./said";

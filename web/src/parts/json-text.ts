@@ -1,6 +1,6 @@
 // JSON as text for people: indented as it was written, without reading its numbers, so that no digit is lost.
 
-export interface ReadJson {
+interface ReadJson {
   /** Indented; the text itself where it is not JSON. */
   text: string;
   /** Why it is not JSON. */

@@ -1,5 +1,6 @@
 // A message cut into blocks, each of which can be drawn by itself: a long one costs only what is in sight.
-import type { Json, MessageRecord, PartRecord, ToolCallRecord } from "../source/types";
+import type { Json, MessageRecord, PartRecord, ToolCallRecord } from "../source/records";
+import { codeUnits } from "./characters";
 import { readJson } from "./json-text";
 import { foldedLength, isLaidOut, pieces, type Channel } from "./text-pieces";
 
@@ -100,12 +101,4 @@ export function* textBlocks(fold: string, channel: Channel, text: string, opened
   for (const piece of pieces(text, open ? text.length : folded))
     yield { kind: "text", key: `${fold}@${piece.from}`, inside, fold, channel, text: piece.text, from: piece.from, mono };
   if (folded < text.length) yield { ...way, key: `${fold}/fold` };
-}
-
-/** Where in a text its first so many characters end: records count whole characters, strings count halves of pairs. */
-export function codeUnits(text: string, characters: number): number {
-  if (!/[\ud800-\udbff]/.test(text)) return Math.min(characters, text.length);
-  let place = 0;
-  for (let left = characters; left > 0 && place < text.length; left -= 1) place += (text.codePointAt(place) ?? 0) > 0xffff ? 2 : 1;
-  return place;
 }

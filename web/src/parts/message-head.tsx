@@ -1,6 +1,6 @@
 // Who says a message, and a button that copies it.
 import type { ReactNode } from "react";
-import type { MessageRecord } from "../source/types";
+import type { MessageRecord } from "../source/records";
 import { CopyButton } from "./copy-button";
 import { Visible } from "./said";
 

@@ -1,19 +1,19 @@
 // A part of a message that is not text: an image is shown, anything else is named.
 import { useState } from "react";
 import { useSource } from "../source/source";
-import type { PartRecord } from "../source/types";
+import type { PartRecord } from "../source/records";
 import { Badge } from "./badge";
 import { CopyButton } from "./copy-button";
 import { JsonTree } from "./json-tree";
 import { Visible } from "./said";
 
-const RASTER = /^image\/(png|jpeg|gif|webp|avif|bmp)$/;
+const RASTER = /^image\/(png|jpeg|gif|webp)$/;
 
 export function MessagePart({ run, part }: { run: string; part: PartRecord }) {
   const source = useSource();
   const [broken, setBroken] = useState(false);
   const type = part.media_type ?? "image/png";
-  const address = part.blob && (part.type === "image" || type.startsWith("image/")) && RASTER.test(type) ? source.image(run, part.blob, type) : null;
+  const address = part.blob && (part.type === "image" || type.startsWith("image/")) && RASTER.test(type) ? source.image(run, part.blob) : null;
   return (
     <div className="message-part">
       <div className="row wrap">

@@ -1,7 +1,7 @@
 // One message by itself, folded where it is long.
 import { useCallback, useMemo, useState, type ReactNode } from "react";
 import { plural } from "../format";
-import type { MessageRecord } from "../source/types";
+import type { MessageRecord } from "../source/records";
 import { MessageBlock } from "./message-block";
 import { blocksOf, type ToldCall } from "./message-blocks";
 import { MessageHead, roleClass } from "./message-head";

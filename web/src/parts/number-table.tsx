@@ -1,6 +1,6 @@
 // Named numbers as a table: reward data and metrics.
 import { number } from "../format";
-import type { Num } from "../source/types";
+import type { Num } from "../source/records";
 import { Visible, whole } from "./said";
 
 interface NumberTableProperties {

@@ -1,6 +1,6 @@
 // A reward as a number that is read at a glance: colour says the sign, never the only thing that says it.
 import { number, signed } from "../format";
-import type { Num } from "../source/types";
+import type { Num } from "../source/records";
 
 export function Reward({ value, digits }: { value: Num | null; digits?: number }) {
   return <span className={`number mono ${tone(value)}`}>{number(value, digits)}</span>;

@@ -1,17 +1,15 @@
 // Text that a model or an environment wrote: as text, with what cannot be seen made visible, and folded where it is long.
 import { Fragment, useState } from "react";
 import { short } from "../format";
+import { UNSEEN_IN_TEXT } from "./unseen";
 
-/** Characters that are not seen or that turn the text around them: controls, bidi marks, zero widths, lone surrogates. */
-const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
-
-export const FOLD_AT = 4_000;
+const FOLD_AT = 4_000;
 
 /** The text with its unseen characters as small marks such as U+202E. */
 export function Visible({ text }: { text: string }) {
   const pieces: React.ReactNode[] = [];
   let from = 0;
-  for (const match of text.matchAll(UNSEEN)) {
+  for (const match of text.matchAll(UNSEEN_IN_TEXT)) {
     if (match.index > from) pieces.push(text.slice(from, match.index));
     pieces.push(<Unseen key={match.index} character={match[0]} />);
     from = match.index + match[0].length;

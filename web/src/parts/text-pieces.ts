@@ -21,7 +21,7 @@ const LIMITS: Record<Channel, Limit> = {
 /** A piece is small enough to be laid out at once, so that only those in sight cost anything. */
 const PIECE: Limit = { characters: 2_500, lines: 40 };
 
-export interface Piece {
+interface Piece {
   /** Where it begins in the text, and where what follows begins: a line feed between two pieces is in neither. */
   from: number;
   text: string;

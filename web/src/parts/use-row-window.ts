@@ -5,14 +5,14 @@ import { useCallback, useEffect, useLayoutEffect, useState, type RefObject } fro
 export const TALLEST = 16_000_000;
 const OVERSCAN = 8;
 
-export interface Geometry {
+interface Geometry {
   rows: number;
   rowHeight: number;
   /** How much of the scrolled area rows can be seen in, below the head. */
   view: number;
 }
 
-export interface RowWindow {
+interface RowWindow {
   /** Rows to render: from `first`, without `last`. */
   first: number;
   last: number;
@@ -28,7 +28,7 @@ export interface RowWindow {
 export type Reveal = (row: number, around?: number) => void;
 
 /** The window at a place of the scroll bar. */
-export function windowAt(scroll: number, { rows, rowHeight, view }: Geometry): RowWindow {
+function windowAt(scroll: number, { rows, rowHeight, view }: Geometry): RowWindow {
   const natural = rows * rowHeight;
   const physical = Math.min(natural, TALLEST);
   const offset = Math.min(scroll * scale(rows, rowHeight, view), Math.max(0, natural - view));
@@ -41,7 +41,7 @@ export function windowAt(scroll: number, { rows, rowHeight, view }: Geometry): R
 }
 
 /** Where to scroll so that a row is seen whole, with some rows around it; null where it is. */
-export function scrollFor(row: number, scroll: number, { rows, rowHeight, view }: Geometry, around = 0): number | null {
+function scrollFor(row: number, scroll: number, { rows, rowHeight, view }: Geometry, around = 0): number | null {
   const factor = scale(rows, rowHeight, view);
   const offset = scroll * factor;
   const room = Math.min(around * rowHeight, Math.max(0, (view - rowHeight) / 2));

@@ -1,6 +1,6 @@
 // Text that a run did not keep: its length and its hash stand in its place.
 
-export interface Withheld {
+interface Withheld {
   length: number;
   hash: string;
 }

@@ -1,6 +1,6 @@
 // Answers from the server that the page was loaded from.
 import { AnswerError, searchOf, type Parameters, type Source } from "./source";
-import type { ErrorAnswer } from "./types";
+import type { ErrorAnswer } from "./answers";
 
 const POSTED = new Set(["sql", "check"]);
 
@@ -20,8 +20,8 @@ export class ServerSource implements Source {
     return (await response.json()) as Answer;
   }
 
-  image(run: string, blob: string, mediaType: string): string | null {
-    return `api/blob?${searchOf({ run, name: blob, type: mediaType })}`;
+  image(run: string, blob: string): string | null {
+    return `api/blob?${searchOf({ run, name: blob })}`;
   }
 }
 

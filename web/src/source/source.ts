@@ -11,7 +11,7 @@ export interface Source {
   /** In a report, what it holds of the run; null on a server. */
   readonly selection: Selection | null;
   /** The address of a blob that may be shown as an image; null where it is not at hand. */
-  image(run: string, blob: string, mediaType: string): string | null;
+  image(run: string, blob: string): string | null;
 }
 
 export interface Selection {

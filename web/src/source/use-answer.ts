@@ -2,7 +2,7 @@
 import { keepPreviousData, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { useSource, type Parameters } from "./source";
-import type { RevisionsAnswer } from "./types";
+import type { RevisionsAnswer } from "./answers";
 
 const LOOK_EVERY = 1_000;
 

@@ -11,7 +11,7 @@ import msgspec
 from rolltrace.envs.conformance.awaiting import CancelPoint, Timed
 from rolltrace.envs.conformance.casting import Part
 from rolltrace.envs.conformance.report import Report, Rule
-from rolltrace.policies.asking import asking
+from rolltrace.policies.asking import Asking
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
@@ -67,7 +67,8 @@ class Caller:
         self._busy = False
         self._waiting = False
         self._given_up = False
-        with contextlib.nullcontext() if part is None else asking(part.asker):  # a task keeps what it was made in
+        # A task keeps what it was made in.
+        with contextlib.nullcontext() if part is None else Asking(lambda: part.asker):
             self.task = asyncio.create_task(self._serve())
         if part is not None:
             part.task = self.task

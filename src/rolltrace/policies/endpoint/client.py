@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
@@ -63,7 +64,7 @@ class Client:
         It is asked for again where the server fails in passing, which includes a reply that `read` finds unreadable
         by raising `TransientError`.
         """
-        return await with_retries(lambda: self._attempt(url, body, read, stamp), self._patience, self._sleep)
+        return await with_retries(partial(self._attempt, url, body, read, stamp), self._patience, self._sleep)
 
     def hasty(self, *, timeout: float, patience: Patience) -> "Client":
         """A client to the same server, with connections of its own, that waits and asks again no more than so."""
@@ -129,7 +130,8 @@ class Client:
             allow_redirects=False,  # the key is for this server only
         ) as response:
             size = 0
-            async for piece in response.content.iter_any():
+            while not response.content.at_eof():
+                piece = await response.content.readany()
                 size += len(piece)
                 received.append(piece)
                 if size > MOST_BYTES:

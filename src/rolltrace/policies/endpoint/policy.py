@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -122,17 +123,19 @@ class EndpointPolicy:
             send_reasoning=self._send_reasoning,
             extra={**EXTRA.get(dialect, {}), **self._extra},
         )
-        place, taken = len(request.messages), ids_of(request.messages)
-
-        def read(reply: Reply[int | str | None]) -> tuple[ChatReply, Completion]:
-            chat = read_reply(reply.body, where=self._where, key=self._key)
-            return chat, self._safe(read_completion(chat, place=place, version=reply.stamp, taken=taken))
-
         url = f"{self.base_url}/chat/completions"
-        chat, completion = await self._client.ask(url, body, read, lambda: self.version)
+        chat, completion = await self._client.ask(url, body, partial(self._read, request), self._current_version)
         if request.wants_tokens:
             return await self._with_tokens(dialect, chat, completion, request.sampling.stop)
         return completion  # type: ignore[no-any-return]
+
+    def _current_version(self) -> int | str | None:
+        return self.version
+
+    def _read(self, request: Request, reply: Reply[int | str | None]) -> tuple[ChatReply, Completion]:
+        chat = read_reply(reply.body, where=self._where, key=self._key)
+        place, taken = len(request.messages), ids_of(request.messages)
+        return chat, self._safe(read_completion(chat, place=place, version=reply.stamp, taken=taken))
 
     def _safe(self, completion: Completion) -> Completion:
         """The completion without a key that came in several parts."""
@@ -166,14 +169,18 @@ class EndpointPolicy:
             return completion
         if tokens.logprobs is None:
             self._miss("ids only: not every token has a log-probability")
-        raw = None if text == completion.message.content else text_without_key(text, self._key.read())
+        if text == completion.message.content:
+            return replace(completion, tokens=tokens, raw=None)
+        raw = text_without_key(text, self._key.read())
+        if raw != text:  # it can no longer be cut up
+            tokens = replace(tokens, widths=None)
         return replace(completion, tokens=tokens, raw=raw)
 
     async def _ask(self, path: str, fields: Any) -> Any:
         return await self._client.ask(root_of(self.base_url) + path, msgspec.json.encode(fields), _read_json, _nothing)
 
     def _miss(self, reason: str) -> None:
-        kind = _NUMBER.sub("0", reason)
+        kind = reason if reason in self._reasons else _NUMBER.sub("0", reason)
         if kind not in self._reasons:
             if len(self._reasons) >= _MOST_REASONS:
                 kind = reason = "other reasons"

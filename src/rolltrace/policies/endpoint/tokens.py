@@ -3,7 +3,8 @@
 llama.cpp and vLLM each have their way. Nothing is guessed: what does not add up is left out, with the reason.
 """
 
-from collections.abc import Awaitable, Callable
+from codecs import getincrementaldecoder
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -64,6 +65,7 @@ class _Logprobs(msgspec.Struct):
     content: list[Entry] | None = None
 
 
+_Decoder = getincrementaldecoder("utf-8")
 _decode_logprobs = msgspec.json.Decoder(_Logprobs | None).decode
 
 
@@ -98,8 +100,9 @@ async def _from_llama_cpp(reply: ChatReply, completion: Completion, ask: Ask) ->
         raise NoTokensError("no ids of the answer")
     ids = verbose.tokens
     entries = _entries(reply)
+    widths = None
     if [entry.id for entry in entries] == ids:
-        text = b"".join(entry.data() for entry in entries).decode("utf-8", "replace")
+        text, widths = text_of([entry.data() for entry in entries])
     else:
         # Of a character that takes several tokens only the last has an entry, and those of a stop sequence have none.
         entries = []
@@ -108,7 +111,7 @@ async def _from_llama_cpp(reply: ChatReply, completion: Completion, ask: Ask) ->
     if not _holds(text, verbose.content, whole=verbose.stop_type != "word"):
         raise NoTokensError("the text of the tokens is not what the model wrote")
     found = await ask("/tokenize", {"content": verbose.prompt, "add_special": True, "parse_special": True})
-    return _added_up(found["tokens"], ids, entries, completion), text
+    return _added_up(found["tokens"], ids, entries, completion, widths), text
 
 
 def _holds(text: str, written: str, *, whole: bool) -> bool:
@@ -126,13 +129,12 @@ def _from_vllm(reply: ChatReply, completion: Completion, stop: tuple[str, ...]) 
     if len(entries) != len(ids):
         raise NoTokensError(f"{len(ids)} ids and {len(entries)} log-probabilities")
     pieces = [entry.data() for entry in entries]
-    written = b"".join(pieces).decode("utf-8", "replace")
-    ended = b"".join(pieces[:-1]).decode("utf-8", "replace")
     # The token that ends a turn is sampled, and has a text that no reader sees.
     ends_itself = completion.termination in (Termination.EOS, Termination.TOOL_CALLS)
-    for text in (ended, written) if ends_itself else (written,):
+    for seen in ([*pieces[:-1], b""], pieces) if ends_itself else (pieces,):
+        text, widths = text_of(seen)
         if _accounts_for(text, completion, stop):
-            return _added_up(prompt, ids, entries, completion), text
+            return _added_up(prompt, ids, entries, completion, widths), text
     raise NoTokensError("the text of the tokens is not the text of the answer")
 
 
@@ -157,7 +159,27 @@ def _entries(reply: ChatReply) -> list[Entry]:
     return (found.content or []) if found is not None else []
 
 
-def _added_up(prompt: Any, ids: Any, entries: list[Entry], completion: Completion) -> Tokens:
+def text_of(pieces: Sequence[bytes]) -> tuple[str, tuple[int, ...] | None]:
+    """The text of tokens, and how many characters each gave; a character in parts is counted with the last.
+
+    Where bytes are no text, nobody can say which token gave what stands for them.
+    """
+    text = b"".join(pieces).decode("utf-8", "replace")
+    decoder = _Decoder()
+    try:
+        widths = [len(decoder.decode(piece)) for piece in pieces]
+    except UnicodeDecodeError:
+        return text, None
+    unfinished, _ = decoder.getstate()
+    if unfinished:  # a character of which the end was never written: one sign stands for it
+        last = max(place for place, piece in enumerate(pieces) if piece)
+        widths[last] += 1
+    return text, tuple(widths) if sum(widths) == len(text) else None
+
+
+def _added_up(
+    prompt: Any, ids: Any, entries: list[Entry], completion: Completion, widths: tuple[int, ...] | None
+) -> Tokens:
     for what, row in (("prompt", prompt), ("answer", ids)):
         if not isinstance(row, list) or not all(type(token) is int and 0 <= token < _MOST_IDS for token in row):
             raise NoTokensError(f"ids of the {what} that are none")
@@ -173,4 +195,4 @@ def _added_up(prompt: Any, ids: Any, entries: list[Entry], completion: Completio
     if not all(logprob is None or logprob <= _HIGHEST_LOGPROB for logprob in logprobs):  # NaN is not, either
         raise NoTokensError("log-probabilities that are none: above 0, or no number")
     known = bool(entries) and None not in logprobs
-    return Tokens(tuple(prompt), tuple(ids), logprobs if known else None)  # type: ignore[arg-type]
+    return Tokens(tuple(prompt), tuple(ids), logprobs if known else None, widths=widths)  # type: ignore[arg-type]

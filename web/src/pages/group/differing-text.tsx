@@ -1,7 +1,7 @@
 // A text with a mark where it first differs from the neighbour's: what is the same before it is softened, and folded where it is long.
 import { useState } from "react";
 import { count, plural } from "../../format";
-import { codeUnits } from "../../parts/message-blocks";
+import { codeUnits } from "../../parts/characters";
 import { Visible, whole } from "../../parts/said";
 import { withheld } from "../../parts/withheld";
 
@@ -13,9 +13,9 @@ interface DifferingTextProperties {
   text: string;
   /** Where it differs, in code points; past its end where the text was cut before. */
   character: number;
-  /** Whom it is compared with, such as "#3". */
   /** Whether it may go on after its end. */
   isCut: boolean;
+  /** Whom it is compared with, such as "#3". */
   neighbour: string;
   mono?: boolean;
 }
@@ -27,7 +27,7 @@ export function DifferingText({ text, character, isCut, neighbour, mono = false 
   const at = codeUnits(text, character);
   const before = text.slice(0, at);
   const after = text.slice(at);
-  const hidden = wholeBefore || before.length <= 2 * BEFORE ? 0 : before.length - BEFORE;
+  const hidden = wholeBefore || before.length <= 2 * BEFORE ? 0 : whole(before, before.length - BEFORE).length;
   const rest = after.length - shown;
   return (
     <div className={mono ? "said mono" : "said"} dir="auto">

@@ -1,9 +1,9 @@
 // The members of a game: which play, and which seat.
 import { StopReason } from "../../parts/badge";
+import { Name } from "../../parts/name";
 import { Reward } from "../../parts/reward";
-import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { Member } from "../../source/types";
+import type { Member } from "../../source/comparison";
 import type { GroupState } from "./group-state";
 
 /** Whether the members are seats of games. */
@@ -14,7 +14,7 @@ export function EpisodesTable({ members, state }: { members: readonly Member[]; 
   const episodes = [...new Set(members.map((member) => member.episode ?? -1))].sort((one, other) => one - other);
   const at = new Map(members.map((member) => [`${member.episode ?? -1}/${member.seat ?? -1}`, member]));
   return (
-    <section className="card group-episodes" aria-label="Plays and seats">
+    <section className="card" aria-label="Plays and seats">
       <header>
         <h2>Plays</h2>
         <span className="small soft">the members by play and seat</span>
@@ -58,9 +58,9 @@ function Seat({ member, state }: { member: Member | undefined; state: GroupState
       <Link to={state.to({ member: member.id })}>#{member.index}</Link>
       <Reward value={member.reward} />
       <StopReason reason={member.stop_reason} status={member.status} />
-      <bdi className="small soft">
-        <Visible text={member.policy.slice(0, 40)} />
-      </bdi>
+      <span className="small soft">
+        <Name text={member.policy} most={40} />
+      </span>
     </span>
   );
 }

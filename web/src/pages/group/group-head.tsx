@@ -1,11 +1,15 @@
 // What a group is, how its rewards stand, and whether it teaches anything.
-import { filter, toRollouts } from "../../addresses";
+import { filtersOf, toRollouts } from "../../addresses";
 import { count, number, plural } from "../../format";
 import { Badge } from "../../parts/badge";
+import { Fact } from "../../parts/fact";
+import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { Comparison, GroupAnswer, GroupKey, Member } from "../../source/types";
+import type { GroupAnswer } from "../../source/answers";
+import type { Comparison, Member } from "../../source/comparison";
+import type { GroupKey } from "../../source/records";
 import { nameOf } from "./numbers";
 
 interface GroupHeadProperties {
@@ -18,15 +22,13 @@ interface GroupHeadProperties {
 export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadProperties) {
   const { group } = answer;
   const failed = group.members.filter((member) => member.error !== null || member.status !== "ok");
-  const here = [filter("split", "is", group.split), filter("iteration", "is", group.iteration), filter("env", "is", group.env), filter("group", "is", group.group)];
+  const here = filtersOf(group);
   return (
     <>
       <header className="group-head">
         <div className="group-title">
           <h1>
-            <bdi>
-              <Visible text={group.group.slice(0, 200)} />
-            </bdi>{" "}
+            <Name text={group.group} most={200} />{" "}
             <SignalBadge group={group} />
           </h1>
           <p className="soft small">
@@ -47,25 +49,23 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
       </header>
       <Signal group={group} />
       <dl className="group-facts">
-        <Fact name="Members" value={count(group.size)} />
-        <Fact name="With a reward" value={count(group.n)} tone={group.n < group.size ? "warn" : ""} />
-        <Fact name="Mean reward" value={number(group.mean)} />
-        <Fact name="Spread" value={number(group.spread)} title="Standard deviation" />
+        <Fact name="Members">{count(group.size)}</Fact>
+        <Fact name="With a reward">
+          <span className={group.n < group.size ? "warn" : undefined}>{count(group.n)}</span>
+        </Fact>
+        <Fact name="Mean reward">{number(group.mean)}</Fact>
+        <Fact name="Spread" title="Standard deviation">
+          {number(group.spread)}
+        </Fact>
         {failed.length > 0 && (
-          <div>
-            <dt>Failed</dt>
-            <dd>
-              <FailedMembers members={failed} toMember={toMember} />
-            </dd>
-          </div>
+          <Fact name="Failed">
+            <FailedMembers members={failed} toMember={toMember} />
+          </Fact>
         )}
         {group.retried > 0 && (
-          <div>
-            <dt>Tried again</dt>
-            <dd>
-              <Link to={toRollouts(run, { filter: here, retried: 1 })}>{plural(group.retried, "attempt")}</Link>
-            </dd>
-          </div>
+          <Fact name="Tried again">
+            <Link to={toRollouts(run, { filter: here, retried: 1 })}>{plural(group.retried, "attempt")}</Link>
+          </Fact>
         )}
       </dl>
       {group.omitted > 0 && (
@@ -74,14 +74,6 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
         </p>
       )}
     </>
-  );
-}
-
-function Name({ text }: { text: string }) {
-  return (
-    <bdi>
-      <Visible text={text.slice(0, 120)} />
-    </bdi>
   );
 }
 
@@ -115,23 +107,12 @@ function FailedMembers({ members, toMember }: { members: readonly Member[]; toMe
         <li key={member.id}>
           <Link to={toMember(member.id)}>{nameOf(member)}</Link>{" "}
           <span className="bad small">
-            <bdi>
-              <Visible text={member.error === null ? member.status : `${member.error.layer}: ${member.error.type.slice(0, 80)}`} />
-            </bdi>
+            <Name text={member.error === null ? member.status : `${member.error.layer}: ${member.error.type}`} most={100} />
           </span>
         </li>
       ))}
       {members.length > shown.length && <li className="small soft">and {members.length - shown.length} more</li>}
     </ul>
-  );
-}
-
-function Fact({ name, value, tone = "", title }: { name: string; value: string; tone?: string; title?: string }) {
-  return (
-    <div title={title}>
-      <dt>{name}</dt>
-      <dd className={`number ${tone}`}>{value}</dd>
-    </div>
   );
 }
 

@@ -6,7 +6,8 @@ import { MessageBlock } from "../../parts/message-block";
 import { blocksOf, type Block } from "../../parts/message-blocks";
 import { MessageHead, roleClass } from "../../parts/message-head";
 import { isLaidOut } from "../../parts/text-pieces";
-import type { Difference, Excerpt, MessageRecord } from "../../source/types";
+import type { Difference, Excerpt } from "../../source/comparison";
+import type { MessageRecord } from "../../source/records";
 import { DifferenceMark, DifferingText } from "./differing-text";
 
 interface GroupMessageProperties {

@@ -5,7 +5,7 @@ import { Answered, Empty, Loading } from "../../parts/states";
 import { useRoute } from "../../router";
 import { Shell } from "../../shell";
 import { useAnswer } from "../../source/use-answer";
-import type { GroupAnswer } from "../../source/types";
+import type { GroupAnswer } from "../../source/answers";
 import { keyOf } from "./group-state";
 import { GroupView } from "./group-view";
 import "./group.css";

@@ -1,7 +1,7 @@
 // Late scores about the group as a whole.
 import { number, time } from "../../format";
 import { Visible } from "../../parts/said";
-import type { GroupScore } from "../../source/types";
+import type { GroupScore } from "../../source/comparison";
 
 const MOST = 50;
 

@@ -1,9 +1,10 @@
 // What of the view of a group is in its address: the member one looks at, the layout, and which two are compared.
 import { useMemo } from "react";
 import { changed, useRoute, type Route } from "../../router";
-import type { GroupKey, Member } from "../../source/types";
+import type { Member } from "../../source/comparison";
+import type { GroupKey } from "../../source/records";
 
-export type View = "columns" | "table";
+type View = "columns" | "table";
 
 export interface GroupState {
   view: View;

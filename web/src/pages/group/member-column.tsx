@@ -3,10 +3,11 @@ import { memo, useRef } from "react";
 import { toRollout } from "../../addresses";
 import { count, plural, seconds } from "../../format";
 import { StopReason } from "../../parts/badge";
+import { Failure } from "../../parts/failure";
+import { Name } from "../../parts/name";
 import { Advantage, Reward } from "../../parts/reward";
-import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { FailureRecord, Member } from "../../source/types";
+import type { Member } from "../../source/comparison";
 import { MemberText } from "./member-text";
 import { nameOf, type Row } from "./numbers";
 import { RewardNumbers } from "./reward-numbers";
@@ -78,10 +79,7 @@ export const MemberColumn = memo(function MemberColumn({ frame, member, place, b
       <div className="group-column-body">
         {frame.severalPolicies && (
           <p className="small soft">
-            Policy{" "}
-            <bdi>
-              <Visible text={`${member.policy}${member.policy_version === null ? "" : ` @ ${member.policy_version}`}`} />
-            </bdi>
+            Policy <Name text={`${member.policy}${member.policy_version === null ? "" : ` @ ${member.policy_version}`}`} />
           </p>
         )}
         {member.error !== null && <Failure error={member.error} />}
@@ -118,20 +116,4 @@ export function jump(column: Element | null): void {
   if (mark === null || mark === undefined) return;
   mark.scrollIntoView({ block: "center", inline: "nearest" });
   mark.focus({ preventScroll: true });
-}
-
-function Failure({ error }: { error: FailureRecord }) {
-  return (
-    <div className="group-failure">
-      <strong className="bad">
-        <bdi>
-          <Visible text={`${error.layer}: ${error.type.slice(0, 200)}`} />
-        </bdi>
-      </strong>
-      <div className="said">
-        <Visible text={error.message.slice(0, 600)} />
-        {error.message.length > 600 && " …"}
-      </div>
-    </div>
-  );
 }

@@ -2,7 +2,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useLayoutEffect, useRef } from "react";
 import { useWidth } from "../../charts/use-width";
-import type { Member } from "../../source/types";
+import type { Member } from "../../source/comparison";
 import type { GroupState } from "./group-state";
 import { MemberColumn, type ColumnFrame } from "./member-column";
 
@@ -55,7 +55,7 @@ export function MemberColumns({ frame, members, state }: { frame: ColumnFrame; m
 }
 
 /** Calls `show` when the address names another member than before; what the page began with counts as first. */
-export function useShown(state: GroupState, members: readonly Member[], show: (place: number, isFirst: boolean) => void): void {
+function useShown(state: GroupState, members: readonly Member[], show: (place: number, isFirst: boolean) => void): void {
   const known = useRef<string | undefined>(undefined);
   const id = state.named ? state.selected?.id : undefined;
   useEffect(() => {

@@ -2,7 +2,7 @@
 import { useMemo } from "react";
 import { plural } from "../../format";
 import { Link } from "../../router";
-import type { Comparison } from "../../source/types";
+import type { Comparison } from "../../source/comparison";
 import type { GroupState } from "./group-state";
 import type { ColumnFrame } from "./member-column";
 import { MemberColumns } from "./member-columns";

@@ -5,7 +5,7 @@ import { count, finite, number, seconds, signed } from "../../format";
 import { StopReason } from "../../parts/badge";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { Member } from "../../source/types";
+import type { Member } from "../../source/comparison";
 import type { GroupState } from "./group-state";
 import { nameOf, rowsOf, termRows, type Row } from "./numbers";
 

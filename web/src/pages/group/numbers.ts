@@ -1,5 +1,6 @@
 // The numbers of all members under common names, so that they can be put beside each other.
-import type { Member, Num } from "../../source/types";
+import type { Member } from "../../source/comparison";
+import type { Num } from "../../source/records";
 
 /** A number that members have, or may lack. */
 export interface Row {

@@ -2,7 +2,8 @@
 import { finite, number, signed } from "../../format";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { Member, Num, PreferenceMatrix } from "../../source/types";
+import type { Member, PreferenceMatrix } from "../../source/comparison";
+import type { Num } from "../../source/records";
 import type { GroupState } from "./group-state";
 import { nameOf } from "./numbers";
 
@@ -138,7 +139,7 @@ function verdictOf(value: Num | null): { mark: string; words: string; tone: stri
 }
 
 /** How a member stands over all that it met, shown first or second. */
-export function standing(matrix: PreferenceMatrix, place: number): { won: number; lost: number; tied: number; net: number } {
+function standing(matrix: PreferenceMatrix, place: number): { won: number; lost: number; tied: number; net: number } {
   const first = (matrix.cells[place] ?? []).filter((_, other) => other !== place).map((value) => finite(value));
   const second = matrix.cells.filter((_, other) => other !== place).map((row) => finite(row[place] ?? null));
   const verdicts = [...first, ...second.map((value) => (value === null ? null : -value))].filter((value) => value !== null);

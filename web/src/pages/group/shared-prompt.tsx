@@ -2,7 +2,7 @@
 import { plural } from "../../format";
 import { JsonTree } from "../../parts/json-tree";
 import { Message } from "../../parts/message";
-import type { Comparison } from "../../source/types";
+import type { Comparison } from "../../source/comparison";
 
 export function SharedPrompt({ run, group }: { run: string; group: Comparison }) {
   const data = Object.keys(group.task_data).length > 0;

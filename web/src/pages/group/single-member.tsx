@@ -1,7 +1,7 @@
 // One member at a time, for narrow screens: a list to choose from, and a step to either side.
 import { number } from "../../format";
 import { go, Link } from "../../router";
-import type { Member } from "../../source/types";
+import type { Member } from "../../source/comparison";
 import type { GroupState } from "./group-state";
 import { MemberColumn, type ColumnFrame } from "./member-column";
 import { nameOf } from "./numbers";

@@ -1,7 +1,8 @@
 // What a member's reward is the sum of, as bars that begin where the one before ended, and as numbers.
 import { Visible } from "../../parts/said";
 import { finite, number, signed } from "../../format";
-import type { Member, Num } from "../../source/types";
+import type { Member } from "../../source/comparison";
+import type { Num } from "../../source/records";
 import type { Row } from "./numbers";
 
 /** One scale for all members, so that bars can be compared across columns. */

@@ -1,9 +1,11 @@
 // The metrics of a group's members, asked for only where they are shown.
 import { useMemo } from "react";
-import { filter } from "../../addresses";
+import { filtersOf } from "../../addresses";
 import { speltList } from "../../names";
 import { useAnswer } from "../../source/use-answer";
-import type { Comparison, Num, RolloutsAnswer, RunAnswer } from "../../source/types";
+import type { RolloutsAnswer, RunAnswer } from "../../source/answers";
+import type { Comparison } from "../../source/comparison";
+import type { Num } from "../../source/records";
 import { rowsOf, type Row } from "./numbers";
 
 /** More would be no table that anybody reads. */
@@ -17,7 +19,7 @@ export function useMetrics(run: string, group: Comparison, enabled: boolean): Ro
     "rollouts",
     {
       run,
-      filter: [filter("split", "is", group.split), filter("iteration", "is", group.iteration), filter("env", "is", group.env), filter("group", "is", group.group)],
+      filter: filtersOf(group),
       columns: speltList(names),
       limit: group.members.length,
     },

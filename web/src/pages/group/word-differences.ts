@@ -7,7 +7,7 @@ export interface Stretch {
 }
 
 /** How many steps of the search are taken before it is given up: a fraction of a second. */
-export const MOST_WORK = 30_000_000;
+const MOST_WORK = 30_000_000;
 /** Spaces, words, single signs; in scripts that put no spaces between words each character is one. */
 const WORDS = /\s+|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]|[\p{L}\p{N}_]+?(?=[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]|[^\p{L}\p{N}_]|$)|[^\s\p{L}\p{N}_]/gu;
 

@@ -1,11 +1,12 @@
 // What the rollout was made with, what its reward is the sum of, and remarks about its record.
 import { time } from "../../format";
+import { Fact } from "../../parts/fact";
+import { Name } from "../../parts/name";
 import { NumberTable } from "../../parts/number-table";
-import { Visible, whole } from "../../parts/said";
-import type { Json, RolloutAnswer } from "../../source/types";
+import type { RolloutAnswer } from "../../source/answers";
+import type { Json } from "../../source/records";
 import { FreeForm, PanelSection } from "./panel-section";
 import { RewardTerms } from "./rollout-end";
-import { Fact } from "./step-tab";
 
 export function AboutTab({ answer }: { answer: RolloutAnswer }) {
   const { rollout } = answer;
@@ -14,14 +15,18 @@ export function AboutTab({ answer }: { answer: RolloutAnswer }) {
       <h2 className="panel-title">The rollout</h2>
       <dl className="panel-facts">
         <Fact name="Id">
-          <code>{whole(rollout.id, 80)}</code>
+          <code>
+            <Name text={rollout.id} most={80} />
+          </code>
         </Fact>
         <Fact name="Seed">{rollout.seed === null ? "–" : <code>{String(rollout.seed)}</code>}</Fact>
         {rollout.episode !== null && <Fact name="Episode">{rollout.episode}</Fact>}
         {rollout.seat !== null && <Fact name="Seat">{rollout.seat}</Fact>}
         <Fact name="Attempt">{rollout.attempt}</Fact>
         <Fact name="Session">
-          <code>{whole(rollout.session, 80)}</code>
+          <code>
+            <Name text={rollout.session} most={80} />
+          </code>
         </Fact>
         <Fact name="Started">{time(rollout.started_at)}</Fact>
         <Fact name="Ended">{time(rollout.ended_at)}</Fact>
@@ -48,12 +53,10 @@ export function AboutTab({ answer }: { answer: RolloutAnswer }) {
           <ul className="note-list small">
             {rollout.notes.slice(0, 500).map((note, place) => (
               <li key={place}>
-                <bdi className="mono">
-                  <Visible text={whole(note.path, 300)} />
-                </bdi>{" "}
-                <bdi>
-                  <Visible text={whole(note.message, 1_000)} />
-                </bdi>
+                <span className="mono">
+                  <Name text={note.path} most={300} />
+                </span>{" "}
+                <Name text={note.message} most={1_000} />
               </li>
             ))}
           </ul>

@@ -4,10 +4,11 @@ import { plural, seconds } from "../../format";
 import { Badge } from "../../parts/badge";
 import { Failure } from "../../parts/failure";
 import { Message, toggled } from "../../parts/message";
+import { Name } from "../../parts/name";
 import { Visible, whole } from "../../parts/said";
 import { TextPiece } from "../../parts/text-piece";
 import { VirtualRows, type VirtualRowsHandle } from "../../parts/virtual-rows";
-import type { CallRecord, MessageRecord } from "../../source/types";
+import type { CallRecord, MessageRecord } from "../../source/records";
 
 export function CallList({ run, calls, chosen = null }: { run: string; calls: readonly CallRecord[]; chosen?: number | null }) {
   const [opened, setOpened] = useState<ReadonlySet<string>>(new Set(calls.length === 1 ? ["0"] : []));
@@ -53,11 +54,11 @@ function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
             {open ? "▾" : "▸"}
           </span>
           <b>
-            <Visible text={whole(call.role, 40)} />
+            <Name text={call.role} most={40} />
           </b>
           {call.about && (
             <Badge>
-              <Visible text={whole(call.about, 80)} />
+              <Name text={call.about} most={80} />
             </Badge>
           )}
           {call.error !== null && <Badge tone="bad">failed</Badge>}
@@ -72,12 +73,18 @@ function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
       {open && (
         <div className="stack panel-call-body">
           <p className="small faint">
-            <bdi>
-              <Visible text={whole(call.policy, 120)} />
-            </bdi>
-            {call.policy_version !== null && `, version ${whole(String(call.policy_version), 40)}`}
+            <Name text={call.policy} />
+            {call.policy_version !== null && (
+              <>
+                , version <Name text={String(call.policy_version)} most={40} />
+              </>
+            )}
             {call.usage !== null && `, ${plural(call.usage.completion_tokens, "token")} said, ${call.usage.prompt_tokens} of prompt`}
-            {call.termination && `, ended by ${whole(call.termination, 40)}`}
+            {call.termination && (
+              <>
+                , ended by <Name text={call.termination} most={40} />
+              </>
+            )}
           </p>
           {before.length > 0 && (
             <button type="button" className="link" aria-expanded={earlier} onClick={() => setEarlier(!earlier)}>
@@ -101,7 +108,7 @@ function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
 }
 
 /** All that was said before a call's own prompt, in the calls that it continues. */
-export function conversationBefore(calls: readonly CallRecord[], index: number): MessageRecord[] {
+function conversationBefore(calls: readonly CallRecord[], index: number): MessageRecord[] {
   const before: MessageRecord[] = [];
   let at = calls[index]?.continues ?? null;
   // Only earlier calls can be continued; a record that says otherwise must not lead in a circle.

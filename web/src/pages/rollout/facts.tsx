@@ -1,11 +1,15 @@
 // The numbers of a rollout in a strip.
 import { sum } from "d3-array";
-import type { ReactNode } from "react";
-import { count, number, seconds, short } from "../../format";
+import { count, number, seconds, short, signed } from "../../format";
+import { Fact } from "../../parts/fact";
+import { Name } from "../../parts/name";
+import { plain } from "../../parts/plain";
 import { Advantage, Reward } from "../../parts/reward";
-import { Visible, whole } from "../../parts/said";
 import { Link } from "../../router";
-import type { RolloutAnswer } from "../../source/types";
+import type { RolloutAnswer } from "../../source/answers";
+
+/** How much of a name is shown; the rest is told where one points at it. */
+const MOST = 48;
 
 export function Facts({ answer, group }: { answer: RolloutAnswer; group: string }) {
   const { rollout } = answer;
@@ -17,49 +21,48 @@ export function Facts({ answer, group }: { answer: RolloutAnswer; group: string 
       <Fact name="Reward" large note={rewardNote(answer)}>
         <Reward value={answer.reward} />
       </Fact>
-      <Fact name="Advantage" large note={answer.group.n > 0 ? `mean of ${count(answer.group.n)}: ${number(answer.group.mean)}` : ""}>
+      <Fact name="Advantage" large note={answer.group.n > 0 ? `mean of ${count(answer.group.n)}: ${number(answer.group.mean)}` : null}>
         <Advantage value={answer.advantage} />
       </Fact>
       <Fact name="Steps">{count(rollout.steps.length)}</Fact>
-      <Fact name="Tokens" note={said > 0 || asked > 0 ? `${short(asked)} of prompts` : ""}>
+      <Fact name="Tokens" note={said > 0 || asked > 0 ? `${short(asked)} of prompts` : null}>
         {said > 0 || asked > 0 ? `${short(said)} said` : "–"}
       </Fact>
       <Fact name="Time">{Number.isFinite(took) ? seconds(took) : "–"}</Fact>
-      <Fact name="Policy" note={rollout.policy_version === null ? "" : `version ${whole(String(rollout.policy_version), 30)}`}>
-        <Name text={rollout.policy} />
+      <Fact name="Policy" title={plain(rollout.policy, 300)} note={rollout.policy_version === null ? null : <Version version={rollout.policy_version} />}>
+        {rollout.policy === "" ? "–" : <Name text={rollout.policy} most={MOST} />}
       </Fact>
-      <Fact name="Environment" note={`${whole(rollout.split, 24)}, iteration ${rollout.iteration}`}>
-        <Name text={rollout.env} />
+      <Fact name="Environment" title={plain(rollout.env, 300)} note={<Place split={rollout.split} iteration={rollout.iteration} />}>
+        <Name text={rollout.env} most={MOST} />
       </Fact>
-      <Fact name="Group" note={[`index ${rollout.index}`, rollout.seat === null ? "" : `seat ${rollout.seat}`, rollout.attempt > 0 ? `attempt ${rollout.attempt}` : ""].filter(Boolean).join(", ")}>
+      <Fact name="Group" title={plain(rollout.group, 300)} note={[`index ${rollout.index}`, rollout.seat === null ? "" : `seat ${rollout.seat}`, rollout.attempt > 0 ? `attempt ${rollout.attempt}` : ""].filter(Boolean).join(", ")}>
         <Link to={group}>
-          <Name text={rollout.group} />
+          <Name text={rollout.group} most={MOST} />
         </Link>
       </Fact>
     </dl>
   );
 }
 
-function rewardNote({ rollout, reward }: RolloutAnswer): string {
+function Version({ version }: { version: number | string }) {
+  return (
+    <>
+      version <Name text={String(version)} most={30} />
+    </>
+  );
+}
+
+function Place({ split, iteration }: { split: string; iteration: number }) {
+  return (
+    <>
+      <Name text={split} most={24} />, iteration {iteration}
+    </>
+  );
+}
+
+function rewardNote({ rollout, reward, terms }: RolloutAnswer): string | null {
   if (reward === null) return rollout.status === "ok" ? "grade pending" : `so far ${number(rollout.reward_so_far)}`;
-  return rollout.unclamped_reward === null ? "" : `clamped from ${number(rollout.unclamped_reward)}`;
-}
-
-function Name({ text }: { text: string }) {
-  if (text === "") return <>–</>;
-  return (
-    <bdi title={whole(text, 300)}>
-      <Visible text={whole(text, 48)} />
-    </bdi>
-  );
-}
-
-function Fact({ name, note = "", large = false, children }: { name: string; note?: string; large?: boolean; children: ReactNode }) {
-  return (
-    <div className={large ? "rollout-fact large" : "rollout-fact"}>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-      {note !== "" && <dd className="tiny faint">{note}</dd>}
-    </div>
-  );
+  const clamp = terms.find((term) => term.name === "clamp");
+  if (clamp !== undefined) return `clamped by ${signed(clamp.value)}`;
+  return terms.some((term) => term.name === "score") ? "from a later score" : null;
 }

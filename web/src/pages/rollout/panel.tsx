@@ -2,7 +2,7 @@
 import type { ReactNode } from "react";
 import { count } from "../../format";
 import { Link, useRoute } from "../../router";
-import type { RolloutAnswer } from "../../source/types";
+import type { RolloutAnswer } from "../../source/answers";
 import { AboutTab } from "./about-tab";
 import { CallsTab } from "./calls-tab";
 import { PromptTab } from "./prompt-tab";

@@ -5,7 +5,7 @@ import { CopyButton } from "../../parts/copy-button";
 import { jsonText } from "../../parts/json-lines";
 import { VirtualRows } from "../../parts/virtual-rows";
 import { Link, useRoute } from "../../router";
-import type { RolloutRecord, StepRecord } from "../../source/types";
+import type { RolloutRecord, StepRecord } from "../../source/records";
 import { messagesOf, rangesText } from "./storyline";
 import { TranscriptRow } from "./transcript-row";
 import { messageRows, rowHeight } from "./transcript-rows";

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import { bytes } from "../../format";
 import { CopyButton } from "../../parts/copy-button";
 import { JsonLines, jsonText } from "../../parts/json-lines";
-import type { RolloutRecord } from "../../source/types";
+import type { RolloutRecord } from "../../source/records";
 
 export function RawTab({ rollout }: { rollout: RolloutRecord }) {
   const text = useMemo(() => jsonText(rollout), [rollout]);

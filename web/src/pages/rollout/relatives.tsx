@@ -2,9 +2,11 @@
 import type { ReactNode } from "react";
 import { count, number } from "../../format";
 import { Badge } from "../../parts/badge";
-import { whole } from "../../parts/said";
+import { Name } from "../../parts/name";
+import { plain } from "../../parts/plain";
+import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { GroupPlace, RolloutAnswer } from "../../source/types";
+import type { GroupPlace, RolloutAnswer } from "../../source/answers";
 
 const MOST = 40;
 
@@ -17,7 +19,7 @@ export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: stri
       {seats.length > 1 && (
         <Family name="Seats">
           {seats.map((seat) => (
-            <Relative key={seat.id} to={to(seat.id)} here={seat.id === rollout.id} title={`Seat ${seat.seat}, ${whole(seat.policy, 60)}, ${whole(seat.stop_reason, 40)}`}>
+            <Relative key={seat.id} to={to(seat.id)} here={seat.id === rollout.id} title={`Seat ${seat.seat}, ${plain(seat.policy, 60)}, ${plain(seat.stop_reason, 40)}`}>
               seat {seat.seat} <b className="number mono">{number(seat.reward)}</b>
             </Relative>
           ))}
@@ -27,7 +29,9 @@ export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: stri
         <Family name="Attempts">
           {attempts.map((one) => (
             <Relative key={one.id} to={to(one.id)} here={one.id === rollout.id} title={`Attempt ${one.attempt}, ${one.status}${one.superseded ? ", superseded by a later session" : ""}`}>
-              attempt {one.attempt} <Badge tone={one.status === "ok" ? "plain" : "bad"}>{whole(one.stop_reason, 30)}</Badge>
+              attempt {one.attempt} <Badge tone={one.status === "ok" ? "plain" : "bad"}>
+                <Name text={one.stop_reason} most={30} />
+              </Badge>
               {one.superseded && <Badge tone="warn">superseded</Badge>}
             </Relative>
           ))}
@@ -36,8 +40,8 @@ export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: stri
       {members.length > 1 && (
         <Family name="In the group">
           {around(members, rollout.id).map((member) => (
-            <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`#${member.index}: reward ${number(member.reward)}, ${whole(member.stop_reason, 40)}`}>
-              <span className={`number mono ${tone(member)}`}>{member.status === "ok" ? number(member.reward, 2) : whole(member.status, 12)}</span>
+            <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`#${member.index}: reward ${number(member.reward)}, ${plain(member.stop_reason, 40)}`}>
+              {member.status === "ok" ? <Reward value={member.reward} digits={2} /> : <span className="mono bad">{member.status}</span>}
             </Relative>
           ))}
           {members.length > MOST && <span className="small faint">{count(members.length)} in all</span>}
@@ -52,11 +56,6 @@ function around(members: readonly GroupPlace[], id: string): readonly GroupPlace
   const here = members.findIndex((member) => member.id === id);
   const from = Math.max(0, Math.min(here - MOST / 2, members.length - MOST));
   return members.slice(from, from + MOST);
-}
-
-function tone(member: GroupPlace): string {
-  if (member.status !== "ok") return "bad";
-  return typeof member.reward === "number" && member.reward > 0 ? "good" : typeof member.reward === "number" && member.reward < 0 ? "bad" : "soft";
 }
 
 function Family({ name, children }: { name: string; children: ReactNode }) {

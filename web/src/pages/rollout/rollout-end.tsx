@@ -4,7 +4,7 @@ import { StopReason } from "../../parts/badge";
 import { NumberTable } from "../../parts/number-table";
 import { Reward } from "../../parts/reward";
 import { whole } from "../../parts/said";
-import type { Num, RolloutAnswer } from "../../source/types";
+import type { RolloutAnswer } from "../../source/answers";
 
 export function RolloutEnd({ answer }: { answer: RolloutAnswer }) {
   const { rollout } = answer;
@@ -24,33 +24,35 @@ export function RolloutEnd({ answer }: { answer: RolloutAnswer }) {
   );
 }
 
-/** The reward as a sum. */
-export function RewardTerms({ answer }: { answer: RolloutAnswer }) {
-  const terms = termsOf(answer);
+/** What a term is, where its name alone does not say it. */
+const ABOUT: Readonly<Record<string, string>> = {
+  env: "What the environment gave before the first turn",
+  limit: "What a limit charged",
+  clamp: "What a limit took or gave",
+  score: "A later score says the whole",
+  unexplained: "What is left over: the record does not say where it comes from",
+};
+
+/** The reward as a sum; where there is none, what is known of it so far. */
+export function RewardTerms({ answer: { terms, reward } }: { answer: RolloutAnswer }) {
   return (
-    <p className="reward-terms small">
+    <p className="small">
       {terms.map(({ name, value }, place) => (
-        <span key={name}>
+        <span key={name} title={ABOUT[name]}>
           {place > 0 && <span className="faint"> + </span>}
           {name} <span className="number mono">{number(value)}</span>
         </span>
       ))}
-      <span className="faint"> = </span>
-      <b>
-        {answer.reward === null ? "no reward" : <Reward value={answer.reward} />}
-      </b>
-      {answer.rollout.unclamped_reward !== null && <span className="faint">, clamped by a limit from {number(answer.rollout.unclamped_reward)}</span>}
+      {reward === null ? (
+        <span className="faint">{terms.length > 0 ? " so far, and no reward" : "no reward"}</span>
+      ) : (
+        <>
+          <span className="faint"> = </span>
+          <b>
+            <Reward value={reward} />
+          </b>
+        </>
+      )}
     </p>
   );
-}
-
-function termsOf({ rollout, scores }: RolloutAnswer): { name: string; value: Num }[] {
-  const late = scores.findLast((score) => score.name === "reward" && score.value !== null);
-  const group = late?.data.group_grade;
-  const steps = rollout.unplayed != null ? rollout.unplayed.reward : rollout.steps.length > 0 ? rollout.steps.reduce((total, step) => total + Number(step.reward), 0) : rollout.reward_so_far;
-  return [
-    { name: rollout.steps.length === 1 ? "step" : "steps", value: Number.isFinite(Number(steps)) ? Number(steps) : rollout.reward_so_far },
-    ...(rollout.grade === null ? [] : [{ name: "grade", value: rollout.grade.reward }]),
-    ...(typeof group === "number" ? [{ name: "group's grade", value: group }] : []),
-  ];
 }

@@ -1,8 +1,9 @@
 // Which rollout it is, how it stands, and its nearest relatives.
 import { Badge, StopReason } from "../../parts/badge";
 import { CopyButton } from "../../parts/copy-button";
-import { Visible, whole } from "../../parts/said";
-import type { RolloutAnswer } from "../../source/types";
+import { Name } from "../../parts/name";
+import { whole } from "../../parts/said";
+import type { RolloutAnswer } from "../../source/answers";
 import { Facts } from "./facts";
 import { Relatives } from "./relatives";
 import type { Walk } from "./use-walk";
@@ -26,9 +27,7 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
       <div className="rollout-title">
         <div className="rollout-name">
           <h1>
-            <bdi>
-              <Visible text={whole(rollout.task, 120)} />
-            </bdi>
+            <Name text={rollout.task} />
             <span className="faint"> #{rollout.index}</span>
           </h1>
           <StopReason reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
@@ -41,11 +40,11 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
           )}
           {rollout.tags.slice(0, 8).map((tag) => (
             <Badge key={tag}>
-              <Visible text={whole(tag, 40)} />
+              <Name text={tag} most={40} />
             </Badge>
           ))}
           <span className="small faint mono rollout-id">
-            {whole(rollout.id, 12)}… <CopyButton text={rollout.id} what="the id" />
+            <Name text={rollout.id} most={13} /> <CopyButton text={rollout.id} what="the id" />
           </span>
         </div>
         <WalkBar walk={walk} group={group} />
@@ -56,14 +55,14 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
       </div>
       {rollout.error !== null && (
         <p className="rollout-error small">
-          <Badge tone="bad">{whole(rollout.error.layer, 20)}</Badge>
+          <Badge tone="bad">
+            <Name text={rollout.error.layer} most={20} />
+          </Badge>
           <span className="rollout-error-words">
-            <bdi className="mono bad">
-              <Visible text={whole(rollout.error.type, 80)} />
-            </bdi>{" "}
-            <bdi>
-              <Visible text={whole(rollout.error.message.split("\n", 1)[0] ?? "", 240)} />
-            </bdi>
+            <span className="mono bad">
+              <Name text={rollout.error.type} most={80} />
+            </span>{" "}
+            <Name text={rollout.error.message.split("\n", 1)[0] ?? ""} most={240} />
           </span>
           <button type="button" className="link" onClick={showFailure}>
             Show where it failed

@@ -1,10 +1,10 @@
 // One rollout: what was said, what each step was rewarded with, and everything else that its record knows.
 import { toRollouts, toRun, toRuns } from "../../addresses";
+import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
-import { whole } from "../../parts/said";
 import { useRoute } from "../../router";
 import { Shell } from "../../shell";
-import type { RolloutAnswer } from "../../source/types";
+import type { RolloutAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import { RolloutView } from "./rollout-view";
 import { useWalk } from "./use-walk";
@@ -15,7 +15,7 @@ export function RolloutPage({ run, id }: { run: string; id: string }) {
   const route = useRoute();
   const answer = useAnswer<RolloutAnswer>("rollout", { run, id });
   const walk = useWalk(run, id, route);
-  const name = answer.data === undefined ? "Rollout" : `${seen(whole(answer.data.rollout.task, 60))} #${answer.data.rollout.index}`;
+  const name = answer.data === undefined ? "Rollout" : `${plain(answer.data.rollout.task, 60)} #${answer.data.rollout.index}`;
   return (
     <Shell
       run={run}
@@ -30,6 +30,3 @@ export function RolloutPage({ run, id }: { run: string; id: string }) {
     </Shell>
   );
 }
-
-/** A name in which what cannot be seen, or turns the text around it, is a dot. */
-const seen = (name: string): string => name.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, "·");

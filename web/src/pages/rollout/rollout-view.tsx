@@ -4,7 +4,7 @@ import { toGroup } from "../../addresses";
 import { StepTimeline } from "../../charts/step-timeline";
 import { go, useRoute } from "../../router";
 import { useShortcuts, type Shortcut } from "../../shortcuts";
-import type { RolloutAnswer } from "../../source/types";
+import type { RolloutAnswer } from "../../source/answers";
 import { Panel } from "./panel";
 import { RolloutHeader } from "./rollout-header";
 import { storyline } from "./storyline";

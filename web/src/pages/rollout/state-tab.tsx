@@ -4,7 +4,7 @@ import { ChangeTable } from "../../parts/change-table";
 import { changesBetween } from "../../parts/changes";
 import { CopyButton } from "../../parts/copy-button";
 import { jsonText } from "../../parts/json-lines";
-import type { RolloutRecord, StepRecord } from "../../source/types";
+import type { RolloutRecord, StepRecord } from "../../source/records";
 import { Fields, PanelSection } from "./panel-section";
 
 const MOST = 200;

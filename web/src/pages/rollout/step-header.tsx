@@ -1,10 +1,10 @@
 // The line between turns: which step, what it was rewarded with, how it ended, what it cost.
 import { count, number, plural, seconds, signed } from "../../format";
 import { Badge } from "../../parts/badge";
+import { Name } from "../../parts/name";
 import { Reward } from "../../parts/reward";
-import { Visible, whole } from "../../parts/said";
 import { Link } from "../../router";
-import type { CallRecord } from "../../source/types";
+import type { CallRecord } from "../../source/records";
 import type { Taken } from "./storyline";
 
 interface StepHeaderProperties {
@@ -44,18 +44,30 @@ export function StepHeader({ taken, versionChanged, selected, to, toCalls, calls
       </span>
       {data.slice(0, 6).map(([name, value]) => (
         <span key={name} className="step-datum small" title="Reward data">
-          <bdi className="soft">
-            <Visible text={whole(name, 40)} />
-          </bdi>{" "}
+          <span className="soft">
+            <Name text={name} most={40} />
+          </span>{" "}
           <span className="number mono">{number(value)}</span>
         </span>
       ))}
       {data.length > 6 && <span className="small faint">and {count(data.length - 6)} more</span>}
       <span className="step-costs small faint">
-        {step.termination !== null && !CALM.has(step.termination) && <Badge tone="warn">{whole(step.termination, 40)}</Badge>}
+        {step.termination !== null && !CALM.has(step.termination) && (
+          <Badge tone="warn">
+            <Name text={step.termination} most={40} />
+          </Badge>
+        )}
         {step.parse_error !== null && <Badge tone="warn">parse error</Badge>}
-        {versionChanged && step.policy_version !== null && <Badge tone="accent">version {whole(String(step.policy_version), 40)}</Badge>}
-        {calls.length > 0 && <Link to={toCalls}>{plural(calls.length, `${whole(calls[0]?.role ?? "", 20)} call`)}</Link>}
+        {versionChanged && step.policy_version !== null && (
+          <Badge tone="accent">
+            <Name text={`version ${step.policy_version}`} most={48} />
+          </Badge>
+        )}
+        {calls.length > 0 && (
+          <Link to={toCalls}>
+            {count(calls.length)} <Name text={calls[0]?.role ?? ""} most={20} /> {calls.length === 1 ? "call" : "calls"}
+          </Link>
+        )}
         {step.usage !== null && (
           <span title={`${count(step.usage.prompt_tokens)} tokens of prompt, ${count(step.usage.completion_tokens)} of answer`}>{plural(step.usage.completion_tokens, "token")}</span>
         )}

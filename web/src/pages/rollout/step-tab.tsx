@@ -1,10 +1,11 @@
 // The numbers of the chosen step, and what the environment said about it.
 import { count, number, seconds } from "../../format";
+import { Fact } from "../../parts/fact";
+import { Name } from "../../parts/name";
 import { NumberTable } from "../../parts/number-table";
 import { Reward } from "../../parts/reward";
-import { Visible, whole } from "../../parts/said";
 import { TextPiece } from "../../parts/text-piece";
-import type { RolloutRecord, StepRecord } from "../../source/types";
+import type { RolloutRecord, StepRecord } from "../../source/records";
 import { FreeForm, PanelSection } from "./panel-section";
 import { ToolList } from "./tool-list";
 
@@ -22,7 +23,11 @@ export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepR
           {step.env_reward !== null && step.env_reward !== step.reward && <span className="small warn"> the environment gave {number(step.env_reward, 4)}</span>}
           {step.env_reward === null && <span className="small faint"> the environment was not asked</span>}
         </Fact>
-        {step.termination !== null && <Fact name="Ended by">{whole(step.termination, 60)}</Fact>}
+        {step.termination !== null && (
+          <Fact name="Ended by">
+            <Name text={step.termination} most={60} />
+          </Fact>
+        )}
         {step.usage !== null && (
           <Fact name="Tokens">
             {count(step.usage.completion_tokens)} said, {count(step.usage.prompt_tokens)} of prompt
@@ -31,7 +36,7 @@ export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepR
         {step.seconds !== null && <Fact name="Time to answer">{seconds(step.seconds)}</Fact>}
         {step.policy_version !== null && (
           <Fact name="Policy version">
-            <Visible text={whole(String(step.policy_version), 80)} />
+            <Name text={String(step.policy_version)} most={80} />
           </Fact>
         )}
       </dl>
@@ -59,14 +64,5 @@ export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepR
         </PanelSection>
       )}
     </>
-  );
-}
-
-export function Fact({ name, children }: { name: string; children: React.ReactNode }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }

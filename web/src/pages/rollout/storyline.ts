@@ -1,6 +1,6 @@
 // The order in which a rollout is told: each message once, each step before its answer, tools' answers with their calls.
 import { UNTOLD, type ToldCall } from "../../parts/message-blocks";
-import type { Json, MessageRecord, Range, RolloutRecord, StepRecord } from "../../source/types";
+import type { Json, MessageRecord, Range, RolloutRecord, StepRecord } from "../../source/records";
 
 export interface Said {
   kind: "said";
@@ -19,7 +19,7 @@ export interface Taken {
   /** The sum of rewards up to and with this step. */
   total: number;
 }
-export interface Remark {
+interface Remark {
   kind: "remark";
   text: string;
 }
@@ -43,7 +43,8 @@ function tell(rollout: RolloutRecord): Event[] {
   const told = new Set<number>();
   // All messages before this one were told: a conversation that only grows is then told in one pass.
   let prefix = 0;
-  let leftOut = 0;
+  // What the prompt before held, and its answer.
+  let before: Range[] = [];
   let total = 0;
   const say = (index: number, step: StepRecord | null = null) => {
     const message = rollout.messages[index];
@@ -53,17 +54,20 @@ function tell(rollout: RolloutRecord): Event[] {
     events.push(said(message, index, step));
   };
   const send = (ranges: readonly Range[], what: string) => {
-    const missing = told.size - countWithin(told, prefix, ranges);
-    if (missing > leftOut) events.push({ kind: "remark", text: `Here ${what} ${rangesText(ranges)}, and no longer all of the above.` });
-    leftOut = missing;
-    for (const [first, last] of ranges) for (let place = Math.max(first, prefix); place < Math.min(last, rollout.messages.length); place += 1) if (!told.has(place)) say(place);
+    const sent = ranges.map(([first, last]): Range => [Math.max(first, 0), Math.min(last, rollout.messages.length)]);
+    if (isLeftOut(before, sent)) events.push({ kind: "remark", text: `Here ${what} ${rangesText(ranges)}, and no longer all of the above.` });
+    before = sent;
+    for (const [first, last] of sent) for (let place = Math.max(first, prefix); place < last; place += 1) if (!told.has(place)) say(place);
   };
   for (const step of rollout.steps) {
     send(step.prompt, `step ${step.step} was sent`);
     total += typeof step.reward === "number" ? step.reward : Number(step.reward);
     events.push({ kind: "step", step, total });
     if (typeof step.response !== "number") events.push(said(step.response, null, step));
-    else say(step.response, step);
+    else {
+      if (!told.has(step.response) && step.response in rollout.messages) before.push([step.response, step.response + 1]);
+      say(step.response, step);
+    }
   }
   if (rollout.pending_prompt !== null) {
     send(rollout.pending_prompt, "the policy was sent");
@@ -79,14 +83,21 @@ function said(message: MessageRecord, index: number | null, step: StepRecord | n
   return { kind: "said", message, index, step, calls: [], answers: null };
 }
 
-/** How many of a set of places lie within ranges; ranges of one prompt do not overlap. */
-function countWithin(places: ReadonlySet<number>, prefix: number, ranges: readonly Range[]): number {
-  let within = 0;
-  for (const [first, last] of ranges) {
-    within += Math.max(0, Math.min(last, prefix) - first);
-    for (let place = Math.max(first, prefix); place < last; place += 1) if (places.has(place)) within += 1;
+/** Whether a place of some ranges is in none of the others. */
+function isLeftOut(ranges: readonly Range[], others: readonly Range[]): boolean {
+  const sorted = others.toSorted(([one], [other]) => one - other);
+  let at = 0;
+  let place = 0;
+  for (const [first, last] of ranges.toSorted(([one], [other]) => one - other)) {
+    place = Math.max(place, first);
+    while (place < last) {
+      while (at < sorted.length && (sorted[at]?.[1] ?? 0) <= place) at += 1;
+      const next = sorted[at];
+      if (next === undefined || next[0] > place) return true;
+      place = next[1];
+    }
   }
-  return within;
+  return false;
 }
 
 /** Ranges for people, both ends included, as messages are numbered on the page. */

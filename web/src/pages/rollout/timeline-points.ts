@@ -1,7 +1,7 @@
 // What the time line shows of each step.
 import type { StepMark, TimelinePoint } from "../../charts/step-timeline";
 import { finite } from "../../format";
-import type { RolloutRecord, StepRecord } from "../../source/types";
+import type { RolloutRecord, StepRecord } from "../../source/records";
 import { stepSentence } from "./step-header";
 import type { Event, Said, Taken } from "./storyline";
 

@@ -1,6 +1,7 @@
 // The tokens of a step's answer: the text that each gave, and how likely it was.
 import { finite } from "../../format";
-import type { RolloutRecord, StepRecord } from "../../source/types";
+import { endOf } from "../../parts/characters";
+import type { RolloutRecord, StepRecord } from "../../source/records";
 import { responseOf } from "./storyline";
 
 export interface TokenPiece {
@@ -26,19 +27,18 @@ export function tokenPieces(rollout: RolloutRecord, step: StepRecord): TokenPiec
   });
 }
 
-/** Widths count whole characters, of which some are two of a string's. */
+/** The pieces of a text, by how many characters each has. */
 function sliced(text: string, widths: readonly number[]): string[] {
   let from = 0;
   return widths.map((width) => {
-    let to = from;
-    for (let left = width; left > 0 && to < text.length; left -= 1) to += (text.codePointAt(to) ?? 0) > 0xffff ? 2 : 1;
+    const to = endOf(text, width, from);
     const piece = text.slice(from, to);
     from = to;
     return piece;
   });
 }
 
-export interface TokenFigures {
+interface TokenFigures {
   known: number;
   mean: number | null;
   perplexity: number | null;

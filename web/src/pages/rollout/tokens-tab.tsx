@@ -2,7 +2,7 @@
 import { useMemo, useState, type KeyboardEvent } from "react";
 import { count, number, plural } from "../../format";
 import { Visible, whole } from "../../parts/said";
-import type { RolloutRecord, StepRecord } from "../../source/types";
+import type { RolloutRecord, StepRecord } from "../../source/records";
 import { PanelSection } from "./panel-section";
 import { chance, surprise, tokenFigures, tokenPieces, type TokenPiece } from "./token-pieces";
 import { TokenText } from "./token-text";
@@ -71,9 +71,7 @@ function Told({ piece }: { piece: TokenPiece }) {
   return (
     <>
       <bdi className={`token mono surprise-${surprise(piece.logprob) ?? "none"}`}>{piece.text === null ? piece.id : piece.text === "" ? "∅" : <Visible text={shownText(whole(piece.text, 60))} />}</bdi>{" "}
-      <span className="token-words">
-        <b className="number">{chance(piece.logprob)}</b>, log-probability {number(piece.logprob)}, no. {piece.place}, id {piece.id}
-      </span>
+      <b className="number">{chance(piece.logprob)}</b>, log-probability {number(piece.logprob)}, no. {piece.place}, id {piece.id}
     </>
   );
 }

@@ -1,7 +1,7 @@
 // The tools that were offered: name, what it says it does, and its arguments.
 import { JsonTree } from "../../parts/json-tree";
 import { Said, Visible, whole } from "../../parts/said";
-import type { RolloutRecord } from "../../source/types";
+import type { RolloutRecord } from "../../source/records";
 
 export function ToolList({ tools }: { tools: RolloutRecord["tools"][number] }) {
   return (

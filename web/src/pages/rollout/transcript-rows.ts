@@ -1,6 +1,6 @@
 // The transcript as rows, each of which is drawn by itself: step headers, heads of messages, blocks of text, and the end.
 import { blocksOf, textBlocks, type Block } from "../../parts/message-blocks";
-import type { FailureRecord, MessageRecord, RolloutRecord } from "../../source/types";
+import type { FailureRecord, MessageRecord, RolloutRecord } from "../../source/records";
 import type { Event, Said, Taken } from "./storyline";
 
 export type Row = { key: string; /** The step it belongs to; null before the first. */ step: number | null; role: string } & (

@@ -4,7 +4,7 @@ import { toggled } from "../../parts/message";
 import { foldsOf } from "./transcript-find";
 import type { Row } from "./transcript-rows";
 
-export interface Folds {
+interface Folds {
   opened: ReadonlySet<string>;
   toggle: (fold: string) => void;
   open: (fold: string) => void;

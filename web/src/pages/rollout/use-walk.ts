@@ -3,7 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useEffect } from "react";
 import type { Route } from "../../router";
 import { useSource } from "../../source/source";
-import type { NeighboursAnswer } from "../../source/types";
+import type { NeighboursAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import { listing, toListing, toNeighbour } from "./view-state";
 

@@ -2,15 +2,15 @@
 import { toRollout, toRollouts } from "../../addresses";
 import { address, changed, type Route } from "../../router";
 import type { Parameters } from "../../source/source";
-import type { RolloutRecord, StepRecord } from "../../source/types";
+import type { RolloutRecord, StepRecord } from "../../source/records";
 
-export const TABS = ["step", "state", "prompt", "tokens", "calls", "scores", "about", "raw"] as const;
+const TABS = ["step", "state", "prompt", "tokens", "calls", "scores", "about", "raw"] as const;
 export type Tab = (typeof TABS)[number];
 
 const OWN = ["step", "tab", "wide", "find"] as const;
 const ASKED = ["filter", "search", "where", "retried", "sort"] as const;
 
-export interface ViewState {
+interface ViewState {
   /** The step that was chosen; null where none was. */
   step: number | null;
   tab: Tab | null;

@@ -3,10 +3,12 @@ import { memo } from "react";
 import { toGroup } from "../../addresses";
 import { finite, number, seconds, time } from "../../format";
 import { Badge, StopReason } from "../../parts/badge";
+import { plain } from "../../parts/plain";
 import { Advantage, Reward } from "../../parts/reward";
 import { Visible, whole } from "../../parts/said";
 import { Link } from "../../router";
-import type { Column, GroupKey, Json, Num, RolloutRow } from "../../source/types";
+import type { Column, RolloutRow } from "../../source/answers";
+import type { GroupKey, Json, Num } from "../../source/records";
 
 const LONGEST = 240;
 
@@ -27,7 +29,7 @@ export const Cell = memo(function Cell({ run, row, column, reach, reachable }: C
   if (column.name === "reward") return <RewardCell value={value as Num} reach={reach} />;
   if (column.name === "advantage") return <Advantage value={value as Num} />;
   if (column.name === "stop_reason") return <StopReason reason={cut(textOf(value))} status={textOf(row.status ?? "ok")} />;
-  if (column.name === "status") return <Badge tone={value === "ok" ? "good" : value === "error" ? "bad" : "warn"}>{textOf(value)}</Badge>;
+  if (column.name === "status") return <Badge tone={value === "ok" ? "good" : value === "error" ? "bad" : "warn"}>{plain(textOf(value))}</Badge>;
   if (column.name === "seconds") return <>{seconds(value as Num)}</>;
   switch (column.type) {
     case "number":
@@ -70,7 +72,7 @@ function Bar({ value, reach: [low, high] }: { value: number; reach: readonly [nu
 function GroupCell({ run, row, reachable }: { run: string; row: RolloutRow; reachable: boolean }) {
   const key: GroupKey = { split: textOf(row.split ?? ""), iteration: Number(row.iteration), env: textOf(row.env ?? ""), group: textOf(row.group ?? "") };
   return (
-    <Link to={toGroup(run, key)} title={`Compare the rollouts of ${cut(key.group)}`} tabIndex={reachable ? 0 : -1}>
+    <Link to={toGroup(run, key)} title={`Compare the rollouts of ${plain(key.group)}`} tabIndex={reachable ? 0 : -1}>
       <Written text={key.group} />
     </Link>
   );
@@ -80,7 +82,7 @@ function Tags({ tags }: { tags: readonly string[] }) {
   return (
     <span className="rollouts-tags">
       {tags.map((tag, place) => (
-        <Badge key={place} title={cut(tag)}>
+        <Badge key={place} title={plain(tag, LONGEST)}>
           <bdi>
             <Visible text={cut(tag)} />
           </bdi>
@@ -93,7 +95,7 @@ function Tags({ tags }: { tags: readonly string[] }) {
 function Written({ text, code = false }: { text: string; code?: boolean }) {
   const shown = cut(text);
   return (
-    <bdi className={code ? "mono" : undefined} title={shown.length > 12 ? shown : undefined}>
+    <bdi className={code ? "mono" : undefined} title={shown.length > 12 ? plain(text, LONGEST) : undefined}>
       <Visible text={shown.replace(/\s+/g, " ")} />
     </bdi>
   );

@@ -1,7 +1,8 @@
 // What is filtered by, in plain words, each with a button that takes it away.
 import { useMemo } from "react";
+import { plain } from "../../parts/plain";
 import { Visible, whole } from "../../parts/said";
-import type { Column } from "../../source/types";
+import type { Column } from "../../source/answers";
 import { conditionsOf } from "./filters";
 import { EVERYTHING, isNarrowed, useListing } from "./listing";
 
@@ -34,7 +35,7 @@ function Chip({ words, code = false, remove }: { words: string; code?: boolean; 
       <bdi className={code ? "mono" : undefined}>
         <Visible text={shown} />
       </bdi>
-      <button type="button" onClick={remove} aria-label={`Remove: ${shown}`}>
+      <button type="button" onClick={remove} aria-label={`Remove: ${plain(words, LONGEST)}`}>
         ✕
       </button>
     </li>

@@ -1,6 +1,6 @@
 // The columns of the table: which are usual, how wide they are, and which way they are sorted first.
 import { whole } from "../../parts/said";
-import type { Column, RunAnswer } from "../../source/types";
+import type { Column, RunAnswer } from "../../source/answers";
 
 const USUAL = ["iteration", "env", "group", "index", "reward", "advantage", "stop_reason", "steps", "completion_tokens", "seconds", "tags"];
 /** Where only two or three columns are seen at once, those that matter most come first. */
@@ -51,7 +51,7 @@ export function byName(columns: readonly Column[]): Map<string, Column> {
 /** The columns to show, in order; a name that the run does not have is shown as one without values. */
 export function chosen(names: readonly string[] | null, columns: ReadonlyMap<string, Column>, narrow: boolean): Column[] {
   const wanted = names ?? (narrow ? USUAL_WHEN_NARROW : USUAL).filter((name) => columns.has(name));
-  return [...new Set(wanted)].map((name) => columns.get(name) ?? { name, label: name, type: "text" });
+  return [...new Set(wanted)].map((name) => columns.get(name) ?? { name, label: whole(name, LONGEST_LABEL), type: "text" });
 }
 
 /** Wide enough for its values, and for each word of its heading. */

@@ -2,8 +2,9 @@
 import { useMemo } from "react";
 import { RangeHistogram, type ValueRange } from "../../charts/range-histogram";
 import { plural } from "../../format";
+import { plain } from "../../parts/plain";
 import { Answered } from "../../parts/states";
-import type { HistogramAnswer, Measure } from "../../source/types";
+import type { HistogramAnswer, Measure } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import { boundsOf, capital, exchanged } from "./filters";
 import { selectionOf, useListing } from "./listing";
@@ -45,17 +46,17 @@ export function DistributionCard({ run, measures }: { run: string; measures: rea
   const { measure } = listing;
   const others = listing.filters.filter((one) => one.column !== measure);
   const { data } = useAnswer<HistogramAnswer>("histogram", { run, measure, bins: 64, ...selectionOf(listing, others) });
-  const label = measures.find((one) => one.name === measure)?.label ?? measure;
+  const label = plain(measures.find((one) => one.name === measure)?.label ?? measure);
   return (
     <section className="card rollouts-distribution" aria-label={`Distribution of ${label}`}>
       <div className="row wrap spread">
         <label className="row">
           <span className="only-heard">Distribution of</span>
           <select className="field" value={measure} onChange={(event) => change({ measure: event.target.value })}>
-            {!measures.some((one) => one.name === measure) && <option value={measure}>{measure}</option>}
+            {!measures.some((one) => one.name === measure) && <option value={measure}>{label}</option>}
             {measures.map((one) => (
               <option key={one.name} value={one.name}>
-                {capital(one.label)}
+                {plain(capital(one.label))}
               </option>
             ))}
           </select>

@@ -2,7 +2,7 @@
 import { count } from "../../format";
 import { Popover } from "../../parts/popover";
 import { Visible, whole } from "../../parts/said";
-import type { Column, FacetsAnswer } from "../../source/types";
+import type { Column, FacetsAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import { ColumnFilter } from "./column-filter";
 import { FACETS } from "./columns";

@@ -1,16 +1,7 @@
-// Conditions on columns: as the address has them, and in plain words.
-import { filter as written } from "../../addresses";
+// Conditions on columns: put together, and told in plain words.
+import type { Filter, Operation } from "../../filters";
 import { number, time } from "../../format";
-import { read } from "../../names";
-import type { Column } from "../../source/types";
-
-export type Operation = "is" | "not" | "min" | "max" | "below" | "has" | "null" | "notnull";
-
-export interface Filter {
-  column: string;
-  operation: Operation;
-  value: string;
-}
+import type { Column } from "../../source/answers";
 
 /** Some filters on one column that are told, and taken away, as one. */
 export interface Condition {
@@ -18,16 +9,7 @@ export interface Condition {
   words: string;
 }
 
-const SHAPE = /^([^:]*):(is|not|min|max|below|has|null|notnull):/;
 const RANGE = new Set<Operation>(["min", "max", "below"]);
-
-export function readFilter(text: string): Filter | null {
-  const found = SHAPE.exec(text);
-  if (found === null) return null;
-  return { column: read(found[1] ?? ""), operation: found[2] as Operation, value: text.slice(found[0].length) };
-}
-
-export const writeFilter = ({ column, operation, value }: Filter): string => written(column, operation, value);
 
 /** All filters, with those on one column exchanged for others. */
 export function exchanged(filters: readonly Filter[], column: string, others: readonly Omit<Filter, "column">[]): Filter[] {

@@ -1,11 +1,11 @@
 // Which rollouts are listed and how, as the address says it.
 import { useCallback, useMemo } from "react";
+import { readFilter, writeFilter, type Filter } from "../../filters";
 import { readList, spelt, speltList } from "../../names";
 import { changed, go, parse, useRoute } from "../../router";
 import type { Parameters } from "../../source/source";
-import { readFilter, writeFilter, type Filter } from "./filters";
 
-export interface SortKey {
+interface SortKey {
   column: string;
   descending: boolean;
 }
@@ -24,7 +24,7 @@ export interface Listing {
   row: number | null;
 }
 
-export interface Changes {
+interface Changes {
   filters?: readonly Filter[];
   search?: string;
   where?: string;
@@ -37,7 +37,7 @@ export interface Changes {
 
 export type Change = (changes: Changes, options?: { replace?: boolean }) => void;
 
-export function readListing(parameters: URLSearchParams): Listing {
+function readListing(parameters: URLSearchParams): Listing {
   const row = Number.parseInt(parameters.get("row") ?? "", 10);
   return {
     filters: parameters.getAll("filter").flatMap((text) => readFilter(text) ?? []),

@@ -1,9 +1,11 @@
 // A range of numbers, by two fields or on the distribution.
 import { useEffect, useState } from "react";
-import type { Column } from "../../source/types";
+import type { Filter } from "../../filters";
+import { plain } from "../../parts/plain";
+import type { Column } from "../../source/answers";
 import type { OwnFilters } from "./column-filter";
 import { Distribution } from "./distribution";
-import { boundsOf, type Filter } from "./filters";
+import { boundsOf } from "./filters";
 
 export function NumberFilter({ run, column, measured, own, set }: OwnFilters & { run: string; column: Column; measured: boolean }) {
   const bounds = boundsOf(own, column.name);
@@ -19,7 +21,7 @@ export function NumberFilter({ run, column, measured, own, set }: OwnFilters & {
   };
   return (
     <form className="stack rollouts-range" onSubmit={apply}>
-      {measured && <Distribution run={run} measure={column.name} label={column.label} small />}
+      {measured && <Distribution run={run} measure={column.name} label={plain(column.label)} small />}
       <div className="row">
         <label className="rollouts-bound">
           <span>At least</span>

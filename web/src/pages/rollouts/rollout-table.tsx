@@ -1,9 +1,11 @@
 // The table of rollouts: only the rows that can be seen are there, however many there are.
 import { speltList } from "../../names";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef } from "react";
+import { finite } from "../../format";
+import { plain } from "../../parts/plain";
 import { useRowWindow } from "../../parts/use-row-window";
 import type { Parameters } from "../../source/source";
-import type { Column, RunAnswer } from "../../source/types";
+import type { Column, RunAnswer } from "../../source/answers";
 import { NEEDED, widthOf } from "./columns";
 import { selectionOf, speltSort, walkOf, type Change, type Listing } from "./listing";
 import { TableHead } from "./table-head";
@@ -56,7 +58,7 @@ export function RolloutTable({ run, columns, listing, change, tell }: TablePrope
   return (
     <div className="rollouts-scroll" ref={scroller} data-old={rows.old ? "" : undefined} tabIndex={-1}>
       <table className="rollouts-table" aria-rowcount={(total ?? -2) + 1} aria-busy={awaited} style={{ width: columns.reduce((sum, column) => sum + widthOf(column), PLACE) }}>
-        <caption className="only-heard">Rollouts of {run.name}</caption>
+        <caption className="only-heard">Rollouts of {plain(run.name)}</caption>
         <colgroup>
           <col style={{ width: PLACE }} />
           {columns.map((column) => (
@@ -112,7 +114,8 @@ function questionOf(run: string, listing: Listing, columns: readonly Column[]): 
   return { run, ...selectionOf(listing), sort: speltSort(listing.sort), columns: speltList([...names]) };
 }
 
-function reachOf({ rewards: { min, max } }: RunAnswer): readonly [number, number] | null {
+function reachOf({ rewards }: RunAnswer): readonly [number, number] | null {
+  const [min, max] = [finite(rewards.min), finite(rewards.max)];
   if (min === null || max === null || min === max) return null;
   return [Math.min(0, min), Math.max(0, max)];
 }

@@ -5,7 +5,7 @@ import { count, plural } from "../../format";
 import { Answered, Loading } from "../../parts/states";
 import { NARROW, useMedia } from "../../parts/use-media";
 import { Shell } from "../../shell";
-import type { RunAnswer } from "../../source/types";
+import type { RunAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import { Chips } from "./chips";
 import { byName, chosen, labelled } from "./columns";

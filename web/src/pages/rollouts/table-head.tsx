@@ -1,7 +1,8 @@
 // The head of the table of rollouts: each column sorts by a click and filters by its menu.
 import { Name } from "../../parts/name";
+import { plain } from "../../parts/plain";
 import { Popover } from "../../parts/popover";
-import type { Column } from "../../source/types";
+import type { Column } from "../../source/answers";
 import { ColumnFilter } from "./column-filter";
 import { descendsFirst, isNumeric } from "./columns";
 import { capital } from "./filters";
@@ -36,12 +37,12 @@ function Heading({ run, column, listing, measures, change }: Omit<HeadProperties
   const key = listing.sort[place];
   const filtered = listing.filters.some((one) => one.column === column.name);
   const sort = (add: boolean): void => change({ sort: sortedBy(listing.sort, column.name, descendsFirst(column), add) });
-  const label = capital(column.label);
+  const heard = plain(column.label);
   return (
     <th scope="col" className={isNumeric(column) ? "numeric" : undefined} aria-sort={key === undefined ? undefined : key.descending ? "descending" : "ascending"}>
       <div className="rollouts-heading">
-        <button type="button" className="rollouts-sort" onClick={(event) => sort(event.shiftKey)} title={`Sort by ${column.label}; with Shift, sort by it next`}>
-          <Name text={label} />
+        <button type="button" className="rollouts-sort" onClick={(event) => sort(event.shiftKey)} title={`Sort by ${heard}; with Shift, sort by it next`}>
+          <Name text={capital(column.label)} />
           {key !== undefined && (
             <span className="rollouts-arrow" aria-hidden="true">
               {key.descending ? "↓" : "↑"}
@@ -49,7 +50,7 @@ function Heading({ run, column, listing, measures, change }: Omit<HeadProperties
             </span>
           )}
         </button>
-        <Popover className="rollouts-funnel" button={<Funnel />} buttonLabel={`Filter by ${column.label}`} label={`Filter by ${column.label}`} pressed={filtered}>
+        <Popover className="rollouts-funnel" button={<Funnel />} buttonLabel={`Filter by ${heard}`} label={`Filter by ${heard}`} pressed={filtered}>
           {(close) => <ColumnFilter run={run} column={column} measured={measures.has(column.name)} close={close} />}
         </Popover>
       </div>

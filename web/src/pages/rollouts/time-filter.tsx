@@ -1,7 +1,8 @@
 // A span of time, in the reader's own time zone.
 import { useState } from "react";
+import type { Filter } from "../../filters";
 import type { OwnFilters } from "./column-filter";
-import { boundsOf, type Filter } from "./filters";
+import { boundsOf } from "./filters";
 
 export function TimeFilter({ own, set }: OwnFilters) {
   const bounds = boundsOf(own, own[0]?.column ?? "");

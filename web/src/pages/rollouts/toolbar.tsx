@@ -3,7 +3,7 @@ import { useMemo, useRef, useState } from "react";
 import { count } from "../../format";
 import { useShortcuts } from "../../shortcuts";
 import { useSource } from "../../source/source";
-import type { Column, RunAnswer } from "../../source/types";
+import type { Column, RunAnswer } from "../../source/answers";
 import { ColumnMenu } from "./column-menu";
 import { ConditionField } from "./condition-field";
 import { FacetBar } from "./facet-bar";

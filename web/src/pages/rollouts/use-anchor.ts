@@ -1,7 +1,7 @@
 // Keeps what one looks at in its place while rows are added before it.
 import { useEffect, useRef, useState } from "react";
 import type { Parameters } from "../../source/source";
-import type { NeighboursAnswer } from "../../source/types";
+import type { NeighboursAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 
 interface Anchor {

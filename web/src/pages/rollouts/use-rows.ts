@@ -2,7 +2,7 @@
 import { useQueries } from "@tanstack/react-query";
 import { useCallback, useEffect, useState } from "react";
 import { useSource, type Parameters } from "../../source/source";
-import type { RolloutRow, RolloutsAnswer } from "../../source/types";
+import type { RolloutRow, RolloutsAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 
 const PAGE = 100;

@@ -1,13 +1,14 @@
 // A filter by values: those that there are with their counts, or text within them.
 import { spelt } from "../../names";
 import { useState } from "react";
+import type { Filter, Operation } from "../../filters";
 import { count, plural } from "../../format";
+import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
 import { Visible, whole } from "../../parts/said";
-import type { Column, Count, FacetsAnswer } from "../../source/types";
+import type { Column, Count, FacetsAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import type { OwnFilters } from "./column-filter";
-import type { Filter, Operation } from "./filters";
 import { selectionOf, useListing } from "./listing";
 
 const FIELD_FROM = 8;
@@ -40,7 +41,7 @@ function Within({ own, set, values, column }: OwnFilters & { values: readonly Co
             if (typed !== "" && free) set([{ operation: "has", value: typed }]);
           }}
         >
-          <input className="field" aria-label={`Text within ${column.label}`} placeholder={free ? "Contains…" : "Find a tag…"} value={typed} onChange={(event) => setTyped(event.target.value)} />
+          <input className="field" aria-label={`Text within ${plain(column.label)}`} placeholder={free ? "Contains…" : "Find a tag…"} value={typed} onChange={(event) => setTyped(event.target.value)} />
           {free && (
             <button type="submit" className="button" disabled={typed === ""}>
               Contains
@@ -75,7 +76,7 @@ function Value({ counted: { value, n }, own, has, set }: { counted: Count; own: 
         </bdi>
         <span className="number soft">{count(n)}</span>
       </button>
-      <button type="button" className="rollouts-not" aria-pressed={not} aria-label={`Leave out ${shown}`} title="Leave these out" onClick={() => set(not ? others : [...others, { operation: "not", value }])}>
+      <button type="button" className="rollouts-not" aria-pressed={not} aria-label={`Leave out ${plain(shown, LONGEST)}`} title="Leave these out" onClick={() => set(not ? others : [...others, { operation: "not", value }])}>
         ≠
       </button>
     </li>

@@ -5,7 +5,7 @@ import { Empty } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { go } from "../../router";
 import { useShortcuts } from "../../shortcuts";
-import type { OutcomesBin, RunAnswer, SeriesBin } from "../../source/types";
+import type { OutcomesBin, RunAnswer, SeriesBin } from "../../source/answers";
 import { sentence } from "./environments";
 import { GroupSignal } from "./group-signal";
 import { MeasurePicker, titleOf } from "./measure-picker";

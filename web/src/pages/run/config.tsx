@@ -1,7 +1,8 @@
 // What the run was started with: its configuration, read at a glance, and as JSON for the rest.
 import { Name } from "../../parts/name";
+import { plain } from "../../parts/plain";
 import { Said } from "../../parts/said";
-import type { Json } from "../../source/types";
+import type { Json } from "../../source/records";
 
 export function Config({ config }: { config: Json }) {
   const entries = config !== null && typeof config === "object" && !Array.isArray(config) ? Object.entries(config) : null;
@@ -10,7 +11,7 @@ export function Config({ config }: { config: Json }) {
     <details className="card run-config">
       <summary>
         <h2>Configuration</h2>
-        {entries !== null && <span className="small faint run-config-glance">{glance(entries)}</span>}
+        {entries !== null && <span className="small faint run-config-glance"><bdi>{glance(entries)}</bdi></span>}
       </summary>
       <div className="body">
         {entries === null ? (
@@ -43,6 +44,6 @@ function Written({ value }: { value: Json }) {
 }
 
 function glance(entries: readonly [string, Json][]): string {
-  const plain = entries.filter(([, value]) => value === null || typeof value !== "object").map(([name, value]) => `${name} ${String(value).slice(0, 40)}`);
-  return plain.join(" · ").slice(0, 160);
+  const single = entries.filter(([, value]) => value === null || typeof value !== "object").slice(0, 40);
+  return plain(single.map(([name, value]) => `${plain(name, 40)} ${plain(String(value), 40)}`).join(" · "), 160);
 }

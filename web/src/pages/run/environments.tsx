@@ -11,7 +11,7 @@ import { plain } from "../../parts/plain";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { EnvironmentsAnswer } from "../../source/types";
+import type { EnvironmentsAnswer } from "../../source/answers";
 import { Value } from "./chart-card";
 import { valued, type Selection } from "./selection";
 import { amountOf, reasonFilters, sums } from "./stop-reasons";

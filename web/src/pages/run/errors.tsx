@@ -6,7 +6,7 @@ import { Badge } from "../../parts/badge";
 import { plain } from "../../parts/plain";
 import { Said } from "../../parts/said";
 import { Link } from "../../router";
-import type { ErrorKind, RunAnswer } from "../../source/types";
+import type { ErrorKind, RunAnswer } from "../../source/answers";
 
 export function Errors({ answer }: { answer: RunAnswer }) {
   return (

@@ -3,12 +3,14 @@ import { useEffect, useState } from "react";
 import { toRollout } from "../../addresses";
 import { count, plural } from "../../format";
 import { Badge } from "../../parts/badge";
-import { Said } from "../../parts/said";
+import { Name } from "../../parts/name";
+import { plain } from "../../parts/plain";
+import { Said, Visible } from "../../parts/said";
 import { Answered } from "../../parts/states";
 import { Link } from "../../router";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
-import type { AuditResult, FindingsAnswer } from "../../source/types";
+import type { AuditResult, FindingsAnswer } from "../../source/answers";
 
 const LOOK_EVERY = 1_000;
 const TONES = { error: "bad", warning: "warn", info: "plain" } as const;
@@ -86,6 +88,12 @@ function Again({ run, answer }: { run: string; answer: ReturnType<typeof useFind
 
 function Found({ run, findings }: { run: string; findings: FindingsAnswer }) {
   const { state, found, message, audits } = findings;
+  if (state === "absent" && message !== null)
+    return (
+      <div className="body soft">
+        <Said text={message} fold={400} label="message" />
+      </div>
+    );
   if (state === "absent")
     return (
       <p className="body soft">
@@ -93,7 +101,12 @@ function Found({ run, findings }: { run: string; findings: FindingsAnswer }) {
         without a signal, and more.
       </p>
     );
-  if (state === "failed") return <p className="body said bad">{message ?? "The check failed."}</p>;
+  if (state === "failed")
+    return (
+      <div className="body bad">
+        <Said text={message ?? "The check failed."} fold={400} label="message" />
+      </div>
+    );
   if (state === "running") return <p className="body soft">The audits are running; what they find appears here.</p>;
   if (found.length === 0) return <p className="body soft">{plural(audits, "audit")} ran and found nothing.</p>;
   const sorted = [...found].sort((one, other) => RANKS[one.severity] - RANKS[other.severity] || other.count - one.count);
@@ -112,17 +125,21 @@ function Audit({ run, audit }: { run: string; audit: AuditResult }) {
     <li>
       <div className="row wrap">
         <Badge tone={audit.error === null ? TONES[audit.severity] : "bad"}>{audit.error === null ? audit.severity : "could not run"}</Badge>
-        <h3 className="mono">{audit.name}</h3>
+        <h3 className="mono">
+          <Name text={audit.name} />
+        </h3>
         {audit.error === null && <span className="soft number">× {count(audit.count)}</span>}
       </div>
-      <p className="small soft">{audit.about}</p>
+      <p className="small soft said">
+        <Visible text={audit.about} />
+      </p>
       {audit.error !== null && <Said text={audit.error} fold={400} label="error" />}
       <ul className="findings-each small">
         {audit.findings.slice(0, shown).map((finding, place) => (
           <li key={place}>
             <Said text={finding.message} fold={400} label="finding" />
             {finding.rollout !== null && (
-              <Link className="findings-link" to={toRollout(run, finding.rollout)} aria-label={`Open rollout ${finding.rollout}`}>
+              <Link className="findings-link" to={toRollout(run, finding.rollout)} aria-label={`Open rollout ${plain(finding.rollout)}`}>
                 rollout →
               </Link>
             )}

@@ -5,7 +5,7 @@ import { Figures, linked } from "../../charts/figures";
 import { Shares, type Part } from "../../charts/shares";
 import { iterationsOf } from "../../charts/ticks";
 import { count, plural, share } from "../../format";
-import type { OutcomesBin } from "../../source/types";
+import type { OutcomesBin } from "../../source/answers";
 import { ChartCard, Closely, isClose, Readout, Value } from "./chart-card";
 import { within, type Selection } from "./selection";
 

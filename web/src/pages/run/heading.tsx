@@ -4,7 +4,7 @@ import { ago, count, plural, seconds, short, time } from "../../format";
 import { Name } from "../../parts/name";
 import { RunState } from "../../parts/badge";
 import { plain } from "../../parts/plain";
-import type { RunAnswer } from "../../source/types";
+import type { RunAnswer } from "../../source/answers";
 
 export function Heading({ answer }: { answer: RunAnswer }) {
   const { policies, groups, steps, started_at, ended_at } = answer;
@@ -16,7 +16,7 @@ export function Heading({ answer }: { answer: RunAnswer }) {
         </h1>
         <RunState state={answer.state} live={answer.live} />
         {answer.path !== answer.name && (
-          <span className="small faint run-path" title={answer.path}>
+          <span className="small faint run-path" title={plain(answer.path, 1_000)}>
             <Name text={answer.path} most={400} />
           </span>
         )}

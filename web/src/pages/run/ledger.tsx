@@ -2,7 +2,7 @@
 import { count, plural } from "../../format";
 import { Badge } from "../../parts/badge";
 import { Name } from "../../parts/name";
-import type { LedgerSummary, RunAnswer } from "../../source/types";
+import type { LedgerSummary, RunAnswer } from "../../source/answers";
 
 export function Ledger({ answer }: { answer: RunAnswer }) {
   const { ledger } = answer;

@@ -3,8 +3,9 @@ import { useCallback, useMemo } from "react";
 import { Distribution } from "../../charts/distribution";
 import { Figures } from "../../charts/figures";
 import { iterationsOf } from "../../charts/ticks";
-import { count, number } from "../../format";
-import type { SeriesBin } from "../../source/types";
+import { count, finite, number } from "../../format";
+import type { SeriesBin } from "../../source/answers";
+import type { Num } from "../../source/records";
 import { ChartCard, Readout, Value } from "./chart-card";
 import type { Selection } from "./selection";
 
@@ -25,7 +26,7 @@ interface Properties {
 const COLUMNS = ["Iteration", "Rollouts", "Values", "Missing", "Mean", "5 %", "25 %", "Median", "75 %", "95 %"];
 
 /** As many digits as values of this size need. */
-const digitsOf = (bins: readonly SeriesBin[]): number => (bins.some((bin) => Math.abs(bin.q95 ?? 0) >= 10) ? 1 : 3);
+const digitsOf = (bins: readonly SeriesBin[]): number => (bins.some((bin) => Math.abs(finite(bin.q95) ?? 0) >= 10) ? 1 : 3);
 
 export function MeasureSeries({ name, title, label, bins, selection, height, controls, to, does }: Properties) {
   const { mean, iteration } = selection;
@@ -51,7 +52,7 @@ export function MeasureSeries({ name, title, label, bins, selection, height, con
 }
 
 function Numbers({ bin, mean, digits }: { bin: SeriesBin; mean: boolean; digits: number }) {
-  const told = (value: number | null) => number(value, digits);
+  const told = (value: Num | null) => number(value, digits);
   return (
     <>
       <Value name="n">{count(bin.n)}</Value>

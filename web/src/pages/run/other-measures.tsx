@@ -7,7 +7,7 @@ import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { HistogramAnswer, Measure } from "../../source/types";
+import type { HistogramAnswer, Measure } from "../../source/answers";
 import { Value } from "./chart-card";
 import { shortLabel } from "./measure-picker";
 import { valued, type Selection } from "./selection";

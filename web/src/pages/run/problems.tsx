@@ -1,7 +1,7 @@
 // What could not be read of a run: said first, and calmly.
 import { count, plural } from "../../format";
 import { Visible } from "../../parts/said";
-import type { RunAnswer } from "../../source/types";
+import type { RunAnswer } from "../../source/answers";
 
 export function Problems({ answer: { problems, problem_count } }: { answer: RunAnswer }) {
   if (problem_count === 0) return null;

@@ -6,7 +6,7 @@ import { Answered, Empty, Loading } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { Shell } from "../../shell";
 import { useAnswer } from "../../source/use-answer";
-import type { OutcomesAnswer, RunAnswer, SeriesAnswer } from "../../source/types";
+import type { OutcomesAnswer, RunAnswer, SeriesAnswer } from "../../source/answers";
 import { Charts } from "./charts";
 import { Config } from "./config";
 import { Environments } from "./environments";

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import { filter, toRollouts } from "../../addresses";
 import { changed, useRoute, type Route } from "../../router";
 import type { Parameters } from "../../source/source";
-import type { HistogramAnswer, RunAnswer } from "../../source/types";
+import type { HistogramAnswer, RunAnswer } from "../../source/answers";
 
 type HistogramBin = HistogramAnswer["bins"][number];
 

@@ -2,7 +2,7 @@
 import { count } from "../../format";
 import { plain } from "../../parts/plain";
 import { go } from "../../router";
-import type { Count, RunAnswer } from "../../source/types";
+import type { Count, RunAnswer } from "../../source/answers";
 import { ALL, type Selection } from "./selection";
 
 export function Selectors({ answer, selection }: { answer: RunAnswer; selection: Selection }) {

@@ -8,7 +8,7 @@ import { iterationsOf } from "../../charts/ticks";
 import { count, plural, share } from "../../format";
 import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
-import type { OutcomesBin } from "../../source/types";
+import type { OutcomesBin } from "../../source/answers";
 import { ChartCard, Closely, isClose, Readout, Value } from "./chart-card";
 import { within, type Selection } from "./selection";
 

@@ -1,5 +1,6 @@
 // What a series comes to in a word: its mean, and its mean at the beginning and at the end.
-import type { OutcomesBin, SeriesBin } from "../../source/types";
+import { finite } from "../../format";
+import type { OutcomesBin, SeriesBin } from "../../source/answers";
 
 export interface Trend {
   mean: number | null;
@@ -17,15 +18,15 @@ export function trendOf(bins: readonly SeriesBin[]): Trend {
     n: bins.reduce((sum, bin) => sum + bin.n, 0),
     first: mean(bins.slice(0, ends)),
     last: mean(bins.slice(-ends)),
-    line: bins.map((bin) => bin.mean),
+    line: bins.map((bin) => finite(bin.mean)),
   };
 }
 
 /** The mean of all values in some bins, which may hold different numbers of them. */
 function mean(bins: readonly SeriesBin[]): number | null {
-  const known = bins.filter((bin) => bin.mean !== null && bin.n > 0);
+  const known = bins.filter((bin) => finite(bin.mean) !== null && bin.n > 0);
   const n = known.reduce((sum, bin) => sum + bin.n, 0);
-  return n === 0 ? null : Number(known.reduce((sum, bin) => sum + (bin.mean ?? 0) * (bin.n / n), 0).toPrecision(12));
+  return n === 0 ? null : finite(Number(known.reduce((sum, bin) => sum + (finite(bin.mean) ?? 0) * (bin.n / n), 0).toPrecision(12)));
 }
 
 export interface ShareTrend {

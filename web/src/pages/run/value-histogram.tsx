@@ -3,13 +3,13 @@ import { useMemo } from "react";
 import { filter } from "../../addresses";
 import { Figures } from "../../charts/figures";
 import { Histogram } from "../../charts/histogram";
-import { count, number, plural } from "../../format";
+import { count, finite, number, plural } from "../../format";
 import { Name } from "../../parts/name";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { HistogramAnswer, SeriesBin } from "../../source/types";
+import type { HistogramAnswer, SeriesBin } from "../../source/answers";
 import { iterationsOf } from "../../charts/ticks";
 import { valued, within, type Selection } from "./selection";
 
@@ -84,7 +84,7 @@ function Drawn({ found, height, domain, title, where, caption, selection }: Draw
           <span>{plural(found.n, "value")}</span>
         </Histogram>
       )}
-      <ul className="legend run-rest">
+      <ul className="legend">
         {found.missing > 0 && (
           <li>
             <a href={selection.rollouts(...where, filter(measure, "null"))}>{count(found.missing)} without a value</a>
@@ -125,8 +125,8 @@ function Step({ to, label, sign }: { to: string | null; label: string; sign: str
 
 /** The same axis for every iteration, so that walking through them compares like with like. */
 function reach(bins: readonly SeriesBin[]): [number, number] | undefined {
-  const lows = bins.map((bin) => bin.min).filter((value) => value !== null);
-  const highs = bins.map((bin) => bin.max).filter((value) => value !== null);
+  const lows = bins.map((bin) => finite(bin.min)).filter((value) => value !== null);
+  const highs = bins.map((bin) => finite(bin.max)).filter((value) => value !== null);
   return lows.length === 0 ? undefined : [Math.min(...lows), Math.max(...highs)];
 }
 

@@ -2,7 +2,7 @@
 import { filter, toRollouts } from "../../addresses";
 import { count, plural, share } from "../../format";
 import { useSource } from "../../source/source";
-import type { FindingsAnswer, RunAnswer } from "../../source/types";
+import type { FindingsAnswer, RunAnswer } from "../../source/answers";
 
 interface Concern {
   tone: "bad" | "warn";

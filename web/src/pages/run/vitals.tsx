@@ -4,13 +4,11 @@ import { filter } from "../../addresses";
 import { Sparkline } from "../../charts/sparkline";
 import { count, number, plural, share } from "../../format";
 import { Link } from "../../router";
-import type { OutcomesBin, RunAnswer, SeriesBin } from "../../source/types";
+import type { OutcomesBin, RunAnswer, SeriesBin } from "../../source/answers";
+import { isLimit } from "../../stop-reasons";
 import { groupsWithout } from "./group-signal";
 import { ANSWERED, type Selection } from "./selection";
 import { shareOf, trendOf, type ShareTrend, type Trend } from "./trend";
-
-/** Stop reasons that mean that a rollout did not get to its own end. */
-export const LIMITS = ["max_tokens", "max_turns", "max_tool_calls", "context_overflow", "max_total_tokens", "max_sampled_tokens", "timeout", "parse_error"];
 
 interface Properties {
   answer: RunAnswer;
@@ -24,7 +22,7 @@ interface Properties {
 export function Vitals({ answer, rewards, lengths, lengthName, outcomes, selection }: Properties) {
   const rollouts = (bin: OutcomesBin) => bin.rollouts;
   const errors = shareOf(outcomes, (bin) => bin.statuses.error ?? 0, rollouts);
-  const cut = shareOf(outcomes, (bin) => LIMITS.reduce((sum, name) => sum + (bin.stop_reasons[name] ?? 0), 0), rollouts);
+  const cut = shareOf(outcomes, (bin) => limitsIn(bin), rollouts);
   const flat = shareOf(outcomes, (bin) => bin.groups_without_signal, (bin) => bin.groups);
   return (
     <dl className="vitals">
@@ -38,10 +36,12 @@ export function Vitals({ answer, rewards, lengths, lengthName, outcomes, selecti
   );
 }
 
+const limitsIn = (bin: OutcomesBin): number => Object.entries(bin.stop_reasons).reduce((sum, [reason, n]) => sum + (isLimit(reason) ? n : 0), 0);
+
 /** The rollouts that hit a limit: those that stopped for none of the other reasons. */
 function limited(outcomes: readonly OutcomesBin[], selection: Selection): string {
   const reasons = new Set(outcomes.flatMap((bin) => Object.keys(bin.stop_reasons)));
-  const others = [...reasons].filter((reason) => !LIMITS.includes(reason));
+  const others = [...reasons].filter((reason) => !isLimit(reason));
   return selection.rollouts(...others.slice(0, 40).map((reason) => filter("stop_reason", "not", reason)));
 }
 

@@ -7,7 +7,7 @@ import { Badge, RunState } from "../../parts/badge";
 import { plain } from "../../parts/plain";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { RunCard } from "../../source/types";
+import type { RunCard } from "../../source/answers";
 
 export function RunRow({ run }: { run: RunCard }) {
   const folder = run.key === run.name ? "" : run.key.slice(0, Math.max(0, run.key.length - run.name.length));
@@ -40,7 +40,7 @@ export function RunRow({ run }: { run: RunCard }) {
       <td role="cell" className="runs-errors number">
         <Failures run={run} />
       </td>
-      <td role="cell" className="runs-envs">
+      <td role="cell">
         <Names of={run.envs} kind="environment" />
       </td>
       <td role="cell" className="runs-policies">

@@ -8,7 +8,7 @@ import { Shell } from "../../shell";
 import { useShortcuts } from "../../shortcuts";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
-import type { RunsAnswer } from "../../source/types";
+import type { RunsAnswer } from "../../source/answers";
 import { RunRow } from "./run-row";
 import "./runs.css";
 import { matching, orderOf, sorted, written, type Order } from "./sorting";
@@ -51,10 +51,11 @@ function Listing({ answer }: { answer: RunsAnswer }) {
       <header className="row wrap spread">
         <div>
           <h1>Runs</h1>
-          <p className="small faint runs-where" title={answer.folder}>
-            {found.length < answer.runs.length && `${count(found.length)} of `}
-            {plural(answer.runs.length, "run")} in <bdi>{plain(answer.folder, 120)}</bdi>
+          <p className="small faint runs-where" title={plain(answer.folder, 1_000)}>
+            {found.length < answer.total && `${count(found.length)} of `}
+            {plural(answer.total, "run")} in <bdi>{plain(answer.folder, 120)}</bdi> · Rolltrace {plain(answer.version, 24)}
           </p>
+          {answer.runs.length < answer.total && <p className="small warn">Only the newest {count(answer.runs.length)} are listed here, and filtered.</p>}
         </div>
         <input
           id="runs-filter"

@@ -1,6 +1,6 @@
 // In which order runs are listed, as the address says it.
 import { finite } from "../../format";
-import type { RunCard } from "../../source/types";
+import type { RunCard } from "../../source/answers";
 
 export interface Order {
   column: string;
@@ -19,7 +19,7 @@ const VALUES: Record<string, (run: RunCard) => number | string | null> = {
   size: (run) => run.bytes,
 };
 
-export const NEWEST: Order = { column: "written", down: true };
+const NEWEST: Order = { column: "written", down: true };
 
 export function orderOf(text: string | null): Order {
   const column = text?.replace(/^-/, "") ?? "";

@@ -1,5 +1,6 @@
 // The rows of an answer as text to copy.
-import type { Json, SqlAnswer } from "../../source/types";
+import type { SqlAnswer } from "../../source/answers";
+import type { Json } from "../../source/records";
 
 /** As RFC 4180 has it; null is an empty field, and text that is empty is quoted. */
 export function asCsv({ columns, rows }: SqlAnswer): string {

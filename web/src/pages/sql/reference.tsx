@@ -1,7 +1,7 @@
 // The tables and their columns; a click writes a name into the statement.
 import { useState } from "react";
 import { Answered, Loading } from "../../parts/states";
-import type { SqlAnswer } from "../../source/types";
+import type { SqlAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import { INSERT } from "./editor";
 

@@ -2,10 +2,13 @@
 import { useMemo, useRef, useState } from "react";
 import { toRollout } from "../../addresses";
 import { count } from "../../format";
+import { Name } from "../../parts/name";
+import { plain } from "../../parts/plain";
 import { Said, Visible, whole } from "../../parts/said";
 import { useRowWindow } from "../../parts/use-row-window";
 import { Link } from "../../router";
-import type { Json, SqlAnswer } from "../../source/types";
+import type { SqlAnswer } from "../../source/answers";
+import type { Json } from "../../source/records";
 
 const ROW = 30;
 const HEAD = 46;
@@ -47,11 +50,9 @@ export function ResultTable({ run, answer }: { run: string; answer: SqlAnswer })
               </th>
               {columns.map((column, place) => (
                 <th key={place} scope="col" className={isNumeric(column.type) ? "numeric" : undefined}>
-                  <bdi title={column.name}>
-                    <Visible text={whole(column.name, LONGEST)} />
-                  </bdi>
-                  <span className="mono faint" title={column.type}>
-                    {column.type}
+                  <Name text={column.name} most={LONGEST} />
+                  <span className="mono faint" title={plain(column.type, 400)}>
+                    {plain(column.type)}
                   </span>
                 </th>
               ))}
@@ -85,7 +86,7 @@ export function ResultTable({ run, answer }: { run: string; answer: SqlAnswer })
       <dialog className="sheet sql-sheet" ref={sheet} aria-label="The whole value" onClose={() => setOpened(null)}>
         <header>
           <h2>
-            <bdi>{opened?.column}</bdi>
+            <Name text={opened?.column ?? ""} />
           </h2>
           <button type="button" className="button quiet" onClick={() => sheet.current?.close()} aria-label="Close">
             ✕

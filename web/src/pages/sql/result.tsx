@@ -4,7 +4,7 @@ import { plural, seconds } from "../../format";
 import { CopyButton } from "../../parts/copy-button";
 import { Said } from "../../parts/said";
 import { Empty, Loading } from "../../parts/states";
-import type { SqlAnswer } from "../../source/types";
+import type { SqlAnswer } from "../../source/answers";
 import { asCsv, asJson } from "./copies";
 import { ResultTable } from "./result-table";
 

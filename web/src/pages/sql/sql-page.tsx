@@ -6,14 +6,14 @@ import { Empty } from "../../parts/states";
 import { changed, go, Link, useRoute } from "../../router";
 import { Shell } from "../../shell";
 import { useSource } from "../../source/source";
-import type { RunAnswer, SqlAnswer } from "../../source/types";
+import type { RunAnswer, SqlAnswer } from "../../source/answers";
 import { useAnswer } from "../../source/use-answer";
 import { Editor } from "./editor";
 import { Reference } from "./reference";
 import { Result } from "./result";
 import "./sql.css";
 
-export const LIMIT = 1_000;
+const LIMIT = 1_000;
 export const MOST = 10_000;
 
 export function SqlPage({ run }: { run: string }) {

@@ -1,6 +1,8 @@
 // What a report carries inside its file: a head as JSON, and packs of answers, which are unpacked when one is asked for.
 import type { Selection } from "../source";
-import type { FindingsAnswer, GroupAnswer, Json, RolloutAnswer, RunAnswer, RunsAnswer } from "../types";
+import type { FindingsAnswer, GroupAnswer, RolloutAnswer, RunAnswer, RunsAnswer } from "../answers";
+import type { Comparison, Excerpt, Member } from "../comparison";
+import type { Json, MessageRecord } from "../records";
 
 export interface Head {
   v: 1;
@@ -17,11 +19,23 @@ export interface Head {
   images: Record<string, string>;
 }
 
-/** Messages of a group are those of its rollouts: they are carried once, as the member's place and the message's. */
-export interface Pack {
+interface Pack {
   rollouts: Record<string, RolloutAnswer>;
-  groups: Record<string, GroupAnswer>;
+  groups: Record<string, CarriedGroup>;
 }
+
+/** A message of a rollout in the same pack: messages are carried once. */
+type Reference = readonly [rollout: string, place: number];
+
+export type CarriedExcerpt = Omit<Excerpt, "message"> & { message: MessageRecord | Reference };
+
+/** An answer on a group whose messages may be references. */
+export type CarriedGroup = Omit<GroupAnswer, "group"> & {
+  group: Omit<Comparison, "shared" | "members"> & {
+    shared: CarriedExcerpt[];
+    members: (Omit<Member, "messages"> & { messages: CarriedExcerpt[] })[];
+  };
+};
 
 /** The head of the report that the page stands in; null where it stands on a server. */
 export function readHead(): Head | null {

@@ -1,6 +1,6 @@
 // Bins whose edges are round, the same as rolltrace.query.histogram makes them.
 import { bisectRight } from "d3-array";
-import type { HistogramAnswer } from "../types";
+import type { HistogramAnswer } from "../answers";
 
 const ROUND = [1, 2, 2.5, 5];
 

@@ -1,8 +1,9 @@
 // Answers from the report that the page stands in: asked the same questions as a server, it answers them alike.
 import { readList } from "../../names";
 import { AnswerError, type Parameters, type Selection, type Source } from "../source";
-import type { Column, FacetsAnswer, GroupAnswer, NeighboursAnswer, RolloutAnswer, RolloutRow, RolloutsAnswer } from "../types";
-import { pack, type Head } from "./carried";
+import type { Column, FacetsAnswer, GroupAnswer, NeighboursAnswer, RolloutAnswer, RolloutRow, RolloutsAnswer } from "../answers";
+import type { Excerpt } from "../comparison";
+import { pack, type CarriedExcerpt, type CarriedGroup, type Head } from "./carried";
 import { filtered, rowsOf, sorted, textOf, type Row } from "./rows";
 import { environments, histogramOf, outcomes, series } from "./statistics";
 
@@ -128,15 +129,17 @@ function missing(what: string): AnswerError {
 }
 
 /** Messages of a group are carried once, with its rollouts: here they are put back into their places. */
-function withMessages(answer: GroupAnswer, rollouts: Record<string, RolloutAnswer>): GroupAnswer {
-  const read = (shown: GroupAnswer["group"]["shared"]) =>
-    shown.map((one) => {
-      const carried = one.message as unknown;
-      if (!Array.isArray(carried)) return one;
-      const [id, place, length] = carried as [string, number, number];
-      const whole = rollouts[id]?.rollout.messages[place];
-      return whole === undefined ? one : { ...one, message: { ...whole, content: whole.content.slice(0, length) } };
-    });
-  const { group } = answer;
-  return { ...answer, group: { ...group, shared: read(group.shared), members: group.members.map((member) => ({ ...member, messages: read(member.messages) })) } };
+function withMessages({ group, ...answer }: CarriedGroup, rollouts: Record<string, RolloutAnswer>): GroupAnswer {
+  const read = ({ message, ...rest }: CarriedExcerpt): Excerpt => {
+    if (!isReference(message)) return { ...rest, message };
+    const [id, place] = message;
+    const whole = rollouts[id]?.rollout.messages[place];
+    if (whole === undefined) throw missing(`message ${place} of rollout ${id}`);
+    return { ...rest, message: whole };
+  };
+  const members = group.members.map((member) => ({ ...member, messages: member.messages.map(read) }));
+  return { ...answer, group: { ...group, shared: group.shared.map(read), members } };
 }
+
+// `Array.isArray` does not tell a readonly list from an object.
+const isReference = (message: CarriedExcerpt["message"]): message is Extract<CarriedExcerpt["message"], readonly unknown[]> => Array.isArray(message);

@@ -1,15 +1,11 @@
 // The table of rollouts that a report carries: filtered and sorted as the server does it.
-import { read, readList } from "../../names";
+import { readFilter, type Filter } from "../../filters";
+import { readList } from "../../names";
 import { AnswerError, type Parameters } from "../source";
-import type { Column, Json, RolloutRow } from "../types";
+import type { Column, RolloutRow } from "../answers";
+import type { Json } from "../records";
 
 export type Row = RolloutRow;
-
-interface Condition {
-  column: string;
-  operation: string;
-  value: string;
-}
 
 export function rowsOf(columns: Record<string, Json[]>): Row[] {
   const names = Object.keys(columns);
@@ -17,16 +13,16 @@ export function rowsOf(columns: Record<string, Json[]>): Row[] {
   return Array.from({ length: count }, (_, place) => Object.fromEntries(names.map((name) => [name, columns[name]?.[place] ?? null])) as Row);
 }
 
-export function conditionsOf(parameters: Parameters): Condition[] {
+function conditionsOf(parameters: Parameters): Filter[] {
   const given = parameters.filter;
   const all = Array.isArray(given) ? given : given === undefined || given === null || given === "" ? [] : [String(given)];
   return all.map((text: string) => conditionOf(text));
 }
 
-function conditionOf(text: string): Condition {
-  const found = /^([^:]*):(is|not|min|max|below|has|null|notnull):/.exec(text);
+function conditionOf(text: string): Filter {
+  const found = readFilter(text);
   if (found === null) throw new AnswerError("InputError", `Expected a filter written as COLUMN:OPERATION:VALUE, got ${text}.`, 400);
-  return { column: read(found[1] ?? ""), operation: found[2] ?? "", value: text.slice(found[0].length) };
+  return found;
 }
 
 /** The rows that fulfil every condition; those on the column `except` are left aside. */
@@ -39,7 +35,7 @@ export function filtered(rows: readonly Row[], parameters: Parameters, columns: 
   );
 }
 
-function fulfils(value: Json, { operation, value: wanted }: Condition, type: Column["type"]): boolean {
+function fulfils(value: Json, { operation, value: wanted }: Filter, type: Column["type"]): boolean {
   if (operation === "null") return value === null;
   if (operation === "notnull") return value !== null;
   if (operation === "not") return !equals(value, wanted, type);
@@ -55,8 +51,6 @@ function fulfils(value: Json, { operation, value: wanted }: Condition, type: Col
       return value !== "NaN" && ordered(value, type) <= ordered(wanted, type);
     case "below":
       return value !== "NaN" && ordered(value, type) < ordered(wanted, type);
-    default:
-      return false;
   }
 }
 

@@ -1,18 +1,20 @@
 // Numbers about the rows of a report, computed as the server computes them about a run.
 import { max, mean, min, quantileSorted } from "d3-array";
 import type { Parameters } from "../source";
-import type { EnvironmentsAnswer, HistogramAnswer, Json, OutcomesAnswer, OutcomesBin, SeriesAnswer, Spread } from "../types";
+import type { EnvironmentsAnswer, HistogramAnswer, OutcomesAnswer, OutcomesBin, SeriesAnswer, Spread } from "../answers";
+import type { Json, Num } from "../records";
 import { edgesOf, inBins } from "./edges";
 import type { Row } from "./rows";
 
 const MOST_SERIES_BINS = 200;
-const HISTOGRAM_BINS = 40;
+/** As the server has it. */
+const HISTOGRAM_BINS = 20;
 
 export function series(rows: readonly Row[], parameters: Parameters): SeriesAnswer {
   const measure = String(parameters.measure ?? "reward");
   const bins = byIteration(rows).map(({ first, last, rows: some }) => {
     const values = finiteOf(some, measure);
-    const at = (share: number) => quantileSorted(values, share) ?? null;
+    const at = (share: number) => told(quantileSorted(values, share));
     return {
       ...{ first, last, rollouts: some.length, ...spreadOf(some, measure) },
       ...{ q05: at(0.05), q25: at(0.25), median: at(0.5), q75: at(0.75), q95: at(0.95) },
@@ -40,7 +42,7 @@ export function environments(rows: readonly Row[], parameters: Parameters): Envi
     const values = finiteOf(some, measure);
     return {
       ...{ env, rollouts: some.length, ...spreadOf(some, measure) },
-      ...{ median: quantileSorted(values, 0.5) ?? null, bins: inBins(values, edges), stop_reasons: counted(some, (row) => row.stop_reason) },
+      ...{ median: told(quantileSorted(values, 0.5)), bins: inBins(values, edges), stop_reasons: counted(some, (row) => row.stop_reason) },
     };
   });
   return { measure, environments: found.sort((one, other) => other.rollouts - one.rollouts || (one.env < other.env ? -1 : 1)) };
@@ -107,12 +109,27 @@ function groupOf(row: Row): string {
 function spreadOf(rows: readonly Row[], measure: string): Spread {
   const values = finiteOf(rows, measure);
   const missing = rows.filter((row) => (row[measure] ?? null) === null).length;
-  const middle = mean(values);
-  const spread = middle === undefined ? null : Math.sqrt(mean(values, (value) => (value - middle) ** 2) ?? 0);
   return {
     ...{ n: values.length, missing, non_finite: rows.length - missing - values.length },
-    ...{ mean: middle ?? null, spread, min: values[0] ?? null, max: values.at(-1) ?? null },
+    ...{ mean: told(mean(values)), spread: told(deviationOf(values)), min: values[0] ?? null, max: values.at(-1) ?? null },
   };
+}
+
+/** Of all values, step by step: so it is 0 of equal values that are too large to be added up. */
+function deviationOf(values: readonly number[]): number | undefined {
+  let [middle, squares] = [0, 0];
+  values.forEach((value, place) => {
+    const apart = value - middle;
+    middle += apart / (place + 1);
+    squares += apart * (value - middle);
+  });
+  return values.length === 0 ? undefined : Math.sqrt(squares / values.length);
+}
+
+/** As JSON has it. */
+function told(value: number | undefined): Num | null {
+  if (value === undefined) return null;
+  return Number.isFinite(value) ? value : (String(value) as Num);
 }
 
 /** The finite values of a measure, from the smallest on. */

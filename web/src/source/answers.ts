@@ -1,8 +1,6 @@
 // The answers of the server, as JSON. Python's structs of rolltrace.viewer are the truth; names are theirs.
-
-/** A number as JSON can carry it: what is not finite is spelt out. */
-export type Num = number | "NaN" | "Infinity" | "-Infinity";
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+import type { Comparison, Term } from "./comparison";
+import type { GroupKey, Json, Num, RolloutRecord, ScoreRecord } from "./records";
 
 // ── GET /api/runs ────────────────────────────────────────────────────────────────────────────────────────────────────
 export interface RunsAnswer {
@@ -101,15 +99,15 @@ export interface ErrorKind {
   n: number;
   example: string;
 }
-/** Numbers about numbers; the statistics are over the finite ones. */
+/** Numbers about numbers; the statistics are over the finite ones, and overflow where those are huge. */
 export interface Spread {
   n: number;
   missing: number;
   non_finite: number;
-  mean: number | null;
-  spread: number | null;
-  min: number | null;
-  max: number | null;
+  mean: Num | null;
+  spread: Num | null;
+  min: Num | null;
+  max: Num | null;
 }
 export interface LedgerSummary {
   sessions: number;
@@ -158,11 +156,11 @@ export interface SeriesBin extends Spread {
   first: number;
   last: number;
   rollouts: number;
-  q05: number | null;
-  q25: number | null;
-  median: number | null;
-  q75: number | null;
-  q95: number | null;
+  q05: Num | null;
+  q25: Num | null;
+  median: Num | null;
+  q75: Num | null;
+  q95: Num | null;
 }
 
 // ── GET /api/outcomes?run=&FILTERS ───────────────────────────────────────────────────────────────────────────────────
@@ -201,7 +199,7 @@ export interface EnvironmentsAnswer {
 export interface EnvironmentCard extends Spread {
   env: string;
   rollouts: number;
-  median: number | null;
+  median: Num | null;
   bins: HistogramAnswer["bins"];
   stop_reasons: Record<string, number>;
 }
@@ -259,106 +257,10 @@ export interface AuditResult {
 }
 
 // ── GET /api/group?run=&split=&iteration=&env=&group= ────────────────────────────────────────────────────────────────
-export interface GroupKey {
-  split: string;
-  iteration: number;
-  env: string;
-  group: string;
-}
 export interface GroupAnswer {
   group: Comparison;
   previous: GroupKey | null;
   next: GroupKey | null;
-}
-export interface Comparison extends GroupKey {
-  task: string;
-  task_data: { [key: string]: Json };
-  size: number;
-  n: number;
-  mean: Num | null;
-  spread: Num | null;
-  has_signal: boolean;
-  /** Why no member has an advantage, in a sentence; null where some do. */
-  no_signal: string | null;
-  shared: Excerpt[];
-  /** How many messages of the shared prompt come after those. */
-  shared_omitted: number;
-  /** The best reward first. */
-  members: Member[];
-  /** How many members come after those. */
-  omitted: number;
-  matrix: PreferenceMatrix | null;
-  rubric: RubricGrid | null;
-  scores: GroupScore[];
-  retried: number;
-}
-export interface Excerpt {
-  message: MessageRecord;
-  /** How many characters of its texts were left out. */
-  omitted: number;
-  /** The step whose answer it is; null for what the policy did not say. */
-  step: number | null;
-}
-export interface GroupScore {
-  id: string;
-  name: string;
-  value: Num | null;
-  producer: string;
-  at: string;
-  error: FailureRecord | null;
-}
-export interface Member {
-  id: string;
-  index: number;
-  episode: number | null;
-  seat: number | null;
-  attempt: number;
-  policy: string;
-  policy_version: number | string | null;
-  status: string;
-  stop_reason: string;
-  error: FailureRecord | null;
-  reward: Num | null;
-  advantage: Num | null;
-  /** What the reward is the sum of. */
-  terms: { name: string; value: Num }[];
-  reward_data: Record<string, Num>;
-  /** Other late scores, the latest of each name. */
-  scores: Record<string, Num | null>;
-  /** The conversation after the shared prompt. */
-  messages: Excerpt[];
-  /** How many messages come after those. */
-  omitted: number;
-  steps: number;
-  prompt_tokens: number | null;
-  completion_tokens: number | null;
-  seconds: Num;
-  differs: Difference | null;
-}
-/** Where a member's text first differs from that of the member before it. */
-export interface Difference {
-  /** The place in `messages`; past the end where the other goes on. */
-  message: number;
-  /** In code points, before anything was cut. */
-  character: number;
-  of: string;
-  field: "role" | "reasoning" | "content" | "tool_calls" | "parts";
-  /** Which of the tool calls (its arguments), or of the parts. */
-  number: number | null;
-}
-export interface PreferenceMatrix {
-  /** The best reward first; null for one that is no member. */
-  ids: (string | null)[];
-  indexes: (number | null)[];
-  /** How far the row, shown first, was preferred to the column, shown second: from −1 to 1; null where they were not compared. */
-  cells: (Num | null)[][];
-  numbers: Record<string, Num>;
-}
-export interface RubricGrid {
-  criteria: { name: string; weight: Num | null; text: string | null }[];
-  ids: string[];
-  /** A row for each criterion, in it a cell for each member. */
-  cells: { value: Num | null; words: string | null }[][];
 }
 
 // ── GET /api/rollout?run=&id= ────────────────────────────────────────────────────────────────────────────────────────
@@ -367,8 +269,12 @@ export interface RolloutAnswer {
   /** As it stands now, late scores included. */
   reward: Num | null;
   advantage: Num | null;
-  /** Late facts about this rollout, oldest first. */
+  /** What the reward is the sum of; where there is none, what is known of it so far. */
+  terms: Term[];
+  /** Late facts about this rollout, oldest first: the newest of them where there are very many. */
   scores: ScoreRecord[];
+  /** The id of the one among them that the reward comes from. */
+  reward_score: string | null;
   group: { size: number; n: number; mean: Num | null; spread: Num | null; has_signal: boolean; members: GroupPlace[] };
   /** The other seats of the same episode, this one included; empty where it is no game. */
   seats: GroupPlace[];
@@ -385,147 +291,6 @@ export interface GroupPlace {
   stop_reason: string;
   steps: number;
   reward: Num | null;
-}
-
-// The record, as docs/format.md has it.
-export interface FailureRecord {
-  layer: string;
-  type: string;
-  message: string;
-  traceback?: string;
-}
-export interface ToolCallRecord {
-  name: string;
-  arguments?: string;
-  id?: string | null;
-  error?: string | null;
-  other?: Json;
-}
-export interface PartRecord {
-  type: string;
-  at?: number;
-  text?: string | null;
-  url?: string | null;
-  blob?: string | null;
-  media_type?: string | null;
-  other?: Json;
-}
-export interface MessageRecord {
-  role: string;
-  content: string;
-  parts?: PartRecord[];
-  tool_calls?: ToolCallRecord[];
-  tool_call_id?: string | null;
-  name?: string | null;
-  reasoning?: string | null;
-  other?: Json;
-}
-export type Range = [number, number];
-export interface TokensRecord {
-  prompt: number[];
-  response: number[];
-  logprobs?: Num[] | null;
-  kept?: number;
-  /** How many characters of the step's text (raw, else the response's content) each response token gave. */
-  widths?: number[] | null;
-}
-export interface UsageRecord {
-  prompt_tokens: number;
-  completion_tokens: number;
-}
-export interface StepRecord {
-  step: number;
-  prompt: Range[];
-  response: number | MessageRecord;
-  tools: number | null;
-  sampling: number | null;
-  reward: Num;
-  env_reward: Num | null;
-  reward_data: Record<string, Num | boolean>;
-  env_state: { [key: string]: Json };
-  extra: { [key: string]: Json };
-  metrics: Record<string, Num | boolean>;
-  logs: { [key: string]: Json };
-  termination: string | null;
-  parse_error: string | null;
-  raw: string | null;
-  policy_version: number | string | null;
-  usage: UsageRecord | null;
-  seconds: Num | null;
-  tokens: TokensRecord | null;
-}
-export interface CallRecord {
-  role: string;
-  policy: string;
-  prompt: MessageRecord[];
-  reply: MessageRecord | null;
-  step: number | null;
-  policy_version: number | string | null;
-  raw: string | null;
-  error: FailureRecord | null;
-  usage: UsageRecord | null;
-  seconds: Num | null;
-  continues?: number | null;
-  about?: string | null;
-  termination?: string | null;
-}
-export interface ScoreRecord {
-  v: number;
-  id: string;
-  run: string;
-  session: string;
-  rollout: string | null;
-  group: GroupKey | null;
-  name: string;
-  value: Num | null;
-  data: { [key: string]: Json };
-  producer: string;
-  at: string;
-  error: FailureRecord | null;
-  calls: CallRecord[];
-}
-export interface RolloutRecord {
-  v: number;
-  id: string;
-  run: string;
-  split: string;
-  iteration: number;
-  env: string;
-  env_args: { [key: string]: Json };
-  seed: number | null;
-  task: string;
-  task_data: { [key: string]: Json };
-  group: string;
-  index: number;
-  attempt: number;
-  episode: number | null;
-  seat: number | null;
-  policy: string;
-  policy_version: number | string | null;
-  tags: string[];
-  session: string;
-  started_at: string;
-  ended_at: string;
-  status: "ok" | "error" | "cancelled";
-  stop_reason: string;
-  stopped_by: "env" | "runner";
-  error: FailureRecord | null;
-  reward: Num | null;
-  reward_so_far: Num;
-  unclamped_reward: Num | null;
-  grade: { reward: Num; reward_data: Record<string, Num | boolean>; extra: { [key: string]: Json } } | null;
-  messages: MessageRecord[];
-  tools: { name: string; description: string; parameters: Json }[][];
-  sampling: { [key: string]: Json }[];
-  steps: StepRecord[];
-  final: Range[];
-  pending_prompt: Range[] | null;
-  pending_raw: string | null;
-  calls: CallRecord[];
-  metrics: Record<string, Num | boolean>;
-  notes: { path: string; message: string }[];
-  /** Missing where everything was played. */
-  unplayed?: { reward: Num; reward_data: Record<string, Num | boolean>; env_state: Json; extra: Json; metrics: Record<string, Num | boolean>; logs: Json } | null;
 }
 
 // ── Errors: HTTP 4xx/5xx ─────────────────────────────────────────────────────────────────────────────────────────────

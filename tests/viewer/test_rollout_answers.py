@@ -1,0 +1,108 @@
+"""What the server says about a rollout's reward is what it says of the same rollout as a member of its group."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from answers import score, write
+from rolltrace.store.create import create_run
+from rolltrace.store.writer import RunWriter
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.rollout import Grade
+from rolltrace.viewer.library import Library
+from rolltrace.viewer.questions import Asked, Questions
+
+GRADE = Grade(0.25, {"quality": 0.25}, {})
+NOW = utc_now()
+LATER = NOW + timedelta(seconds=1)
+
+Ask = Callable[..., Any]
+
+
+def graded(writer: RunWriter, index: int, **fields: Any) -> str:
+    """A rollout whose one step gave 1.0 and whose grader 0.25."""
+    return write(writer, index=index, **{"grade": GRADE, "reward": 1.25, "reward_so_far": 1.25, **fields})
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, list[str]]]:
+    """A group whose rewards come from everywhere, asked as the server asks it, and the ids of its members."""
+    folder: Path = tmp_path_factory.mktemp("rewards")
+    with create_run(folder / "run") as writer:
+        ids = [
+            graded(writer, 0),
+            graded(writer, 1, reward=1.0, unclamped_reward=1.25),
+            graded(writer, 2, reward=None),
+            graded(writer, 3),
+            graded(writer, 4, reward=7.0),
+            graded(writer, 5, reward=math.nan),
+            graded(writer, 6, reward=None),
+            graded(writer, 7),
+        ]
+        score(writer, ids[2], 1.0, at=NOW, data={"group_grade": 0.5, "unclamped_reward": 1.75})
+        score(writer, ids[3], -1.0, at=NOW)
+        score(writer, ids[3], 3.0, at=LATER)
+        score(writer, ids[6], None, at=NOW)
+        for value in (0.0, 5.0, 2.0):
+            score(writer, ids[7], value, at=NOW)
+        for number in range(520):
+            score(writer, ids[2], 0.0, name=f"other{number}", at=LATER + timedelta(microseconds=number))
+    library = Library(folder)
+    questions = Questions(library)
+
+    def ask(question: str, **parameters: str) -> Any:
+        return json.loads(questions.asked[question](Asked([("run", "run"), *parameters.items()])))
+
+    yield ask, ids
+    library.close()
+
+
+TERMS = [
+    {"steps": 1.0, "grade": 0.25},
+    {"steps": 1.0, "grade": 0.25, "clamp": -0.25},
+    {"steps": 1.0, "grade": 0.25, "group grade": 0.5, "clamp": -0.75},
+    {"score": 3.0},
+    {"steps": 1.0, "grade": 0.25, "unexplained": 5.75},
+    {"steps": 1.0, "grade": 0.25},
+    {"steps": 1.0, "grade": 0.25},
+    {"score": 2.0},
+]
+
+
+def test_a_rollout_and_its_group_tell_the_same_sum(asked: tuple[Ask, list[str]]):
+    """By hand, and as the group has it: a clamp, graders, later scores, a rest, and rewards that are none."""
+    ask, ids = asked
+    group = ask("group", split="train", iteration="0", env="sums", group="g")["group"]
+    members = {member["id"]: member for member in group["members"]}
+    for rollout, terms in zip(ids, TERMS, strict=True):
+        answer = ask("rollout", id=rollout)
+        assert {term["name"]: term["value"] for term in answer["terms"]} == pytest.approx(terms)
+        assert answer["terms"] == members[rollout]["terms"]
+        assert answer["reward"] == members[rollout]["reward"]
+        values = [term["value"] for term in answer["terms"]]
+        if isinstance(answer["reward"], float):
+            assert math.fsum(values) == pytest.approx(answer["reward"])
+
+
+def test_the_score_that_the_reward_comes_from_is_named(asked: tuple[Ask, list[str]]):
+    """It is the latest reward; of several of one moment one that says what the reward is; none where none came."""
+    ask, ids = asked
+    for rollout in ids:
+        answer = ask("rollout", id=rollout)
+        named = [score for score in answer["scores"] if score["id"] == answer["reward_score"]]
+        if rollout in (ids[2], ids[3], ids[6], ids[7]):
+            assert [(score["name"], score["value"]) for score in named] == [("reward", answer["reward"])]
+        else:
+            assert answer["reward_score"] is None
+
+
+def test_of_very_many_scores_the_newest_are_told(asked: tuple[Ask, list[str]]):
+    """The one that counts is always among them, however many came after it."""
+    ask, ids = asked
+    scores = ask("rollout", id=ids[2])["scores"]
+    assert [score["name"] for score in scores] == ["reward", *(f"other{number}" for number in range(21, 520))]
