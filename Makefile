@@ -31,7 +31,6 @@ web: $(READY)
 
 web-check: web/node_modules/.ready
 	$(BIN)/python web/npm.py run --silent check
-	$(BIN)/python web/npm.py run --silent --if-present test
 
 # A Chromium for the tests of the viewer; ROLLTRACE_CHROMIUM names one of your own.
 browser: $(READY)
@@ -59,6 +58,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/endpoint.py
 	$(BIN)/python benchmarks/store_scale.py
+	$(BIN)/python benchmarks/viewer.py
 
 clean:
 	rm -rf web/node_modules web/dist src/rolltrace/viewer/page

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+import msgspec
 import pytest
 
 import rolltrace
@@ -61,7 +62,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         run.score(ids["summed"], "kindness", 0.5)
         ids["replaced"] = _plain(run, "summed", index=1)
         run.score(ids["replaced"], "reward", 3.0, producer="audit")
-        ids["edited"] = _edited(run)
+        ids["grown"] = _grown(run)
     with rolltrace.create_run(folder / "walked") as run:
         for index in range(5):
             ids[f"walked {index}"] = _plain(run, "walk", index=index, reward=index / 10)
@@ -109,16 +110,14 @@ def _talk(run: Any) -> str:
     return str(rollout.id)
 
 
-def _edited(run: Any) -> str:
-    """Prompts that leave out one message, then another instead of it, and then whatever comes."""
-    begun, first, second = ({"role": "user", "content": word} for word in ("begun", "first", "second"))
-    said = [{"role": "assistant", "content": f"said {turn}"} for turn in range(12)]
-    chance = random.Random(4)
-    prompts = [[begun, first, second], [begun, second, said[0]], [begun, first, said[0], said[1]]]
-    prompts += [[one for one in (begun, first, second, *said[:turn]) if chance.random() < 0.8] for turn in range(3, 12)]
-    with run.rollout(env="talk", task="edited", group="edited", index=0) as rollout:
-        for prompt, answer in zip(prompts, said, strict=True):
-            rollout.step(prompt=prompt, response=answer, reward=0.0)
+def _grown(run: Any) -> str:
+    """Twelve turns, each of which is sent all that was said before."""
+    said = [{"role": "user", "content": "begun"}]
+    with run.rollout(env="talk", task="grown", group="grown", index=0) as rollout:
+        for turn in range(12):
+            answer = {"role": "assistant", "content": f"said {turn}"}
+            rollout.step(prompt=list(said), response=answer, reward=0.0)
+            said += [answer, {"role": "user", "content": f"asked {turn}"}]
     return str(rollout.id)
 
 
@@ -254,13 +253,27 @@ def test_the_reward_is_the_sum_that_its_group_tells(page: "Page", recorded: Reco
 
 
 def test_prompts_that_leave_messages_out_are_remarked_upon(page: "Page", recorded: Recorded) -> None:
-    """Each one is where messages are missing that the one before had: as the terminal tells it."""
+    """Each that lacks a message which the one before it had, be another there instead or not: as the terminal does."""
+    record = rolltrace.open_run(recorded.viewer.folder / "talks").get(recorded.ids["grown"])
+    chance = random.Random(4)
+    prompts = [[(place, place + 1) for place in range(2 * turn + 1) if chance.random() < 0.9] for turn in range(12)]
+    prompts[:4] = [[(0, 1)], [(0, 1), (2, 3)], [(1, 5)], [(0, 1), (2, 7)]]
+    changed = [msgspec.structs.replace(step, prompt=tuple(prompts[step.step])) for step in record.steps]
+    told = storyline(msgspec.structs.replace(record, steps=tuple(changed)))
+    remarks = [event.text for event in told if isinstance(event, Remark)]
+    assert [int(remark.split()[2]) for remark in remarks[:3]] == [1, 2, 3]
+    assert len(remarks) < len(prompts)
+
+    def with_prompts(route: "Route") -> None:
+        answer = route.fetch()
+        body = answer.json()
+        for step, prompt in zip(body["rollout"]["steps"], prompts, strict=True):
+            step["prompt"] = prompt
+        route.fulfill(response=answer, json=body)
+
+    page.route(f"**/api/rollout?*{recorded.ids['grown']}*", with_prompts)
     page.set_viewport_size({"width": 1280, "height": 6000})
-    look(page, recorded.viewer, "talks", recorded.ids["edited"])
-    record = rolltrace.open_run(recorded.viewer.folder / "talks").get(recorded.ids["edited"])
-    remarks = [event.text for event in storyline(record) if isinstance(event, Remark)]
-    assert [remark for remark in remarks if remark.startswith(("Here step 1 ", "Here step 2 "))] == remarks[:2]
-    assert 2 < len(remarks) < len(record.steps)
+    look(page, recorded.viewer, "talks", recorded.ids["grown"])
     expect(page.locator(".transcript-remark")).to_have_text(remarks)
 
 
