@@ -114,9 +114,10 @@ def take_picture(page: "Page", address: str, file: Path) -> None:
 
     page.goto(address)
     page.locator("main#view").wait_for()
-    expect(page.get_by_label("Loading")).to_have_count(0, timeout=60_000)
+    for awaited in (page.get_by_label("Loading"), page.get_by_text("Counting…")):
+        expect(awaited).to_have_count(0, timeout=60_000)
     page.wait_for_load_state("networkidle")
-    page.screenshot(path=file)
+    page.screenshot(path=file, full_page="/group?" in address)  # whose members stand below the fold
     print(file)
 
 
@@ -138,9 +139,10 @@ def main() -> None:
     parser.add_argument("--kinds", default="light,dark,narrow")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        make_runs(Path(folder))
-        take_pictures(Path(folder), given.out, given.kinds.split(","), given.only)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "runs"
+        make_runs(folder)
+        take_pictures(folder, given.out, given.kinds.split(","), given.only)
 
 
 if __name__ == "__main__":
