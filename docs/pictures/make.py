@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 WORDS = ("so", "the", "sum", "is", "what", "we", "want", "and", "that", "gives", "then", "carry", "one", "check")
 
+WIDTH, NARROW, HEIGHT, TALL = 1280, 390, 860, 1540
+
 
 def make_runs(folder: Path) -> None:
     """A run that looks like training, and one of each kind of environment."""
@@ -99,7 +101,7 @@ def views(folder: Path) -> Iterator[tuple[str, str]]:
 def open_page(browser: "Browser", viewer: Viewer, kind: str) -> "Page":
     """A tab that the viewer has let in: light, dark or narrow."""
     context = browser.new_context(
-        viewport={"width": 390, "height": 844} if kind == "narrow" else {"width": 1280, "height": 860},
+        viewport={"width": NARROW if kind == "narrow" else WIDTH, "height": HEIGHT},
         color_scheme="dark" if kind == "dark" else "light",
         reduced_motion="reduce",
     )
@@ -108,16 +110,22 @@ def open_page(browser: "Browser", viewer: Viewer, kind: str) -> "Page":
     return page
 
 
+def _width(page: "Page") -> int:
+    return page.viewport_size["width"] if page.viewport_size else WIDTH
+
+
 def take_picture(page: "Page", address: str, file: Path) -> None:
     """Write what is at an address once nothing more is awaited."""
     from playwright.sync_api import expect
 
+    is_group = "/group?" in address  # whose members stand below the others' fold
+    page.set_viewport_size({"width": _width(page), "height": TALL if is_group else HEIGHT})
     page.goto(address)
     page.locator("main#view").wait_for()
     for awaited in (page.get_by_label("Loading"), page.get_by_text("Counting…")):
         expect(awaited).to_have_count(0, timeout=60_000)
     page.wait_for_load_state("networkidle")
-    page.screenshot(path=file, full_page="/group?" in address)  # whose members stand below the fold
+    page.screenshot(path=file)
     print(file)
 
 
