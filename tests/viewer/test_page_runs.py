@@ -171,3 +171,15 @@ def test_the_list_fits_a_narrow_screen(page: "Page", mixed: Viewer) -> None:
         assert box["width"] <= 390
         assert box["height"] > 60
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+def test_a_server_that_is_gone_is_told(page: "Page", tmp_path: Path) -> None:
+    """What is shown stays, with a word that it may be old."""
+    record(tmp_path / "run", [0.5])
+    with viewing(tmp_path) as viewer:
+        enter(page, viewer)
+        expect(row_of(page, "run")).to_be_visible()
+        expect(page.get_by_role("alert")).to_have_count(0)
+        viewer.process.kill()
+        expect(page.get_by_role("alert")).to_contain_text("is `rolltrace view` still running?")
+        expect(row_of(page, "run")).to_be_visible()

@@ -3,8 +3,10 @@
 import base64
 import gzip
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +143,27 @@ def test_what_is_refused(runs: Path, tmp_path: Path, words: list[str], told: str
     ran = _report(str(runs / "arithmetic"), *out, *words, folder=tmp_path, expected=2)
     assert told in ran.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_but_files_outside_of_runs_is_replaced(runs: Path, tmp_path: Path) -> None:
+    """A pipe and the files of a run stay what they are; behind a link, the file that it leads to is written."""
+    run = tmp_path / "run"
+    shutil.copytree(runs / "rubric", run)
+    pipe, link = tmp_path / "pipe", tmp_path / "link.html"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "target.html")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for place in (pipe, run / "run.json", run / "rollouts" / "zz-000000.jsonl", run / "new.html"):
+        with pytest.raises(InputError, match="Expected"):
+            write_report(run, place)
+    with pytest.raises(InputError, match="make it first"):
+        write_report(run, tmp_path / "missing" / "report.html")
+    assert pipe.is_fifo()
+    assert {path: path.read_bytes() for path in run.rglob("*") if path in before} == before
+    assert not (run / "new.html").exists()
+    write_report(run, link)
+    assert link.is_symlink()
+    assert (tmp_path / "target.html").read_text().startswith("<!doctype html>")
 
 
 def test_a_file_stays_until_the_new_one_is_there(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

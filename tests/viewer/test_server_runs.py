@@ -1,6 +1,7 @@
 """Runs come, grow, are damaged and go while they are served; each is itself, whatever it is called."""
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -145,11 +146,36 @@ def test_a_damaged_run_shows_what_is_whole(library: Library, ask_it: Any):
     assert run["rollouts"] == 4
     assert run["problem_count"] >= 1
     assert any(segment.stem in problem for problem in run["problems"])
+    [card] = ask_it("runs")["runs"]
+    assert "damaged" in card["problem"]
     (path / "run.json").write_bytes(b"not json")
     [card] = ask_it("runs")["runs"]
     assert "run.json" in card["problem"]
     assert ask_it("rollouts", run="run")["total"] == 4
     assert ask_it("run", run="run")["config"] == {}
+
+
+def test_damage_is_told_however_often_one_asks(library: Library, ask_it: Any):
+    """What could not be read stays told when the run had to make room and is opened anew."""
+    path = library.folder.path / "run"
+    make(path, 5)
+    [segment] = (path / "rollouts").iterdir()
+    segment.write_bytes(segment.read_bytes().replace(b'"reward":1.0', b'"reward":9.0', 1))
+    first = ask_it("run", run="run")["problems"]
+    assert len(first) == 1
+    with library._lock:
+        library._opened.pop("run").close()
+    assert ask_it("run", run="run")["problems"] == first
+
+
+def test_a_name_that_is_no_text_hides_nobody(library: Library, ask_it: Any):
+    """A folder whose name is bytes that are no UTF-8 is listed, and so are all others."""
+    make(library.folder.path / "plain")
+    odd = Path(os.fsdecode(os.fsencode(library.folder.path) + b"/non\xffutf8"))
+    make(odd)
+    keys = [card["key"] for card in ask_it("runs")["runs"]]
+    assert sorted(keys) == ["non\\xffutf8", "plain"]
+    assert [ask_it("run", run=key)["rollouts"] for key in keys] == [3, 3]
 
 
 def test_retries_and_restarts_are_told_apart(library: Library, ask_it: Any):

@@ -5,6 +5,7 @@ import { Visible } from "./parts/said";
 import { go, Link } from "./router";
 import { useActiveShortcuts, useShortcuts } from "./shortcuts";
 import { useSource } from "./source/source";
+import { useLostServer } from "./source/use-answer";
 import { toggleTheme, useTheme } from "./theme";
 
 interface Crumb {
@@ -24,6 +25,7 @@ export function Shell({ crumbs, run, tab = "none", children }: ShellProperties) 
   const source = useSource();
   const sheet = useRef<HTMLDialogElement>(null);
   const theme = useTheme();
+  const lost = useLostServer();
   const keys = useMemo(
     () => [
       { keys: "?", does: "Show or hide these keys", run: () => sheet.current?.showModal() },
@@ -65,6 +67,11 @@ export function Shell({ crumbs, run, tab = "none", children }: ShellProperties) 
           <kbd>?</kbd>
         </button>
       </header>
+      {lost !== null && (
+        <p className="banner lost" role="alert">
+          What is shown may be old: {lost.message}
+        </p>
+      )}
       {source.selection !== null && (
         <p className="banner" role="note">
           <Visible text={source.selection.text} />

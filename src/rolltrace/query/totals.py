@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +111,20 @@ class Counted(msgspec.Struct, frozen=True):
     """Of these, those that no later attempt played again."""
     rewards: Mapping[str, float | None]
     """By id, the reward of each that counts, late scores included."""
+    problems: int
+    """How much of the files could not be read."""
 
 
 def read_counted(path: Path) -> Counted:
     """What counts of a small run, from its lines: for very many of them that is quicker than making tables."""
-    heads = list(_records(path, ROLLOUTS, Head))
+    problems: list[Problem] = []
+    heads = list(_records(path, ROLLOUTS, Head, problems.append))
     latest, last = _latest(heads)
     current = [head for head in heads if not head.session < latest[_place(head)]]
     counted = [head for head in current if not head.attempt < last[_place(head), head.session]]
-    rewards = latest_rewards(counted, _records(path, SCORES, _Late))
-    return Counted(heads, current, counted, {name: restore_number(reward) for name, reward in rewards.items()})
+    rewards = latest_rewards(counted, _records(path, SCORES, _Late, problems.append))
+    known = {name: restore_number(reward) for name, reward in rewards.items()}
+    return Counted(heads, current, counted, known, len(problems))
 
 
 def read_totals(path: Path) -> Totals:
@@ -172,14 +176,10 @@ def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _records(path: Path, folder: str, kind: Any) -> Iterator[Any]:
+def _records(path: Path, folder: str, kind: Any, tell: Callable[[Problem], None]) -> Iterator[Any]:
     decoder = msgspec.json.Decoder(kind)
-    for _, line in Cursor(path, folder, _pass_over).read():
+    for _, line in Cursor(path, folder, tell).read():
         try:
             yield decoder.decode(line)
         except (ValueError, RecursionError):
             continue
-
-
-def _pass_over(problem: Problem) -> None:
-    """A listing does not tell what cannot be read; `rolltrace check` does."""

@@ -42,6 +42,7 @@ class _Facts:
     errors: int | None = None
     seats = 1
     curve: Curve = ()
+    problems = 0
 
 
 class Cards:
@@ -85,7 +86,7 @@ class Cards:
         except Exception as error:
             _logger.exception("The run %r cannot be read.", key)  # and the others can
             return _unreadable(key, path, type(error).__name__)
-        problem = None if reader.info is not None else "Its run.json cannot be read; its rollouts may be there."
+        problem = _problem(reader, facts)
         planned = planned_rollouts(reader.info, facts.seats)
         return _card(key, listed, facts, planned, standing.is_recent, problem)
 
@@ -96,11 +97,22 @@ class Cards:
             facts.errors = sum(head.status == "error" for head in read.counted)
             facts.seats = 1 + max((head.seat or 0 for head in read.counted), default=0)
             facts.curve = _curve_of(read)
+            facts.problems = read.problems
             return totals_of(read)
         if not any((path / CACHE).glob("rollouts-*.parquet")):
             return None
         with self._library.open(key) as run:
             return _ask(run.numbers, facts)
+
+
+def _problem(reader: RunReader, facts: _Facts) -> str | None:
+    """What of the run cannot be read, in a sentence."""
+    if reader.info is None:
+        return "Its run.json cannot be read; its rollouts may be there."
+    if not facts.problems:
+        return None
+    places = "one place" if facts.problems == 1 else f"{facts.problems:,} places"
+    return f"Its files are damaged in {places}: its page says what could not be read."
 
 
 def _ask(run: Run, facts: _Facts) -> Totals:

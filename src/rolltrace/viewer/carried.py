@@ -72,7 +72,7 @@ class Carried:
             return f"A report on all {rollouts:,} rollouts of the run."
         which = "" if part.where is None else f" with a rollout for which {part.where} is true"
         some = "" if len(part.keys) == part.of_groups else f"{len(part.keys):,} of the "
-        groups = f"{some}{part.of_groups:,} groups{which}"
+        groups = f"{some}{part.of_groups:,} {'group' if part.of_groups == 1 else 'groups'}{which}"
         of = f"{rollouts:,} of the run’s {part.all_rollouts:,} rollouts"
         return f"A report on {groups}: {of}. Numbers are about these; ledger and findings are the whole run’s."
 

@@ -15,6 +15,8 @@ from rolltrace.viewer.statements import SECONDS
 
 MOST_ROWS = 1_000
 MOST_COLUMNS = 100
+_MOST_FACETS = 20
+"""Each is counted by a statement of its own."""
 _MOST_KEYS = 5
 _BEGINNING = 2_000
 """How many rows of a listing are found at first."""
@@ -87,8 +89,8 @@ def _find(run: OpenRun, asked: Run, selection: Selection, sort: Sort, last: int)
 
 def count_values(asked: Run, selection: Selection, columns: Sequence[str], timeout: float | None) -> FacetsAnswer:
     """How many rollouts have each value of some columns, under all filters but those on that column."""
-    if len(columns) > MOST_COLUMNS:
-        raise InputError(f"Expected at most {MOST_COLUMNS} columns, got {len(columns)}.")
+    if len(columns) > _MOST_FACETS:
+        raise InputError(f"Expected at most {_MOST_FACETS} columns, got {len(columns)}.")
     return FacetsAnswer(facets={name: _counts(asked, selection.without(name), name, timeout) for name in columns})
 
 

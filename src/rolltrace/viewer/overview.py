@@ -59,7 +59,7 @@ def ask_overview(run: OpenRun, card: RunCard) -> RunAnswer:
     totals: Totals = told["totals"]
     row, values = told["numbers"], told["values"]
     info, ledgers = numbers.info, list(numbers.ledgers().values())
-    problems = numbers.problems
+    problems = tuple(dict.fromkeys([*told["problems"], *numbers.problems]))
     return RunAnswer(
         key=run.key,
         name=card.name,
@@ -109,6 +109,7 @@ def _ask(run: Run) -> dict[str, Any]:
         "signals": run.sql(_SIGNALS).fetchone() or (0, 0),
         "values": values,
         "errors": tuple(ErrorKind(layer, kind, n, example or "") for layer, kind, n, example in run.sql(_ERRORS)),
+        "problems": run.problems,  # last: what is asked before finds them
     }
 
 

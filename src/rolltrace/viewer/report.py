@@ -13,6 +13,7 @@ from rolltrace.check.check import check_run
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.run import Run
 from rolltrace.query.totals import ask_totals
+from rolltrace.store.layout import is_run
 from rolltrace.store.reader import RunReader
 from rolltrace.viewer.answers import FindingsAnswer
 from rolltrace.viewer.bundle import bundle
@@ -35,9 +36,7 @@ def write_report(
     It is a page of its own, or with `as_json` a tree: the run, its groups, their rollouts, each record whole. What is
     returned says in words what it holds.
     """
-    place = Path(out)
-    if place.is_dir():
-        raise InputError(f"Expected a file to write the report to, got a directory: {place}.")
+    place = _place_for(Path(out), Path(run))
     if not as_json:
         page_folder()  # without the page, nothing is begun
     with _excerpt(run, where, groups) as (whole, carried):
@@ -50,6 +49,20 @@ def stream_tree(run: str | Path, out: BinaryIO, *, where: str | None = None, gro
     with _excerpt(run, where, groups) as (_, carried):
         out.writelines(_tree(carried))
         return carried.text
+
+
+def _place_for(out: Path, run: Path) -> Path:
+    """Where the report goes, links followed; what must not be replaced is refused before anything is done."""
+    place = out.resolve()
+    if place.exists() and not place.is_file():
+        kind = "a directory" if place.is_dir() else "something else"
+        raise InputError(f"Expected a file to write the report to, got {kind}: {out}.")
+    if not place.parent.is_dir():
+        raise InputError(f"Expected a directory for the report, found none at {out.parent}: make it first.")
+    inside = next((folder for folder in place.parents if is_run(folder)), None)
+    if inside is not None or place.is_relative_to(run.resolve()):
+        raise InputError(f"Expected a place outside of any run, got {out}: what a run holds is not replaced.")
+    return place
 
 
 @contextlib.contextmanager

@@ -92,6 +92,7 @@ class Answers:
     async def ready(self) -> AsyncIterator[None]:
         """Be inside an event loop; what is being done when that ends is given up."""
         self._limiter = anyio.CapacityLimiter(THREADS)
+        self._files = anyio.CapacityLimiter(THREADS)
         self._workers = Workers(self._library.folder.path)
         try:
             yield
@@ -143,16 +144,20 @@ class Answers:
         """A file of the page, by its name in a fixed list."""
 
         async def find() -> Response:
-            path = (await self._thread(_page_files)).get(request.path_params["name"] or "index.html")
+            path = (await self._file(_page_files)).get(request.path_params["name"] or "index.html")
             if path is None:
                 return _refused(Refusal(404, "UnknownNameError", "There is no such page."))
-            data = await self._thread(path.read_bytes)
+            data = await self._file(path.read_bytes)
             return Response(data, 200, None, _MEDIA_TYPES.get(path.suffix, "application/octet-stream"))
 
         return await _guarded(find)
 
     async def _thread(self, work: Callable[[], Given]) -> Given:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    async def _file(self, work: Callable[[], Given]) -> Given:
+        """Read a file of the page, which does not wait for questions."""
+        return await anyio.to_thread.run_sync(work, limiter=self._files)
 
     async def _written(self, request: Request, question: str, parameters: list[tuple[str, str]]) -> Response:
         async def answer() -> Response:

@@ -21,8 +21,10 @@ def encode_answer(answer: msgspec.Struct) -> bytes:
 def plain(value: Any) -> Any:
     """A value of any kind as the encoder must be given it."""
     kind = type(value)
-    if value is None or kind is str or kind is bool or kind is msgspec.Raw:
+    if value is None or kind is bool or kind is msgspec.Raw:
         return value
+    if kind is str:  # the name of a file may be bytes that are no text
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if kind is float:
         return value if math.isfinite(value) else spell_float(value)
     if kind is int:

@@ -5,6 +5,7 @@ import { useSource, type Parameters } from "./source";
 import type { RevisionsAnswer } from "./answers";
 
 const LOOK_EVERY = 1_000;
+const REVISIONS = ["revisions"];
 
 interface Options {
   enabled?: boolean;
@@ -23,13 +24,20 @@ export function useAnswer<Answer>(question: string, parameters: Parameters = {},
   });
 }
 
+/** Why the server cannot be asked at present; null while it answers. */
+export function useLostServer(): Error | null {
+  const source = useSource();
+  const { error } = useQuery({ queryKey: REVISIONS, queryFn: () => source.ask<RevisionsAnswer>("revisions"), enabled: false });
+  return error;
+}
+
 /** Looks once a second which runs have grown; their questions, and the list of runs, are then asked anew. */
 export function useLiveRuns(): void {
   const source = useSource();
   const client = useQueryClient();
   const known = useRef<Record<string, string> | null>(null);
   const { data } = useQuery({
-    queryKey: ["revisions"],
+    queryKey: REVISIONS,
     queryFn: () => source.ask<RevisionsAnswer>("revisions"),
     enabled: source.live,
     refetchInterval: LOOK_EVERY,
