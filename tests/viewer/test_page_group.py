@@ -394,3 +394,18 @@ def _a_group(path: Path) -> tuple[int, str, str]:
         return found[0], found[1], found[2]
     finally:
         run.close()
+
+
+def test_a_group_without_a_name_has_an_address(page: Any, tmp_path: Path) -> None:
+    """A name may be empty, which the recorder allows: its address says so, and leads there."""
+    with rolltrace.create_run(tmp_path / "run") as run:
+        for index in range(2):
+            _play(run, "", index, RIGHT, index)
+    with viewing(tmp_path) as served:
+        page.goto(served.entry)
+        rows = page.evaluate("rolltrace.ask('rollouts', { run: 'run' }).then(answer => answer.rows)")
+        page.goto(f"{served.origin}/#/run/run/rollout/{rows[0]['id']}")
+        page.get_by_role("heading", name="Transcript").wait_for()
+        page.keyboard.press("u")
+        expect(page.get_by_role("heading", name="Shared prompt")).to_be_visible()
+        expect(page.locator("[data-member]")).to_have_count(2)

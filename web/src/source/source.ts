@@ -32,10 +32,14 @@ export class AnswerError extends Error {
   }
 }
 
+/** What names a group or a run is said even where it is empty. */
+const NAMES = new Set(["split", "env", "group"]);
+
 export function searchOf(parameters: Parameters): URLSearchParams {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
-    if (value === null || value === undefined || value === "" || value === false) continue;
+    if (value === null || value === undefined || value === false) continue;
+    if (value === "" && !NAMES.has(name)) continue;
     for (const one of Array.isArray(value) ? value : [value]) search.append(name, one === true ? "1" : String(one));
   }
   return search;

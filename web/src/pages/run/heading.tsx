@@ -35,7 +35,7 @@ export function Heading({ answer }: { answer: RunAnswer }) {
         <Fact name="Groups">{count(groups)}</Fact>
         <Fact name="Steps">{count(steps)}</Fact>
         <Fact name="Tokens" title={`${plural(answer.prompt_tokens, "token")} of prompts, ${count(answer.completion_tokens)} of responses`}>
-          {short(answer.prompt_tokens)} in, {short(answer.completion_tokens)} out
+          {answer.prompt_tokens + answer.completion_tokens > 0 ? `${short(answer.prompt_tokens)} in, ${short(answer.completion_tokens)} out` : "not recorded"}
         </Fact>
         <Fact name="Per rollout">{answer.mean_seconds === null ? "–" : seconds(answer.mean_seconds)}</Fact>
         {answer.code_revision !== null && (

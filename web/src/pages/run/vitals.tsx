@@ -49,7 +49,7 @@ function Moving({ name, of, to, strong = false }: { name: string; of: Trend; to:
   const told = (value: number | null) => number(value, Math.abs(of.mean ?? 0) >= 10 ? 1 : 3);
   const moved = of.line.length > 1 && of.first !== null && of.last !== null;
   return (
-    <Tile name={name} to={to} line={of.line} value={strong && moved ? told(of.last) : told(of.mean)}>
+    <Tile name={strong && moved ? `${name}, lately` : name} to={to} line={of.line} value={strong && moved ? told(of.last) : told(of.mean)}>
       {moved ? (
         <>
           from {told(of.first)}
