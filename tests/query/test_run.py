@@ -237,9 +237,8 @@ def test_fetching_counts_too(run, take):
 
 def test_iterating_has_one_clock(run):
     """While rows are taken one by one, the clock is not set back."""
-    result = run.sql(f"select a.range from {ENDLESS}", timeout=0.1)
-    with pytest.raises(QueryTimeoutError, match="longer than"):
-        for _ in result:
+    with pytest.raises(QueryTimeoutError, match="longer than"):  # on a busy machine it may be over before the first row
+        for _ in run.sql(f"select a.range from {ENDLESS}", timeout=0.1):
             pass
 
 
