@@ -118,7 +118,7 @@ def problem(number: int) -> EnvGroupBuilder:
 async def play(run: RunWriter, policy: EndpointPolicy, numbers: Iterator[int], in_flight: int) -> int:
     """Play all, and forget each group when it has ended."""
     results: AsyncIterator[GroupResult] = Runner(policy, sink=run, concurrency=in_flight).play(map(problem, numbers))
-    return sum([len(group.rewards) async for group in results])
+    return sum([len(group.rewards) - group.rewards.count(None) async for group in results])
 
 
 async def with_rolltrace(url: str, requests: int, in_flight: int) -> int:

@@ -207,7 +207,21 @@ async def test_keep_viable(tmp_path, share, viable):
     assert (group.failure is None) == viable
     assert len(stage.seen) == (4 if viable else 0)
     assert [member.reward for member in group.members] == [None, 203.0, 303.0, None] if viable else [None] * 4
-    assert len(group.rewards) == (2 if viable else 0)
+
+
+@pytest.mark.parametrize("stage", [Stage, GradedStage])
+async def test_rewards_align_with_members(tmp_path, stage):
+    """A group's rewards have one entry per member, in their order, None where a member has no reward."""
+    [group] = await play(
+        tmp_path / "run",
+        stage(lambda _: Meddling(turns=2), episodes=4),
+        Remembering(Flaky({0: 9, 2: 9})),
+        strategy=KeepViable(),
+    )
+    assert group.rewards == [member.reward for member in group.members]
+    assert dict(zip((member.index for member in group.members), group.rewards, strict=True)) == (
+        {0: None, 1: 3.0, 2: None, 3: 3.0} if stage is Stage else {0: None, 1: 203.0, 2: None, 3: 403.0}
+    )
 
 
 class BadGroup(GradedStage):

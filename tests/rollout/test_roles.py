@@ -394,7 +394,7 @@ async def test_a_group_grader_whose_model_fails_keeps_its_calls(tmp_path):
     """All members have a null score with the reason, and the group's score has what was asked until then."""
     roles = {"answerer": answering(), "grader": Scripted(lambda request: ValueError("down"), name="judge")}
     [group] = await play(tmp_path / "run", judged(), talking(), roles=roles)
-    assert group.rewards == []
+    assert group.rewards == [None] * 3
     with open_run(tmp_path / "run") as run:
         [score] = [score for score in run.scores() if score.name == "group_grade"]
     assert (score.value, score.error.layer, score.error.type) == (None, Layer.GRADER, "RoleError")

@@ -245,7 +245,7 @@ class _Count:
         self._rewards: list[float] = []
 
     def add(self, result: GroupResult) -> None:
-        rewards = result.rewards
+        rewards = [reward for reward in result.rewards if reward is not None]
         self._groups += 1
         self._without_reward += not rewards
         self._rewards.extend(rewards)

@@ -50,9 +50,9 @@ class GroupResult(msgspec.Struct, frozen=True):
         return self.key.group
 
     @property
-    def rewards(self) -> list[float]:
-        """The rewards of the members that have one; statistics are over these."""
-        return [member.reward for member in self.members if member.reward is not None]
+    def rewards(self) -> list[float | None]:
+        """The reward of each member, in their order; None where a member has no reward."""
+        return [member.reward for member in self.members]
 
     def raise_for_failure(self) -> None:
         """Raise where the group does not count."""

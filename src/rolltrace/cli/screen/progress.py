@@ -62,6 +62,7 @@ class _Mean:
         self._count = 0
 
     def with_group(self, group: GroupResult) -> str:
-        self._sum += sum(group.rewards)
-        self._count += len(group.rewards)
+        known = [reward for reward in group.rewards if reward is not None]
+        self._sum += sum(known)
+        self._count += len(known)
         return number(self._sum / self._count if self._count else None)
