@@ -11,7 +11,7 @@ PUBLIC = """
 Criterion Ending Game GameGroup GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader Table ask casting
 EnvError GraderError Judge PolicyJudge ProblemGroup PromptOnlyGroup RoleError SingleUse
 Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
-Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Retry Rollout
+Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Rollout
 RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
 Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run open_run play
 """

@@ -33,7 +33,7 @@ _HOMES = {
     "rolltrace.rollout.limits": ("Limits",),
     "rolltrace.rollout.runner": ("Runner",),
     "rolltrace.rollout.sink": ("MemorySink", "Sink"),
-    "rolltrace.rollout.strategies": ("FailFast", "KeepViable", "Retry"),
+    "rolltrace.rollout.strategies": ("FailFast", "KeepViable"),
     "rolltrace.store.create": ("create_run",),
     "rolltrace.store.recording": ("Level", "Recording"),
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),

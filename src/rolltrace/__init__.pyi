@@ -49,7 +49,6 @@ from rolltrace.rollout.sink import MemorySink as MemorySink
 from rolltrace.rollout.sink import Sink as Sink
 from rolltrace.rollout.strategies import FailFast as FailFast
 from rolltrace.rollout.strategies import KeepViable as KeepViable
-from rolltrace.rollout.strategies import Retry as Retry
 from rolltrace.store.create import create_run as create_run
 from rolltrace.store.recording import Level as Level
 from rolltrace.store.recording import Recording as Recording

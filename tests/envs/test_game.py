@@ -175,7 +175,7 @@ async def test_an_opponent_that_does_not_answer():
 async def test_an_opponent_that_takes_too_long(seconds):
     """Its own time is bounded by the table, the rollout's by the runner."""
     settings = {} if seconds is None else {"opponent_seconds": seconds}
-    limits = Limits(seconds=100.0 if seconds is None else None)
+    limits = Limits(timeout=100.0 if seconds is None else None)
     [rollout] = await play(
         countdowns(play_as=0, **settings), Remembering(said("1")), roles={"opponent": Remembering(never)}, limits=limits
     )
@@ -187,7 +187,7 @@ WAYS_OUT = {
     "malformed": (lambda: said("1", Termination.MALFORMED), Limits(), "parse_error"),
     "policy": (lambda: ConnectionError("gone"), Limits(), "error"),
     "crash": (lambda: said("crash"), Limits(), "error"),
-    "timeout": (lambda: never, Limits(seconds=100.0), "timeout"),
+    "timeout": (lambda: never, Limits(timeout=100.0), "timeout"),
     "overflow": (lambda: said("1"), Limits(context_length=10), "context_overflow"),
 }
 

@@ -241,7 +241,7 @@ async def test_a_cut_response_ends_it(tmp_path):
 async def test_it_goes_on_after_a_cut_where_so_set(tmp_path):
     """The cut turn is kept through `observe`, and uses up a turn."""
     policy = Remembering(said("I th", Termination.LENGTH), said("Guess: 20"), said("Guess: 30"))
-    case = Case(tmp_path, game(max_turns=3), policy, limits=Limits(continue_after_cut=True))
+    case = Case(tmp_path, game(max_turns=3), policy, limits=Limits(continue_after_truncation=True))
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
     assert case.rewards() == [-0.1, 0.0, 0.0]
@@ -270,7 +270,7 @@ async def test_a_context_that_overflows_ends_it(tmp_path):
 
 async def test_running_out_of_time_keeps_what_was_played(tmp_path):
     """A policy that does not answer in time leaves the steps until then."""
-    case = Case(tmp_path, game(), Remembering(said("hm"), never), limits=Limits(seconds=600))
+    case = Case(tmp_path, game(), Remembering(said("hm"), never), limits=Limits(timeout=600))
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=-1.0)
     assert len(rollout.steps) == 1

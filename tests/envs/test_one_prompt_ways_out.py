@@ -93,7 +93,7 @@ async def test_a_policy_that_fails(task):
 
 async def test_a_policy_that_does_not_answer_in_time(task):
     """The rollout ends without a step and without a charge, with the prompt that was sent."""
-    rollout = await play(task[0], Remembering(never), limits=Limits(seconds=600))
+    rollout = await play(task[0], Remembering(never), limits=Limits(timeout=600))
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", "timeout", "runner")
     assert (rollout.reward, rollout.steps) == (0.0, ())
     assert rollout.pending_messages[-1].content == task[0].question

@@ -112,7 +112,7 @@ async def test_every_way_out():
         lambda request: never(request),
     ]
     builder = PreferenceTasks(pattern="one_way").builder(0, episodes=6, seed=0)
-    rollouts, scores, _ = await play(builder, answers, limits=Limits(seconds=60))
+    rollouts, scores, _ = await play(builder, answers, limits=Limits(timeout=60))
     assert [rollout.stop_reason for rollout in rollouts] == [
         "completed", "max_tokens", "completed", "context_overflow", "error", "timeout",
     ]  # fmt: skip

@@ -164,7 +164,7 @@ async def test_the_rollouts_time_runs_out_at_the_answerer(tmp_path):
         game(seconds=None),
         Remembering(ALIVE),
         roles={"answerer": Scripted(never)},
-        limits=Limits(seconds=600),
+        limits=Limits(timeout=600),
     )
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=0.0)
@@ -211,7 +211,7 @@ async def test_a_cut_or_malformed_response_ends_it(tmp_path, termination, reason
 async def test_it_goes_on_after_a_cut_where_so_set(tmp_path):
     """The cut turn is kept through `observe`, and uses up a turn."""
     policy = Remembering(said("Is i", Termination.LENGTH), said("Guess: eagle"))
-    case = Case(tmp_path, game(max_turns=2), policy, limits=Limits(continue_after_cut=True))
+    case = Case(tmp_path, game(max_turns=2), policy, limits=Limits(continue_after_truncation=True))
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
     assert case.rewards() == [-0.1, 0.0]

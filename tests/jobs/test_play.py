@@ -12,9 +12,11 @@ from rolltrace.jobs.demo import demo_envs, play_demo
 from rolltrace.jobs.play import encode_summary, play, play_async
 from rolltrace.policies.base import Completion
 from rolltrace.policies.load import load_policy
+from rolltrace.query.run import open_run
 from rolltrace.rollout.limits import Limits
-from rolltrace.rollout.strategies import Retry
+from rolltrace.rollout.strategies import FailFast
 from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.outcome import Status
@@ -82,14 +84,31 @@ def test_config_says_how_it_was_played(tmp_path):
     """The run's config holds all that is needed to play it again."""
     play(
         "arithmetic", "scripted:noisy", out=tmp_path / "run", groups=2, group_size=3, seed=5, args={"difficulty": "2"},
-        limits=Limits(max_turns=4), strategy=Retry(2), sampling=Sampling(other=FrozenMap.of({"best_of": 2})),
+        limits=Limits(max_turns=4), strategy=FailFast(), retries=2, split="test", trace="numbers",
+        sampling=Sampling(other=FrozenMap.of({"best_of": 2})),
     )  # fmt: skip
     config = RunReader(tmp_path / "run").info.config
     assert (config["env"], config["policy"], config["args"]) == ("arithmetic", "scripted:noisy", {"difficulty": "2"})
     assert (config["groups"], config["group_size"], config["iterations"], config["seed"]) == (2, 3, 1, 5)
     assert config["limits"]["max_turns"] == 4
     assert config["sampling"]["other"] == {"best_of": 2}
-    assert config["strategy"] == {"name": "Retry", "times": 2}
+    assert (config["strategy"], config["retries"], config["split"]) == ({"name": "FailFast"}, 2, "test")
+    assert config["recording"]["level"] == "numbers"
+    assert config["recording"]["redact"] is None
+    with open_run(tmp_path / "run") as run:
+        assert list(run.sql("select distinct split from rollouts")) == [("test",)]
+
+
+def test_config_names_the_redaction(tmp_path):
+    """The run's config says which function redacted the texts, and at which level was recorded."""
+
+    def hide(value):
+        return value
+
+    play("arithmetic", "scripted:noisy", out=tmp_path / "run", trace=Recording(redact=hide, tokens=True))
+    recording = RunReader(tmp_path / "run").info.config["recording"]
+    assert (recording["level"], recording["tokens"], recording["share"]) == ("full", True, 1.0)
+    assert recording["redact"].endswith("hide")
 
 
 def test_objects_play_as_well_as_names(tmp_path):

@@ -20,7 +20,7 @@ from stage import Stage, recorded
 
 NAME = "local:SmolLM2-135M-Instruct"
 SAMPLING = Sampling(temperature=0.7, max_tokens=24)
-LIMITS = Limits(max_turns=2, continue_after_cut=True)
+LIMITS = Limits(max_turns=2, continue_after_truncation=True)
 PATIENT = {"seconds": 600.0, "tries": 1}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "%s"}}\n</tool_call>'
 RUBRIC = b'{"id": "trees", "prompt": "Name three trees.", "criteria": [{"text": "Has three.", "name": "trees"}]}\n'

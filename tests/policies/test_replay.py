@@ -20,7 +20,6 @@ from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.policies.scripted import Scripted
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
-from rolltrace.rollout.strategies import Retry
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
@@ -257,9 +256,8 @@ async def test_failures_and_retries_are_replayed(tmp_path):
             return error
         return f"turn {request.step}, attempt {request.identity.attempt}"
 
-    strategy = Retry(1)
-    sink = await played(Scripted(fail), [Stage(lambda number: Talk())], strategy=strategy)
-    again = await replayed(sink, [Stage(lambda number: Talk())], strategy=strategy)
+    sink = await played(Scripted(fail), [Stage(lambda number: Talk())], retries=1)
+    again = await replayed(sink, [Stage(lambda number: Talk())], retries=1)
     failed, finished = again.rollouts
     assert (failed.attempt, failed.status, failed.pending_raw) == (0, Status.ERROR, "<html>")
     assert "PolicyError: the server went away" in failed.error.message

@@ -14,7 +14,7 @@ from rolltrace.rollout.hooks import Hooks
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
-from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
+from rolltrace.rollout.strategies import FailFast, KeepViable
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Layer, Status
@@ -158,7 +158,7 @@ async def test_a_close_that_hangs_is_a_note(tmp_path):
         tmp_path / "run",
         Stage(lambda _: Talk(close=hang)),
         Remembering(said("x")),
-        limits=Limits(close_seconds=0.001),
+        limits=Limits(close_timeout=0.001),
     )
     [rollout] = recorded(tmp_path / "run")
     assert (rollout.status, rollout.reward) == (Status.OK, 1.0)
@@ -241,20 +241,22 @@ class Exits(Talk):
         sys.exit("bye")
 
 
-@pytest.mark.parametrize("strategy", [KeepViable(), FailFast(), Retry(1)])
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("strategy", [KeepViable(), FailFast()])
 @pytest.mark.parametrize(("env", "kind"), [(AwaitsWhatItCancelled, "CancelledError"), (Exits, "SystemExit")])
-async def test_what_looks_like_an_end_of_the_process_is_the_envs_failure(tmp_path, strategy, env, kind):
+async def test_what_looks_like_an_end_of_the_process_is_the_envs_failure(tmp_path, strategy, retries, env, kind):
     """A CancelledError that nobody asked for, or a sys.exit(), fails its rollout and nothing else."""
     stages = [Stage(lambda _: env()), Stage(lambda _: Talk(), task="fine")]
     groups = {
-        group.task: group for group in await play(tmp_path / "run", stages, Remembering(said("x")), strategy=strategy)
+        group.task: group
+        for group in await play(tmp_path / "run", stages, Remembering(said("x")), strategy=strategy, retries=retries)
     }
     assert groups["fine"].rewards == [1.0]
     [member] = groups["task"].members
     assert (member.status, member.error.layer, member.error.type) == (Status.ERROR, Layer.ENV, kind)
     assert groups["task"].failure is not None
     attempts = [rollout.attempt for rollout in recorded(tmp_path / "run") if rollout.task == "task"]
-    assert attempts == ([0, 1] if isinstance(strategy, Retry) else [0])
+    assert attempts == list(range(retries + 1))
 
 
 @pytest.mark.parametrize("where", ["policy", "grader", "hook", "make_episode", "group"])
@@ -292,7 +294,7 @@ async def test_a_clean_up_that_hangs_is_bounded(tmp_path):
         async def cleanup(self):
             await asyncio.Event().wait()
 
-    limits = Limits(close_seconds=0.001)
+    limits = Limits(close_timeout=0.001)
     [group] = await play(tmp_path / "run", Messy(lambda _: Talk()), Remembering(said("x")), limits=limits)
     assert group.rewards == [1.0]
     [score] = RunReader(tmp_path / "run").scores()
@@ -463,9 +465,7 @@ async def test_a_cancellation_cannot_be_swallowed(tmp_path, answer):
                     raise RuntimeError("connection lost") from None
             return StepResult(1.0, done=False, observation=Observation([Message("user", "More.")]))
 
-    task = asyncio.create_task(
-        play(tmp_path / "run", Stage(lambda _: Stubborn()), Remembering(said("x")), strategy=Retry(3))
-    )
+    task = asyncio.create_task(play(tmp_path / "run", Stage(lambda _: Stubborn()), Remembering(said("x")), retries=3))
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -546,7 +546,7 @@ async def test_waiting_for_a_place_is_not_the_rollouts_time(tmp_path):
         return said("x")
 
     stage = Stage(lambda _: Talk(), episodes=4)
-    await play(tmp_path / "run", stage, Remembering(slow), limits=Limits(seconds=600), concurrency=1)
+    await play(tmp_path / "run", stage, Remembering(slow), limits=Limits(timeout=600), concurrency=1)
     assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["completed"] * 4
 
 
@@ -558,7 +558,7 @@ async def test_an_error_of_an_env_that_blocks_is_an_error(tmp_path):
             skip_time(3600)
             raise KeyError("board")
 
-    await play(tmp_path / "run", Stage(lambda _: Blocking()), Remembering(said("x")), limits=Limits(seconds=600))
+    await play(tmp_path / "run", Stage(lambda _: Blocking()), Remembering(said("x")), limits=Limits(timeout=600))
     [rollout] = recorded(tmp_path / "run")
     assert (rollout.stop_reason, rollout.error.type) == ("error", "KeyError")
 

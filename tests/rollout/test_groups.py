@@ -8,7 +8,7 @@ import pytest
 from rolltrace.errors import InputError, RolltraceError
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
-from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
+from rolltrace.rollout.strategies import FailFast, KeepViable
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.outcome import Layer, Status, StopReason
 from rolltrace.trace.rollout import Grade
@@ -80,11 +80,11 @@ class Flaky:
         return said(f"{index}.{request.identity.attempt}")
 
 
-async def test_retry_plays_the_episode_anew(tmp_path):
+async def test_a_retry_is_a_fresh_episode(tmp_path):
     """A retry is a fresh episode with its own record; the member keeps its index and the last attempt counts."""
     stage = GradedStage(lambda _: Meddling(turns=2), episodes=3)
     policy = Remembering(Flaky({1: 2, 2: 5}))
-    [group] = await play(tmp_path / "run", stage, policy, strategy=Retry(2))
+    [group] = await play(tmp_path / "run", stage, policy, retries=2)
     rollouts = recorded(tmp_path / "run")
     assert [(rollout.index, rollout.attempt, rollout.status) for rollout in rollouts] == [
         (0, 0, "ok"),
@@ -99,17 +99,58 @@ async def test_retry_plays_the_episode_anew(tmp_path):
         assert_faithful(rollout, policy)
     assert len({rollout.id for rollout in rollouts}) == 7
     assert [(member.index, member.attempt) for member in group.members] == [(0, 0), (1, 2), (2, 2)]
-    assert group.failure is not None
-    assert group.failure.layer is Layer.POLICY
+    assert group.failure is None  # two of three members are ok, and one is enough
     assert len(stage.made) == 7
-    with pytest.raises(RolltraceError, match="ConnectionError"):
+
+
+async def test_a_member_that_every_retry_left_failed_counts_by_the_strategy(tmp_path):
+    """With retries used up, `KeepViable` counts the members that are ok, and says why the group does not count."""
+    stage = Stage(lambda _: Meddling(turns=2), episodes=2)
+    policy = Remembering(Flaky({1: 5}))
+    [group] = await play(tmp_path / "run", stage, policy, strategy=KeepViable(1.0), retries=1)
+    assert [(member.index, member.attempt, member.status) for member in group.members] == [
+        (0, 0, "ok"),
+        (1, 1, "error"),
+    ]
+    assert group.failure is not None
+    assert (group.failure.layer, group.failure.type) == (Layer.POLICY, "NotViable")
+    with pytest.raises(RolltraceError, match="1 of 2 members"):
         group.raise_for_failure()
+
+
+@pytest.mark.parametrize(("failures", "attempts"), [(1, 2), (2, 3)])
+async def test_fail_fast_ends_the_group_only_when_no_retry_is_left(tmp_path, failures, attempts):
+    """Under fail-fast with retries a failed attempt leaves the siblings alone; the last one ends the group."""
+    go_on = asyncio.Event()
+
+    async def answer(request):
+        identity = request.identity
+        if identity.index == 1:
+            if identity.attempt < failures:
+                raise ConnectionError(f"attempt {identity.attempt}")
+            go_on.set()
+        else:
+            await go_on.wait()
+        return said("x")
+
+    stage = Stage(lambda _: Meddling(turns=1), episodes=2)
+    [group] = await play(tmp_path / "run", stage, Remembering(answer), strategy=FailFast(), retries=2)
+    assert [member.status for member in group.members] == ["ok", "ok"]
+    assert group.failure is None
+    assert len(recorded(tmp_path / "run")) == 1 + attempts
+
+    go_on.clear()
+    failures = 3
+    [group] = await play(tmp_path / "again", stage, Remembering(answer), strategy=FailFast(), retries=2)
+    assert [(member.status, member.attempt) for member in group.members] == [("cancelled", 0), ("error", 2)]
+    assert group.failure is not None
+    assert group.failure.message == "attempt 2"
 
 
 async def test_retry_does_not_repeat_what_cannot_help(tmp_path):
     """A grader's failure is not retried: the play was fine."""
     stage = Stage(lambda _: Meddling(turns=1), grader=Counting(ValueError("no")))
-    await play(tmp_path / "run", stage, Remembering(said("x")), strategy=Retry(3))
+    await play(tmp_path / "run", stage, Remembering(said("x")), retries=3)
     [rollout] = recorded(tmp_path / "run")
     assert rollout.error.layer is Layer.GRADER
 
@@ -125,7 +166,7 @@ async def test_attempts_have_seeds_of_their_own(tmp_path):
         return said("x")
 
     for name in ("one", "two"):
-        await play(tmp_path / name, Stage(lambda _: Meddling(turns=1)), Remembering(remember), strategy=Retry(1))
+        await play(tmp_path / name, Stage(lambda _: Meddling(turns=1)), Remembering(remember), retries=1)
     assert seeds[0][0] == seeds[0][1] != seeds[1][0] == seeds[1][1]
 
 
@@ -196,12 +237,12 @@ async def test_fail_fast_leaves_a_null_score_for_who_had_finished(tmp_path):
     assert "down" in score.error.message
 
 
-@pytest.mark.parametrize(("share", "viable"), [(0.0, True), (0.5, True), (0.75, False)])
-async def test_keep_viable(tmp_path, share, viable):
-    """Failures are data; the group counts while the share holds, and its grader sees the failed members too."""
+@pytest.mark.parametrize(("fraction", "viable"), [(0.0, True), (0.5, True), (0.75, False)])
+async def test_keep_viable(tmp_path, fraction, viable):
+    """Failures are data; the group counts while enough members are ok, and its grader sees the failed members too."""
     stage = GradedStage(lambda _: Meddling(turns=2), episodes=4)
     [group] = await play(
-        tmp_path / "run", stage, Remembering(Flaky({0: 9, 3: 9})), strategy=KeepViable(share), concurrency=1
+        tmp_path / "run", stage, Remembering(Flaky({0: 9, 3: 9})), strategy=KeepViable(fraction), concurrency=1
     )
     assert [member.status for member in group.members] == ["error", "ok", "ok", "error"]
     assert (group.failure is None) == viable
@@ -324,7 +365,7 @@ async def test_who_is_cancelled_while_playing_is_not_graded(tmp_path, episodes):
         return await asyncio.Event().wait()
 
     stage = Watched(lambda _: Meddling(turns=1), episodes=episodes)
-    task = asyncio.create_task(play(tmp_path / "run", stage, Remembering(answer), strategy=Retry(1)))
+    task = asyncio.create_task(play(tmp_path / "run", stage, Remembering(answer), retries=1))
     await playing.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -502,16 +543,16 @@ async def test_closing_early_records_what_was_in_flight():
 async def test_the_ledger_adds_up_after_all_this(tmp_path):
     """Every attempt that was dispatched is recorded."""
     stage = Stage(lambda _: Meddling(turns=2), episodes=3)
-    await play(tmp_path / "run", stage, Remembering(Flaky({1: 2, 2: 5})), strategy=Retry(2))
+    await play(tmp_path / "run", stage, Remembering(Flaky({1: 2, 2: 5})), retries=2)
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
     assert (ledger.dispatched, ledger.recorded, ledger.in_flight) == (7, 7, 0)
 
 
 def test_strategies_refuse_what_makes_no_sense():
-    """A share is from 0 to 1, and one cannot retry less than never."""
+    """A fraction is from 0 to 1, and there are no fewer than 0 retries."""
     with pytest.raises(InputError, match="0 to 1"):
         KeepViable(1.5)
     with pytest.raises(InputError, match="0 or more"):
-        Retry(-1)
+        Runner(Remembering(said("x")), sink=MemorySink(), retries=-1)
     with pytest.raises(InputError, match="1 or more"):
         Runner(Remembering(said("x")), sink=MemorySink(), concurrency=0)

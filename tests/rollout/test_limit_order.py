@@ -10,13 +10,13 @@ from rolltrace.trace.outcome import StopReason
 from stage import Meddling, Remembering, Stage, never, play, recorded, said, skip_time
 
 ORDER = [
-    ("seconds", StopReason.TIMEOUT),
+    ("timeout", StopReason.TIMEOUT),
     ("max_turns", StopReason.MAX_TURNS),
     ("context_length", StopReason.CONTEXT_OVERFLOW),
     ("max_total_tokens", StopReason.MAX_TOTAL_TOKENS),
     ("max_sampled_tokens", StopReason.MAX_SAMPLED_TOKENS),
 ]
-REACHED = {"seconds": 600, "max_turns": 1, "context_length": 10, "max_total_tokens": 9, "max_sampled_tokens": 2}
+REACHED = {"timeout": 600, "max_turns": 1, "context_length": 10, "max_total_tokens": 9, "max_sampled_tokens": 2}
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)))
@@ -47,7 +47,7 @@ async def test_wall_clock_is_looked_at_before_sampling(tmp_path):
             skip_time(3600)
             return await super().step(message)
 
-    await play(tmp_path / "run", Stage(lambda _: Busy(turns=9)), policy, limits=Limits(seconds=600))
+    await play(tmp_path / "run", Stage(lambda _: Busy(turns=9)), policy, limits=Limits(timeout=600))
     [rollout] = recorded(tmp_path / "run")
     assert rollout.stop_reason == StopReason.TIMEOUT
     assert [len(sent) for sent in policy.sent.values()] == [1]
@@ -93,7 +93,7 @@ async def test_a_layer_that_answers_the_time_out_with_its_own_error_timed_out(tm
             finally:
                 raise RuntimeError("I was interrupted")
 
-    await play(tmp_path / "run", Stage(lambda _: Stubborn()), Remembering(said("x")), limits=Limits(seconds=600))
+    await play(tmp_path / "run", Stage(lambda _: Stubborn()), Remembering(said("x")), limits=Limits(timeout=600))
     [rollout] = recorded(tmp_path / "run")
     assert (rollout.stop_reason, rollout.error, rollout.reward) == (StopReason.TIMEOUT, None, 0.0)
     assert any("RuntimeError: I was interrupted" in note.message for note in rollout.notes)

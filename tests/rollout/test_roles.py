@@ -13,7 +13,6 @@ from rolltrace.query.run import open_run
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.sink import MemorySink
-from rolltrace.rollout.strategies import Retry
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
 from rolltrace.trace.blob import Blob
@@ -189,7 +188,7 @@ async def test_a_retry_asks_again_with_calls_of_its_own(tmp_path):
 
     answerer = Scripted(answer, name="answerer")
     stage = Stage(lambda number: Asking(turns=1))
-    await play(tmp_path / "run", stage, talking(), roles={"answerer": answerer}, strategy=Retry(1))
+    await play(tmp_path / "run", stage, talking(), roles={"answerer": answerer}, retries=1)
     first, second = recorded(tmp_path / "run")
     assert [call.error is None for call in first.calls] == [False]
     assert [call.error is None for call in second.calls] == [True]
@@ -304,7 +303,7 @@ async def test_waiting_at_the_gate_is_not_the_rollouts_time(tmp_path):
         return "x"
 
     stage = Stage(lambda number: Parallel(), episodes=3)
-    settings = {"roles": {"answerer": Scripted(answer)}, "concurrency": 1, "limits": Limits(seconds=13.0)}
+    settings = {"roles": {"answerer": Scripted(answer)}, "concurrency": 1, "limits": Limits(timeout=13.0)}
     await play(tmp_path / "run", stage, talking(), **settings)
     assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["completed"] * 3
 

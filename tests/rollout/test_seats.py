@@ -8,7 +8,6 @@ from rolltrace.envs.base import Env, Observation, StepResult
 from rolltrace.errors import GraderError
 from rolltrace.graders.base import Grader
 from rolltrace.rollout.limits import Limits
-from rolltrace.rollout.strategies import Retry
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Grade
@@ -91,7 +90,7 @@ async def test_an_episode_is_retried_whole(tmp_path):
         return said("x")
 
     stage = Stage(make_table, episodes=2, seats=2)
-    [group] = await play(tmp_path / "run", stage, Remembering(answer), strategy=Retry(1))
+    [group] = await play(tmp_path / "run", stage, Remembering(answer), retries=1)
     assert [(r.index, r.attempt, r.stop_reason) for r in recorded(tmp_path / "run")] == [
         (0, 0, "completed"),
         (1, 0, "completed"),
@@ -205,7 +204,7 @@ async def test_the_seat_on_turn_is_the_one_that_is_late(tmp_path, late):
             await never()
         return said("x")
 
-    await play(tmp_path / "run", turns(), Remembering(answer), limits=Limits(seconds=60))
+    await play(tmp_path / "run", turns(), Remembering(answer), limits=Limits(timeout=60))
     rollouts = recorded(tmp_path / "run")
     assert rollouts[late].stop_reason == "timeout"
     assert rollouts[1 - late].stop_reason == "episode_aborted"
@@ -222,7 +221,7 @@ async def test_waiting_at_the_gate_is_no_seats_time(tmp_path):
         offset[0] += 4.0
         return said("x")
 
-    await play(tmp_path / "run", turns(episodes=4), Remembering(answer), limits=Limits(seconds=10), concurrency=1)
+    await play(tmp_path / "run", turns(episodes=4), Remembering(answer), limits=Limits(timeout=10), concurrency=1)
     assert {rollout.stop_reason for rollout in recorded(tmp_path / "run")} == {"completed"}
 
 

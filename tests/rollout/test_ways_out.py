@@ -73,10 +73,10 @@ async def test_conversation_response_cut(tmp_path, meddling):
 
 
 async def test_conversation_goes_on_after_a_cut_where_so_set(tmp_path, meddling):
-    """With `continue_after_cut` the cut turn is kept through `observe` and play goes on."""
+    """With `continue_after_truncation` the cut turn is kept through `observe` and play goes on."""
     answers = (said("I op", Termination.LENGTH), said("en the door."), said("I leave."))
     make = lambda _: Meddling(meddling, turns=2)  # noqa: E731 - one line reads best
-    case = Case(tmp_path, make, Remembering(*answers), limits=Limits(continue_after_cut=True))
+    case = Case(tmp_path, make, Remembering(*answers), limits=Limits(continue_after_truncation=True))
     rollout = await case.play()
     assert rollout.stop_reason == StopReason.COMPLETED
     assert case.rewards() == [-0.1, 1.0, 2.0]
@@ -84,9 +84,11 @@ async def test_conversation_goes_on_after_a_cut_where_so_set(tmp_path, meddling)
 
 
 async def test_a_cut_ends_play_where_the_env_does_not_observe(tmp_path, meddling):
-    """`continue_after_cut` cannot make an env take what it does not support."""
+    """`continue_after_truncation` cannot make an env take what it does not support."""
     policy = Remembering(said("I op", Termination.LENGTH))
-    case = Case(tmp_path, lambda _: Meddling(meddling, observes=False), policy, limits=Limits(continue_after_cut=True))
+    case = Case(
+        tmp_path, lambda _: Meddling(meddling, observes=False), policy, limits=Limits(continue_after_truncation=True)
+    )
     await case.play()
     expect_limit(case, StopReason.MAX_TOKENS, total=-0.1)
 
@@ -226,7 +228,7 @@ async def test_the_runners_budgets(tmp_path, meddling, limits, reason, steps):
 
 async def test_wall_clock(tmp_path, meddling):
     """The wall-clock budget keeps the partial rollout and the prompt that got no answer."""
-    case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(TALK[0], never), limits=Limits(seconds=600))
+    case = Case(tmp_path, lambda _: Meddling(meddling), Remembering(TALK[0], never), limits=Limits(timeout=600))
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=1.0)
     assert case.rewards() == [1.0]
@@ -237,7 +239,7 @@ async def test_wall_clock(tmp_path, meddling):
 async def test_a_policys_own_timeout_is_not_the_rollouts(tmp_path, meddling):
     """A TimeoutError that a policy raises is the policy's failure."""
     case = Case(
-        tmp_path, lambda _: Meddling(meddling), Remembering(TALK[0], TimeoutError("slow")), limits=Limits(seconds=60)
+        tmp_path, lambda _: Meddling(meddling), Remembering(TALK[0], TimeoutError("slow")), limits=Limits(timeout=60)
     )
     await case.play()
     expect_failure(case, Layer.POLICY, "TimeoutError")
@@ -285,7 +287,7 @@ async def test_the_rollouts_grader_fails(tmp_path, meddling, reward):
         lambda _: Meddling(meddling),
         Remembering(*TALK),
         grader=Counting(reward),
-        limits=Limits(seconds=60),
+        limits=Limits(timeout=60),
     )
     rollout = await case.play()
     expect_failure(case, Layer.GRADER, type(reward).__name__ if isinstance(reward, Exception) else "GraderError")

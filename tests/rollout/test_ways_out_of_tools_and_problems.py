@@ -136,7 +136,7 @@ class Slow(Env):
 async def test_wall_clock_inside_the_env(tmp_path):
     """A time-out in the middle of the env's turn keeps the answer that had already come."""
     case = Case(
-        tmp_path, lambda _: Slow(), Remembering(said("I look."), said("I open the door.")), limits=Limits(seconds=600)
+        tmp_path, lambda _: Slow(), Remembering(said("I look."), said("I open the door.")), limits=Limits(timeout=600)
     )
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=1.0)

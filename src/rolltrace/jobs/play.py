@@ -27,7 +27,7 @@ from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.recording import Level, Recording
+from rolltrace.store.recording import Level, Recording, describe_recording, resolve_recording
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import json_encoder
 from rolltrace.trace.message import Sampling
@@ -51,12 +51,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Policy requests in flight."""
     limits: Limits = Limits()
     strategy: Strategy = KeepViable()
+    retries: int = 0
+    """How often an episode is played again after the policy or the environment failed."""
+    split: str = "train"
+    """The split that the rollouts are recorded under."""
     sampling: Sampling = Sampling()
 
     def __post_init__(self) -> None:
         for name in ("groups", "group_size", "iterations", "concurrency"):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+        if self.retries < 0:
+            raise InputError(f"Expected retries of 0 or more, got {self.retries}.")
+        if not self.split:
+            raise InputError("Expected the name of a split, such as train or test, got an empty one.")
+
+    def as_config(self) -> dict[str, Any]:
+        """The plan as a run's config holds it."""
+        return {**msgspec.structs.asdict(self), "strategy": describe_strategy(self.strategy)}
 
 
 class PlanFields(TypedDict, total=False):
@@ -69,6 +81,8 @@ class PlanFields(TypedDict, total=False):
     concurrency: int
     limits: Limits
     strategy: Strategy
+    retries: int
+    split: str
     sampling: Sampling
 
 
@@ -86,7 +100,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     groups_without_reward: int
     """Groups of which no member has a reward."""
     rollouts: int
-    """Members of the groups; of one that was played anew, the last attempt."""
+    """Members of the groups; of one that was retried, the last attempt."""
     statuses: dict[str, int]
     stop_reasons: dict[str, int]
     errors: dict[str, int]
@@ -153,8 +167,8 @@ async def play_async(
         "args": dict(args or {}),
         "policy": policy if isinstance(policy, str) else player.name,
         "roles": {role: given if isinstance(given, str) else given.name for role, given in (roles or {}).items()},
-        **msgspec.structs.asdict(planned),
-        "strategy": describe_strategy(planned.strategy),
+        **planned.as_config(),
+        "recording": describe_recording(resolve_recording(trace)),
     }
     async with contextlib.AsyncExitStack() as ours:
         for given, loaded in ((policy, player), *((given, others[role]) for role, given in (roles or {}).items())):
@@ -195,6 +209,7 @@ async def record(
         sink=writer,
         limits=plan.limits,
         strategy=plan.strategy,
+        retries=plan.retries,
         sampling=plan.sampling,
         concurrency=plan.concurrency,
         seed=plan.seed,
@@ -203,7 +218,7 @@ async def record(
     for iteration in range(plan.iterations):
         builders = walk(tasks, iteration=iteration, groups=plan.groups, episodes=plan.group_size, seed=plan.seed)
         drawn = _in_a_thread(builders) if tasks.builds_slowly else builders
-        async with contextlib.aclosing(runner.play(drawn, iteration=iteration)) as results:
+        async with contextlib.aclosing(runner.play(drawn, iteration=iteration, split=plan.split)) as results:
             async for result in results:
                 count.add(result)
                 if on_group is not None:

@@ -20,7 +20,7 @@ from rolltrace.rollout.contract import checked_grade, checked_group_grade
 from rolltrace.rollout.episode import Episode
 from rolltrace.rollout.seat import Played
 from rolltrace.rollout.settings import Settings
-from rolltrace.rollout.strategies import FailFast, KeepViable, Retry
+from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import new_id
@@ -73,6 +73,8 @@ class GroupPlay:
         self._strategy = settings.strategy
         self._on_episode_end = on_episode_end
         self._played: dict[int, Played] = {}
+        self._episode_failed = False
+        """Whether an episode has failed with no retry left."""
         self._calls: list[Call] = []
         """What the group's grader asked."""
         self._notes: list[Note] = []
@@ -110,8 +112,9 @@ class GroupPlay:
         episode = Episode(self.builder, self.key, number, self._settings, self._take_in)
         attempt = 0
         try:
-            while self._is_worth_another(await episode.play(attempt), attempt):
+            while self._should_retry(members := await episode.play(attempt), attempt):
                 attempt += 1
+            self._episode_failed |= any(member.status is not Status.OK for member in members)
         finally:
             self._on_episode_end(self.builder.seats)
 
@@ -122,17 +125,17 @@ class GroupPlay:
     def _played_to_an_end(self) -> list[Played]:
         return [member for member in self._played.values() if member.status is Status.OK]
 
-    def _is_worth_another(self, members: Sequence[Played], attempt: int) -> bool:
-        if not isinstance(self._strategy, Retry) or attempt >= self._strategy.times:
+    def _should_retry(self, members: Sequence[Played], attempt: int) -> bool:
+        if attempt >= self._settings.retries:
             return False
-        return any(member.error is not None and self._strategy.applies_to(member.error) for member in members)
+        return any(member.error is not None and can_retry(member.error) for member in members)
 
     async def _until_failure(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until all have ended, or one has failed; then cancel the rest."""
+        """Wait until all have ended, or one has failed with no retry left; then cancel the rest."""
         waiting = set(tasks)
         while waiting:
-            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(member.status is not Status.OK for member in self._played.values()):
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._episode_failed or any(task.cancelled() or task.exception() is not None for task in done):
                 for task in waiting:
                     task.cancel()
                 return
@@ -294,7 +297,7 @@ class GroupPlay:
         """Clean up after the group; what goes wrong there takes no reward away."""
         if type(self.builder).cleanup is EnvGroupBuilder.cleanup:
             return
-        error = await close_within(self._settings.limits.close_seconds, self.builder.cleanup, self.builder)
+        error = await close_within(self._settings.limits.close_timeout, self.builder.cleanup, self.builder)
         if error is not None:
             self._score("cleanup", None, group=self.key, error=failure_of(Layer.ENV, error))
 

@@ -16,20 +16,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens processed in all requests together: prompts and answers."""
     max_sampled_tokens: int | None = None
     """Tokens sampled in all answers together."""
-    seconds: float | None = None
-    """Wall-clock time from the first observation to the last step."""
-    close_seconds: float = 10.0
-    """How long `close` of an env may take before the record is written without it."""
+    timeout: float | None = None
+    """Seconds of wall-clock time from the first observation to the last step."""
+    close_timeout: float = 10.0
+    """Seconds that `close` of an env may take before the record is written without it."""
     context_length: int | None = None
     """Prompt and answer together; None takes the policy's own."""
     generation_reserve: int | None = None
     """Tokens of the context kept free for the answer; None takes the sampling's `max_tokens`, or 1."""
     max_parse_retries: int = 0
     """Corrective messages in a row, where no tool call of a turn could be parsed."""
-    continue_after_cut: bool = False
-    """Whether a conversation goes on after a response that was cut, where the env's `observe` takes it."""
-    cut_reward: float = -0.1
-    """For a response cut by the token limit in a conversation."""
+    continue_after_truncation: bool = False
+    """Whether a conversation goes on after a truncated response, where the env's `observe` takes it."""
+    truncation_reward: float = -0.1
+    """For a response truncated by the token limit in a conversation."""
     malformed_reward: float = -1.0
     """For broken framing in a conversation."""
     parse_error_reward: float = -0.1

@@ -88,7 +88,7 @@ class Player:
         return None if self._over else self._step
 
     async def _play_in_time(self) -> Stop:
-        seconds = self._limits.seconds
+        seconds = self._limits.timeout
         try:
             if seconds is None:
                 return await self._turns()
@@ -312,8 +312,8 @@ class Player:
         return await self._step_env(request, completion, seconds, parse_error)
 
     async def _cut(self, request: Request, completion: Completion, seconds: float) -> Stop | None:
-        self._record(request, completion, seconds, completion.parse_error, self._limits.cut_reward)
-        if self._limits.continue_after_cut and await self._put_in([completion.message]):
+        self._record(request, completion, seconds, completion.parse_error, self._limits.truncation_reward)
+        if self._limits.continue_after_truncation and await self._put_in([completion.message]):
             return None
         return stop_at_limit(StopReason.MAX_TOKENS)
 

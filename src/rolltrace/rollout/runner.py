@@ -32,6 +32,9 @@ class Runner:
     `roles` are the policies of an env's other roles, such as `grader`, `answerer` or `opponent`, and of the seats of a
     game, such as `seat1`; the policy itself plays each role that is not among them.
 
+    An episode in which the policy or the env failed is retried up to `retries` times, each time as a fresh episode with
+    its own records. `strategy` says what a failure that is left after that means to the group.
+
     Concurrency bounds the policy requests in flight. Groups are started while fewer rollouts than that are being
     played, and the seats of an episode always start together, so a low bound cannot deadlock a game.
     """
@@ -45,12 +48,15 @@ class Runner:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         hooks: Hooks = Hooks(),  # noqa: B008 - frozen
         strategy: Strategy = KeepViable(),  # noqa: B008 - frozen
+        retries: int = 0,
         sampling: Sampling = Sampling(),  # noqa: B008 - frozen
         concurrency: int = 64,
         seed: int = 0,
     ) -> None:
         if concurrency < 1:
             raise InputError(f"Expected a concurrency of 1 or more, got {concurrency}.")
+        if retries < 0:
+            raise InputError(f"Expected retries of 0 or more, got {retries}.")
         self.concurrency = concurrency
         self._settings = Settings(
             roles=Roles(policy, dict(roles or {})),
@@ -58,6 +64,7 @@ class Runner:
             limits=limits,
             hooks=hooks,
             strategy=strategy,
+            retries=retries,
             sampling=sampling,
             seed=seed,
             gate=asyncio.Semaphore(concurrency),

@@ -211,7 +211,7 @@ class Seat:
         """Close the env; what goes wrong there is a note."""
         if type(env).close is Env.close:
             return
-        error = await close_within(self._settings.limits.close_seconds, env.close, env)
+        error = await close_within(self._settings.limits.close_timeout, env.close, env)
         if error is not None:
             self.draft.note("", f"close of {type(env).__name__} raised {type(error).__name__}: {error}")
 

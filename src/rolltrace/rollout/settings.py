@@ -20,6 +20,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     hooks: Hooks
     strategy: Strategy
+    retries: int
+    """How often an episode is played again after the policy or the env failed."""
     sampling: Sampling
     seed: int
     gate: asyncio.Semaphore

@@ -91,6 +91,14 @@ def resolve_recording(given: Recording | Level | str | None) -> Recording:
     )
 
 
+def describe_recording(recording: Recording) -> dict[str, Any]:
+    """The settings as plain data for a run's config; of `redact`, the function's name."""
+    plain = msgspec.structs.asdict(recording)
+    redact = recording.redact
+    plain["redact"] = None if redact is None else str(getattr(redact, "__qualname__", type(redact).__qualname__))
+    return plain
+
+
 def as_level(text: str, where: str) -> Level:
     """A level by its name."""
     try:
