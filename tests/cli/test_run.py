@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from asking import answer
 from rolltrace.envs.registry import list_envs
 from rolltrace.jobs.demo import demo_envs
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.outcome import Status
+from viewing import viewing
 
 
 def test_run_records_and_sums_up(rolltrace, tmp_path):
@@ -184,7 +186,19 @@ def test_demo_can_be_repeated(rolltrace, tmp_path):
     commands = [line.partition("#")[0] for line in re.findall(r"^  .*rolltrace (.*)$", shown.stderr, re.MULTILINE)]
     assert len(commands) >= 4
     for command in commands:
-        assert rolltrace(*shlex.split(command.partition("|")[0])).exit_code == 0
+        words = shlex.split(command.partition("|")[0])
+        if words[0] != "view":  # serves until it is ended: the next test starts it
+            assert rolltrace(*words).exit_code == 0
+
+
+def test_demo_names_the_viewer(rolltrace, tmp_path):
+    """The closing lines start with a `view` command that can be pasted, and that serves the demo's run."""
+    shown = rolltrace("demo", "--policy", "scripted:noisy", "--out", "my runs/demo")
+    first = shown.stderr.partition("Look at what happened:\n")[2].splitlines()[0]
+    words = shlex.split(first, comments=True)
+    assert words[-2:] == ["view", "my runs/demo"]
+    with viewing(tmp_path / words[-1]) as viewer:
+        assert len(answer(viewer, "runs")["runs"]) == 1
 
 
 def test_demo_without_the_embedded_model_offers_another(rolltrace, monkeypatch, tmp_path):

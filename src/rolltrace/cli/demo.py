@@ -50,7 +50,7 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
 
 
 def _tell_next(run: "Run", policy: str) -> None:
-    """Name the longest rollout and the worst one, as the two that tell most."""
+    """Name the viewer, and the commands that show the longest and the worst rollout."""
     from rolltrace.cli.hints import command
     from rolltrace.cli.show import rewards_of
     from rolltrace.query.address import short_addresses
@@ -59,6 +59,7 @@ def _tell_next(run: "Run", policy: str) -> None:
     addresses = short_addresses(rollouts)
     rewards = rewards_of(run, rollouts)
     click.echo("\nLook at what happened:", err=True)
+    click.echo(f"  {command('view', str(run.path))}   # in a browser", err=True)
     if rollouts:
         longest = max(rollouts, key=lambda rollout: len(rollout.messages))
         worst = min(rollouts, key=lambda rollout: _sortable(rewards[rollout.id]))
