@@ -105,23 +105,43 @@ async def test_one_way_by_hand():
     assert group.group[0].data["extra"]["matrix"] == [[None, 1.0, -0.5], [None, None, 0.5], [None, None, None]]
 
 
-async def test_a_chunk_of_one_meets_nobody():
-    """The fifth of five in chunks of four has no matchups, and so has the only member of a group: 0."""
+async def test_every_member_of_an_odd_group_meets_another():
+    """Five in chunks of four meet as three and two: the fifth has an opponent, and loses to a better one."""
     group = await play("a", "b", "cc", "ddd", "e", grader=PreferenceGrader(judge=by_length))
-    assert group.rewards == pytest.approx([-2 / 3, -2 / 3, 1 / 3, 1.0, 0.0])
-    assert (group.matchups(4), group.numbers(4)["matchups"]) == ([], 0)
+    assert group.rewards == pytest.approx([-0.5, -0.5, 1.0, 1.0, -1.0])
+    assert {opponent for opponent, _, _ in group.matchups(4)} == {3}
+
+
+async def test_the_only_member_has_no_reward():
+    """There is no other to compare it with: its score is null, and the error says why and what to do."""
     alone = await play("a", grader=PreferenceGrader(judge=by_length))
-    assert alone.rewards == [0.0]
+    assert alone.rewards == [None]
+    error = alone.scores[0].error
+    assert (error.layer, error.type) == (Layer.GRADER, "GraderError")
+    assert error.message == (
+        f"Expected another member to compare rollout {alone.ids[0]} with, got none: no other member of its group has "
+        "an answer. Use a larger group size, or find out why the others failed."
+    )
+    assert alone.group[0].value is None
     assert alone.group[0].data["extra"]["matrix"] == [[None]]
 
 
+@pytest.mark.parametrize("other", [ValueError("no answer"), ContextOverflowError("too long")], ids=["failed", "silent"])
+async def test_the_only_member_with_an_answer_has_no_reward(other):
+    """Members that failed or never answered are no opponents."""
+    group = await play(other, "a", other, grader=PreferenceGrader(judge=by_length))
+    assert group.rewards[1] is None
+    assert "got none" in group.scores[1].error.message
+
+
 async def test_failed_members_take_no_part():
-    """Those who are left meet as if the failed were not there, in chunks of those who are left."""
+    """The remaining members meet as if the failed ones were not there, in chunks of the remaining ones."""
     broken = ValueError("no answer")
-    group = await play(broken, "a", "bb", broken, "ccc", grader=PreferenceGrader(judge=by_length, chunk=2))
-    assert group.rewards == [None, -1.0, 1.0, None, 0.0]
-    assert set(group.scores) == {1, 2, 4}
-    assert group.group[0].data["extra"]["ids"] == [group.ids[place] for place in (1, 2, 4)]
+    answers = (broken, "a", "bb", broken, "ccc", "d")
+    group = await play(*answers, grader=PreferenceGrader(judge=by_length, chunk=2))
+    assert group.rewards == [None, -1.0, 1.0, None, 1.0, -1.0]
+    assert set(group.scores) == {1, 2, 4, 5}
+    assert group.group[0].data["extra"]["ids"] == [group.ids[place] for place in (1, 2, 4, 5)]
 
 
 async def test_who_met_whom_is_there_in_numbers():

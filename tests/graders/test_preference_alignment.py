@@ -144,13 +144,21 @@ async def play(members, sink, *, pattern, chunk, by_policy, refusing):
         pass
 
 
+def chunked(order, chunk):
+    """The members dealt out one by one to as many chunks as are needed, but to no more than can have two each."""
+    count = max(1, min(-(-len(order) // chunk), len(order) // 2))
+    sizes = Counter(number % count for number in range(len(order)))
+    rest = iter(order)
+    return [[next(rest) for _ in range(sizes[number])] for number in range(count)]
+
+
 def expected_scores(strengths, pattern, chunk, refusing):
     """For each index its matchups as (opponent's index, side, score), from nothing but strengths by index."""
     order = sorted(strengths)
     expected = {index: [] for index in order}
-    for number, index in enumerate(order):
-        start = number - number % chunk
-        for opponent in order[start : start + chunk]:
+    for index in order:
+        [own] = [members for members in chunked(order, chunk) if index in members]
+        for opponent in own:
             if opponent == index:
                 continue
             me, them = strengths[index], strengths[opponent]
@@ -186,7 +194,7 @@ def check_record(rollouts, scores, members, *, pattern, chunk, refusing):
 
 def check_member(rollout, score, matchups, index_of):
     scored = [value for *_, value in matchups if value is not None]
-    if matchups and not scored:
+    if rollout.steps and not scored:
         assert score.value is None
         assert (score.error.layer, score.error.type) == (Layer.GRADER, "GraderError")
         assert rollout.id in score.error.message

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.errors import UnknownNameError
-from rolltrace.graders.tournament import Matchup, Pattern, Side, Table, pairings, pattern_of
+from rolltrace.graders.tournament import Matchup, Pattern, Side, Table, chunks, pairings, pattern_of
 
 PLACES = range(6)
 
@@ -15,23 +16,63 @@ def table(*matchups, members=4):
 
 
 def test_pairs_of_small_groups():
-    """Written out: one way each pair once, both ways twice, and nobody meets beyond a chunk or alone."""
+    """Written out: one way each pair once, both ways twice; members meet only within their chunk."""
     assert pairings(3, Pattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2)]
     assert sorted(pairings(3, Pattern.BOTH_WAYS, 4)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-    assert pairings(5, Pattern.ONE_WAY, 2) == [(0, 1), (2, 3)]
-    assert pairings(7, Pattern.ONE_WAY, 3) == [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]
+    assert pairings(4, Pattern.ONE_WAY, 2) == [(0, 1), (2, 3)]
+    assert pairings(5, Pattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2), (3, 4)]
+    assert pairings(7, Pattern.ONE_WAY, 3) == [(0, 1), (0, 2), (1, 2), (3, 4), (5, 6)]
     assert pairings(1, Pattern.BOTH_WAYS, 4) == []
     assert pairings(0, Pattern.BOTH_WAYS, 4) == []
 
 
-@given(members=st.integers(0, 24), chunk=st.integers(2, 25))
-def test_who_meets_whom(members, chunk):
-    """Two meet exactly if they are in one chunk: once, the lower first, or once each way."""
-    expected = {(a, b) for a in range(members) for b in range(members) if a != b and a // chunk == b // chunk}
-    both = pairings(members, Pattern.BOTH_WAYS, chunk)
-    assert len(both) == len(set(both))
-    assert set(both) == expected
-    assert pairings(members, Pattern.ONE_WAY, chunk) == sorted(pair for pair in expected if pair[0] < pair[1])
+def test_sizes_of_chunks():
+    """Written out: nearly equal sizes, the larger chunks first, and a chunk of three where pairs leave one over."""
+    sizes = {(n, chunk): [len(places) for places in chunks(n, chunk)] for n in range(12) for chunk in range(2, 6)}
+    assert sizes[5, 4] == [3, 2]
+    assert sizes[9, 4] == [3, 3, 3]
+    assert sizes[6, 4] == [3, 3]
+    assert sizes[8, 4] == [4, 4]
+    assert sizes[11, 5] == [4, 4, 3]
+    assert sizes[3, 2] == [3]
+    assert sizes[7, 2] == [3, 2, 2]
+    assert sizes[1, 4] == [1]
+    assert sizes[0, 4] == []
+
+
+@given(members=st.integers(0, 60), chunk=st.integers(2, 61))
+def test_laws_of_chunks(members, chunk):
+    """ceil(n / chunk) chunks that cover the members in order, differ by one at the most, and never have one member.
+
+    Only chunks of two may have to be fewer: an odd group then has one chunk of three.
+    """
+    made = chunks(members, chunk)
+    assert [place for places in made for place in places] == list(range(members))
+    sizes = [len(places) for places in made]
+    if members < 2:
+        assert sizes == [1] * members
+        return
+    assert min(sizes) >= 2
+    assert max(sizes) - min(sizes) <= 1
+    odd_pairs = chunk == 2 and members % 2 == 1
+    assert len(sizes) == math.ceil(members / chunk) - odd_pairs
+    assert max(sizes) <= chunk + odd_pairs
+
+
+@given(members=st.integers(0, 40), chunk=st.integers(2, 41), pattern=st.sampled_from(Pattern))
+def test_who_meets_whom(members, chunk, pattern):
+    """Two meet exactly if they are in one chunk: once, the lower first, or once each way. Each member meets another."""
+    expected = {
+        pair
+        for places in chunks(members, chunk)
+        for pair in itertools.permutations(places, 2)
+        if pattern is Pattern.BOTH_WAYS or pair[0] < pair[1]
+    }
+    pairs = pairings(members, pattern, chunk)
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == expected
+    met = {place for pair in pairs for place in pair}
+    assert met == (set(range(members)) if members > 1 else set())
 
 
 def test_a_pattern_has_a_name():

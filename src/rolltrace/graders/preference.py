@@ -28,16 +28,21 @@ _LONGEST_ERROR = 500
 class PreferenceGrader(GroupGrader):
     """The reward is `preference + format_coef * (format − 1)`; `preference` is the mean score of its own matchups.
 
-    Members that failed take no part and get no grade. One that was played to an end but never answered has nothing to
-    compare: it meets nobody, like the only member of a chunk, so its preference is 0, and its format is 0.
-    A matchup that nobody could judge counts for neither side, and a member with no other kind cannot be graded.
+    Members that failed take no part and get no grade. A member that ended without an answer (such as a context overflow
+    before its first turn) has no matchups; its preference and format are 0. A matchup that could not be judged counts
+    for neither side. A member has no reward, and an error that says why, if none of its matchups could be judged or if
+    no other member has an answer.
     """
 
     judge: Judge | Preference = field(default_factory=PolicyJudge)
     """Who compares: a function will do."""
     pattern: Pattern = Pattern.BOTH_WAYS
     chunk: int = CHUNK
-    """The members, in the order of their indexes, meet in chunks of so many."""
+    """Members meet in chunks of this size, in the order of their indexes.
+
+    If it does not divide the number of members, the ceil(n / chunk) chunks are of nearly equal size. None has only one
+    member, so an odd number of members in chunks of two has one chunk of three.
+    """
     format_coef: float = PREFERENCE_FORMAT_COEF
     format_check: FormatCheck | None = None
     """Scores the form of a last response that ended by itself; None: its form is right."""
@@ -45,7 +50,9 @@ class PreferenceGrader(GroupGrader):
     def __post_init__(self) -> None:
         object.__setattr__(self, "pattern", pattern_of(self.pattern))
         if self.chunk < 2:
-            raise InputError(f"Expected chunks of 2 or more for a tournament, got {self.chunk}: nobody would meet.")
+            raise InputError(
+                f"Expected chunks of 2 or more for a tournament, got {self.chunk}: a member needs an opponent."
+            )
         check_format_coef(self.format_coef)
         if not isinstance(self.judge, Judge):
             object.__setattr__(self, "judge", FunctionJudge(self.judge))
@@ -66,7 +73,7 @@ class PreferenceGrader(GroupGrader):
         )
 
     async def _play(self, entrants: Sequence[Rollout]) -> Table:
-        """All matchups at once; whoever asks a policy waits for a place among the requests in flight."""
+        """Play all matchups at once; the runner bounds how many requests are in flight."""
         pairs = pairings(len(entrants), self.pattern, self.chunk)
         async with asyncio.TaskGroup() as tasks:
             played = [
@@ -91,6 +98,11 @@ class PreferenceGrader(GroupGrader):
         self, rollout: Rollout, sides: Sequence[Side], entrants: Sequence[Rollout], agreement: float | None
     ) -> Grade | GraderError:
         scores = [side.score for side in sides if side.score is not None]
+        if rollout.steps and not sides:
+            return GraderError(
+                f"Expected another member to compare rollout {rollout.id} with, got none: no other member of its group "
+                "has an answer. Use a larger group size, or find out why the others failed."
+            )
         if sides and not scores:
             return GraderError(
                 f"None of the {len(sides)} matchups of rollout {rollout.id} could be judged; "

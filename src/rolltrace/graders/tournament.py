@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from enum import StrEnum
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 from typing import Literal
 
 import msgspec
@@ -109,12 +109,22 @@ def pattern_of(name: str) -> Pattern:
 
 
 def pairings(members: int, pattern: Pattern, chunk: int) -> list[tuple[int, int]]:
-    """The places of first and second in each matchup.
-
-    The members are cut into consecutive chunks of so many, the last of what is left, and meet only within their own.
-    """
+    """The places of first and second in each matchup: members meet only within their own chunk."""
     meet = combinations if pattern is Pattern.ONE_WAY else permutations
-    return [pair for start in range(0, members, chunk) for pair in meet(range(start, min(start + chunk, members)), 2)]
+    return [pair for places in chunks(members, chunk) for pair in meet(places, 2)]
+
+
+def chunks(members: int, chunk: int) -> list[range]:
+    """The members' places, cut into ceil(members / chunk) consecutive chunks of nearly equal size.
+
+    A chunk of one would have no matchup, so an odd group in chunks of two has one chunk of three.
+    """
+    if not members:
+        return []
+    count = max(1, min(-(-members // chunk), members // 2))
+    small, larger = divmod(members, count)
+    starts = [number * small + min(number, larger) for number in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
 
 
 def _sign(score: float) -> int:
