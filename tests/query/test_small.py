@@ -10,7 +10,10 @@ from rolltrace.store.ledger import Ledger
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.rollout import Header, Moment
 
-KINDS = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN", dict[str, int]: COUNTS, Moment: "TIMESTAMP"}
+KINDS = {
+    str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN", dict[str, int]: COUNTS, Moment: "TIMESTAMP",
+    tuple[str, ...] | None: "VARCHAR[]",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [field for field in fields(Ledger) if field.name != "v"], ids=lambda one: one.name)

@@ -128,3 +128,32 @@ def test_fresh_path_names_nothing_that_exists(tmp_path):
     (tmp_path / "demo").mkdir()
     assert fresh_path(tmp_path, "demo") == tmp_path / "demo-2"
     assert fresh_path(tmp_path, "../my.pkg:Env").parent == tmp_path
+
+
+def test_session_records_which_sessions_it_continues(tmp_path):
+    """Every ledger line of a session names the sessions that it continues; a new run continues none."""
+    with create_run(tmp_path / "run") as first:
+        first.flush()
+    with create_run(tmp_path / "run", join=True, continues=[first.session]) as second:
+        second.flush()
+    with create_run(tmp_path / "run", join=True) as third:
+        pass
+    stated = {session: ledger.continues for session, ledger in RunReader(tmp_path / "run").ledgers().items()}
+    assert stated == {first.session: (), second.session: (first.session,), third.session: None}
+    lines = (tmp_path / "run/ledger" / f"{second.session}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["continues"] for line in lines] == [[first.session]] * len(lines)
+
+
+@pytest.mark.parametrize("continues", ["", [""], [7], 7])
+def test_sessions_to_continue_are_ids(tmp_path, continues):
+    """What is not the id of a session is refused, and no session is begun."""
+    create_run(tmp_path / "run").close()
+    with pytest.raises(InputError, match="Expected the ids of sessions in continues="):
+        create_run(tmp_path / "run", join=True, continues=continues)
+
+
+def test_new_run_has_nothing_to_continue(tmp_path):
+    """Sessions to continue are named when a run is joined, not when it is made."""
+    with pytest.raises(InputError, match="join=True"):
+        create_run(tmp_path / "run", continues=["01970000000000000000000000000002"])
+    assert not (tmp_path / "run").exists()

@@ -362,3 +362,30 @@ def test_close_while_a_thread_is_being_started(tmp_path, monkeypatch):
     closer.join()
     assert run.ledger.adds_up
     assert len(list((tmp_path / "run/ledger").iterdir())) == 1
+
+
+@pytest.mark.parametrize("continues", [None, ("01970000000000000000000000000002",)])
+def test_forked_and_unpickled_writers_are_of_their_parents_job(tmp_path, continues):
+    """A writer that was forked or unpickled continues what its parent does, and names its parent's session."""
+    create_run(tmp_path / "run").close()
+    run_script(
+        tmp_path,
+        f"""
+        import pickle
+        with create_run(sys.argv[1], join=True, continues={continues!r}) as run:
+            play(run, "parent")
+            def child():
+                play(run, "child")
+                with pickle.loads(pickle.dumps(run)) as other:
+                    play(other, "grandchild")
+            fork(child)
+        """,
+    )
+    reader = RunReader(tmp_path / "run")
+    session = {rollout.group: rollout.session for rollout in reader.rollouts()}
+    ledgers = reader.ledgers()
+    assert len(set(session.values())) == 3
+    assert {ledgers[session[name]].continues for name in session} == {continues}
+    assert {name: ledgers[session[name]].job for name in session} == {
+        "parent": "", "child": session["parent"], "grandchild": session["parent"],
+    }  # fmt: skip

@@ -80,7 +80,8 @@ SMALL: dict[str, dict[str, str]] = {
         "run": "VARCHAR", "session": "VARCHAR", "at": "TIMESTAMP", "dispatched": "BIGINT", "recorded": "BIGINT",
         "unrecordable": COUNTS, "dropped": COUNTS, "in_flight": "BIGINT", "scores_recorded": "BIGINT",
         "scores_dropped": COUNTS, "blobs_dropped": COUNTS, "texts_dropped": COUNTS, "unsynced": COUNTS,
-        "closed": "BOOLEAN", "lost": "BIGINT", "in_doubt": "BIGINT", "adds_up": "BOOLEAN",
+        "closed": "BOOLEAN", "continues": "VARCHAR[]", "job": "VARCHAR", "lost": "BIGINT",
+        "in_doubt": "BIGINT", "adds_up": "BOOLEAN",
     },
 }  # fmt: skip
 """Tables of a few rows, which are made anew for every statement that names them."""

@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rolltrace.store.segment import sync_folder
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import new_id
-from rolltrace.trace.freeform import Note, plain_mapping
+from rolltrace.trace.freeform import Note, describe, plain_mapping
 from rolltrace.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -32,12 +32,16 @@ def create_run(
     config: Mapping[str, Any] | None = None,
     join: bool = False,
     trace: Recording | Level | str | None = None,
+    continues: Iterable[str] | None = None,
 ) -> RunWriter:
     """A writer for a new run at `path`; with `join`, for one that exists, as a new session.
 
-    A run that is joined keeps the config it was made with. `trace` says how much to record.
+    A run that is joined keeps the config it was made with. `trace` says how much to record. `continues` names the
+    sessions that this one resumes: it supersedes those and no others, and `()` supersedes none. Without it, readers
+    go by time: a session that begins after another has ended repeats it, sessions that overlap collide.
     """
     place = Path(path)
+    continued = _continued(continues, join)
     recording = resolve_recording(trace)
     try:
         info = _join(place) if join else _create(place, config)
@@ -46,7 +50,7 @@ def create_run(
     except OSError as error:
         kind = InputError if error.errno in _NO_PLACE else StorageError
         raise kind(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
-    return RunWriter(place, info, recording)
+    return RunWriter(place, info, recording, continued)
 
 
 def fresh_path(folder: str | Path, name: str) -> Path:
@@ -58,6 +62,19 @@ def fresh_path(folder: str | Path, name: str) -> Path:
         path = Path(folder) / f"{safe}-{number}"
         number += 1
     return path
+
+
+def _continued(continues: Iterable[str] | None, join: bool) -> tuple[str, ...] | None:
+    """The sessions to continue, checked; a new run has none."""
+    if continues is None:
+        return None if join else ()
+    given: Any = continues
+    sessions = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    if not all(isinstance(session, str) and session for session in sessions):
+        raise InputError(f"Expected the ids of sessions in continues=, got {describe(given)}.")
+    if sessions and not join:
+        raise InputError("Expected join=True with continues=: a new run has no sessions to continue.")
+    return sessions
 
 
 def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:

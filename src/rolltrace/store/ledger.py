@@ -38,6 +38,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """How often the disk did not confirm what was written, by reason: a power loss may cost it."""
     closed: bool = False
     """Whether the writer ended as it should."""
+    continues: tuple[str, ...] | None = None
+    """The sessions that this one continues: where both recorded a rollout, this one's counts. None: not stated."""
+    job: str = ""
+    """The session that this one's writer was forked or unpickled from, directly or not; empty where it was not.
+    Sessions of one job never replace each other's rollouts."""
 
     @property
     def adds_up(self) -> bool:
@@ -72,8 +77,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 class Tally:
     """Counts on their way to a ledger; any thread may count."""
 
-    def __init__(self) -> None:
+    def __init__(self, continues: tuple[str, ...] | None = None, job: str = "") -> None:
         self.closed = False
+        self.continues = continues
+        self.job = job
         self.losses = 0
         """Everything that could not be kept, of whatever kind."""
         self._lock = threading.Lock()
@@ -166,6 +173,8 @@ class Tally:
                 texts_dropped=dict(self._texts_dropped),
                 unsynced=dict(self._unsynced),
                 closed=self.closed,
+                continues=self.continues,
+                job=self.job,
             )
 
     def _end(self, rollout: str) -> None:

@@ -38,7 +38,14 @@ class RunWriter:
     with a session and files of its own.
     """
 
-    def __init__(self, path: Path, info: RunInfo, recording: Recording) -> None:
+    def __init__(
+        self,
+        path: Path,
+        info: RunInfo,
+        recording: Recording,
+        continues: tuple[str, ...] | None = None,
+        job: str = "",
+    ) -> None:
         self.path = path
         """Where the run is, as it was named."""
         self._place = path.absolute()  # the same wherever the process goes
@@ -46,6 +53,10 @@ class RunWriter:
         self.recording = recording
         self.run = info.id
         """The id of the run."""
+        self.continues = continues
+        """The sessions that this one continues, and supersedes; None: not stated."""
+        self.job = job
+        """The session that this writer was forked or unpickled from; empty where it was not."""
         self._editor = Editor(recording, self._text_lost)
         self._begin_session()
         _open_writers.add(self)
@@ -56,12 +67,13 @@ class RunWriter:
             self._finalizer.detach()  # the other process may hold a lock of that backlog, here for ever
         if not self._backlog.is_closed:
             self._scribe.let_go()
+            self.job = self.job or self.session
             self._begin_session()
 
     def _begin_session(self) -> None:
         self.session = new_id()
         """The id of this opening of the run; its files are named after it."""
-        self._tally = Tally()
+        self._tally = Tally(self.continues, self.job)
         self._told = threading.local()
         self._scribe = Scribe(self._place, self.run, self.session, self._tally, self.recording.segment_bytes)
         self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
@@ -212,7 +224,7 @@ class RunWriter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a writer of the same run with a session of its own."""
-        return RunWriter, (self._place, self.info, self.recording)
+        return RunWriter, (self._place, self.info, self.recording, self.continues, self.job or self.session)
 
     def _put(self, job: Job) -> None:
         self._start()
