@@ -517,11 +517,12 @@ def test_what_was_played_anew_needs_no_reward(tmp_path, record):
 def test_a_rollout_that_was_ended_after_a_fork_is_not_unfinished(tmp_path):
     """Its line is in the files of the process that ended it, and the files are right."""
     run = create_run(tmp_path / "run")
-    with run.rollout(env="sums", task="t", group="a", index=1):
-        pass
+    with run.rollout(env="sums", task="t", group="a", index=1) as recorder:
+        recorder.grade(1.0)
     ended, lost = (run.rollout(env="sums", task="t", group="a", index=index) for index in (0, 2))
     child = os.fork()
     if child == 0:
+        ended.grade(1.0)
         ended.end()
         run.close()
         os._exit(0)

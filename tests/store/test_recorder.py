@@ -347,6 +347,78 @@ def test_wrong_header_is_named(run, fields, message):
     assert run.ledger.dispatched == 0
 
 
+NOT_TEXT = (5.0, None, True, b"x", ["a"])
+NOT_COUNT = ("3", 1.5, 2.0, True, -1, math.nan, [1], 2**64)
+NOT_MAP = (None, "a=1", 5, [("a", 1)])
+BAD_HEADER = {
+    **dict.fromkeys(("id", "split", "env", "policy"), (*NOT_TEXT, 5)),
+    **dict.fromkeys(("task", "group"), NOT_TEXT),
+    **dict.fromkeys(("index", "iteration", "attempt"), (*NOT_COUNT, None)),
+    **dict.fromkeys(("episode", "seat"), NOT_COUNT),
+    "seed": ("3", 1.5, True, math.nan, 10**30),
+    **dict.fromkeys(("env_args", "task_data"), NOT_MAP),
+    "policy_version": (1.5, True, [1], b"x"),
+    "tags": ("math", None, 5, [5], {"a": 1}),
+    "started_at": ("yesterday", 5, None),
+}
+
+
+@pytest.mark.parametrize("trace", ["full", "off"])
+@pytest.mark.parametrize("name", BAD_HEADER)
+def test_header_fields_of_the_wrong_type_are_refused(tmp_path, name, trace):
+    """A field of the wrong type raises at `run.rollout` and names the field; nothing is counted as begun."""
+    with create_run(tmp_path / "run", trace=trace) as run:
+        for value in BAD_HEADER[name]:
+            with pytest.raises(InputError, match=f"Expected {name}= to be "):
+                run.rollout(**{**WHICH, name: value})
+        assert run.ledger.dispatched == 0
+
+
+def test_task_and_group_may_be_numbers(run):
+    """A whole number in the place of a name, such as the row of a data set, is recorded as its digits."""
+    with run.rollout(env="gsm8k", task=17, group=-3, index=0) as r:
+        r.step(QUESTION, "4", 1.0)
+    [rollout] = recorded(run)
+    assert (rollout.task, rollout.group, rollout.notes) == ("17", "-3", ())
+
+
+def test_step_without_a_reward(run):
+    """`reward=None` at a step is a reward of 0 that no env gave; the total is the sum of the others."""
+    with run.rollout(**WHICH) as r:
+        r.step(QUESTION, "4", None)
+        r.step(QUESTION, "5", 1.5)
+    [rollout] = recorded(run)
+    assert [(step.reward, step.env_reward) for step in rollout.steps] == [(0.0, None), (1.5, 1.5)]
+    assert (rollout.reward, rollout.reward_so_far, rollout.status) == (1.5, 1.5, "ok")
+
+
+def test_rollout_without_any_reward_waits_for_a_score(run):
+    """Where neither a step nor a grader gave a reward the total is null, and a score can give it later."""
+    with run.rollout(**WHICH) as r:
+        r.step(QUESTION, "4", reward=None)
+    run.score(r.id, "reward", 0.5)
+    with run.rollout(**WHICH) as graded:
+        graded.step(QUESTION, "4", reward=None)
+        graded.grade(2.0)
+    rollouts = {rollout.id: rollout for rollout in recorded(run)}
+    assert (rollouts[r.id].reward, rollouts[r.id].reward_so_far, rollouts[r.id].status) == (None, 0.0, "ok")
+    assert rollouts[graded.id].reward == 2.0
+
+
+@pytest.mark.parametrize("trace", ["full", "off"])
+@pytest.mark.parametrize("tools", [5, "add", {"name": "add"}, True])
+def test_tools_that_are_no_list_are_refused_at_once(tmp_path, tools, trace):
+    """The first call with impossible tools raises, whatever is recorded, and leaves no trace of that call."""
+    with create_run(tmp_path / "run", trace=trace) as run:
+        with run.rollout(**WHICH) as r:
+            with pytest.raises(InputError, match="Expected tools to be a list of tools"):
+                r.step([{"role": "user", "content": "never sent"}], "4", tools=tools)
+            r.step(QUESTION, "4", 1.0)
+        assert run.flush()
+        for rollout in RunReader(run.path).rollouts():
+            assert [message.content for message in rollout.messages] == ["2 + 2?", "4"]
+
+
 @pytest.mark.parametrize(
     "prompt", [None, 5, {"role": "user", "content": "one message"}, Message("user", "one message")]
 )
@@ -457,17 +529,12 @@ HOSTILE = [
     Hostile(), [Hostile()], {"a": Hostile()}, object(), object, math.nan, -math.inf, 10**5000, None, True, b"x",
     "\ud800", {"\udfff": "\ud800"}, {1: 2, None: 3}, {"$float": "x"}, [[[]]], set(), "", -1, 2**64,
 ]  # fmt: skip
-HEADER = (  # noqa: SIM905
-    "env task group index iteration attempt episode seat seed env_args task_data policy policy_version"
-).split()
 STEP = (  # noqa: SIM905
     "prompt response reward reward_data env_state extra metrics logs sampling termination parse_error raw "
     "policy_version usage seconds tokens tools"
 ).split()
 GRADE = ["reward", "reward_data", "extra"]
-PLACES = (
-    [("rollout", name) for name in HEADER] + [("step", name) for name in STEP] + [("grade", name) for name in GRADE]
-)
+PLACES = [("step", name) for name in STEP] + [("grade", name) for name in GRADE]
 
 
 @pytest.mark.parametrize(("method", "name"), [*PLACES, ("metric", "value"), ("score", "value"), ("score", "data")])
@@ -516,3 +583,55 @@ def test_two_rollouts_of_one_id_are_both_counted(run):
         assert run.ledger.adds_up
     assert len(recorded(run)) == 2
     assert (run.ledger.dispatched, run.ledger.recorded, run.ledger.in_flight) == (2, 2, 0)
+
+
+CHAT = {
+    "id": "chatcmpl-1",
+    "model": "qwen",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "4"}, "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
+}
+RESPONSE = {
+    "id": "resp_1",
+    "model": "qwen",
+    "status": "completed",
+    "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "4"}]}],
+    "usage": {"input_tokens": 9, "output_tokens": 3},
+}
+
+
+@pytest.mark.parametrize(("response", "termination"), [(CHAT, "length"), (RESPONSE, "eos")])
+def test_whole_api_response(run, response, termination):
+    """A whole response in the place of a message is unpacked; what the caller says of the turn wins."""
+    with run.rollout(**WHICH) as r:
+        r.step(QUESTION, response, 1.0, extra={"mine": 1})
+        r.step(QUESTION, response, 1.0, usage=Usage(1, 1), termination="stop_sequence")
+    [rollout] = recorded(run)
+    first, second = rollout.steps
+    assert first.trace.policy_response == second.trace.policy_response == Message("assistant", "4")
+    assert (first.usage, first.termination) == (Usage(9, 3), termination)
+    assert first.extra["mine"] == 1
+    assert first.extra["api_response"]["model"] == "qwen"
+    assert (second.usage, second.termination) == (Usage(1, 1), "stop_sequence")
+    assert rollout.notes == ()
+
+
+def test_message_of_an_api_response_in_the_next_prompt(run):
+    """A history that goes on with the response's message holds that message once."""
+    history = [*QUESTION]
+    with run.rollout(**WHICH) as r:
+        r.step(history, CHAT, 0.0)
+        history += [CHAT["choices"][0]["message"], {"role": "user", "content": "sure?"}]
+        r.step(history, "yes", 1.0)
+    [rollout] = recorded(run)
+    assert [message.content for message in rollout.messages] == ["2 + 2?", "4", "sure?", "yes"]
+
+
+def test_api_response_with_several_choices_is_refused(run):
+    """Several choices raise before anything of the turn is recorded, and the rollout can go on."""
+    with run.rollout(**WHICH) as r:
+        with pytest.raises(InputError, match="one choice, got 2"):
+            r.step("never sent", {**CHAT, "choices": CHAT["choices"] * 2})
+        r.step(QUESTION, CHAT, 1.0)
+    [rollout] = recorded(run)
+    assert [message.content for message in rollout.messages] == ["2 + 2?", "4"]

@@ -16,6 +16,7 @@ from rolltrace.store.given import (
     copy_of,
     is_same,
 )
+from rolltrace.trace.api_response import unpack_response
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.convert import as_tool
 from rolltrace.trace.draft import new_id
@@ -25,7 +26,7 @@ from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termin
 from rolltrace.trace.rollout import Grade, Header, Outcome, Tokens, Usage
 from rolltrace.trace.sink import Sink
 from rolltrace.trace.snapshot import Freezer
-from rolltrace.trace.sound import sound_grade
+from rolltrace.trace.sound import sound_grade, with_strays
 
 _EMPTY: dict[str, Any] = {}
 _NO_TOOLS: tuple[Any, ...] = ()
@@ -35,8 +36,10 @@ class About(TypedDict, total=False):
     """What is known of a rollout when it starts: fields of the record, of the same names."""
 
     env: Required[str]
-    task: Required[str]
-    group: Required[str]
+    task: Required[str | int]
+    """A whole number is recorded as its digits."""
+    group: Required[str | int]
+    """As `task`."""
     index: Required[int]
     id: str
     """Made anew where it is not given; it must be unique everywhere."""
@@ -90,13 +93,14 @@ class RolloutRecorder:
         self._policy_version = header.policy_version
         self._tools: tuple[ToolSpec, ...] = ()
         self._tools_seen: Any = ()
+        self._has_reward = False
         self._ended = False
 
     def step(
         self,
         prompt: Sequence[Any] | str,
         response: Any,
-        reward: float = 0.0,
+        reward: float | None = 0.0,
         *,
         reward_data: Mapping[str, Any] = _EMPTY,
         env_state: Mapping[str, Any] = _EMPTY,
@@ -116,24 +120,35 @@ class RolloutRecorder:
         """Record one turn: the whole prompt as it was sent, what came back, and what it earned.
 
         Messages are chat dicts, API objects or `Message`. All is recorded as it is now, whatever becomes of it later.
-        A prompt that is a text is taken for a user's message, a response that is one for an assistant's.
+        A prompt that is a text is taken for a user's message, a response that is one for an assistant's. A whole API
+        response is unpacked: message, usage and how it ended. `reward=None` says that the turn has no reward yet.
         """
+        self._refuse_if_ended()
+        offered = _NO_TOOLS if tools is _NO_TOOLS else as_tools(tools)
+        unpacked = None if type(response) is dict and "role" in response else unpack_response(response)
         self.send(prompt)
         if not self._keeper.records:
             return
         draft = self._draft
         if isinstance(response, str):
             response = {"role": "assistant", "content": response}
+        elif unpacked is not None:
+            response = unpacked.message
+            termination = unpacked.termination if termination is None else termination
+            parse_error = unpacked.parse_error if parse_error is None else parse_error
+            usage = unpacked.usage if usage is None else usage
+            extra = with_strays(extra, {"api_response": unpacked.facts} if unpacked.facts else {})
+        self._has_reward = self._has_reward or reward is not None
         draft.step(
             self._freezer.freeze_response(response),
-            reward=reward,
+            reward=0.0 if reward is None else reward,
             env_reward=reward,
             reward_data=reward_data,
             env_state=env_state,
             extra=extra,
             metrics=metrics,
             logs=logs,
-            tools=self._frozen_tools(tools) if tools is not _NO_TOOLS else (),
+            tools=() if offered is _NO_TOOLS else self._frozen_tools(offered),
             sampling=as_sampling(sampling, draft.notes),
             termination=termination,  # type: ignore[arg-type]
             parse_error=parse_error,
@@ -180,7 +195,8 @@ class RolloutRecorder:
     ) -> None:
         """End the rollout; further calls do nothing.
 
-        With `pending` the total is left open until `run.score(id, "reward", total)`.
+        With `pending`, and where neither a step nor a grader gave a reward, the total is left open until
+        `run.score(id, "reward", total)`.
         """
         if self._ended:
             return
@@ -200,6 +216,7 @@ class RolloutRecorder:
     def _outcome(self, stop_reason: str, stopped_by: StoppedBy, pending: bool, error: BaseException | None) -> Outcome:
         grade = self._draft.grade
         so_far = float(sum(self._draft.rewards)) + (0.0 if grade is None else grade.reward)
+        has_reward = self._has_reward or grade is not None
         status = Status.OK
         if error is not None:
             failed = isinstance(error, Exception)
@@ -211,7 +228,7 @@ class RolloutRecorder:
             stop_reason=stop_reason,
             stopped_by=stopped_by,
             error=failure_of(Layer.CALLER, error) if error is not None and status is Status.ERROR else None,
-            reward=so_far if status is Status.OK and not pending else None,
+            reward=so_far if status is Status.OK and has_reward and not pending else None,
             reward_so_far=so_far,
             unclamped_reward=None,
         )
@@ -223,10 +240,10 @@ class RolloutRecorder:
         else:
             self._draft.grow(grown)
 
-    def _frozen_tools(self, tools: Sequence[Any]) -> tuple[ToolSpec, ...]:
+    def _frozen_tools(self, tools: Iterable[Any]) -> tuple[ToolSpec, ...]:
         """The tools as they are now; those that are the same as at the step before are compared, not converted."""
         if not is_same(tools, self._tools_seen):
-            self._tools = tuple(as_tool(tool, "tools", self._draft.notes) for tool in as_tools(tools))
+            self._tools = tuple(as_tool(tool, "tools", self._draft.notes) for tool in tools)
             self._tools_seen = copy_of(tools)
         return self._tools
 

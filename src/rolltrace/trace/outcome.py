@@ -22,6 +22,20 @@ class Termination(StrEnum):
 
 _WELL_FORMED = frozenset({Termination.STOP_SEQUENCE, Termination.EOS, Termination.TOOL_CALLS})
 
+FINISH_REASONS = {
+    "stop": Termination.EOS,
+    "eos": Termination.EOS,
+    "eos_token": Termination.EOS,
+    "end_turn": Termination.EOS,
+    "stop_sequence": Termination.STOP_SEQUENCE,
+    "length": Termination.LENGTH,
+    "max_tokens": Termination.LENGTH,
+    "tool_calls": Termination.TOOL_CALLS,
+    "tool_use": Termination.TOOL_CALLS,
+    "function_call": Termination.TOOL_CALLS,
+}
+"""The `finish_reason` of servers, as terminations; others are not ends that a model gives."""
+
 
 class Status(StrEnum):
     """Whether a rollout has a reward that means something."""

@@ -16,21 +16,9 @@ from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.outcome import FINISH_REASONS, Termination
 from rolltrace.trace.rollout import Usage
 
-_ENDS = {
-    "stop": Termination.EOS,
-    "eos": Termination.EOS,
-    "eos_token": Termination.EOS,
-    "end_turn": Termination.EOS,
-    "stop_sequence": Termination.STOP_SEQUENCE,
-    "length": Termination.LENGTH,
-    "max_tokens": Termination.LENGTH,
-    "tool_calls": Termination.TOOL_CALLS,
-    "tool_use": Termination.TOOL_CALLS,
-    "function_call": Termination.TOOL_CALLS,
-}
 _BROKEN_OFF = frozenset({"abort", "cancelled", "error"})
 """Ends that are the server's, and not the model's."""
 _MOST_TOKENS = 2**53
@@ -180,7 +168,7 @@ def _end_of(reply: ChatReply, message: Message) -> tuple[Termination, str | None
     """How the answer ended, and what is wrong with it if it has no end that a model gives."""
     choice = reply.choice
     reason = choice.finish_reason
-    end = _ENDS.get(reason) if isinstance(reason, str) else None
+    end = FINISH_REASONS.get(reason) if isinstance(reason, str) else None
     if end is None:
         return Termination.MALFORMED, f"Expected an answer with an end, got the finish_reason {reason!r}."
     if end is Termination.TOOL_CALLS and not message.tool_calls:
