@@ -9,11 +9,14 @@ import sys
 import textwrap
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asking import answer
+from rolltrace.cli.struct_options import field_docs
 from rolltrace.envs.registry import list_envs
 from rolltrace.jobs.demo import demo_envs
+from rolltrace.rollout.limits import Limits
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.outcome import Status
@@ -331,3 +334,68 @@ def test_demo_fails_where_nothing_could_be_played(rolltrace):
     assert shown.exit_code == 1
     assert "policy · " in shown.stderr
     assert "the lowest reward" not in shown.stderr
+
+
+def test_every_limit_has_a_flag(rolltrace, tmp_path):
+    """Each field of `Limits` is set by the flag of its name, and the run's config holds what was set."""
+    given = Limits(
+        max_turns=3, max_total_tokens=5000, max_sampled_tokens=900, timeout=7.5, close_timeout=2.0, context_length=4096,
+        generation_reserve=16, max_parse_retries=2, continue_after_truncation=True, truncation_reward=-0.25,
+        malformed_reward=-2.0, parse_error_reward=0.0, overflow_reward=None, zero_reward_on_limit=True,
+    )  # fmt: skip
+    words = []
+    for name, value in msgspec.structs.asdict(given).items():
+        assert value != getattr(Limits(), name), f"{name} is not set here: give it another value than its default"
+        flag = "--" + name.replace("_", "-")
+        words += [flag] if value is True else [flag, "none" if value is None else value]
+    assert rolltrace("run", "calculator", "--out", "here", *words).exit_code == 0
+    assert RunReader(tmp_path / "here").info.config["limits"] == msgspec.structs.asdict(given)
+    assert rolltrace("run", "calculator", "--out", "there", "--no-zero-reward-on-limit").exit_code == 0
+    assert RunReader(tmp_path / "there").info.config["limits"] == msgspec.structs.asdict(Limits())
+
+
+def test_help_groups_the_limits_and_explains_each(rolltrace):
+    """The help lists the limits under a title, each with its docstring and default."""
+    _, limits = rolltrace("run", "--help").stdout.split("Limits of a rollout:")
+    for name, doc in field_docs(Limits).items():
+        assert "--" + name.replace("_", "-") in limits
+        assert doc.split()[0] in limits
+    assert set(field_docs(Limits)) == set(Limits.__struct_fields__)
+    assert "[default: -0.1]" in limits
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-turns", "-1"], "--max-turns"),
+        (["--max-turns", "many"], "--max-turns"),
+        (["--timeout", "nan"], "timeout"),
+        (["--truncation-reward", "none"], "--truncation-reward"),
+        (["--strategy", "retry"], "keep-viable"),
+        (["--strategy", "keep-viable:2"], "from 0 to 1"),
+        (["--retries", "-1"], "--retries"),
+        (["--split", ""], "split"),
+        (["--max-parse-retries", "1"], "observe"),
+    ],
+)
+def test_wrong_settings_end_with_two_and_leave_no_run(rolltrace, tmp_path, words, message):
+    """A setting that makes no sense, or that the environment cannot follow, is refused before there is a run."""
+    shown = rolltrace("run", "arithmetic", "--out", "here", *words)
+    assert (shown.exit_code, message in shown.stderr) == (2, True), shown.output
+    assert not (tmp_path / "here").exists()
+
+
+def test_strategy_retries_and_split(rolltrace, tmp_path):
+    """The strategy, the retries and the split are set by flags and are in the config and the record."""
+    shown = rolltrace(
+        "run", "arithmetic", "--policy", "scripted:fault,kind=raise", "--group-size", 2, "--out", "here",
+        "--strategy", "keep-viable:0.5", "--retries", 1, "--split", "test",
+    )  # fmt: skip
+    assert shown.exit_code == 1
+    reader = RunReader(tmp_path / "here")
+    config = reader.info.config
+    assert config["strategy"] == {"name": "KeepViable", "fraction": 0.5}
+    assert (config["retries"], config["split"]) == (1, "test")
+    rollouts = list(reader.rollouts())
+    assert {rollout.split for rollout in rollouts} == {"test"}
+    assert sorted(rollout.attempt for rollout in rollouts) == [0, 0, 1, 1]

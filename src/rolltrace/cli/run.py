@@ -5,9 +5,12 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from rolltrace.cli.struct_options import GroupedCommand, from_options, struct_options
+from rolltrace.rollout.limits import Limits
 
 if TYPE_CHECKING:
     from rolltrace.jobs.play import Summary
@@ -17,7 +20,7 @@ DEFAULT_POLICY = "scripted:noisy"
 _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("env")
 @click.option(
     "--policy",
@@ -68,7 +71,24 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     help="How the policy samples: temperature, top_p, top_k, min_p, max_tokens, stop (a JSON list); repeatable.",
 )
 @click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument of the environment; repeatable.")
+@click.option(
+    "--strategy",
+    metavar="NAME",
+    default="keep-viable",
+    show_default=True,
+    help="What a failed rollout means to its group: fail-fast (the first ends the group) or keep-viable[:FRACTION] "
+    "(the group counts while that fraction of its members, and at least one, is ok).",
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often an episode is played again after the policy or the environment failed; with any strategy.",
+)
+@click.option("--split", default="train", show_default=True, help="The split that the rollouts are recorded under.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
+@struct_options(Limits, "Limits of a rollout")
 def run(
     env: str,
     policies: tuple[str, ...],
@@ -83,7 +103,11 @@ def run(
     tokens: bool | None,
     sampling: tuple[str, ...],
     args: tuple[str, ...],
+    strategy: str,
+    retries: int,
+    split: str,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Play ENV and record every rollout.
 
@@ -94,6 +118,7 @@ def run(
     """
     from rolltrace.cli.screen.progress import progress
     from rolltrace.jobs.play import as_sampling, play
+    from rolltrace.rollout.strategies import parse_strategy
     from rolltrace.store.create import fresh_path
     from rolltrace.store.recording import Level, Recording
 
@@ -109,6 +134,7 @@ def run(
                 env, policy, out=place, roles=roles, args=_parse_arguments(args, "--arg"),
                 sampling=as_sampling(_parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
                 iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
+                strategy=parse_strategy(strategy), retries=retries, split=split, limits=from_options(Limits, limits),
                 trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
             )  # fmt: skip
     except KeyboardInterrupt:

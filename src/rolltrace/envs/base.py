@@ -79,6 +79,11 @@ class Env(ABC):
         """
         return None
 
+    @property
+    def can_observe(self) -> bool:
+        """Whether the environment implements `observe`."""
+        return getattr(self.observe, "__func__", None) is not Env.observe
+
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
         """Take messages that the runner or a hook puts in; the observation's are then what is added to the prompt.
 

@@ -89,6 +89,12 @@ class MessageEnvAdapter(Env):
             **optional,
         )
 
+    @property
+    def can_observe(self) -> bool:
+        """Whether the message env implements `observe`."""
+        observe = getattr(self.env, "observe", None)
+        return callable(observe) and getattr(observe, "__func__", None) is not MessageEnv.observe
+
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
         """Hand messages over, where the environment takes them."""
         if not callable(observe := getattr(self.env, "observe", None)):

@@ -21,6 +21,8 @@ from rolltrace.jobs.replay import replayed_policy
 from rolltrace.policies.base import Policy
 from rolltrace.policies.human import leaving_interrupts
 from rolltrace.policies.load import close_policy, load_policy
+from rolltrace.rollout.closing import close_within
+from rolltrace.rollout.contract import check_parse_retries
 from rolltrace.rollout.group import GroupResult
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
@@ -170,6 +172,7 @@ async def play_async(
         **planned.as_config(),
         "recording": describe_recording(resolve_recording(trace)),
     }
+    await _check_parse_retries(tasks, planned)
     async with contextlib.AsyncExitStack() as ours:
         for given, loaded in ((policy, player), *((given, others[role]) for role, given in (roles or {}).items())):
             if isinstance(given, str):
@@ -227,6 +230,27 @@ async def record(
     return msgspec.structs.replace(
         summary, unasked_roles=runner.roles.unasked, roles_played_by_policy=runner.roles.played_by_policy
     )
+
+
+async def _check_parse_retries(tasks: Tasks, plan: Plan) -> None:
+    """Refuse parse retries for an environment that cannot take a correction, before there is a run.
+
+    Only an env that was made can tell. One that cannot be made fails in the play, where that is recorded.
+    """
+    if not plan.limits.max_parse_retries:
+        return
+    first = walk(tasks, iteration=0, groups=1, episodes=plan.group_size, seed=plan.seed)
+    try:
+        builder = await asyncio.to_thread(next, first)
+        envs = list(await builder.make_episode(0))
+    except Exception:  # noqa: BLE001 - as above
+        return
+    try:
+        for env in envs:
+            check_parse_retries(env, plan.limits)
+    finally:
+        for owner, close in (*((env, env.close) for env in envs), (builder, builder.cleanup)):
+            await close_within(plan.limits.close_timeout, close, owner)
 
 
 async def _in_a_thread(builders: Iterator[EnvGroupBuilder]) -> AsyncIterator[EnvGroupBuilder]:

@@ -7,9 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from rolltrace.envs.base import STEP_MAPS, Env, EnvGroupBuilder, Observation, StepResult
-from rolltrace.errors import EnvError, GraderError
+from rolltrace.errors import EnvError, GraderError, InputError
 from rolltrace.graders.base import GroupGrade
 from rolltrace.policies.contract import is_message
+from rolltrace.rollout.limits import Limits
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.message import Message
 from rolltrace.trace.numbers import as_number
@@ -59,6 +60,16 @@ def checked_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
     if len(envs) != builder.seats:
         raise EnvError(f"Expected {where} to return one env per seat, {builder.seats} in all, got {len(envs)}.")
     return envs
+
+
+def check_parse_retries(env: Env, limits: Limits) -> None:
+    """Refuse parse retries for an env that cannot take a correction."""
+    if limits.max_parse_retries and not env.can_observe:
+        name = type(getattr(env, "env", env)).__name__
+        raise InputError(
+            f"Expected an environment that takes corrections with max_parse_retries={limits.max_parse_retries}, got "
+            f"{name} without `observe`: implement its `observe`, or set max_parse_retries=0."
+        )
 
 
 def checked_start(value: Any, env: Env) -> Observation | StepResult:

@@ -219,9 +219,12 @@ class Player:
 
     def _overflow(self) -> Stop:
         stop = stop_at_limit(StopReason.CONTEXT_OVERFLOW)
+        reward = self._limits.overflow_reward
+        if reward is None:
+            return stop
         if not self.draft.rewards:
-            return replace(stop, reward=self._limits.overflow_reward)
-        self.draft.replace_last_reward(self._limits.overflow_reward)
+            return replace(stop, reward=reward)
+        self.draft.replace_last_reward(reward)
         return stop
 
     # Sampling
@@ -324,8 +327,11 @@ class Player:
         self._record(request, completion, seconds, parse_error, self._limits.parse_error_reward)
         last_turn = self._limits.max_turns is not None and self._step + 1 >= self._limits.max_turns
         corrigible = self._parse_failures <= self._limits.max_parse_retries and not last_turn
-        if corrigible and await self._put_in([completion.message, *_correction(completion.message, parse_error)]):
-            return None
+        if corrigible:
+            if await self._put_in([completion.message, *_correction(completion.message, parse_error)]):
+                return None
+            allowed = f"max_parse_retries={self._limits.max_parse_retries} allows a correction"
+            self.draft.note("", f"{allowed}, and `observe` of {type(self.env).__name__} did not take it")
         return Stop(StopReason.PARSE_ERROR)
 
     async def _step_env(

@@ -8,19 +8,20 @@ import msgspec
 
 from rolltrace.cancellation import is_being_cancelled
 from rolltrace.envs.base import Env, EnvGroupBuilder
+from rolltrace.errors import InputError
 from rolltrace.policies.asking import Asker, Asking
 from rolltrace.policies.base import Policy
 from rolltrace.policies.contract import awaitable
 from rolltrace.rollout.blame import BLAME_GRADER, BLAME_HOOK, BlamedError
 from rolltrace.rollout.closing import close_within
-from rolltrace.rollout.contract import checked_grade
+from rolltrace.rollout.contract import check_parse_retries, checked_grade
 from rolltrace.rollout.player import Player
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import ABORTED, CANCELLED, Stop, stop_for_failure
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.outcome import Status, StoppedBy
+from rolltrace.trace.outcome import Layer, Status, StoppedBy
 from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout
 from rolltrace.waiting import Pausing
 
@@ -124,6 +125,7 @@ class Seat:
     async def _play(self, player: Player, env: Env) -> Played:
         closed = False
         try:
+            check_parse_retries(env, self._settings.limits)
             stop = await player.play()
             self.left_early = stop.status is not Status.OK or stop.by is StoppedBy.RUNNER
             closed = True
@@ -132,12 +134,13 @@ class Seat:
             if is_being_cancelled():  # whoever it was that swallowed it
                 raise asyncio.CancelledError
             return self.record(stop)
-        except BaseException:
+        except BaseException as error:
             if not closed:
                 await self._close_quietly(env)
             if self.aborted:
                 return self.record(ABORTED)
-            self.record(CANCELLED)
+            refused = isinstance(error, InputError)  # the settings do not fit the env: the caller must change them
+            self.record(stop_for_failure(failure_of(Layer.RUNNER, error)) if refused else CANCELLED)
             raise
 
     def record(self, stop: Stop) -> Played:

@@ -30,6 +30,19 @@ class KeepViable(msgspec.Struct, frozen=True):
 Strategy = FailFast | KeepViable
 
 
+def parse_strategy(text: str) -> Strategy:
+    """A strategy by its name on the command line: `fail-fast`, `keep-viable` or `keep-viable:FRACTION`."""
+    name, colon, fraction = text.partition(":")
+    if name == "fail-fast" and not colon:
+        return FailFast()
+    if name != "keep-viable":
+        raise InputError(f"Expected the strategy fail-fast, keep-viable or keep-viable:FRACTION, got {text!r}.")
+    try:
+        return KeepViable(float(fraction) if colon else 0.0)
+    except ValueError:
+        raise InputError(f"Expected keep-viable:FRACTION with a fraction from 0 to 1, got {text!r}.") from None
+
+
 def can_retry(failure: Failure) -> bool:
     """Whether another attempt could succeed: the policy or the env failed."""
     return failure.layer in (Layer.POLICY, Layer.ENV)
