@@ -59,8 +59,13 @@ def test_the_guide_to_recording_runs(tmp_path):
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == ["2 recorded, {} dropped", "41?", "(4, 3, 0.75)"]
-    assert "ann@example.org" not in "".join(path.read_text() for path in tmp_path.glob("runs/private/*/*.jsonl"))
+    hidden = '{"to": "[hidden]", "key": "[hidden]"}'
+    assert ran.stdout.splitlines() == ["2 recorded, {} dropped", hidden, "41?", "(4, 3, 0.75)"]
+    recorded = "".join(path.read_text() for path in tmp_path.glob("runs/private/*/*.jsonl"))
+    assert "Ann." in recorded
+    assert "Hello" in recorded
+    assert "ann@example.org" not in recorded
+    assert "sk-1234" not in recorded
 
 
 @pytest.mark.skipif(not (ROOT / "src").exists(), reason="the tree is the checkout's")

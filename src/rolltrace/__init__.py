@@ -38,6 +38,7 @@ _HOMES = {
     "rolltrace.store.recording": ("Level", "Recording"),
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
     "rolltrace.trace.outcome": ("Layer", "Status", "StopReason", "StoppedBy", "Termination"),
+    "rolltrace.trace.redact": ("redact_pattern",),
     "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),
     "rolltrace.trace.score": ("Score",),
 }

@@ -62,6 +62,7 @@ from rolltrace.trace.outcome import Status as Status
 from rolltrace.trace.outcome import StoppedBy as StoppedBy
 from rolltrace.trace.outcome import StopReason as StopReason
 from rolltrace.trace.outcome import Termination as Termination
+from rolltrace.trace.redact import redact_pattern as redact_pattern
 from rolltrace.trace.rollout import Grade as Grade
 from rolltrace.trace.rollout import Rollout as Rollout
 from rolltrace.trace.rollout import RolloutTrace as RolloutTrace

@@ -1,8 +1,10 @@
 """How much is recorded: levels, shares of groups, redaction and tokens; from code, and else from the environment."""
 
 import base64
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -411,6 +413,32 @@ def test_redaction_sees_every_text(tmp_path):
     assert {each.content for each in rollout.messages} == {"[gone]"}
     assert rollout.task_data == {"n": 2.5}
     assert len(list((tmp_path / "run/blobs").iterdir())) > 0
+
+
+class Keys(Secrets):
+    """Makes secrets of the shape that the guide's example hides."""
+
+    def __call__(self, what):
+        self.made.append(f"sk-{what.replace(' ', '_')}_{len(self.made)}-é")
+        return self.made[-1]
+
+
+def test_the_documented_redaction_hides_every_text(tmp_path):
+    """With the guide's example, a secret in any text of a rollout or a score is in no file of the run."""
+    guide = (Path(__file__).parents[2] / "docs/guides/record-your-loop.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^from rolltrace import Recording, redact_pattern\n\nhide = .*\n", guide, re.MULTILINE)
+    names = {}
+    exec(example, names)
+    plain, secret = Keys(), Keys()
+    with create_run(tmp_path / "plain", trace=Recording(tokens=True)) as run:
+        everything(run, plain)
+    with create_run(tmp_path / "run", trace=Recording(redact=names["hide"], tokens=True)) as run:
+        everything(run, secret)
+    assert len(set(plain.found_in(tmp_path / "plain"))) == len(plain.made)
+    assert run.ledger.texts_dropped == {}
+    assert [found for found in secret.found_in(tmp_path / "run") if "blob" not in found] == []
+    [whole], [hidden] = (list(RunReader(tmp_path / each).rollouts()) for each in ("plain", "run"))
+    assert numbers(hidden) == numbers(whole)
 
 
 def test_redaction_may_answer_with_chat_dicts(tmp_path):

@@ -14,6 +14,7 @@ from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.freeform import Placeholder
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
+from rolltrace.trace.redact import redact_pattern
 from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, rewrite_score, withheld
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
@@ -165,11 +166,12 @@ IDENTITY = {"id", "run", "session", "split", "env", "task", "group", "policy", "
 SAID_BY = {"role", "name", "tool_call_id", "tool_calls[].name", "tool_calls[].id"}
 IN_PLACE_OF_TEXT = {"tools[][].name", "error.type", "notes[].path", "stop_reason"}
 
+MESSAGES = ("messages[]", "steps[].response", "calls[].prompt[]", "calls[].reply")
+
 STAYS = {
     Rollout: IDENTITY
     | IN_PLACE_OF_TEXT
-    | {f"{place}.{field}" for place in ("messages[]", "steps[].response", "calls[].prompt[]", "calls[].reply")
-       for field in SAID_BY}
+    | {f"{place}.{field}" for place in MESSAGES for field in SAID_BY}
     | {"steps[].policy_version", "calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type",
        "calls[].about"},
     Score: {"id", "run", "session", "rollout", "name", "producer", "error.type"}
@@ -242,3 +244,13 @@ def test_every_field_that_holds_text_is_shown_to_the_function(record):
 
     whole, texts = filled(record)
     assert surviving(REWRITE[record](whole, Redaction(redact)), texts) <= STAYS[record]
+
+
+@pytest.mark.parametrize("record", REWRITE)
+def test_a_pattern_is_redacted_in_every_field_that_holds_text(record):
+    """Of what `redact_pattern` matches nothing is left, but in the fields that say which rollout it is."""
+    whole, texts = filled(record)
+    left = surviving(REWRITE[record](whole, Redaction(redact_pattern(r"<[^>]*>"))), texts)
+    names = {f"{place}.{field}" for place in MESSAGES for field in SAID_BY - {"role"}}
+    kinds_and_bytes = {f"{place}.parts[].{field}" for place in MESSAGES for field in ("type", "blob")}
+    assert left == STAYS[record] - names | kinds_and_bytes & texts.keys()
