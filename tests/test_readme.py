@@ -29,6 +29,22 @@ def test_the_python_runs(tmp_path):
     ]
 
 
+def test_the_first_environment_conforms(tmp_path):
+    """`check_env` finds nothing wrong with the README's first environment, from Python and from the shell."""
+    (tmp_path / "first.py").write_text(blocks("python")[0])
+    check = "import first, rolltrace; print(rolltrace.check_env(first.EchoGroup()))"
+    shown = rolltrace_python(tmp_path, "-c", check)
+    assert shown.splitlines()[-1] == "[]"
+    (tmp_path / "runs" / "echo").rename(tmp_path / "runs" / "echo-1")
+    assert rolltrace_python(tmp_path, "-m", "rolltrace", "check-env", "first:EchoGroup").startswith("✓ first:EchoGroup")
+
+
+def rolltrace_python(folder, *words):
+    """What a Python that runs in a folder prints."""
+    command = [sys.executable, "-X", "utf8", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", check=True).stdout
+
+
 def test_the_commands_run(tmp_path):
     """Each `rolltrace` command of the README succeeds, in their order, in one directory."""
     commands = re.findall(r"^\$ (rolltrace .*)$", "\n".join(blocks("console")), re.MULTILINE)

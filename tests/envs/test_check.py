@@ -1,7 +1,9 @@
 import asyncio
 import contextlib
+import inspect
 import random
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import pytest
 from rolltrace.envs.base import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.envs.check import Rule, Violation, check_env, check_env_async
 from rolltrace.envs.message_env import MessageEnv, MessageEnvAdapter, MessageStepResult
+from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError, InputError
 from rolltrace.graders.base import Grader
 from rolltrace.policies.base import Completion
@@ -315,6 +318,110 @@ def test_wrong_arguments_are_the_callers_mistake(arguments):
         check_env(Group(OnePrompt), **arguments)
 
 
+class Counting(MessageEnv):
+    """A message env of one turn, made with an argument."""
+
+    def __init__(self, goal: int = 3):
+        self.goal = goal
+        self.history = []
+
+    async def initial_observation(self):
+        self.history.append({"role": "user", "content": f"Say {self.goal}."})
+        return self.history
+
+    async def step(self, message):
+        self.history.append(message)
+        right = str(self.goal) in message["content"]
+        return MessageStepResult(reward=float(right), episode_done=True, next_messages=self.history)
+
+
+class Forgetful(Env):
+    """Breaks two rules: it can be stepped before its start and after its end."""
+
+    async def initial_observation(self):
+        return Observation([Message("user", "Say hello.")])
+
+    async def step(self, completion):
+        return StepResult(0.0, done=True)
+
+
+class ForgetfulGroup(EnvGroupBuilder):
+    env = task = "forgetful"
+
+    async def make_episode(self, number):
+        return [Forgetful()]
+
+
+class ForgetfulTasks(Tasks):
+    env = "forgetful"
+    count = 2
+
+    def __init__(self, which: int = 1):
+        self.which = which
+
+    def builder(self, number, *, episodes, seed):
+        if number != self.which:
+            raise LookupError("another task")
+        return ForgetfulGroup()
+
+
+def make_tasks():
+    return ForgetfulTasks(0)
+
+
+def make_forgetful(noise: int = 0) -> Forgetful:
+    return Forgetful()
+
+
+FORGETFUL = {
+    "env class": (Forgetful, {}),
+    "builder": (ForgetfulGroup(), {}),
+    "builder class": (ForgetfulGroup, {}),
+    "tasks": (ForgetfulTasks(), {"task": 1}),
+    "tasks class": (ForgetfulTasks, {"args": {"which": "0"}}),
+    "function that returns tasks": (make_tasks, {}),
+    "function that returns an env": (make_forgetful, {"args": {"noise": 1}}),
+}
+
+
+@pytest.mark.parametrize("form", FORGETFUL)
+def test_whatever_can_be_run_can_be_checked(form):
+    """Every form that `rolltrace run` accepts is played, and what it does wrong is found."""
+    env, arguments = FORGETFUL[form]
+    assert [found.rule for found in check_env(env, **arguments)] == ["step-after-done", "step-before-start"]
+
+
+def test_a_name_can_be_checked(tmp_path, monkeypatch):
+    """A built-in name, and `package.module:name` of a user's own."""
+    (tmp_path / "own_env.py").write_text(f"{HEAD}{inspect.getsource(Forgetful)}{inspect.getsource(Counting)}")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert check_env("arithmetic", args={"difficulty": "2"}, task=5, seed=9) == []
+    assert check_env("own_env:Counting", args={"goal": "4"}) == []
+    assert len(check_env("own_env:Forgetful")) == 2
+
+
+HEAD = "from rolltrace import Env, Message, MessageEnv, MessageStepResult, Observation, StepResult\n\n\n"
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "said"),
+    [
+        (None, {}, "Expected a Tasks, EnvGroupBuilder"),
+        (4, {}, "got int"),
+        (Forgetful(), {}, "an env plays one rollout only"),
+        (ForgetfulGroup(), {"args": {"size": 1}}, "Expected no arguments"),
+        ("nope", {}, "There is no environment 'nope'"),
+        ("arithmetic", {"args": {"colour": 1}}, "colour"),
+        (ForgetfulTasks(), {"task": 2}, "from 0 to 1, got 2"),
+        ("arithmetic", {"task": -1}, "0 or more, got -1"),
+    ],
+)
+def test_what_cannot_be_run_cannot_be_checked(env, arguments, said):
+    """It is the caller's mistake, told as `rolltrace run` tells it."""
+    with pytest.raises(InputError, match=re.escape(said)):
+        check_env(env, **arguments)
+
+
 async def test_check_env_works_inside_a_running_loop():
     """A notebook has a running loop; the check brings its own."""
     assert check_env(Group(ToolLike)) == []
@@ -362,6 +469,18 @@ def test_the_guide_is_true(tmp_path):
     script.write_text(code, encoding="utf-8")
     command = [sys.executable, "-X", "utf8", str(script)]
     assert subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout == output
+
+
+def test_the_guides_commands_are_true(tmp_path):
+    """The commands that the guide shows print what it shows."""
+    text = GUIDE.read_text(encoding="utf-8")
+    [block] = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    shown = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE)
+    assert len(shown) == 2
+    for command, printed in shown:
+        words = [sys.executable, "-X", "utf8", "-m", *shlex.split(command)]
+        ran = subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, encoding="utf-8")
+        assert ran.stdout == printed
 
 
 def test_the_guide_lists_every_rule():

@@ -8,6 +8,7 @@ import pytest
 
 from rolltrace.envs.base import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.envs.check import check_env
+from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError
 from rolltrace.graders.base import Grader
 from rolltrace.trace.message import Message
@@ -592,6 +593,13 @@ class TripsOverFailures(Group):
         return {rollout.id: Grade(rollout.steps[-1].reward) for rollout in rollouts}
 
 
+class GivesNoBuilder(Tasks):
+    env = "none"
+
+    def builder(self, number, *, episodes, seed):
+        return None
+
+
 BROKEN_BUILDERS = [
     (Group(env=""), "builder", "`env` of `Group` is ''", "set the builder's `env` to a text"),
     (Group(task=7), "builder", "`task` of `Group` is 7", "set the builder's `task` to a text"),
@@ -616,8 +624,7 @@ BROKEN_BUILDERS = [
     (GradesByPosition(), "grade-group", "graded ['0', '1']", "use `rollout.id` as the key"),
     (GradesWithNumbers(), "grade-group", "1.0", "from rollout id to a `Grade`"),
     (TripsOverFailures(), "grade-group", "IndexError", "also failed ones"),
-    (None, "builder", "None is not an env group builder", "pass an instance"),
-    (Group, "builder", "is not an env group builder", "pass an instance"),
+    (GivesNoBuilder(), "builder", "None is not an env group builder", "return an instance of an `EnvGroupBuilder`"),
 ]
 
 

@@ -10,8 +10,8 @@ import click
 from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
 from rolltrace.version import __version__
 
-VERBS = ("demo", "envs", "run", "ls", "summary", "show", "view", "query", "check", "report", "compact")
-"""Each is a module of this package with a command of its name."""
+VERBS = ("demo", "envs", "run", "ls", "summary", "show", "view", "query", "check", "check-env", "report", "compact")
+"""Each is a module of this package with a command of its name, `_` for `-`."""
 
 
 class Verbs(click.Group):
@@ -25,7 +25,8 @@ class Verbs(click.Group):
         """The command of that name."""
         if cmd_name not in VERBS:
             return None
-        command = getattr(importlib.import_module(f"rolltrace.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"rolltrace.cli.{name}"), name)
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> Any:

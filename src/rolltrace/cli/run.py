@@ -131,8 +131,8 @@ def run(
         typed = any(re.match(r"human(?![^:,])", spec) for spec in (policy, *roles.values()))
         with progress(groups * iterations, plain=typed) as on_group, contextlib.redirect_stdout(sys.stderr):
             summary = play(
-                env, policy, out=place, roles=roles, args=_parse_arguments(args, "--arg"),
-                sampling=as_sampling(_parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
+                env, policy, out=place, roles=roles, args=parse_arguments(args, "--arg"),
+                sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
                 iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
                 strategy=parse_strategy(strategy), retries=retries, split=split, limits=from_options(Limits, limits),
                 trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
@@ -156,7 +156,8 @@ def _parse_policies(specs: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     return roles.pop(POLICY, DEFAULT_POLICY), roles
 
 
-def _parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+def parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """The KEY=VALUE pairs of a repeatable option."""
     arguments: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

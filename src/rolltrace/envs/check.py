@@ -1,4 +1,4 @@
-"""`check_env`: whether an environment that somebody wrote keeps the contract."""
+"""`check_env`: whether an environment keeps the contract."""
 
 import asyncio
 import pickle
@@ -16,6 +16,9 @@ from rolltrace.envs.conformance.grades import check_grades
 from rolltrace.envs.conformance.group_grades import check_grade_group
 from rolltrace.envs.conformance.leftovers import check_leftovers
 from rolltrace.envs.conformance.report import Rule, Violation, quote
+from rolltrace.envs.own import as_tasks
+from rolltrace.envs.registry import load_env
+from rolltrace.envs.tasks import make_builder
 from rolltrace.errors import InputError
 from rolltrace.policies.base import Policy
 from rolltrace.policies.roles import Roles
@@ -23,15 +26,26 @@ from rolltrace.policies.roles import Roles
 __all__ = ["Rule", "Violation", "check_env", "check_env_async"]
 
 
+_EPISODES = 2
+"""How many episodes the builder is asked for, where `check_env` makes it."""
+
+
 def check_env(
-    builder: EnvGroupBuilder,
+    env: Any,
     *,
+    args: Mapping[str, Any] | None = None,
+    task: int = 0,
+    seed: int = 0,
     answers: Answers | None = None,
     roles: Mapping[str, Policy] | None = None,
     turns: int = 8,
     seconds: float = 30.0,
 ) -> list[Violation]:
-    """Play a builder's environments in all the ways a runner may, and list the rules that they break.
+    """Play an environment in all the ways a runner may, and list the rules that it breaks.
+
+    `env` is what `rolltrace run` accepts, a name or `package.module:name`, or the object that such a name stands for:
+    an `Env` or `MessageEnv` class, an `EnvGroupBuilder` or `Tasks` (class or instance), or a function that returns one.
+    `args` are the arguments it is made with. Of several tasks, number `task` is played, made with `seed`.
 
     `answers` says what to answer: texts, messages or completions, cycled over the turns, or a function of the prompt's
     messages and tools. By default there are several styles, among them calls of the tools that are offered. `roles` are
@@ -41,6 +55,7 @@ def check_env(
     It blocks until it is done, also where an event loop is running: it always uses a loop of its own.
     """
     checking = _Check(answers, roles, turns, seconds)
+    builder = _builder_of(env, args or {}, task, seed)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -50,15 +65,32 @@ def check_env(
 
 
 async def check_env_async(
-    builder: EnvGroupBuilder,
+    env: Any,
     *,
+    args: Mapping[str, Any] | None = None,
+    task: int = 0,
+    seed: int = 0,
     answers: Answers | None = None,
     roles: Mapping[str, Policy] | None = None,
     turns: int = 8,
     seconds: float = 30.0,
 ) -> list[Violation]:
     """`check_env` in the running loop; every task that appears in it meanwhile is taken for the environment's."""
-    return await _Check(answers, roles, turns, seconds).check(builder)
+    return await _Check(answers, roles, turns, seconds).check(_builder_of(env, args or {}, task, seed))
+
+
+def _builder_of(env: Any, args: Mapping[str, Any], task: int, seed: int) -> EnvGroupBuilder:
+    """The builder to check: the one that was given, or one made as `rolltrace run` makes it."""
+    if isinstance(env, EnvGroupBuilder) and not args:
+        return env
+    if isinstance(env, str):
+        tasks = load_env(env, args)
+    else:
+        tasks = as_tasks(env, getattr(env, "__qualname__", type(env).__qualname__), args)
+    if task < 0 or (tasks.count is not None and task >= tasks.count):
+        count = "0 or more" if tasks.count is None else f"from 0 to {tasks.count - 1}"
+        raise InputError(f"Expected the number of a task of {tasks.env}, {count}, got {task}.")
+    return make_builder(tasks, task, episodes=_EPISODES, seed=seed)
 
 
 class _Check:

@@ -27,16 +27,18 @@ class Tasks(ABC):
 def walk(tasks: Tasks, *, iteration: int, groups: int, episodes: int, seed: int) -> Iterator[EnvGroupBuilder]:
     """The groups of one iteration: every task comes once before any comes again, in an order drawn from the seed."""
     for number in _numbers(tasks, iteration * groups, (iteration + 1) * groups, seed):
-        try:
-            builder = tasks.builder(number, episodes=episodes, seed=seed)
-        except RolltraceError:
-            raise
-        except (Exception, SystemExit) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise EnvError(
-                f"{type(tasks).__name__}.builder could not make task {number} of {tasks.env}: {what}"
-            ) from error
-        yield builder
+        yield make_builder(tasks, number, episodes=episodes, seed=seed)
+
+
+def make_builder(tasks: Tasks, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
+    """The builder of one task; what `Tasks.builder` raises becomes an `EnvError` that names the task."""
+    try:
+        return tasks.builder(number, episodes=episodes, seed=seed)
+    except RolltraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise EnvError(f"{type(tasks).__name__}.builder could not make task {number} of {tasks.env}: {what}") from error
 
 
 def _numbers(tasks: Tasks, first: int, last: int, seed: int) -> Iterator[int]:

@@ -21,10 +21,10 @@ _UNSTARTED = "on an environment that was never started"
 
 
 def is_builder(bench: Bench, builder: Any) -> bool:
-    """Whether there is anything to check at all."""
+    """Whether there is anything to check: a user's `Tasks.builder` may return anything."""
     if isinstance(builder, EnvGroupBuilder):
         return True
-    fix = "pass an instance of an `EnvGroupBuilder`"
+    fix = "return an instance of an `EnvGroupBuilder` from `Tasks.builder`"
     bench.report.add(Rule.BUILDER, f"{quote(builder)} is not an env group builder", fix)
     return False
 

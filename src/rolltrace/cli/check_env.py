@@ -1,0 +1,51 @@
+"""`rolltrace check-env`: what an environment does wrong."""
+
+import contextlib
+import sys
+
+import click
+
+
+@click.command("check-env", short_help="Check that an environment keeps the contract.")
+@click.argument("env")
+@click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument of the environment; repeatable.")
+@click.option(
+    "--task", type=click.IntRange(min=0), default=0, show_default=True, help="The number of the task to play."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed that the task is made with.")
+@click.option(
+    "--turns", type=click.IntRange(min=1), default=8, show_default=True, help="How many turns a play has at most."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="How many seconds any one await may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: env, ok, and violations of rule, message, fix.")
+def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int, timeout: float, as_json: bool) -> None:
+    """Play ENV in all the ways a runner may, and print one sentence for each rule that it breaks.
+
+    ENV is what `rolltrace run` accepts: a name that `rolltrace envs` lists, or package.module:name of your own, which
+    may be an Env or MessageEnv class, an EnvGroupBuilder, Tasks, or a function that returns one. Nothing is recorded.
+
+    Exit code 1 says that a rule is broken.
+    """
+    from rolltrace.cli.run import parse_arguments
+    from rolltrace.cli.screen.conformance import show_violations
+    from rolltrace.cli.screen.console import output, write_record
+    from rolltrace.envs.check import check_env as check
+    from rolltrace.trace.codec import json_encoder
+
+    arguments = parse_arguments(args, "--arg")
+    # An env that prints must not print into the data.
+    with contextlib.redirect_stdout(sys.stderr):
+        violations = check(env, args=arguments, task=task, seed=seed, turns=turns, seconds=timeout)
+    if as_json:
+        found = {"env": env, "ok": not violations, "violations": violations}
+        write_record(json_encoder.encode(found) + b"\n")
+    else:
+        show_violations(output(), env, violations)
+    if violations:
+        raise SystemExit(1)
