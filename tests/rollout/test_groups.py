@@ -265,6 +265,23 @@ async def test_rewards_align_with_members(tmp_path, stage):
     )
 
 
+async def test_members_have_the_group_s_grade(tmp_path):
+    """A member's rollout has the reward with the group's grade, the line's, the grade and the scores, as read back."""
+
+    class Telling(GradedStage):
+        async def grade_group(self, rollouts):
+            return {one.id: Grade(one.index + 1.0, {"wins": one.index}, {"met": one.task}) for one in rollouts}
+
+    [group] = await play(tmp_path / "run", Telling(lambda _: Meddling(turns=1), episodes=2), Remembering(said("x")))
+    written = list(RunReader(tmp_path / "run").scores())
+    for member, total in zip(group.members, (2.0, 3.0), strict=True):
+        rollout = member.rollout
+        assert (member.reward, rollout.reward, member.line_reward, rollout.line_reward) == (total, total, None, None)
+        grade = Grade(total - 1.0, {"wins": member.index}, {"met": rollout.task})
+        assert (member.group_grade, rollout.group_grade) == (grade, grade)
+        assert member.scores == rollout.scores == tuple(one for one in written if one.rollout == member.id)
+
+
 class BadGroup(GradedStage):
     """A stage whose group grader does what the test says."""
 
@@ -299,6 +316,7 @@ async def test_a_group_grader_that_fails(tmp_path, grades, values, message):
     scores = {rollouts[score.rollout].index: score for score in RunReader(tmp_path / "run").scores()}
     assert [scores[index].value for index in range(3)] == values
     assert [member.reward for member in group.members] == values
+    assert [member.rollout.reward for member in group.members] == values
     failed = [score for score in scores.values() if score.value is None]
     assert all(score.error.layer is Layer.GRADER for score in failed)
     assert all(message in score.error.message for score in failed)

@@ -71,7 +71,7 @@ async def test_what_it_told_is_frozen_and_audited(tmp_path):
     assert math.isnan(rollout.unplayed.reward)
     assert rollout.unplayed.extra == {"reward_data.odd": "text"}
     assert [note.path for note in rollout.notes] == ["unplayed.reward_data.odd"]
-    wrong = msgspec.structs.replace(rollout, reward=0.0, reward_so_far=0.0)
+    wrong = msgspec.structs.replace(rollout, line_reward=0.0, reward_so_far=0.0)
     assert [finding.message for finding in reward_parts.look(wrong)]
 
 

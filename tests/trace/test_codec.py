@@ -193,6 +193,6 @@ def test_the_line_of_a_draft_is_the_line_of_its_rollout():
     """A draft writes its fields completely and in the order of the record."""
     assert encode_rollout(decode_rollout(LINE)) == LINE
     record = strict(LINE)
-    assert list(record) == [*(name for name in Rollout.__struct_fields__ if name != "unplayed"), "crc"]
+    assert list(record) == [*(name for name in Rollout.__struct_encode_fields__ if name != "unplayed"), "crc"]
     assert record["messages"] == [{"role": m.role, "content": m.content} for m in (QUESTION, ANSWER)]
     assert header().started_at == decode_rollout(LINE).started_at

@@ -129,7 +129,7 @@ def test_words_are_those_of_the_code():
 def test_columns_are_those_of_a_rollout():
     """The column types for other readers name each field of a line once."""
     columns = [row[0].strip("`") for row in sections()["Columns"][1:]]
-    assert columns == [*Rollout.__struct_fields__, "crc"]
+    assert columns == [*Rollout.__struct_encode_fields__, "crc"]
 
 
 def test_constants_are_those_of_the_code():

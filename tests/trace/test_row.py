@@ -12,7 +12,7 @@ def test_row_has_the_fields_of_a_step():
 def test_pieces_have_the_fields_of_a_rollout():
     """Header, ending, middle and rest, one after the other, are exactly a rollout's fields, in their order."""
     pieces = (Header, Ending, Middle, Rest)
-    assert tuple(name for piece in pieces for name in piece.__struct_fields__) == Rollout.__struct_fields__
+    assert tuple(name for piece in pieces for name in piece.__struct_fields__) == Rollout.__struct_encode_fields__
 
 
 def test_outcome_has_fields_of_the_ending():

@@ -52,7 +52,7 @@ class Catalogue:
             (
                 rollout.id, rollout.run, rollout.session, rollout.split, _storable(rollout.iteration), rollout.env,
                 rollout.group, _storable(rollout.index), _storable(rollout.attempt), rollout.status.value,
-                _storable(rollout.reward), _storable(rollout.reward_so_far), moment(rollout.started_at),
+                _storable(rollout.line_reward), _storable(rollout.reward_so_far), moment(rollout.started_at),
                 moment(rollout.ended_at), place.file, place.offset, session_of(place.file),
             )
         )  # fmt: skip

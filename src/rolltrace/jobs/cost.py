@@ -57,4 +57,5 @@ def _record(writer: RunWriter, rollout: Rollout) -> None:
     draft.grade = rollout.grade
     if rollout.unplayed is not None:
         draft.tell_unplayed(**asdict(rollout.unplayed))
-    writer.end(draft, Outcome(**{name: getattr(rollout, name) for name in _OUTCOME}))  # type: ignore[typeddict-item]
+    outcome = {name: getattr(rollout, name) for name in _OUTCOME} | {"reward": rollout.line_reward}
+    writer.end(draft, Outcome(**outcome))  # type: ignore[typeddict-item]

@@ -217,11 +217,11 @@ class GroupPlay:
                 with BLAME_HOOK:
                     await awaitable(hooks.on_grade(member.rollout, grade), hooks, "on_grade")
             except BlamedError as blamed:
-                self._score("on_grade", None, rollout=member.id, error=failure_of(Layer.HOOK, blamed.cause))
+                self._score("on_grade", None, member=member, error=failure_of(Layer.HOOK, blamed.cause))
 
     def _score_grade(self, member: Played, grade: Grade, notes: Sequence[Note]) -> None:
         zero_on_limit = self._settings.limits.zero_reward_on_limit
-        member.reward, unclamped = member.stop.clamp(member.reward_so_far + grade.reward, zero_on_limit)
+        reward, unclamped = member.stop.clamp(member.reward_so_far + grade.reward, zero_on_limit)
         own = member.draft.grade
         data: dict[str, Any] = {
             "reward_so_far": member.reward_so_far,
@@ -233,7 +233,7 @@ class GroupPlay:
         }
         if notes:
             data["notes"] = notes
-        self._score("reward", member.reward, rollout=member.id, data=data)
+        self._score("reward", reward, member=member, data=data)
 
     def _score_group(self, rewards: Sequence[float], given: GroupGrade) -> None:
         """What the grader says of the group, and whom it asked; the mean of its grades stands for it."""
@@ -255,7 +255,7 @@ class GroupPlay:
     def _score_failure(self, members: Sequence[Played], failure: Failure) -> None:
         for member in members:
             member.grade_failure = failure
-            self._score("reward", None, rollout=member.id, error=failure)
+            self._score("reward", None, member=member, error=failure)
 
     def _name_strangers(self, grades: Mapping[str, Any], members: Sequence[Played], grader: str) -> None:
         strangers = sorted(str(name) for name in grades.keys() - {member.id for member in members})
@@ -268,7 +268,7 @@ class GroupPlay:
         name: str,
         value: float | None,
         *,
-        rollout: str | None = None,
+        member: Played | None = None,
         group: GroupKey | None = None,
         data: dict[str, Any] | None = None,
         error: Failure | None = None,
@@ -278,7 +278,7 @@ class GroupPlay:
             id=new_id(),
             run=sink.run,
             session=sink.session,
-            rollout=rollout,
+            rollout=None if member is None else member.id,
             group=group,
             name=name,
             value=value,
@@ -288,6 +288,8 @@ class GroupPlay:
             at=utc_now(),
             error=error,
         )
+        if member is not None:
+            member.told.append(score)
         try:
             sink.write_score(score)
         except Exception:

@@ -18,11 +18,11 @@ from rolltrace.rollout.contract import check_parse_retries, checked_grade
 from rolltrace.rollout.player import Player
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.stop import ABORTED, CANCELLED, Stop, stop_for_failure
-from rolltrace.trace.codec import utc_now
+from rolltrace.trace.codec import decode_score, encode_score, utc_now
 from rolltrace.trace.draft import Draft
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.outcome import Layer, Status, StoppedBy
-from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout
+from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout, Score, latest_reward
 from rolltrace.waiting import Pausing
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ class Played(msgspec.Struct):
     draft: Draft
     stop: Stop
     outcome: Outcome
-    reward: float | None
-    """The final total, the group's grade included; None where there is none."""
+    told: list[Score] = msgspec.field(default_factory=list)
+    """Late facts about it, in the order in which they were handed to the sink."""
     grade_failure: Failure | None = None
     """Why the group's grade is missing, where it is."""
 
@@ -75,9 +75,30 @@ class Played(msgspec.Struct):
         return self.outcome["reward_so_far"]
 
     @property
+    def reward(self) -> float | None:
+        """The total as it stands now, the group's grade included; None where there is none."""
+        latest = latest_reward(self.told)
+        return self.line_reward if latest is None else latest.value
+
+    @property
+    def line_reward(self) -> float | None:
+        """The total known when it ended; None while the group's grade is pending."""
+        return self.outcome["reward"]
+
+    @property
+    def group_grade(self) -> Grade | None:
+        """What the group's grader said of it; None where there is no such grade."""
+        return self.rollout.group_grade
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """Late facts about it, in order, as they are read back from the run."""
+        return tuple(decode_score(encode_score(score)) for score in self.told)
+
+    @property
     def rollout(self) -> Rollout:
-        """The record, decoded afresh."""
-        return self.draft.rollout(self.outcome)
+        """The record with its late facts, decoded afresh."""
+        return self.draft.rollout(self.outcome).with_scores(self.scores)
 
 
 class Seat:
@@ -148,7 +169,7 @@ class Seat:
         if self._played is not None:
             return self._played
         outcome = self._outcome(stop)
-        self._played = Played(self.draft, stop, outcome, outcome["reward"])
+        self._played = Played(self.draft, stop, outcome)
         self._on_record(self._played)
         try:
             self._settings.sink.end(self.draft, outcome)

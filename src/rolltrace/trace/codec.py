@@ -17,8 +17,8 @@ from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, Range, Rollout,
 from rolltrace.trace.score import Score
 
 __all__ = [
-    "Version", "decode_rollout", "decode_score", "encode_rollout", "encode_score", "json_encoder", "newer_version",
-    "seal", "utc_now", "verify", "wire_free_form", "wire_numbers",
+    "Version", "decode_rollout", "decode_score", "encode_rollout", "encode_score", "encode_with_scores",
+    "json_encoder", "newer_version", "seal", "utc_now", "verify", "wire_free_form", "wire_numbers",
 ]  # fmt: skip
 
 _CRC = b',"crc":"'
@@ -54,15 +54,39 @@ def seal(*pieces: bytes | memoryview) -> bytes:
 
 
 def encode_rollout(rollout: Rollout) -> bytes:
-    """A rollout as one line."""
+    """A rollout as one line; its late scores are lines of their own, so `reward` is the `line_reward`."""
+    return seal(_encode(_wire_rollout(rollout)))
+
+
+def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
+    """A rollout as JSON for programs that read: `reward` as it stands now, then what it is made of.
+
+    It is not a line of a run: it also has `line_reward`, `group_grade` and (unless left out) `scores`, and no checksum.
+    """
+    grade = rollout.group_grade
+    fields = _wire_rollout(rollout) | {
+        "reward": wire_number(rollout.reward),
+        "line_reward": wire_number(rollout.line_reward),
+        "group_grade": None if grade is None else wire_grade(grade),
+    }
+    if all_scores:
+        fields["scores"] = [_wire_score(score) for score in rollout.scores]
+    return _encode(fields) + b"\n"
+
+
+def _wire_rollout(rollout: Rollout) -> dict[str, Any]:
     fields = _wire(rollout)
     if rollout.unplayed is None:
         del fields["unplayed"]
-    return seal(_encode(fields))
+    return fields
 
 
 def encode_score(score: Score) -> bytes:
     """A score as one line; a value that is no number is moved to its `data`."""
+    return seal(_encode(_wire_score(score)))
+
+
+def _wire_score(score: Score) -> dict[str, Any]:
     value: Any = score.value
     if value is not None and type(value) is not float:
         number = as_float(value)
@@ -71,7 +95,7 @@ def encode_score(score: Score) -> bytes:
     fields = _wire(score)
     if not score.calls:
         del fields["calls"]
-    return seal(_encode(fields))
+    return fields
 
 
 def decode_rollout(line: bytes) -> Rollout:
@@ -162,9 +186,9 @@ def _holds_markers(line: bytes) -> bool:
 
 def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens | Unplayed) -> None:
     """Turn spelt-out numbers and markers back into values, in a record that was just decoded."""
-    for name in record.__struct_fields__:
+    for name, written in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True):
         value = getattr(record, name)
-        if name in _NUMBERS:
+        if written in _NUMBERS:
             force_setattr(record, name, restore_number(value))
         elif name in _NUMBER_MAPS:
             restore_numbers(value)
@@ -188,7 +212,8 @@ def _encode(fields: dict[str, Any]) -> bytes:
 
 def _wire(record: Any) -> dict[str, Any]:
     """A record as the encoder must be given it: numbers spelt out, markers in place of what JSON lacks."""
-    return {name: _wire_field(name, getattr(record, name)) for name in record.__struct_fields__}
+    names = zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True)
+    return {written: _wire_field(written, getattr(record, name)) for name, written in names}
 
 
 def _wire_field(name: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.numbers import Float, Number
+from rolltrace.trace.numbers import Float, Number, as_float, as_number
 from rolltrace.trace.outcome import Layer, Status, StoppedBy, Termination
 
 FORMAT_VERSION = 1
@@ -158,6 +158,40 @@ class Call(msgspec.Struct, frozen=True):
     """How the reply ended."""
 
 
+class GroupKey(msgspec.Struct, frozen=True):
+    """Which group of a session."""
+
+    split: str
+    iteration: int
+    env: str
+    group: str
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `scores/`, a late fact: name, value, data, producer and time. It names one rollout, or one group."""
+
+    v: int = FORMAT_VERSION
+    """The version of the format."""
+    id: str
+    """Unique everywhere."""
+    run: str
+    session: str = ""
+    rollout: str | None = None
+    """The id of the rollout it is about."""
+    group: GroupKey | None = None
+    """The group it is about."""
+    name: str
+    """`reward` is the rollout's total, and the latest one counts."""
+    value: Float | None
+    """None where it could not be found out; `error` then says why."""
+    data: dict[str, Any] = {}
+    producer: str = ""
+    at: Moment
+    error: Failure | None = None
+    calls: tuple[Call, ...] = ()
+    """Model calls that were made to find it out."""
+
+
 class RolloutTrace(msgspec.Struct, frozen=True):
     """The structured view of one step."""
 
@@ -241,8 +275,11 @@ class Outcome(TypedDict):
     unclamped_reward: float | None
 
 
-class Rollout(Header, frozen=True, kw_only=True):
-    """One line of a run: all steps of one env by one policy."""
+class Rollout(Header, frozen=True, kw_only=True, dict=True):
+    """One line of a run: all steps of one env by one policy.
+
+    A rollout that was read through an opened run also knows its late `scores`; they are not part of the line.
+    """
 
     ended_at: Moment
     status: Status
@@ -250,8 +287,8 @@ class Rollout(Header, frozen=True, kw_only=True):
     """A `StopReason`, or what the environment named."""
     stopped_by: StoppedBy
     error: Failure | None = None
-    reward: Float | None
-    """The total known when the rollout ended; None while a group grade is pending, or when status is not ok."""
+    line_reward: Float | None = msgspec.field(name="reward")
+    """`reward` on the line: the total known at the end; None while a group grade is pending, or if status is not ok."""
     reward_so_far: Float
     """The sum of the step rewards, or that of an env which had no turn to give, and the grade, whatever the status."""
     unclamped_reward: Float | None = None
@@ -285,6 +322,41 @@ class Rollout(Header, frozen=True, kw_only=True):
             force_setattr(step, "_messages", self.messages)
 
     @property
+    def reward(self) -> float | None:
+        """The total as it stands now: the latest score named `reward`, null included, else `line_reward`."""
+        latest = self.reward_score
+        return self.line_reward if latest is None else latest.value
+
+    @property
+    def scores(self) -> "tuple[Score, ...]":
+        """Late facts about this rollout, the latest last; empty if only its line was read."""
+        found: tuple[Score, ...] = self.__dict__.get("_scores", ())
+        return found
+
+    @property
+    def reward_score(self) -> "Score | None":
+        """The score that gives the reward: the last one named `reward`."""
+        return latest_reward(self.scores)
+
+    @property
+    def group_grade(self) -> Grade | None:
+        """What the group's grader said; None if the reward is the line's, null, or a plain score without a grade."""
+        return None if (latest := self.reward_score) is None else group_grade(latest)
+
+    def with_scores(self, scores: "Sequence[Score]") -> "Rollout":
+        """The same rollout with these late facts, which are given in order, the latest last."""
+        found = msgspec.structs.replace(self)
+        force_setattr(found, "_scores", tuple(scores))
+        return found
+
+    def __copy__(self) -> "Rollout":
+        return self.with_scores(self.scores)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return _rebuild, (fields, self.scores)
+
+    @property
     def conversation(self) -> tuple[Message, ...]:
         """The conversation as it stood at the end."""
         return select(self.messages, self.final)
@@ -309,8 +381,32 @@ class Rollout(Header, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
-        return (self.ended_at - self.started_at).total_seconds()
+        """How long it took; 0 if the clock was set back meanwhile."""
+        return max(0.0, (self.ended_at - self.started_at).total_seconds())
+
+
+def latest_reward(scores: Sequence[Score]) -> Score | None:
+    """The score that gives a rollout its reward, of its scores in order."""
+    return next((score for score in reversed(scores) if score.name == "reward"), None)
+
+
+def group_grade(score: Score) -> Grade | None:
+    """The grade of the group's grader in a score named `reward`; None for a score that only states a total."""
+    reward = as_float(score.data.get("group_grade"))
+    if score.value is None or reward is None:
+        return None
+    numbers, extra = score.data.get("reward_data"), score.data.get("extra")
+    numbers = numbers if isinstance(numbers, dict) else {}
+    return Grade(
+        reward,
+        {str(name): value for name, given in numbers.items() if (value := as_number(given)) is not None},
+        extra if isinstance(extra, dict) else {},
+    )
+
+
+def _rebuild(fields: dict[str, Any], scores: tuple[Score, ...]) -> Rollout:
+    """A rollout that was pickled."""
+    return Rollout(**fields).with_scores(scores)
 
 
 def select(messages: Sequence[Message], ranges: Sequence[Range]) -> tuple[Message, ...]:

@@ -44,8 +44,8 @@ def reward_parts(rollout: Rollout) -> Iterator[Finding]:
     over=Over.ROLLOUTS,
 )
 def reward_total(rollout: Rollout) -> Iterator[Finding]:
-    """`reward` is `reward_so_far`, or what a limit made of it."""
-    reward, before = rollout.reward, rollout.unclamped_reward
+    """`line_reward` is `reward_so_far`, or what a limit made of it."""
+    reward, before = rollout.line_reward, rollout.unclamped_reward
     so_far = rollout.reward_so_far
     if reward is None:
         if before is not None:
@@ -67,9 +67,10 @@ def reward_total(rollout: Rollout) -> Iterator[Finding]:
 )
 def reward_of_failure(rollout: Rollout) -> Iterator[Finding]:
     """A rollout that is not ok has no reward."""
-    if rollout.status is not Status.OK and rollout.reward is not None:
-        message = f"status is {rollout.status.value}, but reward is {rollout.reward!r}"
-        yield Finding(message, data={"status": rollout.status.value, "reward": rollout.reward})
+    reward = rollout.line_reward
+    if rollout.status is not Status.OK and reward is not None:
+        message = f"status is {rollout.status.value}, but reward is {reward!r}"
+        yield Finding(message, data={"status": rollout.status.value, "reward": reward})
 
 
 @audit(
@@ -138,7 +139,7 @@ def group_reward_base(run: Subject) -> Iterator[Finding]:
 )
 def non_finite_reward(rollout: Rollout) -> Iterator[Finding]:
     """Every reward is a finite number."""
-    named: list[tuple[str, float | None]] = [("reward", rollout.reward), ("reward_so_far", rollout.reward_so_far)]
+    named: list[tuple[str, float | None]] = [("reward", rollout.line_reward), ("reward_so_far", rollout.reward_so_far)]
     for step in rollout.steps:
         named.append((f"steps[{step.step}].reward", step.reward))
         named.append((f"steps[{step.step}].env_reward", step.env_reward))
