@@ -14,7 +14,7 @@ Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limi
 Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Rollout
 RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination
 Tool ToolCall ToolEnv ToolResult ToolSpec Turn __version__ check_env create_run open_run play
-redact_pattern
+play_async redact_pattern
 """
 
 

@@ -25,7 +25,7 @@ _HOMES = {
     "rolltrace.graders.judge": ("Judge", "PolicyJudge"),
     "rolltrace.graders.preference": ("PreferenceGrader",),
     "rolltrace.graders.rubric": ("Criterion", "RubricGrader"),
-    "rolltrace.jobs.play": ("play",),
+    "rolltrace.jobs.play": ("play", "play_async"),
     "rolltrace.policies.asking": ("ask", "casting"),
     "rolltrace.policies.base": ("Completion", "Policy", "Request"),
     "rolltrace.query.run": ("Run", "open_run"),

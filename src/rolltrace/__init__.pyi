@@ -34,6 +34,7 @@ from rolltrace.graders.preference import PreferenceGrader as PreferenceGrader
 from rolltrace.graders.rubric import Criterion as Criterion
 from rolltrace.graders.rubric import RubricGrader as RubricGrader
 from rolltrace.jobs.play import play as play
+from rolltrace.jobs.play import play_async as play_async
 from rolltrace.policies.asking import ask as ask
 from rolltrace.policies.asking import casting as casting
 from rolltrace.policies.base import Completion as Completion

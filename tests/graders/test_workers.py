@@ -164,6 +164,13 @@ def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
     assert (ended, outlived) == (True, True)
 
 
+def test_sigterm_to_a_whole_job_ends_no_worker(workers):
+    """A scheduler sends SIGTERM to every process: a worker goes on, so that no answer fails because of it."""
+    process = workers.call(os.getpid, seconds=5)
+    os.kill(process, signal.SIGTERM)
+    assert workers.call(os.getpid, seconds=5) == process
+
+
 def test_a_call_starts_no_thread(workers, monkeypatch):
     """A call is bounded without a timer, which would cost more than most calls."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", "1")

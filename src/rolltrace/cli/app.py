@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rolltrace.cli.interrupts import InterruptedExit
 from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
 from rolltrace.version import __version__
 
@@ -63,7 +64,7 @@ class WrongUsage(Failed):
 def cli() -> None:
     """Play language models in environments, and read the trace that every rollout leaves.
 
-    Exit codes: 0, 1 (the job failed), 2 (wrong usage).
+    Exit codes: 0, 1 (the job failed), 2 (wrong usage), 143 (ended by SIGTERM).
     """
 
 
@@ -74,4 +75,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
-    cli()
+    try:
+        cli()
+    except InterruptedExit as ended:
+        ended.exit_soon()
+        raise

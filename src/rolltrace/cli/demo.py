@@ -20,6 +20,7 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
 
     Exit code 1 says that something could not be recorded, or that the audits found something wrong.
     """
+    from rolltrace.cli.interrupts import ending_cleanly
     from rolltrace.cli.screen.console import output
     from rolltrace.cli.screen.demo import show_demo
     from rolltrace.cli.screen.outcome import show_failures
@@ -31,15 +32,12 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
 
     place = out or fresh_path("runs", "demo")
     try:
-        with progress(len(demo_envs())) as on_group:
+        with ending_cleanly(place), progress(len(demo_envs())) as on_group:
             played = play_demo(place, policy=policy, seed=seed, on_group=on_group)
     except InputError as error:
         if policy != "local" or place.exists():
             raise
         raise InputError(f"{error} Or play with the scripted policy: rolltrace demo --policy scripted:noisy") from error
-    except KeyboardInterrupt:
-        click.echo(f"Interrupted. What was in flight is recorded as cancelled in {place}.", err=True)
-        raise SystemExit(1) from None
     show_demo(output(), played)
     for summary in played.summaries:
         show_failures(summary)

@@ -114,8 +114,10 @@ def run(
     ENV is a name that `rolltrace envs` lists, or package.module:name of your own.
 
     Exit code 1 says that the job failed: it was interrupted, or a group has no member with a reward, or something
-    could not be recorded. What was played until then is in the run.
+    could not be recorded. What was played until then is in the run. SIGTERM ends it as Ctrl-C does, with exit
+    code 143 and within 15 seconds; a second signal ends it at once.
     """
+    from rolltrace.cli.interrupts import ending_cleanly
     from rolltrace.cli.screen.progress import progress
     from rolltrace.jobs.play import as_sampling, play
     from rolltrace.rollout.strategies import parse_strategy
@@ -126,20 +128,19 @@ def run(
         raise click.BadParameter(f"Expected a place for the run, got {str(out)!r}.", param_hint="--out")
     policy, roles = _parse_policies(policies)
     place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
-    try:
-        # An env that prints must not print into the data.
-        typed = any(re.match(r"human(?![^:,])", spec) for spec in (policy, *roles.values()))
-        with progress(groups * iterations, plain=typed) as on_group, contextlib.redirect_stdout(sys.stderr):
-            summary = play(
-                env, policy, out=place, roles=roles, args=parse_arguments(args, "--arg"),
-                sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
-                iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
-                strategy=parse_strategy(strategy), retries=retries, split=split, limits=from_options(Limits, limits),
-                trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        click.echo(f"Interrupted. What was in flight is recorded as cancelled in {place}.", err=True)
-        raise SystemExit(1) from None
+    typed = any(re.match(r"human(?![^:,])", spec) for spec in (policy, *roles.values()))
+    with (
+        ending_cleanly(place),
+        progress(groups * iterations, plain=typed) as on_group,
+        contextlib.redirect_stdout(sys.stderr),  # an env that prints must not print into the data
+    ):
+        summary = play(
+            env, policy, out=place, roles=roles, args=parse_arguments(args, "--arg"),
+            sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
+            iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
+            strategy=parse_strategy(strategy), retries=retries, split=split, limits=from_options(Limits, limits),
+            trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
+        )  # fmt: skip
     _tell(summary, as_json=as_json)
 
 

@@ -25,6 +25,7 @@ def framed(data: bytes) -> bytes:
 def main() -> None:
     """Serve the pipes at standard input and output until the caller is gone."""
     requests, replies = _own_pipes()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to a whole job, it is for the caller, whose end ends this
     with contextlib.suppress(ValueError, OSError):  # some systems do not bound it
         resource.setrlimit(resource.RLIMIT_AS, (_LARGEST_MEMORY, resource.RLIM_INFINITY))
     waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -1,7 +1,7 @@
 """Plays every built-in environment once, records all of it in one run, and says what that cost."""
 
-import asyncio
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import msgspec
 from rolltrace.check.check import check_run
 from rolltrace.check.report import Report
 from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
+from rolltrace.jobs.blocking import OpenPlay, run_blocking
 from rolltrace.jobs.cost import recording_seconds
 from rolltrace.jobs.play import OnGroup, Plan, Summary, open_policy, record
-from rolltrace.policies.human import leaving_interrupts
 from rolltrace.policies.load import close_policy
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits import Limits
@@ -72,8 +72,7 @@ def demo_envs() -> list[str]:
 def play_demo(out: str | Path, *, policy: str = POLICY, seed: int = 0, on_group: OnGroup | None = None) -> Demo:
     """One group of four for each environment, in a new run at `out`, which is then audited."""
     started = time.perf_counter()
-    with leaving_interrupts():
-        summaries = asyncio.run(_play_all(out, policy, seed, on_group))
+    summaries = run_blocking(partial(_play_all, out, policy, seed, on_group))
     seconds = time.perf_counter() - started
     with open_run(out) as run:
         cost = recording_seconds(run.rollouts(limit=None))
@@ -88,7 +87,9 @@ def play_demo(out: str | Path, *, policy: str = POLICY, seed: int = 0, on_group:
     )
 
 
-async def _play_all(out: str | Path, spec: str, seed: int, on_group: OnGroup | None) -> list[Summary]:
+async def _play_all(
+    out: str | Path, spec: str, seed: int, on_group: OnGroup | None, open_play: OpenPlay
+) -> list[Summary]:
     plan = Plan(seed=seed, limits=Limits(max_turns=MAX_TURNS), sampling=Sampling(max_tokens=MAX_TOKENS))
     one_line = msgspec.structs.replace(plan, sampling=Sampling(max_tokens=MAX_TOKENS, stop=("\n",)))
     names = demo_envs()
@@ -98,10 +99,11 @@ async def _play_all(out: str | Path, spec: str, seed: int, on_group: OnGroup | N
     config = {"demo": True, "envs": names, "policy": spec, "roles": dict.fromkeys(roles, GRADER), "seed": seed}
     try:
         with create_run(out, config) as writer:
-            summaries = [
-                await record(tasks, policy, one_line if tasks.env in _ONE_LINE else plan, writer, on_group, roles)
-                for tasks in envs
-            ]
+            open_play.write_to(writer)
+            summaries = []
+            for tasks in envs:
+                its_plan = one_line if tasks.env in _ONE_LINE else plan
+                summaries.append(await record(tasks, policy, its_plan, writer, on_group, roles, open_play))
     finally:
         await close_policy(policy)
     # Only when the writer is closed is it known whether all of it is on the disk.

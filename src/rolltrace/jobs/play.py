@@ -16,10 +16,10 @@ from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, walk
 from rolltrace.errors import InputError
+from rolltrace.jobs.blocking import OpenPlay, run_blocking
 from rolltrace.jobs.collector import rarer_collections
 from rolltrace.jobs.replay import replayed_policy
 from rolltrace.policies.base import Policy
-from rolltrace.policies.human import leaving_interrupts
 from rolltrace.policies.load import close_policy, load_policy
 from rolltrace.rollout.closing import close_within
 from rolltrace.rollout.contract import check_parse_retries
@@ -138,10 +138,14 @@ def play(
     on_group: OnGroup | None = None,
     **plan: Unpack[PlanFields],
 ) -> Summary:
-    """Play and record, and return when all is done. Inside an event loop, await `play_async`."""
-    playing = play_async(env, policy, out=out, roles=roles, args=args, trace=trace, on_group=on_group, **plan)
-    with leaving_interrupts():
-        return asyncio.run(playing)
+    """Play and record, and return when all is done; the arguments are those of `play_async`.
+
+    It also works where an event loop is running, such as in a notebook. In the main thread, Ctrl-C and SIGTERM record
+    what is in flight as cancelled and close the run; then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it has
+    its default action, `SystemExit(143)`.
+    """
+    job = Job(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group)
+    return run_blocking(job.play)
 
 
 async def play_async(
@@ -160,26 +164,46 @@ async def play_async(
     `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
     plays each that is not given. `trace` says how much to record. `on_group` is called with each group as it finishes.
     """
-    planned = Plan(**plan)
-    tasks = load_env(env, args or {}) if isinstance(env, str) else env
-    player = open_policy(policy)
-    others = {role: open_policy(given) for role, given in (roles or {}).items()}
-    config = {
-        "env": env if isinstance(env, str) else tasks.env,
-        "args": dict(args or {}),
-        "policy": policy if isinstance(policy, str) else player.name,
-        "roles": {role: given if isinstance(given, str) else given.name for role, given in (roles or {}).items()},
-        **planned.as_config(),
-        "recording": describe_recording(resolve_recording(trace)),
-    }
-    await _check_parse_retries(tasks, planned)
-    async with contextlib.AsyncExitStack() as ours:
-        for given, loaded in ((policy, player), *((given, others[role]) for role, given in (roles or {}).items())):
-            if isinstance(given, str):
-                ours.push_async_callback(close_policy, loaded)
-        with create_run(out, config, trace=trace) as writer, rarer_collections():
-            summary = await record(tasks, player, planned, writer, on_group, others)
-    return msgspec.structs.replace(summary, ledger=writer.ledger)
+    return await Job(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group).play()
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What `play` was asked for."""
+
+    env: str | Tasks
+    policy: str | Policy
+    out: str | Path
+    plan: Plan
+    roles: Mapping[str, str | Policy]
+    args: Mapping[str, Any]
+    trace: Recording | Level | str | None
+    on_group: OnGroup | None
+
+    async def play(self, open_play: OpenPlay | None = None) -> Summary:
+        """Play and record as a new run; `open_play` learns what is to be recorded if the process has to end."""
+        tasks = load_env(self.env, self.args) if isinstance(self.env, str) else self.env
+        policy = open_policy(self.policy)
+        roles = {role: open_policy(given) for role, given in self.roles.items()}
+        await _check_parse_retries(tasks, self.plan)
+        async with contextlib.AsyncExitStack() as ours:
+            for given, loaded in ((self.policy, policy), *((self.roles[role], one) for role, one in roles.items())):
+                if isinstance(given, str):
+                    ours.push_async_callback(close_policy, loaded)
+            with create_run(self.out, self._config(tasks, policy), trace=self.trace) as writer, rarer_collections():
+                if open_play is not None:
+                    open_play.write_to(writer)
+                summary = await record(tasks, policy, self.plan, writer, self.on_group, roles, open_play)
+        return msgspec.structs.replace(summary, ledger=writer.ledger)
+
+    def _config(self, tasks: Tasks, policy: Policy) -> dict[str, Any]:
+        return {
+            "env": self.env if isinstance(self.env, str) else tasks.env,
+            "args": dict(self.args),
+            "policy": self.policy if isinstance(self.policy, str) else policy.name,
+            "roles": {role: given if isinstance(given, str) else given.name for role, given in self.roles.items()},
+            **self.plan.as_config(),
+            "recording": describe_recording(resolve_recording(self.trace)),
+        }
 
 
 def as_sampling(settings: Mapping[str, Any]) -> Sampling:
@@ -204,6 +228,7 @@ async def record(
     writer: RunWriter,
     on_group: OnGroup | None = None,
     roles: Mapping[str, Policy] | None = None,
+    open_play: OpenPlay | None = None,
 ) -> Summary:
     """Play into a run that is open; the writer stays open."""
     runner = Runner(
@@ -217,6 +242,8 @@ async def record(
         concurrency=plan.concurrency,
         seed=plan.seed,
     )
+    if open_play is not None:
+        open_play.add(runner)
     count = _Count()
     for iteration in range(plan.iterations):
         builders = walk(tasks, iteration=iteration, groups=plan.groups, episodes=plan.group_size, seed=plan.seed)

@@ -16,6 +16,7 @@ from rolltrace.rollout.hooks import Hooks
 from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.settings import Settings
 from rolltrace.rollout.sink import Sink
+from rolltrace.rollout.stop import CANCELLED
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.freeform import clean_text
 from rolltrace.trace.message import Sampling
@@ -68,6 +69,7 @@ class Runner:
             sampling=sampling,
             seed=seed,
             gate=asyncio.Semaphore(concurrency),
+            open_seats=set(),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._names: dict[tuple[str, int], dict[str, int]] = {}
@@ -76,6 +78,14 @@ class Runner:
     def roles(self) -> Roles:
         """Who plays which role, and which were asked."""
         return self._settings.roles
+
+    def record_cancelled(self) -> None:
+        """Record every rollout in flight as cancelled, with the steps it has, without waiting for its env.
+
+        It is for a process that has to end while envs block or swallow their cancellation.
+        """
+        for seat in tuple(self._settings.open_seats):
+            seat.record(CANCELLED)
 
     async def play(
         self,

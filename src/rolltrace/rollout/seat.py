@@ -124,6 +124,7 @@ class Seat:
         self._settings = settings
         self._on_record = on_record
         self._played: Played | None = None
+        settings.open_seats.add(self)
 
     async def play(self, env: Env) -> Played:
         """Play to an end and record it; what is no failure of the rollout is raised again after that."""
@@ -176,6 +177,7 @@ class Seat:
         except Exception:
             # A sink must not raise; one that does loses its record, not the rollout.
             log.exception("The sink failed to take rollout %s", self.draft.id)
+        self._settings.open_seats.discard(self)
         return self._played
 
     def _outcome(self, stop: Stop) -> Outcome:

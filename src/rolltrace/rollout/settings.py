@@ -1,6 +1,7 @@
 """What all rollouts of a runner have in common."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 
@@ -26,3 +27,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     gate: asyncio.Semaphore
     """Bounds the policy requests in flight."""
+    open_seats: set[Any]
+    """The seats whose rollout is in flight: its line is not written yet."""

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ _HTTP_THREADS = 4 * AT_ONCE
 
 def main() -> None:
     """Start as the line at standard input says, tell the address, and serve until standard input ends."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to a whole job, it is for the caller, whose end ends this
     out = os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)

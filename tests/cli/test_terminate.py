@@ -1,0 +1,179 @@
+"""SIGTERM while rollouts are in flight: they are recorded, the session is closed, the exit code is 143."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from aiohttp import web
+
+from loopback import serving
+from rolltrace.check.check import check_run
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.outcome import Status
+
+IN_FLIGHT = 64
+
+STUBBORN = """
+import asyncio, sys, time
+from rolltrace import Env, Message, Observation, StepResult
+
+def say():
+    print("playing", file=sys.stderr, flush=True)
+
+class Swallows(Env):
+    async def initial_observation(self):
+        return Observation([Message("user", "What is 1 + 1?")])
+
+    async def step(self, completion):
+        say()
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                print("cancelled", file=sys.stderr, flush=True)
+
+class Blocks(Swallows):
+    async def step(self, completion):
+        say()
+        time.sleep(3600)
+
+class LeavesAThread(Swallows):
+    async def step(self, completion):
+        say()
+        await asyncio.to_thread(time.sleep, 3600)
+
+class NeverCloses(Swallows):
+    async def step(self, completion):
+        say()
+        await asyncio.sleep(3600)
+
+    async def close(self):
+        await asyncio.sleep(3600)
+"""
+
+
+@contextlib.contextmanager
+def started(folder, *words):
+    """The command in a process of its own, which is killed if it does not end."""
+    command = [sys.executable, "-m", "rolltrace", *words]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def check_record(path, cancelled):
+    """The rollouts in flight are recorded as cancelled, the ledger is closed and complete, the audits are content."""
+    reader = RunReader(path)
+    rollouts = list(reader.rollouts())
+    assert not reader.problems
+    assert sum(rollout.status is Status.CANCELLED for rollout in rollouts) >= cancelled
+    assert {rollout.stop_reason for rollout in rollouts} == {"cancelled"}
+    [ledger] = reader.ledgers().values()
+    assert ledger.closed
+    assert ledger.complete
+    assert ledger.dispatched == ledger.recorded == len(rollouts)
+    assert check_run(path).ok
+
+
+@pytest.mark.parametrize("env", ["arithmetic", "preference"])
+def test_sigterm_records_what_was_in_flight(tmp_path, env):
+    """After SIGTERM all 64 rollouts in flight are recorded as cancelled and the exit code is 143."""
+    asked = 0
+    is_full = threading.Event()
+
+    async def never(request):
+        nonlocal asked
+        await request.read()
+        asked += 1
+        if asked == IN_FLIGHT:
+            is_full.set()
+        await asyncio.Event().wait()
+        return web.Response()
+
+    with serving(never) as url:
+        words = ["run", env, "--policy", f"openai:m@{url}", "--groups", "300", "--out", "run"]
+        with started(tmp_path, *words) as process:
+            assert is_full.wait(60)
+            process.send_signal(signal.SIGTERM)
+            printed, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert printed == ""
+    assert "Terminated. What was in flight is recorded as cancelled in run." in told.splitlines()[-1]
+    assert not any(word in told for word in ("Traceback", "Unclosed", "never retrieved", "was destroyed"))
+    check_record(tmp_path / "run", IN_FLIGHT)
+
+
+def test_sigterm_ends_a_demo(tmp_path):
+    """The demo ends like a run."""
+    (tmp_path / "mine.py").write_text(NEVER_ANSWERS)
+    with started(tmp_path, "demo", "--policy", "mine:Silent", "--out", "run") as process:
+        assert process.stderr.readline() == "asked\n"
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 143, told
+    check_record(tmp_path / "run", 4)
+
+
+def test_stubborn_envs_do_not_keep_a_process_alive(tmp_path):
+    """An env that swallows its cancellation, blocks the loop or a thread, or never closes is recorded and left."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    envs = {"Swallows": 4, "Blocks": 1, "LeavesAThread": 4, "NeverCloses": 4}
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for env in envs:
+            processes[env] = stack.enter_context(started(tmp_path, "run", f"stubborn:{env}", "--out", env))
+        for process in processes.values():
+            assert process.stderr.readline() == "playing\n"
+            process.send_signal(signal.SIGTERM)
+        codes = {}
+        for env, process in processes.items():
+            process.communicate(timeout=120)
+            codes[env] = process.returncode
+    assert codes == dict.fromkeys(envs, 143)
+    for env, cancelled in envs.items():
+        check_record(tmp_path / env, cancelled)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, 143),
+        (signal.SIGTERM, signal.SIGINT, 143),
+        (signal.SIGINT, signal.SIGTERM, 143),
+        (signal.SIGINT, signal.SIGINT, 1),
+    ],
+)
+def test_a_second_signal_does_not_wait_for_envs(tmp_path, first, second, code):
+    """What is in flight is recorded and the process ends, though an env swallows its cancellation."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    with started(tmp_path, "run", "stubborn:Swallows", "--out", "run") as process:
+        for _ in range(4):
+            assert process.stderr.readline() == "playing\n"
+        process.send_signal(first)
+        for _ in range(4):
+            assert process.stderr.readline() == "cancelled\n"
+        process.send_signal(second)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in told
+    check_record(tmp_path / "run", 4)
+
+
+NEVER_ANSWERS = """
+import asyncio, sys
+
+class Silent:
+    name, version, context_length = "silent", None, None
+    def count_tokens(self, request):
+        return None
+    async def complete(self, request):
+        print("asked", file=sys.stderr, flush=True)
+        await asyncio.sleep(3600)
+"""
