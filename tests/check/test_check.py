@@ -178,7 +178,7 @@ def test_audits_are_chosen_by_name(run):
 def test_names_are_unique():
     """An audit of one's own does not hide another of its name."""
     with pytest.raises(InputError, match="another 'damaged'"):
-        list_audits(add=[built_in()[2]])
+        list_audits(add=[built_in()[1]])
 
 
 def test_an_audit_explains_itself():

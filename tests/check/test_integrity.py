@@ -14,19 +14,6 @@ from rolltrace.store.ledger import Ledger
 # Each fault is one function that is handed the run, and the audits that must see it. Nothing else may.
 
 
-def copy_run_file_away(run):
-    (run.path / "run.json").unlink()
-
-
-def spoil_run_file(run):
-    (run.path / "run.json").write_bytes(b'{"v":1,"id":')
-
-
-def newer_run_file(run):
-    text = (run.path / "run.json").read_text()
-    (run.path / "run.json").write_text(text.replace('"v": 1', '"v": 99'))
-
-
 def lose_scores_folder(run):
     run.scores.unlink()
     (run.path / "scores").rmdir()
@@ -310,9 +297,6 @@ def change_a_blob(run):
 
 
 FAULTS = [
-    (copy_run_file_away, {"run_file"}),
-    (spoil_run_file, {"run_file"}),
-    (newer_run_file, {"run_file"}),
     (lose_scores_folder, {"missing_folders", "lost_lines", "reward_missing"}),
     (flip_a_bit, {"damaged", "lost_lines", "index_gaps"}),
     (garble_a_score, {"damaged", "lost_lines", "reward_missing"}),
@@ -428,15 +412,6 @@ def test_rounding_is_no_mistake(run, error):
     assert check_run(run.path).found == []
     run.forge(run.rollouts, 3, reward=1.0 + 10 * error, reward_so_far=1.0 - 10 * error)
     assert {result.audit for result in check_run(run.path).found} == {"reward_parts", "reward_total"}
-
-
-def test_a_run_file_that_cannot_be_read_says_why(run):
-    """The reason is told."""
-    spoil_run_file(run)
-    put_notes_beside(run)
-    [finding] = check_run(run.path, only=["run_file"]).found[0].findings
-    assert "Expected a run record" in finding.message
-    assert "jsonl" not in finding.message
 
 
 def test_a_score_is_told_with_what_it_is_about(run):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rolltrace.check.registry import built_in
+from rolltrace.store.create import create_run
 from rolltrace.trace.codec import seal
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold]"
@@ -78,12 +79,12 @@ def test_more_findings_than_are_shown(rolltrace, path):
 
 def test_several_runs(rolltrace, path, tmp_path):
     """One bad run among several ends with 1; each has its report."""
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "rollouts").mkdir()
+    create_run(tmp_path / "bad").close()
+    (tmp_path / "bad" / "scores").rmdir()
     shown = rolltrace("check", path, tmp_path / "bad")
     assert shown.exit_code == 1
     assert "✓ nothing wrong" in shown.stdout
-    assert "✗ run_file" in shown.stdout
+    assert "✗ missing_folders" in shown.stdout
 
 
 def test_json(rolltrace, path):

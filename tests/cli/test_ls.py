@@ -95,7 +95,7 @@ def test_names_are_never_cut(in_terminal, make_run, one_plus_one, tmp_path):
 def test_many_runs(rolltrace, tmp_path):
     """The newest are shown, and how many there are; a program gets all."""
     for number in range(103):
-        (tmp_path / f"run{number:03d}" / "rollouts").mkdir(parents=True)
+        create_run(tmp_path / f"run{number:03d}").close()
     shown = rolltrace("ls", tmp_path)
     assert len(shown.stdout.splitlines()) == 101
     assert "The newest 100 of 103 runs" in shown.stderr

@@ -289,7 +289,7 @@ def test_unfinished_files_are_left_alone(path):
     """A file that another process is writing is neither read nor deleted, until it is surely abandoned."""
     fill(path, 0)
     compact(path)
-    fresh, old = path / "cache" / ".steps-fresh.parquet", path / "cache" / ".steps-old.parquet"
+    fresh, old = path / "cache" / ".steps-f0.parquet", path / "cache" / ".steps-0d.parquet"
     for unfinished in (fresh, old):
         unfinished.write_bytes(b"PAR1")
     os.utime(old, (0, 0))

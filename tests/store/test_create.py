@@ -111,7 +111,7 @@ def test_join_is_a_new_session_of_the_same_run(tmp_path, make_line):
 
 def test_join_of_nothing_is_refused(tmp_path):
     """Joining does not make a run, so that a misspelt place is noticed."""
-    with pytest.raises(RunNotFoundError, match="run to join"):
+    with pytest.raises(RunNotFoundError, match="Expected a run at"):
         create_run(tmp_path / "run", join=True)
 
 

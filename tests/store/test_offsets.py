@@ -298,7 +298,7 @@ def test_gap_in_the_index_is_looked_through(run, small):
 def test_abandoned_files_are_deleted(run, small):
     """What a process that died was making is deleted when it is old, and only then."""
     (run / "cache").mkdir()
-    old, young = run / "cache/.offsets-old", run / "cache/.offsets-young"
+    old, young = run / f"cache/.offsets-{0:016x}", run / f"cache/.offsets-{1:016x}"
     old.touch()
     young.touch()
     os.utime(old, (0, 0))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rolltrace.check.check import check_run
-from rolltrace.errors import RecordError
+from rolltrace.errors import RecordError, RunNotFoundError
 from rolltrace.query.listing import list_runs
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
@@ -59,15 +59,11 @@ def test_pipe_among_the_files(run, name):
 
 
 def test_pipe_for_run_json(run):
-    """The run is read without what it would say of itself."""
+    """Without a file of that name it is no run, and nothing waits for the pipe."""
     instead(run / "run.json")
-    reader = RunReader(run)
-    assert reader.info is None
-    assert [(problem.file, problem.message) for problem in reader.problems] == [
-        ("run.json", f"Expected a regular file at {run / 'run.json'}.")
-    ]
-    assert list_runs(run.parent).runs[0].rollouts == 1
-    assert [result.audit for result in check_run(run).found] == ["run_file"]
+    with pytest.raises(RunNotFoundError, match=r"run\.json"):
+        RunReader(run)
+    assert list_runs(run.parent).runs == ()
 
 
 def test_pipe_for_an_index(run):

@@ -95,24 +95,6 @@ def test_newer_line_is_refused_by_name(run):
     assert "version 99" in reader.problems[0].message
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "No such file"), ("", "Expected a run record"), ('{"v":99,"id":1}', "version 99")],
-)
-def test_lost_run_file_leaves_the_run_readable(run, content, message):
-    """A missing, torn or newer `run.json` costs what it held, and no more."""
-    path, _ = run
-    if content is None:
-        (path / "run.json").unlink()
-    else:
-        (path / "run.json").write_text(content)
-    reader = RunReader(path)
-    assert reader.info is None
-    assert indexes(reader) == [0, 1, 2]
-    assert reader.problems[0].file == "run.json"
-    assert message in reader.problems[0].message
-
-
 def test_strange_files_are_named(run):
     """A file that is no segment is a problem, and does not stop reading."""
     path, _ = run
@@ -404,11 +386,10 @@ def test_problems_say_what_is_wrong(run):
     segment(path, "other-000001").write_bytes(line)
     segment(path, "folder").mkdir()
     (path / "rollouts/notes.txt").touch()
-    (path / "run.json").write_text("{}")
     reader = RunReader(path)
     assert sum(1 for _ in reader.rollouts()) == 4
     assert sorted((problem.file.partition("/")[2], problem.kind.value) for problem in reader.problems) == [
-        ("", "invalid"), ("folder.jsonl", "strange"), ("notes.txt", "strange"), ("other-000000.jsonl", "missing"),
+        ("folder.jsonl", "strange"), ("notes.txt", "strange"), ("other-000000.jsonl", "missing"),
         ("session-000000.jsonl", "damaged"), ("session-000000.jsonl", "invalid"), ("session-000000.jsonl", "invalid"),
         ("session-000000.jsonl", "newer"), ("session-000000.jsonl", "torn"),
     ]  # fmt: skip

@@ -134,7 +134,7 @@ def test_a_run_itself_may_be_served(tmp_path: Path):
 
 
 def test_a_damaged_run_shows_what_is_whole(library: Library, ask_it: Any):
-    """Lines that cannot be read cost themselves and are told; a run without run.json is told as such."""
+    """Lines that cannot be read cost themselves and are told; a run whose run.json is damaged is told as such."""
     path = library.folder.path / "run"
     make(path, 5)
     [segment] = (path / "rollouts").iterdir()
@@ -151,8 +151,8 @@ def test_a_damaged_run_shows_what_is_whole(library: Library, ask_it: Any):
     (path / "run.json").write_bytes(b"not json")
     [card] = ask_it("runs")["runs"]
     assert "run.json" in card["problem"]
-    assert ask_it("rollouts", run="run")["total"] == 4
-    assert ask_it("run", run="run")["config"] == {}
+    with pytest.raises(RunNotFoundError, match=r"run\.json"):
+        ask_it("rollouts", run="run")
 
 
 def test_damage_is_told_however_often_one_asks(library: Library, ask_it: Any):

@@ -49,7 +49,7 @@ def check_run(
         sizes = [entry.size for folder in FOLDERS for entry in run.entries(folder) or ()]
         return Report(
             path=str(run.path),
-            run=None if run.info is None else run.info.id,
+            run=run.info.id,
             rollouts=run.rollouts_by_session.total(),
             scores=run.scores_by_session.total(),
             sessions=len(run.ledgers.keys() | run.rollouts_by_session.keys() | run.scores_by_session.keys()),

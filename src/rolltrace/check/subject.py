@@ -51,7 +51,7 @@ class Subject:
     def __init__(self, path: str | Path) -> None:
         self.reader = RunReader(path)
         self.path: Path = self.reader.path
-        self.info: RunInfo | None = self.reader.info
+        self.info: RunInfo = self.reader.info
         self.ledgers: dict[str, Ledger] = self.reader.ledgers()
         """The last ledger of each session."""
         self.catalogue = Catalogue()

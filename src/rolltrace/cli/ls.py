@@ -21,6 +21,7 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     """
     from rolltrace.cli.screen.console import output, write_record
     from rolltrace.cli.screen.runs import show_runs
+    from rolltrace.cli.screen.visible import visible_line
     from rolltrace.query.listing import encode_listed, list_runs
 
     if limit is None and not as_json:
@@ -33,6 +34,8 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
         show_runs(output(), listing.runs)
     else:
         click.echo(f"There is no run below {directory}.", err=True)
+    for told in listing.unreadable:
+        click.echo(visible_line(told), err=True)
     if len(listing.runs) < listing.total:
         told = f"The newest {len(listing.runs):,} of {listing.total:,} runs: --limit shows more."
         click.echo(told, err=True)

@@ -18,6 +18,7 @@ from rolltrace.query.views import groups_of, latest_scores
 from rolltrace.store.files import SegmentEntry, scan_segments
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_file import refuse_link
 from rolltrace.store.sealed import seal_file
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Compaction(msgspec.Struct, frozen=True):
 def compact(path: str | Path) -> Compaction:
     """Seal what no longer grows and make one Parquet file of each table, so that questions are answered at once."""
     reader = RunReader(path)
+    for folder in (ROLLOUTS, SCORES, CACHE):
+        refuse_link(reader.path / folder)
     sealed = sum(map(_seal, closed_segments(reader)))
     existing = parquet_files(reader.path)
     database = Database([reader])
@@ -55,8 +58,11 @@ def compact(path: str | Path) -> Compaction:
 
 
 def closed_segments(reader: RunReader) -> list[Path]:
-    """Plain segments that no longer grow: of sessions that were closed, or that have begun a later one."""
-    closed = {session for session, ledger in reader.ledgers().items() if ledger.closed}
+    """Plain segments that no longer grow: of sessions that were closed, or that have begun a later one.
+
+    A file of a session that has no ledger is not the run's, and is left as it is.
+    """
+    ledgers = reader.ledgers()
     found = []
     for folder in (ROLLOUTS, SCORES):
         entries = [entry for entry in _segments(reader.path / folder) if entry.name is not None]
@@ -64,8 +70,8 @@ def closed_segments(reader: RunReader) -> list[Path]:
         found += [
             entry.path
             for entry in entries
-            if entry.name and entry.is_regular and not entry.is_sealed
-            if entry.name.session in closed or entry.name.sequence < last[entry.name.session]
+            if entry.name and entry.is_regular and not entry.is_sealed and entry.name.session in ledgers
+            if ledgers[entry.name.session].closed or entry.name.sequence < last[entry.name.session]
         ]
     return found
 

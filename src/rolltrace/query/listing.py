@@ -1,6 +1,5 @@
 """The runs below a directory, with the few numbers that can be had quickly."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -42,9 +41,9 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Where it is, from the directory on that was listed."""
     path: str
-    run: str | None
+    run: str
     """The run's id."""
-    created_at: datetime | None
+    created_at: datetime
     written_at: datetime | None
     """When a ledger was last written."""
     state: State
@@ -74,6 +73,8 @@ class Listing(msgspec.Struct, frozen=True):
     runs: tuple[Listed, ...]
     total: int
     """How many there are, of which these are the newest."""
+    unreadable: tuple[str, ...] = ()
+    """What is wrong with each directory whose `run.json` is not valid."""
 
 
 def list_runs(folder: str | Path, limit: int | None = None) -> Listing:
@@ -83,14 +84,16 @@ def list_runs(folder: str | Path, limit: int | None = None) -> Listing:
         raise RunNotFoundError(
             f"Expected a directory that holds runs, found {'a file' if place.exists() else 'none'} at {place}."
         )
-    readers = sorted(_open(find_runs(place)), key=_age, reverse=True)
-    return Listing(tuple(describe_run(reader, place, _totals) for reader in readers[:limit]), len(readers))
+    unreadable: list[str] = []
+    readers = sorted(_open(find_runs(place), unreadable), key=_age, reverse=True)
+    runs = tuple(describe_run(reader, place, _totals) for reader in readers[:limit])
+    return Listing(runs, len(readers), tuple(unreadable))
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
     """Where the runs are; links are not followed, hidden directories and what is inside a run not entered."""
     for path, folders, files in os.walk(folder):
-        if (RUN_FILE in files or ROLLOUTS in folders) and is_run(Path(path)):
+        if RUN_FILE in files and is_run(Path(path)):
             folders.clear()
             yield Path(path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -102,16 +105,20 @@ def encode_listed(listed: Listed) -> bytes:
     return json_encoder.encode(fields)
 
 
-def _open(paths: Iterable[Path]) -> Iterator[RunReader]:
+def _open(paths: Iterable[Path], unreadable: list[str]) -> Iterator[RunReader]:
     for path in paths:
-        with contextlib.suppress(RunNotFoundError, OSError):  # gone since it was found, or not to be entered
-            yield RunReader(path)
+        try:
+            reader = RunReader(path)
+        except (RunNotFoundError, OSError) as error:
+            if is_run(path):  # else it went since it was found
+                unreadable.append(str(error))
+        else:
+            yield reader
 
 
-def _age(reader: RunReader) -> tuple[bool, float, str]:
-    """Sorts by the time of creation; a run that does not know it is older than all."""
-    info = reader.info
-    return info is not None, 0.0 if info is None else info.created_at.timestamp(), str(reader.path)
+def _age(reader: RunReader) -> tuple[float, str]:
+    """Sorts by the time of creation."""
+    return reader.info.created_at.timestamp(), str(reader.path)
 
 
 def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals | None]) -> Listed:
@@ -124,8 +131,8 @@ def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals |
     return Listed(
         name=path.name if path == folder else str(path.relative_to(folder)),
         path=str(path),
-        run=None if info is None else info.id,
-        created_at=None if info is None else info.created_at,
+        run=info.id,
+        created_at=info.created_at,
         written_at=max((ledger.at for ledger in ledgers), default=None),
         state=_state(ledgers),
         recorded=sum(ledger.recorded for ledger in ledgers),

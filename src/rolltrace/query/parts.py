@@ -15,6 +15,7 @@ import msgspec
 from rolltrace.query.rows import Facts
 from rolltrace.query.tables import LAYOUT, literal
 from rolltrace.store.layout import CACHE
+from rolltrace.store.run_file import refuse_link
 from rolltrace.store.segment import sync_folder
 from rolltrace.trace.draft import new_id
 
@@ -32,6 +33,7 @@ Ranges = dict[str, tuple[int, int]]
 _ABANDONED_SECONDS = 3600
 _READ_BYTES = 1 << 20
 _CHECKSUM = re.compile(r"[a-z_]+-[0-9a-f]+-([0-9a-f]{8})\.parquet")
+_UNFINISHED = re.compile(r"\.[a-z_]+-[0-9a-f]+\.parquet")
 
 
 class Label(msgspec.Struct, kw_only=True):
@@ -89,7 +91,7 @@ def keep_part(part: Part, run: Path) -> Part:
     """Put a copy of a part into the run's cache, so that nobody ever sees half of it."""
     folder, name = run / CACHE, f"{part.label.table}-{new_id()}"
     unfinished = folder / f".{name}.parquet"
-    folder.mkdir(exist_ok=True)
+    refuse_link(folder).mkdir(exist_ok=True)
     _delete_abandoned(folder)
     try:
         shutil.copyfile(part.path, unfinished)
@@ -124,12 +126,19 @@ def remove_others(kept: Iterable[Path], existing: Iterable[Path]) -> None:
 
 
 def parquet_files(run: Path) -> list[Path]:
-    """Every finished Parquet file of the run's cache, sound or not; hidden ones are on their way."""
+    """Every finished part in the run's cache, sound or not; links and what others put there are passed over."""
+    folder = run / CACHE
+    if folder.is_symlink():
+        return []
     try:
-        paths = list((run / CACHE).iterdir())
+        paths = list(folder.iterdir())
     except OSError:
         return []
-    return sorted(path for path in paths if path.suffix == ".parquet" and path.name[0] != "." and path.is_file())
+    return sorted(path for path in paths if _CHECKSUM.fullmatch(path.name) and _is_plain_file(path))
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _read_part(path: Path, connection: "duckdb.DuckDBPyConnection") -> Part | None:
@@ -163,7 +172,7 @@ def _checksum(path: Path) -> int:
 
 def _delete_abandoned(folder: Path) -> None:
     """Delete what processes that died were copying; a copy that is being made is written to all the time."""
-    for path in folder.glob(".*.parquet"):
+    for path in folder.iterdir():
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+            if _UNFINISHED.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
                 path.unlink()

@@ -17,10 +17,11 @@ from rolltrace.query.parameters import Parameters
 from rolltrace.query.result import Result
 from rolltrace.query.statement import Statement
 from rolltrace.store.cursor import Place
-from rolltrace.store.layout import RUN_FILE, RunInfo, is_run
+from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.problems import Problem, Problems
 from rolltrace.store.reader import RunReader
+from rolltrace.store.run_file import read_info
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -43,13 +44,12 @@ def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, thre
 def _refuse_copies(readers: Sequence[RunReader]) -> None:
     known: dict[str, Path] = {}
     for reader in readers:
-        if reader.info is not None:
-            before = known.setdefault(reader.info.id, reader.path)
-            if before is not reader.path:
-                raise InputError(
-                    f"Expected each run once, got {before} and {reader.path}, which are one run and a copy of it: "
-                    "name one of them, or the runs one by one."
-                )
+        before = known.setdefault(reader.info.id, reader.path)
+        if before is not reader.path:
+            raise InputError(
+                f"Expected each run once, got {before} and {reader.path}, which are one run and a copy of it: "
+                "name one of them, or the runs one by one."
+            )
 
 
 def _runs_at(place: Path) -> list[Path]:
@@ -61,6 +61,8 @@ def _runs_at(place: Path) -> list[Path]:
     except OSError:
         inside = []
     if not inside:
+        if (place / ROLLOUTS).is_dir():
+            read_info(place)  # which says that its run.json is missing
         raise RunNotFoundError(
             f"Expected a run at {place}, a directory with {RUN_FILE}, or a directory that holds runs: "
             f"{'found other things there' if place.exists() else 'found nothing there'}."
@@ -88,8 +90,8 @@ class Run:
         return tuple(reader.path for reader in self._readers)
 
     @property
-    def info(self) -> RunInfo | None:
-        """What `run.json` says, of several the first's; None where it cannot be read."""
+    def info(self) -> RunInfo:
+        """What `run.json` says, of several the first's."""
         return self._readers[0].info
 
     @property
@@ -220,9 +222,7 @@ class Run:
     def _line_readers(self, stack: contextlib.ExitStack) -> dict[str, LineReader]:
         """By run, who reads its lines; a run that is alone may have lost its id."""
         return {
-            "" if len(self._readers) == 1 or reader.info is None else reader.info.id: stack.enter_context(
-                LineReader(reader)
-            )
+            "" if len(self._readers) == 1 else reader.info.id: stack.enter_context(LineReader(reader))
             for reader in self._readers
         }
 

@@ -44,17 +44,15 @@ def small_part(rows: bytes, table: str, path: Path, connection: "duckdb.DuckDBPy
     return Part(path, label)
 
 
-def _run_row(path: Path, info: RunInfo | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"path": str(path).encode(errors="replace").decode()}
-    if info is not None:
-        row |= {
-            "id": info.id,
-            "created_at": info.created_at.astimezone(UTC).replace(tzinfo=None).isoformat(),
-            "config": plain_mapping(info.config, "config", []),
-            "package_version": info.package_version,
-            "code_revision": info.code_revision,
-        }
-    return row
+def _run_row(path: Path, info: RunInfo) -> dict[str, Any]:
+    return {
+        "path": str(path).encode(errors="replace").decode(),
+        "id": info.id,
+        "created_at": info.created_at.astimezone(UTC).replace(tzinfo=None).isoformat(),
+        "config": plain_mapping(info.config, "config", []),
+        "package_version": info.package_version,
+        "code_revision": info.code_revision,
+    }
 
 
 def _ledger_row(ledger: Ledger) -> dict[str, Any]:

@@ -162,8 +162,8 @@ def summarize(path: str | Path) -> RunSummary:
         info, problems = run.info, run.problems
     return RunSummary(
         path=str(path),
-        run=None if info is None else info.id,
-        created_at=None if info is None else info.created_at,
+        run=info.id,
+        created_at=info.created_at,
         rollouts=totals.rollouts,
         retried=totals.retried,
         superseded=totals.superseded,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.files import open_regular
+from rolltrace.store.run_file import refuse_link
 from rolltrace.trace.blob import checked_blob_name
 
 
@@ -30,12 +31,14 @@ def read_blob(folder: Path, name: str) -> bytes:
 
 def write_blob(folder: Path, name: str, data: bytes, writer: str) -> None:
     """Put the bytes in place by renaming, so that nobody ever sees half of them; they are not yet safe on the disk."""
-    path = blob_path(folder, name)
+    path = blob_path(refuse_link(folder), name)
     if _holds(path, data):
         return
     unfinished = folder / f".{name}.{writer}"
     try:
-        unfinished.write_bytes(data)
+        unfinished.unlink(missing_ok=True)
+        with unfinished.open("xb") as file:
+            file.write(data)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)

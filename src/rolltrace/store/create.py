@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rolltrace.errors import InputError, RunExistsError, RunNotFoundError, StorageError
+from rolltrace.errors import InputError, RolltraceError, RunExistsError, StorageError
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info
 from rolltrace.store.recording import Level, Recording, resolve_recording
+from rolltrace.store.run_file import read_info, refuse_link
 from rolltrace.store.segment import sync_folder
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
@@ -45,7 +46,7 @@ def create_run(
     recording = resolve_recording(trace)
     try:
         info = _join(place) if join else _create(place, config)
-    except (InputError, RunNotFoundError):
+    except RolltraceError:
         raise
     except OSError as error:
         kind = InputError if error.errno in _NO_PLACE else StorageError
@@ -107,16 +108,14 @@ def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:
 
 
 def _join(place: Path) -> RunInfo:
-    if not (place / RUN_FILE).is_file():
-        raise RunNotFoundError(f"Expected a run to join at {place}, found no {RUN_FILE} there. Make it without `join`.")
-    info = decode_info((place / RUN_FILE).read_bytes())
+    info = read_info(place)
     _make_folders(place)
     return info
 
 
 def _make_folders(place: Path) -> None:
     for folder in FOLDERS:
-        (place / folder).mkdir(exist_ok=True)
+        refuse_link(place / folder).mkdir(exist_ok=True)
     sync_folder(place)
 
 

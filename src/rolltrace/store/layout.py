@@ -109,8 +109,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether something at this place can be read as a run, even one that lost its `run.json`."""
-    return (path / RUN_FILE).is_file() or (path / ROLLOUTS).is_dir()
+    """Whether there is a `run.json`; `run_file.read_info` says whether it is valid."""
+    return (path / RUN_FILE).is_file()
 
 
 def encode_info(info: RunInfo) -> bytes:

@@ -10,7 +10,15 @@ import msgspec
 
 from rolltrace.store.cursor import Cursor, Place
 from rolltrace.store.layout import CACHE, PLAIN, ROLLOUTS
-from rolltrace.store.offsets_file import OffsetsFile, OffsetsWriter, Range, is_damaged, is_sound, merge_ranges
+from rolltrace.store.offsets_file import (
+    OffsetsFile,
+    OffsetsWriter,
+    Range,
+    find_files,
+    is_damaged,
+    is_sound,
+    merge_ranges,
+)
 from rolltrace.store.problems import Kind, Problem, Problems, without_ending
 from rolltrace.trace.rollout import FORMAT_VERSION
 
@@ -132,7 +140,7 @@ class Offsets:
     def _open_files(self) -> None:
         """Open the index files that came since; a damaged one is deleted."""
         for _ in range(_TRIES):  # one that is gone was absorbed into one that was not there yet
-            new = [path for path in sorted(self._run.glob(f"{CACHE}/offsets-*.sqlite")) if path.name not in self._known]
+            new = [path for path in find_files(self._run / CACHE) if path.name not in self._known]
             opened = [self._open_file(path) for path in new]
             if all(opened):
                 return

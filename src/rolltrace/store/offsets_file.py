@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import sqlite3
 import time
@@ -15,11 +16,14 @@ from rolltrace.errors import RecordError
 from rolltrace.store.cursor import Place
 from rolltrace.store.files import open_regular
 from rolltrace.store.problems import Kind, Problem
+from rolltrace.store.run_file import refuse_link
 from rolltrace.store.segment import sync_folder
 
 _VERSION = 2
 _READ_BYTES = 1024 * 1024
 _ABANDONED_SECONDS = 3600.0
+_NAME = re.compile(r"offsets-[0-9a-f]{16}-[0-9a-f]{8}\.sqlite")
+_UNFINISHED_NAME = re.compile(r"\.offsets-[0-9a-f]{16}")
 
 _SCHEMA = f"""
 PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {_VERSION};
@@ -109,6 +113,16 @@ class OffsetsFile:
         return self._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a name of ours
 
 
+def find_files(folder: Path) -> list[Path]:
+    """The index files of a cache, by their names; links and what others put there are passed over."""
+    if folder.is_symlink():
+        return []
+    try:
+        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name) and not path.is_symlink())
+    except OSError:
+        return []
+
+
 def is_sound(path: Path) -> bool:
     """Whether an index file is known to have the bytes that were written: their checksum is in its name."""
     return _has_its_checksum(path) is True
@@ -134,7 +148,7 @@ class OffsetsWriter:
         self._folder = folder
         self._unfinished: Path | None = None
         if folder is not None:
-            folder.mkdir(exist_ok=True)
+            refuse_link(folder).mkdir(exist_ok=True)
             _delete_abandoned(folder)
             self._unfinished = folder / f".offsets-{secrets.token_hex(8)}"
         # SQLite keeps a database without a name in a file of its own that is gone with the process.
@@ -229,9 +243,9 @@ def _checksum(file: BinaryIO) -> int:
 
 def _delete_abandoned(folder: Path) -> None:
     """Delete what processes that died were making: an index that is being made is written to all the time."""
-    for path in folder.glob(".offsets-*"):
+    for path in folder.iterdir():
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+            if _UNFINISHED_NAME.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
                 path.unlink()
 
 

@@ -6,25 +6,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeVar, overload
 
-from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, StorageError, UnknownNameError
+from rolltrace.errors import ChecksumError, RecordError, StorageError, UnknownNameError
 from rolltrace.store.blobs import read_blob
 from rolltrace.store.cursor import Cursor, Place, check_line
-from rolltrace.store.files import open_regular, open_segment
-from rolltrace.store.layout import (
-    BLOBS,
-    LEDGER,
-    PLAIN,
-    ROLLOUTS,
-    RUN_FILE,
-    SCORES,
-    LedgerName,
-    RunInfo,
-    decode_info,
-    is_run,
-)
+from rolltrace.store.files import open_segment
+from rolltrace.store.layout import BLOBS, LEDGER, PLAIN, ROLLOUTS, SCORES, LedgerName, RunInfo
 from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.offsets import Offsets, id_of
 from rolltrace.store.problems import Problem, Problems, kind_of
+from rolltrace.store.run_file import read_info
 from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
@@ -53,14 +43,9 @@ class RunReader:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not is_run(self.path):
-            raise RunNotFoundError(
-                f"Expected a run at {self.path}: a directory with {RUN_FILE} and {ROLLOUTS}/, "
-                f"{'found other things there' if self.path.exists() else 'found nothing there'}."
-            )
+        self.info: RunInfo = read_info(self.path)
+        """What `run.json` says."""
         self._problems = Problems()
-        self.info: RunInfo | None = self._read_info()
-        """What `run.json` says; None where it cannot be read, which is then a problem."""
         self.offsets = Offsets(self.path, self._problems)
         """Where each rollout is, by id."""
 
@@ -210,16 +195,6 @@ class RunReader:
                 self._problems.report(Problem(f"{place.file}{PLAIN}", place.offset, message, kind=kind))
             else:
                 yield place, record
-
-    def _read_info(self) -> RunInfo | None:
-        try:
-            with open_regular(self.path / RUN_FILE) as file:
-                return decode_info(file.read())
-        except OSError as error:
-            self._problems.report(Problem(RUN_FILE, None, error.strerror or str(error), kind=kind_of(error)))
-        except RecordError as error:
-            self._problems.report(Problem(RUN_FILE, None, str(error), kind=kind_of(error)))
-        return None
 
 
 def _expected(place: Place) -> str:

@@ -12,6 +12,7 @@ import zstandard
 from rolltrace.errors import ChecksumError, InputError
 from rolltrace.store.frames import FRAME_BYTES, Frames, seek_table
 from rolltrace.store.layout import SEALED, without_ending
+from rolltrace.store.run_file import refuse_link
 from rolltrace.store.segment import sync_folder
 
 _LEVEL = 3
@@ -27,7 +28,8 @@ def seal_file(plain: Path) -> Path:
 
     A crash leaves the plain file, both, or the sealed one; a second call finishes the work.
     """
-    sealed = sealed_path(plain)
+    refuse_link(plain.parent)
+    sealed = sealed_path(refuse_link(plain))
     unfinished = plain.with_name(f".{sealed.name}.{secrets.token_hex(8)}")
     try:
         source = plain.open("rb")

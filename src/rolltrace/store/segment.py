@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rolltrace.store.run_file import refuse_link
+
 
 class Segment:
     """The lines that one writer puts into one folder, in one file after the other.
@@ -84,6 +86,7 @@ class Segment:
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        refuse_link(self._folder)
         self._descriptor = os.open(self._path, flags, 0o666)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)

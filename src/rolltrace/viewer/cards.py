@@ -86,7 +86,7 @@ class Cards:
         except Exception as error:
             _logger.exception("The run %r cannot be read.", key)  # and the others can
             return _unreadable(key, path, type(error).__name__)
-        problem = _problem(reader, facts)
+        problem = _problem(facts)
         planned = planned_rollouts(reader.info, facts.seats)
         return _card(key, listed, facts, planned, standing.is_recent, problem)
 
@@ -105,10 +105,8 @@ class Cards:
             return _ask(run.numbers, facts)
 
 
-def _problem(reader: RunReader, facts: _Facts) -> str | None:
+def _problem(facts: _Facts) -> str | None:
     """What of the run cannot be read, in a sentence."""
-    if reader.info is None:
-        return "Its run.json cannot be read; its rollouts may be there."
     if not facts.problems:
         return None
     places = "one place" if facts.problems == 1 else f"{facts.problems:,} places"

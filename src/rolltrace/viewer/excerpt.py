@@ -71,8 +71,7 @@ def write_excerpt(run: Run, part: Part, folder: Path) -> None:
     """Write the rollouts and scores of a part as a run at `folder`."""
     for name in FOLDERS:
         (folder / name).mkdir(parents=True)
-    if run.info is not None:
-        (folder / RUN_FILE).write_bytes(encode_info(run.info))
+    (folder / RUN_FILE).write_bytes(encode_info(run.info))
     for ledger in sorted((run.path / LEDGER).glob(f"*{PLAIN}")):  # whether anything was lost is told of the whole run
         shutil.copyfile(ledger, folder / LEDGER / ledger.name)
     with (

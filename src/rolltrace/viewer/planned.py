@@ -6,10 +6,8 @@ _FIELDS = ("iterations", "groups", "group_size")
 _MOST = 10**12
 
 
-def planned_rollouts(info: RunInfo | None, seats: int) -> int | None:
+def planned_rollouts(info: RunInfo, seats: int) -> int | None:
     """What the plan in its config comes to; None where there is none that can be counted."""
-    if info is None:
-        return None
     planned = seats
     for name in _FIELDS:
         value = info.config.get(name)

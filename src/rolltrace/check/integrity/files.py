@@ -13,7 +13,6 @@ from rolltrace.store.layout import (
     LEDGER,
     PLAIN,
     ROLLOUTS,
-    RUN_FILE,
     SCORES,
     SEALED,
     LedgerName,
@@ -29,18 +28,6 @@ _EXPECTED = {
     LEDGER: f"SESSION{PLAIN}",
     BLOBS: "sha256- and 64 hexadecimal digits",
 }
-
-
-@audit(
-    Severity.ERROR,
-    f"{RUN_FILE} says which run this is. Without it records cannot be told from those of another run. Copy it back; it "
-    "never changes after the run was made.",
-)
-def run_file(run: Subject) -> Iterator[Finding]:
-    """`run.json` can be read."""
-    if run.info is None:
-        told = [problem.message for problem in run.reader.problems if problem.file == RUN_FILE]
-        yield Finding(f"{RUN_FILE} cannot be read: {' '.join(told)}", file=RUN_FILE)
 
 
 @audit(

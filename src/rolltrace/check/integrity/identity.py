@@ -47,8 +47,6 @@ def duplicate_identity(run: Subject) -> Iterator[Finding]:
 )
 def foreign_records(run: Subject) -> Iterator[Finding]:
     """Every record names this run."""
-    if run.info is None:
-        return
     own = run.info.id
     for table, found in (("rollouts", found_rollout), ("scores", found_score)):
         for row in run.catalogue.rows(f"select * from {table} where run <> ?", own):  # noqa: S608 - our own names

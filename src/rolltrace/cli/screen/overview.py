@@ -26,11 +26,9 @@ from rolltrace.trace.score import Score
 _SHORT_ID = 8
 
 
-def show_header(console: Console, path: str, info: RunInfo | None) -> None:
+def show_header(console: Console, path: str, info: RunInfo) -> None:
     """Print what the run is."""
     console.print(Text(visible_line(path), "bold"), soft_wrap=True)
-    if info is None:
-        return
     facts = [
         visible_line(info.id),
         f"{info.created_at:%Y-%m-%d %H:%M:%S} UTC",

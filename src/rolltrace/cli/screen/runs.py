@@ -37,7 +37,7 @@ def show_runs(console: Console, runs: Sequence[Listed]) -> None:
     for run in runs:
         table.add_row(
             Text(visible_line(run.name), "bold"),
-            Text("–" if run.created_at is None else f"{run.created_at:{_TIME if is_wide else _DAY}}", "dim"),
+            Text(f"{run.created_at:{_TIME if is_wide else _DAY}}", "dim"),
             _state(run),
             Text(f"≤ {run.recorded:,}" if run.rollouts is None else f"{run.rollouts:,}"),
             Text("–" if run.groups is None else f"{run.groups:,}"),
