@@ -37,7 +37,7 @@ _HOMES = {
     "rolltrace.store.create": ("create_run",),
     "rolltrace.store.recording": ("Level", "Recording"),
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
-    "rolltrace.trace.outcome": ("Layer", "Status", "StopReason", "StoppedBy", "Termination"),
+    "rolltrace.trace.outcome": ("EnvFailure", "Layer", "Status", "StopReason", "StoppedBy", "Termination"),
     "rolltrace.trace.redact": ("redact_pattern",),
     "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),
     "rolltrace.trace.score": ("Score",),

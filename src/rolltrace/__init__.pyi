@@ -58,6 +58,7 @@ from rolltrace.trace.message import Part as Part
 from rolltrace.trace.message import Sampling as Sampling
 from rolltrace.trace.message import ToolCall as ToolCall
 from rolltrace.trace.message import ToolSpec as ToolSpec
+from rolltrace.trace.outcome import EnvFailure as EnvFailure
 from rolltrace.trace.outcome import Layer as Layer
 from rolltrace.trace.outcome import Status as Status
 from rolltrace.trace.outcome import StoppedBy as StoppedBy

@@ -15,7 +15,7 @@ from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import decode_rollout, utc_now
 from rolltrace.trace.draft import new_id
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, Termination
+from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, Termination
 from rolltrace.trace.rollout import Failure, Grade
 from rolltrace.trace.score import GroupKey, Score
 
@@ -69,6 +69,23 @@ def test_rollout_reads_like_a_transcript(rolltrace, make_run):
         "completed", "stopped by the env", "reward", "grade", "0.25", "style 0.25",
     )  # fmt: skip
     assert shown.stdout.count("12 * 7?") == 1
+
+
+@pytest.mark.parametrize("failure", EnvFailure)
+def test_a_turn_that_the_env_did_not_finish_is_marked(rolltrace, make_run, failure):
+    """The transcript has the whole answer, and says plainly how the env failed on it."""
+
+    def unfinished(draft):
+        draft.extend([Message("user", "A door.")])
+        draft.send()
+        draft.step(Message("assistant", "", tool_calls=(ToolCall("open", '{"what": "it"}', "c1"),)), reward=0.0)
+        draft.fail_last_step(failure)
+
+    run = make_run(unfinished)
+    shown = rolltrace("show", run, "two/0")
+    in_order(shown.stdout, "A door.", "open", '{"what": "it"}', "step 0", "env_failure", failure.value, "no reward")
+    listed = json.loads(rolltrace("show", run, "two/0", "--json").stdout)
+    assert listed["steps"][0]["env_failure"] == failure.value
 
 
 def test_run_is_a_table_of_rollouts(rolltrace, make_run, one_plus_one):

@@ -103,6 +103,20 @@ async def test_a_game_that_ends_before_a_seat_has_moved():
     assert first.unplayed is None
 
 
+async def test_a_move_that_breaks_the_game_is_a_step_of_its_seat():
+    """The seat that made it has the move as it was said and nothing of the move before; the others were aborted."""
+    first, second = await play(countdowns(heap=9), by_seat(["1", "crash"], ["2"]))
+    assert [(step.env_failure, step.trace.policy_response.content) for step in first.steps] == [
+        (None, "1"), ("raised", "crash"),
+    ]  # fmt: skip
+    assert first.error.message == "the heap fell over"
+    assert first.steps[1].env_state == {}
+    [waiting] = second.steps
+    assert (waiting.env_failure, waiting.env_reward, waiting.reward) == ("aborted", None, 0.0)
+    assert (waiting.env_state["move"], waiting.metrics["moves"]) == (1, 1)
+    assert second.conversation[-1].content == "2"
+
+
 async def test_the_cap_on_moves():
     """A game that is stopped has no winner, and says so; one that ends with the last move it may have is complete."""
     first, second = await play(countdowns(heap=9, max_moves=3), by_seat(["1", "1"], ["1", "1"]))

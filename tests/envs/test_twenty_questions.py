@@ -144,9 +144,10 @@ async def test_an_answerer_that_fails_is_a_failure_of_a_policy(tmp_path):
     rollout = await case.play()
     expect_failure(case, Layer.POLICY, "RoleError")
     assert "answerer" in rollout.error.message
-    assert len(rollout.steps) == 1
+    assert [step.env_failure for step in rollout.steps] == [None, "raised"]
     assert [call.error is None for call in rollout.calls] == [True, False, False, False]
-    assert rollout.pending_raw == "Is it big?"
+    assert {call.step for call in rollout.calls} == {0, 1}
+    assert rollout.steps[1].trace.policy_response.content == "Is it big?"
 
 
 async def test_an_answerer_that_does_not_answer_in_time(tmp_path):
@@ -168,7 +169,8 @@ async def test_the_rollouts_time_runs_out_at_the_answerer(tmp_path):
     )
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=0.0)
-    assert rollout.pending_raw == "Is it alive?"
+    [step] = rollout.steps
+    assert (step.env_failure, step.trace.policy_response.content) == ("timed_out", "Is it alive?")
     [call] = rollout.calls
     assert call.reply is None
 

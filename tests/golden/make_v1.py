@@ -16,7 +16,7 @@ from rolltrace.trace.convert import as_message
 from rolltrace.trace.draft import Draft
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Call, Failure, Grade, Header, Outcome, Tokens, Usage
 from rolltrace.trace.score import GroupKey, Score
 
@@ -178,6 +178,24 @@ def failed() -> bytes:
     ).data  # fmt: skip
 
 
+def unfinished() -> bytes:
+    """A tool call on which the env raised: the turn is a step without a reward of the env's."""
+    line = draft(8)
+    line.extend([Message("user", "A door.")])
+    line.send()
+    call = ToolCall("open", '{"what": "it"}', "c1")
+    line.step(
+        Message("assistant", "", tool_calls=(call,)),
+        reward=0.0, env_state={"door": "stuck"}, termination=Termination.TOOL_CALLS, usage=Usage(5, 4),
+    )  # fmt: skip
+    line.fail_last_step(EnvFailure.RAISED)
+    failure = Failure(Layer.ENV, "KeyError", "'the floor'", "Traceback (most recent call last): …")
+    return line.finish(
+        outcome(status=Status.ERROR, stop_reason=StopReason.ERROR, stopped_by=StoppedBy.RUNNER, error=failure,
+                reward=None, reward_so_far=0.0)
+    ).data  # fmt: skip
+
+
 def seat() -> bytes:
     """The second player of the third game of a group, whose grade is pending."""
     line = draft(7, env="tictactoe", group="opening", index=5, episode=2, seat=1)
@@ -206,7 +224,7 @@ def scores() -> bytes:
 
 CASES: dict[str, Callable[[], bytes]] = {
     "plain": plain, "tools": tools, "edited": edited, "non_finite": non_finite, "image": image, "failed": failed,
-    "seat": seat, "scores": scores,
+    "unfinished": unfinished, "seat": seat, "scores": scores,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -265,6 +265,46 @@ async def test_failures_and_retries_are_replayed(tmp_path):
     assert finished.steps[2].trace.policy_response.content == "turn 2, attempt 1"
 
 
+async def test_a_turn_on_which_the_env_failed_is_replayed():
+    """The answer that an env did not finish is given again, whole; an env that now goes on has no record of more."""
+    call = ToolCall("look", '{"at": "door"}', id="c1")
+    answer = Completion(
+        message=Message("assistant", "", tool_calls=(call,), reasoning="hm"),
+        termination=Termination.TOOL_CALLS,
+        usage=Usage(3, 4),
+    )
+
+    class Falling(Talk):
+        async def step(self, completion):
+            if self.turn == 1:
+                raise KeyError("the floor")
+            return await super().step(completion)
+
+    sink = await played(Scripted(["go", answer]), [Stage(lambda number: Falling())])
+    [rollout] = (await replayed(sink, [Stage(lambda number: Falling())])).rollouts
+    assert (rollout.steps[1].env_failure, rollout.error.type) == ("raised", "KeyError")
+    assert (rollout.steps[1].trace.policy_response, rollout.steps[1].usage) == (answer.message, answer.usage)
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk(2))])).rollouts
+    assert (rollout.status, rollout.steps[1].env_failure) == (Status.OK, None)
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk(3))])).rollouts
+    assert "the record ends after 2 turns" in rollout.error.message
+
+
+async def test_another_role_that_failed_inside_the_env_is_not_the_policys_next_turn():
+    """Where an answerer failed the env, the policy's turn is a step; it did not fail at the turn after that."""
+
+    class Needy(Talk):
+        async def step(self, completion):
+            await ask("answerer", [Message("user", "Well?")])
+
+    broken = Scripted(lambda request: "go" if request.role == "policy" else ValueError("no"))
+    sink = await played(broken, [Stage(lambda number: Needy())])
+    [rollout] = (await replayed(sink, [Stage(lambda number: Needy())])).rollouts
+    assert (rollout.error.layer, rollout.steps[0].env_failure) == ("policy", "raised")
+    [rollout] = (await replayed(sink, [Stage(lambda number: Talk(2))])).rollouts
+    assert "the record ends after 1 turns" in rollout.error.message
+
+
 async def test_an_overflow_is_replayed_as_one():
     """A prompt that did not fit the recorded policy does not fit its replay."""
     policy = Scripted(["fine", ContextOverflowError("too long")])

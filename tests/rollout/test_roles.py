@@ -158,7 +158,8 @@ async def test_a_role_that_fails_is_the_policys_failure(tmp_path, failing):
     [call] = rollout.calls
     assert (call.reply, call.error.layer) == (None, Layer.POLICY)
     assert call.error.type in rollout.error.message
-    assert rollout.pending_raw == "turn 0"
+    [step] = rollout.steps
+    assert (step.env_failure, step.trace.policy_response.content) == ("raised", "turn 0")
 
 
 async def test_an_env_may_do_without_an_answer(tmp_path):

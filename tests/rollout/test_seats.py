@@ -226,7 +226,7 @@ async def test_waiting_at_the_gate_is_no_seats_time(tmp_path):
 
 
 async def test_a_move_that_was_made_is_a_step_though_the_game_is_aborted(tmp_path):
-    """What the env can say of a step that was cut short is recorded with it."""
+    """A seat that waits in its env for its next turn has made its move: the step says so, and that it was aborted."""
 
     def answer(request):
         if request.identity.seat == 0 and request.step == 1:
@@ -238,4 +238,5 @@ async def test_a_move_that_was_made_is_a_step_though_the_game_is_aborted(tmp_pat
     assert (first.error.layer, second.stop_reason) == ("policy", "episode_aborted")
     assert [step.env_state["move"] for step in first.steps] == [0]
     assert [(step.env_state["move"], step.trace.policy_response.content) for step in second.steps] == [(1, "move 0")]
+    assert [(step.env_failure, step.env_reward, step.reward) for step in second.steps] == [("aborted", None, 0.0)]
     assert (second.pending_prompt, second.reward) == (None, None)

@@ -269,13 +269,14 @@ class Breaking(Meddling):
 
 
 async def test_env_raises(tmp_path, meddling):
-    """An env that raises leaves what the policy was sent and what it said, though no step resulted."""
+    """An env that raises leaves the policy's turn as a step without a reward of the env's."""
     case = Case(tmp_path, lambda _: Breaking(meddling), Remembering(*TALK))
     rollout = await case.play()
     expect_failure(case, Layer.ENV, "KeyError")
-    assert case.rewards() == [1.0]
-    assert rollout.pending_prompt is not None
-    assert rollout.pending_raw == "I open the door."
+    assert (case.rewards(), case.env_rewards()) == ([1.0, 0.0], [1.0, None])
+    assert [step.env_failure for step in rollout.steps] == [None, "raised"]
+    assert rollout.steps[1].trace.policy_response.content == "I open the door."
+    assert rollout.conversation[-1].content == "I open the door."
     assert not case.graded
 
 

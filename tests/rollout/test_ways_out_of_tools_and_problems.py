@@ -140,8 +140,9 @@ async def test_wall_clock_inside_the_env(tmp_path):
     )
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=1.0)
-    assert rollout.pending_raw == "I open the door."
-    assert [message.content for message in rollout.pending_messages] == ["Wait.", "I look.", "More."]
+    assert [(step.env_failure, step.env_reward) for step in rollout.steps] == [(None, 1.0), ("timed_out", None)]
+    said_last = ["Wait.", "I look.", "More.", "I open the door."]
+    assert [message.content for message in rollout.conversation] == said_last
 
 
 # The same rows once more, by envs that meddle with what they have shown.

@@ -17,7 +17,7 @@ from rolltrace.trace.blob import Blob
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
 from rolltrace.trace.numbers import NON_FINITE
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import FORMAT_VERSION, Call, Failure, Grade, Rollout, Step, Tokens, Unplayed, Usage
 from rolltrace.trace.score import GroupKey, Score
 
@@ -32,6 +32,7 @@ RECORDS = {
 }  # fmt: skip
 WORDS = {
     "status": Status, "stopped by": StoppedBy, "stop reason": StopReason, "termination": Termination, "layer": Layer,
+    "env failure": EnvFailure,
 }  # fmt: skip
 NAMES = {record: re.sub("^An? ", "", title).lower() for title, record in RECORDS.items()} | {
     words: name for name, words in WORDS.items()

@@ -17,7 +17,7 @@ from rolltrace.trace.rollout import Call, Failure, Grade, Tokens, Usage
 from rolltrace.trace.score import GroupKey
 
 FOLDER = Path(__file__).parents[1] / "golden" / "v1"
-ROLLOUTS = ["plain", "tools", "edited", "non_finite", "image", "failed", "seat"]
+ROLLOUTS = ["plain", "tools", "edited", "non_finite", "image", "failed", "unfinished", "seat"]
 
 
 def rollout(name):
@@ -178,6 +178,15 @@ def test_failed():
     assert [message.content for message in line.pending_messages] == ["One?", "1", "Two?"]
     assert line.pending_raw == "<broken"
     assert line.notes == (Note("", "close of Env took too long"),)
+
+
+def test_unfinished():
+    """A turn that the env did not finish is a step that says so; its response ends the conversation."""
+    line = rollout("unfinished")
+    [step] = line.steps
+    assert (step.env_failure, step.env_reward, step.reward) == ("raised", None, 0.0)
+    assert step.trace.policy_response.tool_calls[0].arguments == '{"what": "it"}'
+    assert (line.conversation[-1], line.pending_prompt) == (step.trace.policy_response, None)
 
 
 def test_seat():

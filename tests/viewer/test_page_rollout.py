@@ -1,5 +1,6 @@
 """The page of a rollout, in a real browser over a real viewer."""
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -16,8 +17,14 @@ import msgspec
 import pytest
 
 import rolltrace
+from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.policies.base import Completion, completion_of
+from rolltrace.policies.scripted import Scripted
 from rolltrace.query.storyline import Remark, storyline
+from rolltrace.rollout.runner import Runner
+from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.rollout import Tokens
+from stage import Stage
 from viewing import Viewer, viewing
 
 pytest.importorskip("playwright")
@@ -63,6 +70,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         ids["replaced"] = _plain(run, "summed", index=1)
         run.score(ids["replaced"], "reward", 3.0, producer="audit")
         ids["grown"] = _grown(run)
+    with rolltrace.create_run(folder / "unfinished") as run:
+        ids["unfinished"] = _unfinished(run)
     with rolltrace.create_run(folder / "walked") as run:
         for index in range(5):
             ids[f"walked {index}"] = _plain(run, "walk", index=index, reward=index / 10)
@@ -127,6 +136,29 @@ def _failed(run: Any) -> str:
         rollout.send(["Go."])
         raise RuntimeError("the sandbox died")
     return str(rollout.id)
+
+
+def _unfinished(run: Any) -> str:
+    """A call of a tool whose env raised."""
+    call = ToolCall("open", '{"what": "the trapdoor"}', id="c1")
+    answer = completion_of(Message("assistant", "", tool_calls=(call,)))
+
+    async def play() -> str:
+        runner = Runner(Scripted([answer]), sink=run)
+        [group] = [group async for group in runner.play([Stage(lambda _: Falling())])]
+        return str(group.members[0].id)
+
+    return asyncio.run(play())
+
+
+class Falling(Env):
+    """Raises in its only turn."""
+
+    async def initial_observation(self) -> Observation:
+        return Observation([Message("user", "A door.")])
+
+    async def step(self, completion: Completion) -> StepResult:
+        raise KeyError("the floor")
 
 
 def _hostile(run: Any) -> str:
@@ -414,6 +446,16 @@ def test_a_failure_is_shown_where_it_happened(page: "Page", recorded: Recorded) 
     page.get_by_role("navigation", name="Attempts").get_by_role("link", name=re.compile("Attempt 1")).click()
     expect(page.get_by_role("region", name="Transcript")).to_contain_text("says 0.")
     assert recorded.ids["again"] in page.url
+
+
+def test_a_turn_that_the_env_did_not_finish_is_marked(page: "Page", recorded: Recorded) -> None:
+    """The whole answer is a step, whose header and details say how the environment failed."""
+    look(page, recorded.viewer, "unfinished", recorded.ids["unfinished"], step=0)
+    in_order(transcript(page), "A door.", "Step 0", "env raised", "open", "the trapdoor", "KeyError", "the floor")
+    assert "no step came of it" not in transcript(page)
+    details = page.get_by_role("complementary", name="Details")
+    expect(details).to_contain_text("The environment failed on this turn and gave no reward")
+    expect(details).not_to_contain_text("was not asked")
 
 
 def test_seats_of_a_game_are_linked(page: "Page", recorded: Recorded) -> None:

@@ -73,9 +73,10 @@ class Env(ABC):
         """Take the policy's turn."""
 
     def unfinished_step(self) -> StepResult | None:
-        """What came so far of a `step` that was cancelled while it waited, for the record; None where nothing did.
+        """What came so far of a `step` that raised or was cancelled; None if there is nothing to tell.
 
-        In a game the move may be made, and the seat be waiting for its next turn, when another seat fails.
+        The runner asks for it at once and keeps its observation and its maps in the step's record: a move that was
+        made, the answers of the tools that had returned. Its `reward` and `done` do not count.
         """
         return None
 

@@ -200,7 +200,7 @@ class SeatEnv(Env):
         self._seen = 0
         """How many moves of the game this seat's record has told."""
         self._made: StepResult | None = None
-        """What came of its last move so far."""
+        """What came so far of the move of the current step."""
 
     async def initial_observation(self) -> Observation | StepResult:
         """What the seat is told at its first turn; where the game is over before that, how it ended."""
@@ -211,6 +211,7 @@ class SeatEnv(Env):
 
     async def step(self, completion: Completion) -> StepResult:
         """Make the move and wait for the next turn, or the end."""
+        self._made = None
         self._life.expect_play()
         table = self.table
         state: dict[str, Any] = {"seat": self.seat, "before": self._unseen()}

@@ -45,6 +45,10 @@ class MessageEnv(ABC):
     async def step(self, message: dict[str, Any]) -> MessageStepResult:
         """Take the policy's message: a fresh chat dict, the environment's to keep and change."""
 
+    def unfinished_step(self) -> MessageStepResult | None:
+        """What came so far of a `step` that raised or was cancelled, for the record; its reward does not count."""
+        return None
+
     async def observe(self, messages: Sequence[dict[str, Any]]) -> Sequence[Any] | None:
         """Take messages that the runner or a hook puts in, and return the whole history; None: unsupported."""
         return None
@@ -76,18 +80,17 @@ class MessageEnvAdapter(Env):
     async def step(self, completion: Completion) -> StepResult:
         """Hand the policy's message over and translate what comes back."""
         self._life.expect_play()
-        result = await _awaited(self.env.step(to_openai(completion.message)))
-        done, history = _result_of(self.env, result)
-        if done:
+        result = self._translated(await _awaited(self.env.step(to_openai(completion.message))), "step")
+        if result.done:
             self._life.end()
-        optional = {name: getattr(result, name, {}) or {} for name in STEP_MAPS}
-        return StepResult(
-            reward=result.reward,
-            done=done,
-            observation=self._observation(history, "step"),
-            stop_reason=getattr(result, "stop_reason", None),
-            **optional,
-        )
+        return result
+
+    def unfinished_step(self) -> StepResult | None:
+        """What the environment tells of a `step` that it did not finish, if it can tell."""
+        if not callable(unfinished := getattr(self.env, "unfinished_step", None)):
+            return None
+        told = unfinished()
+        return None if told is None else self._translated(told, "unfinished_step")
 
     @property
     def can_observe(self) -> bool:
@@ -107,6 +110,23 @@ class MessageEnvAdapter(Env):
         if callable(close := getattr(self.env, "close", None)):
             await _awaited(close())
 
+    def _translated(self, result: Any, method: str) -> StepResult:
+        missing = [name for name in ("reward", "episode_done", "next_messages") if not hasattr(result, name)]
+        if missing:
+            raise EnvError(
+                f"Expected {type(self.env).__name__}.{method} to return a MessageStepResult, got "
+                f"{type(result).__name__} without {', '.join(missing)}: "
+                "return MessageStepResult(reward=…, episode_done=…, next_messages=…)."
+            )
+        optional = {name: getattr(result, name, {}) or {} for name in STEP_MAPS}
+        return StepResult(
+            reward=result.reward,
+            done=result.episode_done,
+            observation=self._observation(result.next_messages, method),
+            stop_reason=getattr(result, "stop_reason", None),
+            **optional,
+        )
+
     def _observation(self, history: Any, method: str) -> Observation:
         if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
             raise EnvError(
@@ -116,16 +136,6 @@ class MessageEnvAdapter(Env):
         tools = getattr(self.env, "tools", None) or ()
         stop = getattr(self.env, "stop", None) or ()
         return Observation(history, tools=tools, stop=stop, replaces_history=True)
-
-
-def _result_of(env: Any, result: Any) -> tuple[bool, Any]:
-    missing = [name for name in ("reward", "episode_done", "next_messages") if not hasattr(result, name)]
-    if missing:
-        raise EnvError(
-            f"Expected {type(env).__name__}.step to return a MessageStepResult, got {type(result).__name__} "
-            f"without {', '.join(missing)}: return MessageStepResult(reward=…, episode_done=…, next_messages=…)."
-        )
-    return result.episode_done, result.next_messages
 
 
 async def _awaited(value: Any) -> Any:

@@ -19,6 +19,7 @@ MOST_AT_ONCE = 32
 """Calls of one turn that run in parallel: a policy may ask for ten thousand."""
 
 _LONGEST_NAME = 100
+_UNFINISHED = ToolOutcome("", ToolFault.UNFINISHED)
 
 
 class ToolEnv(Env):
@@ -56,6 +57,10 @@ class ToolEnv(Env):
         self._tools = _by_name(tools)
         self._specs = tuple(tool.spec for tool in self._tools.values())
         self._life = SingleUse()
+        self._calls: Sequence[ToolCall] = ()
+        """The calls of the current turn that are to be run."""
+        self._outcomes: dict[int, ToolOutcome] = {}
+        """What came of them so far, by their place."""
 
     async def initial_observation(self) -> Observation:
         """The first prompt, and the tools."""
@@ -64,6 +69,7 @@ class ToolEnv(Env):
 
     async def step(self, completion: Completion) -> StepResult:
         """Run the tools that the turn calls, or score it where it calls none."""
+        self._calls, self._outcomes = (), {}
         self._life.expect_play()
         self.turns += 1
         if completion.message.tool_calls:
@@ -72,6 +78,27 @@ class ToolEnv(Env):
             result = await self._final_turn(completion)
         if result.done:
             self._life.end()
+        return self._with_counts(result)
+
+    def unfinished_step(self) -> StepResult | None:
+        """The answers of the tools that have returned, in the order of the calls."""
+        ran = [(call, self._outcomes.get(place, _UNFINISHED)) for place, call in enumerate(self._calls)]
+        answers: list[Message] = []
+        unplaced: list[dict[str, Any]] = []
+        for place, (call, outcome) in enumerate(ran):
+            if outcome is _UNFINISHED:
+                continue
+            if call.id is None and place > len(answers):  # only its place would tell which call it answers
+                unplaced.append({"name": call.name, "content": outcome.content})
+            else:
+                answers.append(_answer(call, outcome))
+        facts = _facts(ran)
+        if unplaced:
+            facts["logs"]["unplaced_tool_results"] = unplaced
+        observation = self._observation(answers) if answers else None
+        return self._with_counts(msgspec.structs.replace(StepResult(0.0, False, observation), **facts))
+
+    def _with_counts(self, result: StepResult) -> StepResult:
         logs = {"notes": [f"{note.path}: {note.message}" for note in self._notes]} if self._notes else {}
         self._notes = []
         return msgspec.structs.replace(
@@ -117,20 +144,22 @@ class ToolEnv(Env):
 
     async def _tool_turn(self, completion: Completion) -> StepResult:
         calls = completion.message.tool_calls
-        outcomes = await self._run(self._allowed(calls))
-        self.tool_calls += sum(outcome.error is not ToolFault.UNPARSABLE for outcome in outcomes)
+        self._calls = self._allowed(calls)
+        outcomes = await self._run(self._calls)
         ran, dropped = list(zip(calls, outcomes, strict=False)), calls[len(outcomes) :]
         stop_reason = self._stop_reason(outcomes, dropped)
         result = await self.after_tools(completion, outcomes, stop_reason)
-        failed = sum(outcome.error is not None for outcome in outcomes)
+        facts = _facts(ran)
+        if dropped:
+            facts["logs"]["dropped_tool_calls"] = [{"id": call.id, "name": call.name} for call in dropped]
         return msgspec.structs.replace(
             result,
             done=result.done or stop_reason is not None,
             stop_reason=stop_reason or result.stop_reason,
             observation=self._observation([_answer(call, outcome) for call, outcome in ran]),
-            extra={**result.extra, "tool_calls": [_record(call, outcome) for call, outcome in ran]},
-            metrics={**result.metrics, "tool_calls": len(outcomes), "tool_errors": failed},
-            logs={**result.logs, **_logs(ran, dropped)},
+            extra={**result.extra, **facts["extra"]},
+            metrics={**result.metrics, **facts["metrics"]},
+            logs={**result.logs, **facts["logs"]},
         )
 
     def _allowed(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
@@ -151,20 +180,26 @@ class ToolEnv(Env):
             slots = asyncio.Semaphore(MOST_AT_ONCE)
             # A task group ends only when all its tasks have, also when it is cancelled.
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._call_in(slots, call)) for call in calls]
+                tasks = [group.create_task(self._call_in(slots, *numbered)) for numbered in enumerate(calls)]
             return [task.result() for task in tasks]
         outcomes = []
-        for call in calls:
-            outcomes.append(await self._call(call))
+        for place, call in enumerate(calls):
+            outcomes.append(await self._call(place, call))
             if outcomes[-1].stop:
                 break
         return outcomes
 
-    async def _call_in(self, slots: asyncio.Semaphore, call: ToolCall) -> ToolOutcome:
+    async def _call_in(self, slots: asyncio.Semaphore, place: int, call: ToolCall) -> ToolOutcome:
         async with slots:
-            return await self._call(call)
+            return await self._call(place, call)
 
-    async def _call(self, call: ToolCall) -> ToolOutcome:
+    async def _call(self, place: int, call: ToolCall) -> ToolOutcome:
+        """Run a call and keep what came of it, also for a turn that does not end."""
+        outcome = self._outcomes[place] = await self._outcome_of(call)
+        self.tool_calls += outcome.error is not ToolFault.UNPARSABLE
+        return outcome
+
+    async def _outcome_of(self, call: ToolCall) -> ToolOutcome:
         if (parse_error := parse_error_of(call)) is not None:
             return ToolOutcome(f"Error: this call could not be read. {parse_error}", ToolFault.UNPARSABLE)
         tool = self._tools.get(call.name)
@@ -215,16 +250,19 @@ def _answer(call: ToolCall, outcome: ToolOutcome) -> Message:
     return Message("tool", outcome.content, tool_call_id=call.id, name=call.name or None)
 
 
+def _facts(ran: Sequence[tuple[ToolCall, ToolOutcome]]) -> dict[str, dict[str, Any]]:
+    """What a turn's record says of its tool calls, by field of the step."""
+    returned = [outcome for _, outcome in ran if outcome is not _UNFINISHED]
+    failed = sum(outcome.error is not None for outcome in returned)
+    logged = [{"id": call.id, "name": call.name, "log": outcome.log} for call, outcome in ran if outcome.log]
+    return {
+        "extra": {"tool_calls": [_record(call, outcome) for call, outcome in ran]} if ran else {},
+        "metrics": {"tool_calls": len(returned), "tool_errors": failed},
+        "logs": {"tools": logged} if logged else {},
+    }
+
+
 def _record(call: ToolCall, outcome: ToolOutcome) -> dict[str, Any]:
     error = None if outcome.error is None else outcome.error.value
-    return {"id": call.id, "name": call.name, "error": error, "seconds": outcome.seconds}
-
-
-def _logs(ran: Sequence[tuple[ToolCall, ToolOutcome]], dropped: Sequence[ToolCall]) -> dict[str, list[dict[str, Any]]]:
-    logs: dict[str, list[dict[str, Any]]] = {}
-    if dropped:
-        logs["dropped_tool_calls"] = [{"id": call.id, "name": call.name} for call in dropped]
-    logged = [{"id": call.id, "name": call.name, "log": outcome.log} for call, outcome in ran if outcome.log]
-    if logged:
-        logs["tools"] = logged
-    return logs
+    seconds = None if outcome is _UNFINISHED else outcome.seconds
+    return {"id": call.id, "name": call.name, "error": error, "seconds": seconds}

@@ -41,7 +41,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 class ToolFault(StrEnum):
-    """How a tool call can fail. None of them ends a rollout: the policy reads what went wrong."""
+    """How a tool call can fail. None of them ends a rollout by itself: the policy reads what went wrong."""
 
     UNPARSABLE = "unparsable"
     """The call itself could not be read."""
@@ -50,6 +50,8 @@ class ToolFault(StrEnum):
     """The arguments do not fit the tool's schema."""
     RAISED = "raised"
     TIMED_OUT = "timed_out"
+    UNFINISHED = "unfinished"
+    """The turn ended before the tool returned; only in records of steps that the env did not finish."""
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):

@@ -52,6 +52,8 @@ def _record(writer: RunWriter, rollout: Rollout) -> None:
             usage=step.usage,
             seconds=step.seconds,
         )
+        if step.env_failure is not None:
+            draft.fail_last_step(step.env_failure)
     draft.replace(rollout.conversation)
     draft.calls.extend(rollout.calls)
     draft.grade = rollout.grade

@@ -176,7 +176,9 @@ def _completion_of_call(call: Call) -> Completion:
 def _end_of(rollout: Rollout, request: Request, strict: bool) -> str:
     """How the record ended where this turn would be; a failure of the policy that was recorded there is raised."""
     overflowed = rollout.stop_reason == StopReason.CONTEXT_OVERFLOW
-    failed = rollout.error is not None and rollout.error.layer == Layer.POLICY
+    # Where the env failed on the last turn, another role may have failed it, and the policy's turn is a step.
+    in_env = bool(rollout.steps) and rollout.steps[-1].env_failure is not None
+    failed = rollout.error is not None and rollout.error.layer == Layer.POLICY and not in_env
     if request.step != len(rollout.steps) or not (overflowed or failed):
         return f"the record ends after {len(rollout.steps)} turns, with stop reason {rollout.stop_reason!r}"
     asked = rollout.pending_messages

@@ -94,6 +94,7 @@ class _Step(msgspec.Struct, kw_only=True):
     sampling: int | None = None
     reward: Real
     env_reward: Real = None
+    env_failure: str | None = None
     reward_data: Numbers = {}
     env_state: msgspec.Raw = _EMPTY
     extra: msgspec.Raw = _EMPTY
@@ -262,8 +263,9 @@ def step_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
         yield _encoder.encode({
             "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
             "env": record.env, "step": step.step, "reward": step.reward,
-            "env_reward": step.env_reward, "reward_data": step.reward_data, "env_state": step.env_state,
-            "extra": step.extra, "metrics": step.metrics, "logs": step.logs, "termination": step.termination,
+            "env_reward": step.env_reward, "env_failure": step.env_failure,
+            "reward_data": step.reward_data, "env_state": step.env_state, "extra": step.extra,
+            "metrics": step.metrics, "logs": step.logs, "termination": step.termination,
             "parse_error": step.parse_error, "raw": step.raw, "policy_version": _text(step.policy_version),
             "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,
             "seconds": step.seconds, "sampling": _at(record.sampling, step.sampling),

@@ -4,7 +4,7 @@ from typing import Any
 
 from rolltrace.store.layout import ROLLOUTS, SCORES
 
-LAYOUT = 3
+LAYOUT = 4
 """Changes whenever a stored column does; what was derived under another number is made anew."""
 
 NUMBERS = "MAP(VARCHAR, DOUBLE)"
@@ -44,7 +44,7 @@ RAW: dict[str, dict[str, str]] = {
     "rollouts": {**_HEADER, **_OUTCOME, **_REWARDS, **_COUNTED, **PLACE},
     "steps": {
         "rollout": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR",
-        "step": "BIGINT", "reward": "DOUBLE", "env_reward": "DOUBLE",
+        "step": "BIGINT", "reward": "DOUBLE", "env_reward": "DOUBLE", "env_failure": "VARCHAR",
         "reward_data": NUMBERS, "env_state": "JSON", "extra": "JSON", "metrics": NUMBERS, "logs": "JSON",
         "termination": "VARCHAR", "parse_error": "VARCHAR", "raw": "VARCHAR", "policy_version": "VARCHAR",
         "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "seconds": "DOUBLE", "sampling": "JSON",

@@ -60,6 +60,8 @@ class Player:
         self._step = 0
         self._version_asked: int | str | None = None
         """The policy's version when it was last asked: it may change before the answer comes."""
+        self._last_step_unfinished = False
+        """Whether the env has not finished the turn of the last step."""
         self._parse_failures = 0
         self._total_tokens = 0
         self._sampled_tokens = 0
@@ -81,7 +83,14 @@ class Player:
             self._over, self._clock = True, None
         if is_being_cancelled():  # as in `_turns`; what the time-out asked for is behind us
             raise asyncio.CancelledError
+        self.mark_unfinished_step(stop)
         return stop
+
+    def mark_unfinished_step(self, stop: Stop) -> None:
+        """Record why the env did not finish the last turn, if it did not: only the end of the rollout tells."""
+        if self._last_step_unfinished:
+            self._last_step_unfinished = False
+            self.draft.fail_last_step(stop.env_failure)
 
     def current_step(self) -> int | None:
         """The step that is being played; None once the play is over."""
@@ -316,7 +325,7 @@ class Player:
 
     async def _cut(self, request: Request, completion: Completion, seconds: float) -> Stop | None:
         self._record(request, completion, seconds, completion.parse_error, self._limits.truncation_reward)
-        if self._limits.continue_after_truncation and await self._put_in([completion.message]):
+        if self._limits.continue_after_truncation and await self._put_turn_in([completion.message]):
             return None
         return stop_at_limit(StopReason.MAX_TOKENS)
 
@@ -328,11 +337,19 @@ class Player:
         last_turn = self._limits.max_turns is not None and self._step + 1 >= self._limits.max_turns
         corrigible = self._parse_failures <= self._limits.max_parse_retries and not last_turn
         if corrigible:
-            if await self._put_in([completion.message, *_correction(completion.message, parse_error)]):
+            if await self._put_turn_in([completion.message, *_correction(completion.message, parse_error)]):
                 return None
             allowed = f"max_parse_retries={self._limits.max_parse_retries} allows a correction"
             self.draft.note("", f"{allowed}, and `observe` of {type(self.env).__name__} did not take it")
         return Stop(StopReason.PARSE_ERROR)
+
+    async def _put_turn_in(self, messages: Sequence[Message]) -> bool:
+        """Put the recorded turn into the conversation, if the env takes it; the step says where the env fails."""
+        try:
+            return await self._put_in(messages)
+        except BaseException:
+            self._last_step_unfinished = True
+            raise
 
     async def _step_env(
         self, request: Request, completion: Completion, seconds: float, parse_error: str | None
@@ -340,10 +357,10 @@ class Player:
         try:
             with BLAME_ENV:
                 result = checked_result(await awaitable(self.env.step(completion), self.env, "step"), self.env)
-        except asyncio.CancelledError:
+        except BaseException:
             self._record_unfinished(request, completion, seconds, parse_error)
             raise
-        self._record(request, completion, seconds, parse_error, result.reward, result)
+        self._record(request, completion, seconds, parse_error, result.reward, result.reward, result)
         if result.observation is not None:
             self._take_in(result.observation)
         if self._hooks.after_step is not None:
@@ -362,15 +379,25 @@ class Player:
     def _record_unfinished(
         self, request: Request, completion: Completion, seconds: float, parse_error: str | None
     ) -> None:
-        """Add a step that was cut short, where the env can say what came of it until then."""
+        """Add the step that the env has not finished, with what it can tell of it."""
+        told = self._unfinished_step()
+        self._record(request, completion, seconds, parse_error, 0.0, None, told)
+        if told.observation is not None:
+            self._take_in(told.observation)
+        self._last_step_unfinished = True
+
+    def _unfinished_step(self) -> StepResult:
+        env = type(self.env).__name__
         try:
-            told = self.env.unfinished_step()
-            if told is not None:
-                told = checked_result(told, self.env, "unfinished_step")
-                self._record(request, completion, seconds, parse_error, told.reward, told)
-        except Exception as error:  # noqa: BLE001 - a foreign env must not keep a cancellation from being heard
+            given = self.env.unfinished_step()
+            told = None if given is None else checked_result(given, self.env, "unfinished_step")
+        except Exception as error:  # noqa: BLE001 - a foreign env must not keep the turn from being recorded
             what = failure_of(Layer.ENV, error)
-            self.draft.note("", f"unfinished_step of {type(self.env).__name__} raised {what.type}: {what.message}")
+            self.draft.note("", f"unfinished_step of {env} raised {what.type}: {what.message}")
+            return _NOTHING_TOLD
+        if told is not None and told.reward:
+            self.draft.note("", f"unfinished_step of {env} gave the reward {told.reward}, which does not count")
+        return _NOTHING_TOLD if told is None else told
 
     def _record(
         self,
@@ -379,15 +406,15 @@ class Player:
         seconds: float,
         parse_error: str | None,
         reward: float,
-        result: StepResult | None = None,
+        env_reward: float | None = None,
+        told: StepResult = _NOTHING_TOLD,
     ) -> None:
-        """Add the step; without a result the env was not asked, and the reward is a limit's."""
+        """Add the step. Without `env_reward` the env was not asked or failed, and the reward is the runner's."""
         raw = completion.raw
-        told = _NOTHING_TOLD if result is None else result
         self.draft.step(
             completion.message,
             reward=reward,
-            env_reward=None if result is None else result.reward,
+            env_reward=env_reward,
             reward_data=told.reward_data,
             env_state=told.env_state,
             extra=told.extra,

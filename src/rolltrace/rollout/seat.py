@@ -146,6 +146,7 @@ class Seat:
 
     async def _play(self, player: Player, env: Env) -> Played:
         closed = False
+        stop: Stop | None = None
         try:
             check_parse_retries(env, self._settings.limits)
             stop = await player.play()
@@ -159,6 +160,9 @@ class Seat:
         except BaseException as error:
             if not closed:
                 await self._close_quietly(env)
+            if stop is not None and stop.error is not None:
+                self.draft.note("", f"before that the {_summary(stop.error)}")
+            player.mark_unfinished_step(ABORTED if self.aborted else CANCELLED)
             if self.aborted:
                 return self.record(ABORTED)
             refused = isinstance(error, InputError)  # the settings do not fit the env: the caller must change them
@@ -218,7 +222,7 @@ class Seat:
         except BlamedError as blamed:
             failure = failure_of(blamed.layer, blamed.cause)
             if stop.error is not None:  # the first failure is the one that counts
-                self.draft.note("", f"after that the {failure.layer} failed: {failure.type}: {failure.message}")
+                self.draft.note("", f"after that the {_summary(failure)}")
                 return stop
             self.draft.note("", f"played to an end ({stop.reason}, by {stop.by}) before the {failure.layer} failed")
             return stop_for_failure(failure)
@@ -247,6 +251,10 @@ class Seat:
             await self._close(env)
         except BaseException as error:  # noqa: BLE001 - the caller raises the first one again
             self.draft.note("", f"close of {type(env).__name__} was interrupted by {type(error).__name__}")
+
+
+def _summary(failure: Failure) -> str:
+    return f"{failure.layer} failed: {failure.type}: {failure.message}"
 
 
 def _named(stop: Stop, name: str | None) -> Stop:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rolltrace.trace.outcome import Status, StoppedBy, StopReason
+from rolltrace.trace.outcome import EnvFailure, Status, StoppedBy, StopReason
 from rolltrace.trace.rollout import Failure
 
 
@@ -25,12 +25,24 @@ class Stop(msgspec.Struct, frozen=True):
         """Whether the rollout's own grader is asked: only where the env brought the play to its end."""
         return self.status is Status.OK and self.by is StoppedBy.ENV
 
+    @property
+    def env_failure(self) -> EnvFailure:
+        """Why the env did not finish its turn, where the rollout ended inside that turn."""
+        return _ENV_FAILURES[self.reason]
+
     def clamp(self, total: float, zero_on_limit: bool) -> tuple[float, float | None]:
         """The total, at most 0 where a limit says so, and what it was before."""
         if zero_on_limit and self.by_limit and total > 0:
             return 0.0, total
         return total, None
 
+
+_ENV_FAILURES: dict[str, EnvFailure] = {
+    StopReason.ERROR: EnvFailure.RAISED,
+    StopReason.TIMEOUT: EnvFailure.TIMED_OUT,
+    StopReason.CANCELLED: EnvFailure.CANCELLED,
+    StopReason.EPISODE_ABORTED: EnvFailure.ABORTED,
+}
 
 CANCELLED = Stop(StopReason.CANCELLED, status=Status.CANCELLED)
 ABORTED = Stop(StopReason.EPISODE_ABORTED, status=Status.CANCELLED)

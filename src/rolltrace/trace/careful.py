@@ -29,7 +29,8 @@ def _careful(value: Any, path: str, notes: list[Note]) -> Any:
         return clean_text(value, path, notes)
     if isinstance(value, Message):
         return clean_message(value, path, notes)
-    if isinstance(value, FrozenMap | Blob | msgspec.Raw):  # strict JSON, or a name, since it was made
+    # Already strict JSON, or a name; an unset field is left out.
+    if value is msgspec.UNSET or isinstance(value, FrozenMap | Blob | msgspec.Raw):
         return value
     if isinstance(value, msgspec.Struct):
         fields = {name: _careful(getattr(value, name), f"{path}.{name}", notes) for name in value.__struct_fields__}

@@ -230,12 +230,19 @@ def _wire_field(name: str, value: Any) -> Any:
     if name == "logprobs" and value is not None:
         return wire_floats(value)
     if name == "steps":
-        return [_wire(step) for step in value]
+        return [_wire_step(step) for step in value]
     if name == "calls":
         return [wire_call(call) for call in value]
     if name == "sampling" and isinstance(value, tuple):
         return [wire_sampling(sampling) for sampling in value]
     return value
+
+
+def _wire_step(step: Step) -> dict[str, Any]:
+    fields = _wire(step)
+    if step.env_failure is None:
+        del fields["env_failure"]
+    return fields
 
 
 def wire_tokens(tokens: Tokens) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.freeform import Note, as_text, describe, plain_mapping
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.numbers import wire_number, wire_numbers
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.outcome import EnvFailure, Termination
 from rolltrace.trace.rollout import Call, Grade, Header, Outcome, Range, Rollout, Tokens, Usage
 from rolltrace.trace.row import Ending, Middle, Rest, Row, are_plain, holds_plain_numbers, is_plain_ending
 from rolltrace.trace.sound import (
@@ -245,6 +245,11 @@ class Draft:
         self._body = None
         self._rewards[-1] = float(reward)
         self._steps[-1].reward = wire_number(self._rewards[-1])
+
+    def fail_last_step(self, failure: EnvFailure) -> None:
+        """Record why the env did not finish the last step."""
+        self._body = None
+        self._steps[-1].env_failure = failure
 
     @property
     def rewards(self) -> Sequence[float]:

@@ -37,6 +37,19 @@ FINISH_REASONS = {
 """The `finish_reason` of servers, as terminations; others are not ends that a model gives."""
 
 
+class EnvFailure(StrEnum):
+    """Why an env did not finish a turn of the policy."""
+
+    RAISED = "raised"
+    """It raised an exception, or returned what is not a result; the rollout's `error` says more."""
+    TIMED_OUT = "timed_out"
+    """The rollout's wall clock ran out while the env was at work."""
+    CANCELLED = "cancelled"
+    """The rollout was cancelled while the env was at work."""
+    ABORTED = "aborted"
+    """Another seat of the episode failed or was stopped while the env was at work."""
+
+
 class Status(StrEnum):
     """Whether a rollout has a reward that means something."""
 

@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.numbers import Float, Number, as_float, as_number
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, Termination
+from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, Termination
 
 FORMAT_VERSION = 1
 
@@ -218,7 +218,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Index into the rollout's `sampling`."""
     reward: Float
     env_reward: Float | None = None
-    """What the env gave; None where it was not asked. Differs from `reward` where a limit replaced it."""
+    """What the env gave; None where it was not asked, or did not finish the turn.
+
+    Differs from `reward` where a limit replaced it.
+    """
     reward_data: dict[str, Number] = {}
     """The numbers behind the reward."""
     env_state: dict[str, Any] = {}
@@ -234,6 +237,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     seconds: Float | None = None
     """How long the policy took to answer."""
     tokens: Tokens | None = None
+    env_failure: EnvFailure | None = None
+    """Why the env did not finish this turn; None where it did, or was not asked."""
 
     @property
     def trace(self) -> RolloutTrace:

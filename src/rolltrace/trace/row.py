@@ -10,7 +10,7 @@ import msgspec
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.numbers import SMALL_INTEGER
-from rolltrace.trace.outcome import Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.outcome import EnvFailure, Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Failure, Outcome, Range, Usage
 
 _REASONS = frozenset({str, StopReason})
@@ -40,6 +40,7 @@ class Row(msgspec.Struct, gc=False):
     usage: Usage | None
     seconds: Any
     tokens: msgspec.Raw | None
+    env_failure: EnvFailure | msgspec.UnsetType = msgspec.UNSET
 
 
 class Ending(msgspec.Struct, gc=False):

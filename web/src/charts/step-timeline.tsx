@@ -6,7 +6,7 @@ import { useMemo, useState, type KeyboardEvent, type PointerEvent } from "react"
 import { useWidth } from "./use-width";
 import "./step-timeline.css";
 
-export type StepMark = "error" | "parse error" | "tool failure" | "not a number" | "version" | "call";
+export type StepMark = "error" | "env failure" | "parse error" | "tool failure" | "not a number" | "version" | "call";
 export interface TimelinePoint {
   step: number;
   reward: number | null;
@@ -28,9 +28,10 @@ const HEIGHT = 44;
 const LANE = 12;
 /** A step takes no more room than this, so that a few do not sprawl. */
 const WIDEST = 28;
-const GRAVEST: readonly StepMark[] = ["error", "not a number", "parse error", "tool failure", "version", "call"];
+const GRAVEST: readonly StepMark[] = ["error", "env failure", "not a number", "parse error", "tool failure", "version", "call"];
 const GLYPHS: Record<StepMark, string> = {
   error: "M-3.5-3.5 3.5 3.5M3.5-3.5-3.5 3.5",
+  "env failure": "M-4 0H4M0-4V4",
   "parse error": "M0-4 4 3.5H-4Z",
   "tool failure": "M0-4 4 0 0 4-4 0Z",
   "not a number": "M-3.5-3.5H3.5V3.5H-3.5Z",

@@ -75,7 +75,10 @@ export interface StepRecord {
   usage: UsageRecord | null;
   seconds: Num | null;
   tokens: TokensRecord | null;
+  /** Why the environment did not finish the turn; missing where it did. */
+  env_failure?: EnvFailure | null;
 }
+export type EnvFailure = "raised" | "timed_out" | "cancelled" | "aborted";
 export interface CallRecord {
   role: string;
   policy: string;

@@ -18,6 +18,7 @@ from rolltrace.query.terms import same
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, Part
 from rolltrace.trace.numbers import as_number
+from rolltrace.trace.outcome import EnvFailure
 from rolltrace.trace.rollout import Call, Rollout, Step
 from rolltrace.trace.score import Score
 
@@ -27,6 +28,14 @@ _LONGEST_SYSTEM = 2_000
 """A longer text is folded unless all is asked for."""
 _END = 2_000
 """How much of the end of a folded text is shown."""
+
+
+_ENV_FAILURES = {
+    EnvFailure.RAISED: "raised: the env failed on this turn, and gave no reward",
+    EnvFailure.TIMED_OUT: "timed_out: the rollout's time ran out while the env was at work, so there is no reward",
+    EnvFailure.CANCELLED: "cancelled: the rollout was cancelled while the env was at work, so there is no reward",
+    EnvFailure.ABORTED: "aborted: another seat ended the episode while the env was at work, so there is no reward",
+}
 
 
 class Transcript(FactSheet):
@@ -119,6 +128,8 @@ class Transcript(FactSheet):
         if step.env_reward is not None and not same(step.env_reward, step.reward):
             reward.append(f"  a limit put it in place of the env's {number(step.env_reward)}", "yellow")
         self.fact(f"step {step.step} reward", reward)
+        if step.env_failure is not None:
+            self.fact("env_failure", Text(_ENV_FAILURES[step.env_failure], "bold red"))
         self.numbers("reward_data", step.reward_data)
         self.numbers("metrics", step.metrics, "dim")
         if state and not self.full:

@@ -4,7 +4,7 @@ import { Badge } from "../../parts/badge";
 import { Name } from "../../parts/name";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { CallRecord } from "../../source/records";
+import type { CallRecord, EnvFailure } from "../../source/records";
 import type { Taken } from "./storyline";
 
 interface StepHeaderProperties {
@@ -17,6 +17,14 @@ interface StepHeaderProperties {
   calls: readonly CallRecord[];
   onSelect: () => void;
 }
+
+/** What each way in which an environment does not finish a turn means. */
+export const ENV_FAILURES: Record<EnvFailure, string> = {
+  raised: "The environment failed on this turn and gave no reward",
+  timed_out: "The rollout's time ran out while the environment was at work, so there is no reward",
+  cancelled: "The rollout was cancelled while the environment was at work, so there is no reward",
+  aborted: "Another seat ended the episode while the environment was at work, so there is no reward",
+};
 
 const CALM = new Set(["eos", "stop_sequence", "tool_calls"]);
 
@@ -34,6 +42,11 @@ export function StepHeader({ taken, versionChanged, selected, to, toCalls, calls
       <span className="step-reward" title="The step's reward">
         <Reward value={step.reward} />
       </span>
+      {step.env_failure && (
+        <Badge tone="bad" title={ENV_FAILURES[step.env_failure]}>
+          env {step.env_failure.replace("_", " ")}
+        </Badge>
+      )}
       {replaced && (
         <span className="small warn" title="A limit replaced what the environment gave">
           the environment gave {number(step.env_reward)}

@@ -7,6 +7,7 @@ import { Reward } from "../../parts/reward";
 import { TextPiece } from "../../parts/text-piece";
 import type { RolloutRecord, StepRecord } from "../../source/records";
 import { FreeForm, PanelSection } from "./panel-section";
+import { ENV_FAILURES } from "./step-header";
 import { ToolList } from "./tool-list";
 
 export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepRecord | null }) {
@@ -21,8 +22,13 @@ export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepR
         <Fact name="Reward">
           <Reward value={step.reward} digits={4} />
           {step.env_reward !== null && step.env_reward !== step.reward && <span className="small warn"> the environment gave {number(step.env_reward, 4)}</span>}
-          {step.env_reward === null && <span className="small faint"> the environment was not asked</span>}
+          {step.env_reward === null && !step.env_failure && <span className="small faint"> the environment was not asked</span>}
         </Fact>
+        {step.env_failure && (
+          <Fact name="Environment">
+            <span className="bad">{ENV_FAILURES[step.env_failure]}</span>
+          </Fact>
+        )}
         {step.termination !== null && (
           <Fact name="Ended by">
             <Name text={step.termination} most={60} />

@@ -24,5 +24,5 @@ export function timelinePoints(rollout: RolloutRecord, events: readonly Event[])
 
 function marksOf(step: StepRecord, answer: Said | undefined): StepMark[] {
   const failed = finite(step.metrics.tool_errors) || answer?.calls.some((call) => call.failure !== null) || answer?.message.tool_calls?.some((call) => call.error);
-  return [...(step.parse_error === null ? [] : ["parse error" as const]), ...(failed ? ["tool failure" as const] : []), ...(typeof step.reward === "number" ? [] : ["not a number" as const])];
+  return [...(step.env_failure ? ["env failure" as const] : []), ...(step.parse_error === null ? [] : ["parse error" as const]), ...(failed ? ["tool failure" as const] : []), ...(typeof step.reward === "number" ? [] : ["not a number" as const])];
 }
