@@ -328,8 +328,8 @@ FAULTS = [
     (repeat_a_rollout, {"duplicate_id", "lost_lines"}),
     (repeat_a_score, {"duplicate_id"}),
     (play_the_same_twice, {"duplicate_identity"}),
-    (work_at_once, {"overlapping_sessions"}),
-    (share_the_attempts, {"overlapping_sessions"}),
+    (work_at_once, {"colliding_sessions"}),
+    (share_the_attempts, {"split_attempts"}),
     (name_another_run, {"foreign_records"}),
     (score_another_run, {"foreign_records"}),
     (keep_books_of_another_run, {"foreign_records"}),
@@ -434,27 +434,23 @@ def test_whatever_a_ledger_counts_by_reason_is_told(run, name):
     assert [finding.message for finding in result.findings] == [f"7 {name.replace('_', ' ')}: EIO"]
 
 
-def overlapping(path):
-    """What the audit of overlapping sessions finds."""
-    [result] = check_run(path, only=["overlapping_sessions"]).results
+def colliding(path):
+    """What the audit of colliding sessions finds."""
+    [result] = check_run(path, only=["colliding_sessions"]).results
     return result.findings
 
 
 def test_workers_that_play_the_same_are_told(tmp_path, record):
-    """Two writers that are open at once and give the same indices hide each other's rollouts: both are named."""
+    """Two writers that are open at once and give the same indices collide: both are named."""
     with create_run(tmp_path / "run") as one, create_run(tmp_path / "run", join=True) as other:
-        sessions = sorted((one.session, other.session))
         for writer in (one, other):
             record(writer, "a", 0)
             record(writer, "a", 1)
         record(one, "b", 0)
-    found = overlapping(tmp_path / "run")
+    found = colliding(tmp_path / "run")
     assert [finding.address for finding in found] == ["train/sums/0/a/0", "train/sums/0/a/1"]
-    assert all(sorted(finding.data["sessions"]) == sessions for finding in found)
-    assert found[0].data["attempts"] == {session: [0] for session in sessions}
-    assert f"only {sessions[-1]} counts" in found[0].message
-    for first, last in found[0].data["sessions"].values():
-        assert first < last
+    assert found[0].data == {"rollouts": 2, "sessions": sorted((one.session, other.session))}
+    assert "all 2 count" in found[0].message
 
 
 def test_sessions_that_wrote_only_late_overlap_by_their_ledgers(tmp_path, record):
@@ -464,7 +460,16 @@ def test_sessions_that_wrote_only_late_overlap_by_their_ledgers(tmp_path, record
         one.flush()
         with create_run(tmp_path / "run", join=True) as other:
             record(other, "a", 0)
-    assert len(overlapping(tmp_path / "run")) == 1
+    assert len(colliding(tmp_path / "run")) == 1
+
+
+def test_resume_that_is_stated_is_no_collision(tmp_path, record):
+    """A session that continues one that is still open supersedes it."""
+    with create_run(tmp_path / "run") as one:
+        record(one, "a", 0)
+        with create_run(tmp_path / "run", join=True, continues=[one.session]) as other:
+            record(other, "a", 0)
+    assert colliding(tmp_path / "run") == ()
 
 
 def test_a_restart_is_no_overlap(tmp_path, record):

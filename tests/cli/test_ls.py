@@ -43,7 +43,7 @@ def test_json(rolltrace, make_run, one_plus_one, tmp_path):
     [run] = map(json.loads, rolltrace("ls", tmp_path, "--json").stdout.splitlines())
     assert run.keys() == {
         "name", "path", "run", "created_at", "written_at", "state", "recorded", "lost", "in_doubt", "rollouts",
-        "retried", "superseded", "groups", "envs", "policies", "mean_reward", "bytes",
+        "retried", "superseded", "collides", "groups", "envs", "policies", "mean_reward", "bytes",
     }  # fmt: skip
     assert (run["name"], run["path"], run["rollouts"], run["mean_reward"]) == ("run", str(path), 1, 1.0)
 

@@ -10,6 +10,7 @@ from rolltrace.query.engine import Engine
 from rolltrace.query.run import open_run
 from rolltrace.query.statement import check_statement
 from rolltrace.store.create import create_run
+from rolltrace.store.sessions import Sessions
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +196,9 @@ def bare(run, tmp_path_factory):
     run.sql("select * from rollouts").fetchall()
     tables = run._database.runs[0]
     spill = tmp_path_factory.mktemp("spill")
-    engine = Engine([{table: list(tables.parts[table]) for table in ("rollouts", "scores")}], spill, Limits())
+    engine = Engine(
+        [{table: list(tables.parts[table]) for table in ("rollouts", "scores")}], [Sessions(())], spill, Limits()
+    )
     yield engine._connection, [*run.path.rglob("*"), *tables._private.iterdir()]
     engine.close()
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from rolltrace.check.audit import Audit, Over
 from rolltrace.check.finding import Finding, Severity
-from rolltrace.check.integrity import blobs, files, identity, ledgers, rewards, scores
+from rolltrace.check.integrity import blobs, files, identity, ledgers, rewards, scores, sessions
 from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.imports import import_object
 
@@ -15,7 +15,7 @@ ENTRY_POINTS = "rolltrace.checks"
 
 _UNUSABLE = "An audit that an installed package adds cannot be used. Mend or uninstall the package."
 
-_MODULES: tuple[ModuleType, ...] = (files, ledgers, identity, rewards, scores, blobs)
+_MODULES: tuple[ModuleType, ...] = (files, ledgers, identity, sessions, rewards, scores, blobs)
 
 
 def built_in() -> list[Audit]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from rolltrace.check.catalogue import Catalogue, moment, session_of
+from rolltrace.check.catalogue import Catalogue, session_of
 from rolltrace.errors import RecordError
 from rolltrace.query.run import Run, open_run
 from rolltrace.store.cursor import Cursor, Place
@@ -17,6 +18,7 @@ from rolltrace.store.layout import LEDGER, PLAIN, ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.problems import Kind, Problem, Problems, kind_of, without_ending
 from rolltrace.store.reader import RunReader
+from rolltrace.store.sessions import Sessions
 from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
@@ -61,20 +63,27 @@ class Subject:
         self.rollouts_by_session: Counter[str] = Counter()
         """How many rollouts were read from the files of each session."""
         self.scores_by_session: Counter[str] = Counter()
-        self.spoke: dict[str, tuple[str, str]] = {}
-        """By session, when its ledger first and last said something, as the times of the catalogue."""
         self._problems = Problems()
         for problem in self.reader.problems:
             self._report(problem)
-        for _, ledger in self._records(LEDGER, decode_ledger):  # only here is every line looked at
-            at = moment(ledger.at)
-            first, last = self.spoke.get(ledger.session, (at, at))
-            self.spoke[ledger.session] = min(first, at), max(last, at)
+        for _ in self._records(LEDGER, decode_ledger):  # only here is every line read, and its damage reported
+            pass
 
     @cached_property
     def tables(self) -> Run:
         """The run's SQL tables, for audits that count and compare much; they are made when first asked."""
         return open_run(self.path)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """Which session supersedes which; to be asked when all records were read."""
+        spans = "select session, min(started_at) as first, max(ended_at) as last from rollouts group by session"
+        found = {
+            row["session"]: (datetime.fromisoformat(row["first"]), datetime.fromisoformat(row["last"]))
+            for row in self.catalogue.rows(spans)
+            if row["session"] not in self.ledgers
+        }
+        return Sessions(self.ledgers.values(), found)
 
     @property
     def problems(self) -> tuple[Problem, ...]:

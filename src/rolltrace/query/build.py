@@ -163,33 +163,36 @@ def copy(connection: "duckdb.DuckDBPyConnection", query: str, path: Path, label:
 def finished_rollouts(
     connection: "duckdb.DuckDBPyConnection", source: str, facts: Facts, rewards: str | None = None
 ) -> str:
-    """Rollouts with what only others tell: whether they were played anew, or repeated later, or scored later."""
-    joined, superseded, retried = "", "false", "false"
+    """Rollouts with what other lines say about them: whether they were retried, are of a shared place, or scored later.
+
+    Which of several sessions counts is not stored: that depends on their ledgers, which go on (see `repeats`).
+    """
+    joined, shared, retried = "", "false", "false"
     if facts.attempts or len(facts.sessions) > 1:
-        connection.execute(f"create or replace temp table repeated as {repeated(source)}")
-        counted = connection.execute("select count(*) filter (superseded) from repeated").fetchone()
-        facts.superseded = counted[0] if counted else 0
+        connection.execute(f"create or replace temp table repeated as {_repeated(source)}")
+        counted = connection.execute("select count(*) filter (shared) from repeated").fetchone()
+        facts.shared = counted[0] if counted else 0
         joined = "left join repeated on repeated.id = r.id"
-        superseded, retried = "coalesce(repeated.superseded, false)", "coalesce(repeated.retried, false)"
+        shared, retried = "coalesce(repeated.shared, false)", "coalesce(repeated.retried, false)"
     reward, reward_at = "r.line_reward", "null::timestamp"
     if rewards is not None:
         joined += f" left join {rewards} s on s.rollout = r.id"
         reward, reward_at = "case when s.rollout is null then r.line_reward else s.value end", "s.moment"
     return (
         f"select r.*, (epoch_us(r.ended_at) - epoch_us(r.started_at)) / 1e6 as seconds, {reward} as reward, "
-        f"{reward_at} as reward_at, {superseded} as superseded, {retried} as retried from {source} r {joined}"
+        f"{reward_at} as reward_at, {shared} as shared, {retried} as retried from {source} r {joined}"
     )
 
 
-def repeated(source: str) -> str:
-    """The ids of rollouts that were played anew in their session, or repeated by a later one."""
+def _repeated(source: str) -> str:
+    """The ids of rollouts that were retried in their session, or of whose place another session has a rollout."""
     return f"""
-        select id, bool_or(superseded) as superseded, bool_or(retried) as retried from (
+        select id, bool_or(shared) as shared, bool_or(retried) as retried from (
             select id,
-                session < max(session) over (partition by {IDENTITY}) as superseded,
+                min(session) over (partition by {IDENTITY}) <> max(session) over (partition by {IDENTITY}) as shared,
                 attempt < max(attempt) over (partition by {IDENTITY}, session) as retried
             from {source}
-        ) where superseded or retried group by id
+        ) where shared or retried group by id
     """
 
 

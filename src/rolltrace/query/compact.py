@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolltrace.errors import InputError, StorageError
-from rolltrace.query.build import copy, ranges_between, read_files
+from rolltrace.query.build import copy, ranges_between
 from rolltrace.query.clock import Clock
 from rolltrace.query.database import Database
 from rolltrace.query.parts import CACHE, Label, Part, Ranges, parquet_files, remove_others
@@ -14,7 +14,7 @@ from rolltrace.query.rows import Facts
 from rolltrace.query.state import RunTables
 from rolltrace.query.statement import explained_error
 from rolltrace.query.tables import RAW
-from rolltrace.query.views import groups_of, latest_scores
+from rolltrace.query.views import groups_of, latest_scores, unshared_groups
 from rolltrace.store.files import SegmentEntry, scan_segments
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
@@ -136,7 +136,7 @@ class _Compactor:
         for part in self._run.group_parts():
             if part.label.ranges == rollouts.label.ranges and part.label.scores == rollouts.label.scores:
                 return part
-        query = groups_of(f"(from {read_files([rollouts.path])} where not superseded)")
+        query = groups_of(unshared_groups(rollouts))
         counted = self._connection.execute(f"select count(*) from ({query})").fetchone()
         label = Label(
             table="groups",

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from rolltrace.errors import QueryTimeoutError
 from rolltrace.query.clock import Clock
 from rolltrace.query.connection import Limits, close, connect, more
-from rolltrace.query.engine import Engine, closed_error, files_of
+from rolltrace.query.engine import Engine, closed_error, made_from
+from rolltrace.query.lineage import Lineage
 from rolltrace.query.parameters import Parameters
 from rolltrace.query.parts import Part, is_sound
 from rolltrace.query.small import small_part, small_rows
@@ -23,6 +24,7 @@ from rolltrace.query.tables import NEEDS, RAW, SMALL
 from rolltrace.query.views import Parts
 from rolltrace.store.problems import Problems
 from rolltrace.store.reader import RunReader
+from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
     import duckdb
@@ -48,6 +50,8 @@ class Database:
         self._problems = problems or Problems()
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
         self._known: list[dict[str, list[Part]]] = [{} for _ in readers]
+        self._lineages = [Lineage(reader, self.connection) for reader in readers]
+        self._sessions = [Sessions(()) for _ in readers]
         self._engines: dict[bool, Engine] = {}
         self._alive: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._small: dict[tuple[int, str], tuple[bytes, Part]] = {}
@@ -125,7 +129,7 @@ class Database:
         # Sessions say something all the time: what they say does not make other tables anew.
         is_small = needed <= set(SMALL) and (bool(needed) or False not in self._engines)
         engine = self._engines.get(is_small)
-        current = files_of([{table: known[table] for table in needed} for known in self._known])
+        current = made_from([{table: known[table] for table in needed} for known in self._known], self._sessions)
         if engine is None or any(engine.made_from.get(table) != files for table, files in current.items()):
             before = set() if engine is None else {table for table in engine.made_from if is_small == (table in SMALL)}
             engine = self._engines[is_small] = self._make_engine(needed | before)
@@ -133,7 +137,7 @@ class Database:
 
     def _make_engine(self, tables: set[str]) -> Engine:
         runs: list[Parts] = [{table: known[table] for table in tables} for known in self._known]
-        engine = Engine(runs, self._private, self._limits)
+        engine = Engine(runs, self._sessions, self._private, self._limits)
         self._alive.add(engine)
         used = {part.path for one in self._alive for part in one.parts}
         used |= {part.path for _, part in self._small.values()}
@@ -145,6 +149,8 @@ class Database:
         run, known = self.runs[number], self._known[number]
         run.refresh(sorted(needed & set(RAW)), clock)
         known.update({table: list(run.parts[table]) for table in needed & set(RAW)})
+        if "rollouts" in needed:
+            self._sessions[number] = self._lineages[number].sessions(known["rollouts"])
         if "groups" in needed:
             known["groups"] = run.group_parts()
         for table in needed & set(SMALL):

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from rolltrace.query.connection import Limits, close, connect, more
 from rolltrace.query.parts import Part
 from rolltrace.query.tables import literal
 from rolltrace.query.views import Parts, create_views
+from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,9 +23,9 @@ class Engine:
     It lives as long as someone holds it.
     """
 
-    def __init__(self, runs: Sequence[Parts], private: Path, limits: Limits) -> None:
-        self.made_from: Mapping[str, tuple[Path, ...]] = files_of(runs)
-        """By table, the files of all runs."""
+    def __init__(self, runs: Sequence[Parts], sessions: Sequence[Sessions], private: Path, limits: Limits) -> None:
+        self.made_from = made_from(runs, sessions)
+        """By table, what it is made from; when that changes, the tables are made again."""
         self.parts: tuple[Part, ...] = tuple(part for parts in runs for table in parts.values() for part in table)
         self.is_closed = False
         self._lock = threading.RLock()
@@ -34,7 +35,7 @@ class Engine:
         self._connection.execute(f"set allowed_paths = [{', '.join(map(literal, paths))}]")
         self._connection.execute("set enable_external_access = false")
         self._connection.execute("set lock_configuration = true")
-        create_views(self._connection, runs)
+        create_views(self._connection, runs, sessions)
 
     def cursor(self) -> "duckdb.DuckDBPyConnection":
         """A cursor of its own for one statement."""
@@ -52,10 +53,15 @@ class Engine:
             close([*self._cursors, self._connection])
 
 
-def files_of(runs: Sequence[Parts]) -> dict[str, tuple[Path, ...]]:
-    """By table, the files of all runs."""
+def made_from(runs: Sequence[Parts], sessions: Sequence[Sessions]) -> dict[str, tuple[object, ...]]:
+    """By table, the files of all runs and, for rollouts, which session supersedes which."""
     tables = set().union(*runs)
-    return {table: tuple(part.path for parts in runs for part in parts.get(table, ())) for table in tables}
+    found: dict[str, tuple[object, ...]] = {
+        table: tuple(part.path for parts in runs for part in parts.get(table, ())) for table in tables
+    }
+    if "rollouts" in found:
+        found["rollouts"] += tuple(one.fingerprint for one in sessions)
+    return found
 
 
 def closed_error() -> InputError:

@@ -54,9 +54,10 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     in_doubt: int
     """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
     rollouts: int | None = None
-    """How many count: of each place in a group the last attempt of the latest session."""
+    """How many count: of each place in a group the last attempt that no later session repeated."""
     retried: int | None = None
     superseded: int | None = None
+    collides: int | None = None
     groups: int | None = None
     envs: tuple[str, ...] | None = None
     """The most frequent first."""
@@ -143,10 +144,13 @@ def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals |
     )
 
 
+_SAME = ("rollouts", "retried", "superseded", "collides", "groups", "mean_reward")
+
+
 def _numbers(totals: Totals | None) -> dict[str, Any]:
     if totals is None:
         return {}
-    plain = {name: getattr(totals, name) for name in ("rollouts", "retried", "superseded", "groups", "mean_reward")}
+    plain = {name: getattr(totals, name) for name in _SAME}
     return plain | {"envs": tuple(totals.envs), "policies": tuple(totals.policies)}
 
 

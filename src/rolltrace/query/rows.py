@@ -210,8 +210,8 @@ class Facts(msgspec.Struct):
     """The sessions of the rollouts."""
     attempts: bool = False
     """Whether any rollout was played anew."""
-    superseded: int = 0
-    """How many rollouts a later session repeated."""
+    shared: int = 0
+    """How many rollouts are of a place in a group that another session recorded, too."""
     rewards: int = 0
     """How many scores are rewards of rollouts."""
 
@@ -220,7 +220,7 @@ class Facts(msgspec.Struct):
         self.rows += other.rows
         self.sessions |= other.sessions
         self.attempts |= other.attempts
-        self.superseded += other.superseded
+        self.shared += other.shared
         self.rewards += other.rewards
 
 

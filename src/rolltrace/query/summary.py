@@ -72,6 +72,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that were tried again; only `errors` counts them."""
     superseded: int
     """Rollouts that a restart repeated; no other number counts them."""
+    collides: int
+    """Rollouts of a place in a group that several sessions recorded at the same time; all of them count."""
     groups: int
     groups_with_signal: int
     """Groups of at least two rewards, not all the same."""
@@ -167,6 +169,7 @@ def summarize(path: str | Path) -> RunSummary:
         rollouts=totals.rollouts,
         retried=totals.retried,
         superseded=totals.superseded,
+        collides=totals.collides,
         attempts=totals.rollouts + totals.retried,
         groups=totals.groups,
         groups_with_signal=with_signal,

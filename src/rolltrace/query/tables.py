@@ -87,7 +87,7 @@ SMALL: dict[str, dict[str, str]] = {
 """Tables of a few rows, which are made anew for every statement that names them."""
 
 ROLLOUT_COLUMNS = (
-    *_HEADER, "seconds", *_OUTCOME, "reward", *_REWARDS, *_COUNTED, "retried",
+    *_HEADER, "seconds", *_OUTCOME, "reward", *_REWARDS, *_COUNTED, "retried", "collides",
 )  # fmt: skip
 """What `rollouts` shows, in order; `every_rollout` shows `superseded` too."""
 

@@ -8,17 +8,19 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.query.counting import count_lines, place_of
 from rolltrace.query.rewards import latest_rewards
 from rolltrace.query.run import Run
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.problems import Problem
-from rolltrace.trace.numbers import LARGEST_INTEGER, Float, restore_number
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.numbers import Float, restore_number
 from rolltrace.trace.rollout import Moment
 
 COUNTED = "rollouts where not retried"
-"""The rollouts that count, in SQL: of each place in a group the last attempt of the latest session."""
+"""The rollouts that count, in SQL: of each place in a group the last attempt that no later session repeated."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that were tried again; no other number counts them."""
     superseded: int
     """Rollouts that a later session repeated; no other number counts them."""
+    collides: int
+    """Rollouts that count, of whose place another session that overlaps has one that counts, too."""
     groups: int
     rewarded: int
     """How many have a finite reward."""
@@ -54,7 +58,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 _QUESTION = """
     select count(*) filter (counts) as rollouts, count(*) filter (retried and not superseded) as retried,
-        count(*) filter (superseded) as superseded,
+        count(*) filter (superseded) as superseded, count(*) filter (collides) as collides,
         count(distinct (run, split, iteration, env, "group")) filter (counts) as groups,
         count(*) filter (counts and isfinite(reward)) as rewarded,
         avg(reward) filter (counts and isfinite(reward)) as mean_reward,
@@ -82,6 +86,8 @@ class Head(msgspec.Struct):
     index: int
     stop_reason: str
     reward: Float | None
+    started_at: Moment
+    ended_at: Moment
     split: str = "train"
     iteration: int = 0
     attempt: int = 0
@@ -109,6 +115,8 @@ class Counted(msgspec.Struct, frozen=True):
     """Those that no later session repeated."""
     counted: list[Head]
     """Of these, those that no later attempt played again."""
+    collides: int
+    """How many of those are of a place that another session has, too."""
     rewards: Mapping[str, float | None]
     """By id, the reward of each that counts, late scores included."""
     problems: int
@@ -119,12 +127,13 @@ def read_counted(path: Path) -> Counted:
     """What counts of a small run, from its lines: for very many of them that is quicker than making tables."""
     problems: list[Problem] = []
     heads = list(_records(path, ROLLOUTS, Head, problems.append))
-    latest, last = _latest(heads)
-    current = [head for head in heads if not head.session < latest[_place(head)]]
-    counted = [head for head in current if not head.attempt < last[_place(head), head.session]]
+    counting = count_lines(heads, lambda: RunReader(path).ledgers().values())
+    current = [head for number, head in enumerate(heads) if number not in counting.superseded]
+    gone = counting.superseded | counting.retried
+    counted = [head for number, head in enumerate(heads) if number not in gone]
     rewards = latest_rewards(counted, _records(path, SCORES, _Late, problems.append))
     known = {name: restore_number(reward) for name, reward in rewards.items()}
-    return Counted(heads, current, counted, known, len(problems))
+    return Counted(heads, current, counted, len(counting.collides), known, len(problems))
 
 
 def read_totals(path: Path) -> Totals:
@@ -141,7 +150,8 @@ def totals_of(read: Counted) -> Totals:
         rollouts=len(counted),
         retried=len(current) - len(counted),
         superseded=len(heads) - len(current),
-        groups=len({_place(head)[:-1] for head in counted}),
+        collides=read.collides,
+        groups=len({place_of(head)[:-1] for head in counted}),
         rewarded=len(numbers),
         mean_reward=sum(numbers) / len(numbers) if numbers else None,
         envs=_by_frequency(Counter(head.env for head in counted)),
@@ -149,27 +159,6 @@ def totals_of(read: Counted) -> Totals:
         stop_reasons=_by_frequency(Counter(head.stop_reason for head in counted)),
         sessions=_by_frequency(Counter(head.session for head in heads)),
     )
-
-
-def _latest(heads: list[Head]) -> tuple[dict[Any, str], dict[Any, int]]:
-    """By place the latest session, and by place and session the last attempt."""
-    latest: dict[Any, str] = {}
-    last: dict[Any, int] = {}
-    for head in heads:
-        place = _place(head)
-        latest[place] = max(head.session, latest.get(place, ""))
-        last[place, head.session] = max(head.attempt, last.get((place, head.session), head.attempt))
-    return latest, last
-
-
-def _place(head: Head) -> tuple[Any, ...]:
-    """What attempts and sessions of one rollout share; the last is its place in the group."""
-    return head.run, head.split, _fitting(head.iteration), head.env, head.group, _fitting(head.index)
-
-
-def _fitting(number: int) -> int | None:
-    """As a column of the tables holds it, which leaves out what is wider than 64 bits."""
-    return number if -LARGEST_INTEGER <= number < LARGEST_INTEGER else None
 
 
 def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolltrace.query.build import IDENTITY, no_rows, read_files, repeated
+from rolltrace.query.build import no_rows, read_files
 from rolltrace.query.parts import Part
+from rolltrace.query.repeats import Repeats, create_repeats
 from rolltrace.query.statement import PLACES
 from rolltrace.query.tables import PLACE, RAW, ROLLOUT_COLUMNS, SMALL, quoted
+from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
     import duckdb
@@ -18,12 +20,12 @@ Parts = Mapping[str, Sequence[Part]]
 """By table, the parts of one run."""
 
 
-def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts]) -> None:
-    """Make the tables that these parts have rows of."""
+def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts], sessions: Sequence[Sessions]) -> None:
+    """Make the tables that these parts have rows of; `sessions` are those of each run."""
     tables = set().union(*runs)
     superseded = 0
     if "rollouts" in tables:
-        superseded = _create_rollouts(connection, runs)
+        superseded = _create_rollouts(connection, runs, sessions)
     if "groups" in tables:
         groups = " union all ".join(f"from _groups_{number}" for number in range(len(runs)))
         connection.execute(f"create view groups as {groups}")
@@ -54,9 +56,11 @@ def latest_scores(parts: Sequence[Part]) -> str:
     """
 
 
-def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts]) -> int:
+def _create_rollouts(
+    connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts], sessions: Sequence[Sessions]
+) -> int:
     """Make the tables of rollouts and of groups; returns how many rollouts were superseded."""
-    superseded = sum(_create_run(connection, number, parts) for number, parts in enumerate(runs))
+    superseded = sum(_create_run(connection, number, parts, sessions[number]) for number, parts in enumerate(runs))
     shown = ", ".join(map(quoted, ROLLOUT_COLUMNS))
     everything = " union all ".join(f"from _run_{number}" for number in range(len(runs)))
     connection.execute(f"create view _everything as {everything}")
@@ -71,19 +75,18 @@ def _create_rollouts(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Par
     return superseded
 
 
-def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts) -> int:
+def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts, sessions: Sessions) -> int:
     """Make the rollouts and the groups of one run; returns how many rollouts were superseded."""
-    again = _create_repeated(connection, f"_repeated_{number}", parts["rollouts"])
+    repeats = create_repeats(connection, f"_repeated_{number}", parts["rollouts"], sessions)
     lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
-    repeated_name = f"_repeated_{number}" if again else None
+    repeated_name = f"_repeated_{number}" if repeats.rows else None
     selects = [_select_rollouts(some, repeated_name, late) for late, some in _by_late(parts["rollouts"], lates)]
-    rows = " union all ".join(selects) or no_rows(
-        {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "superseded": "BOOLEAN", "retried": "BOOLEAN"}
-    )
+    flags = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
+    rows = " union all ".join(selects) or no_rows({**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **flags})
     connection.execute(f"create view _run_{number} as {rows}")
     if "groups" in parts:
-        connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, again, lates)}")
-    return again + sum(part.label.facts.superseded for part in parts["rollouts"])
+        connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, repeats, lates)}")
+    return repeats.superseded
 
 
 def _by_late(parts: Sequence[Part], lates: Sequence[str | None]) -> list[tuple[str | None, list[Part]]]:
@@ -95,14 +98,16 @@ def _by_late(parts: Sequence[Part], lates: Sequence[str | None]) -> list[tuple[s
 
 
 def _groups(
-    connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts, again: int, lates: Sequence[str | None]
+    connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts, repeats: Repeats, lates: Sequence[str | None]
 ) -> str:
     """The groups of a run: those made before, except where later lines touch them, and the others made now."""
     rollouts = f"(from _run_{number} where not superseded)"
     for place, part in enumerate(parts["rollouts"]):
         for made in parts["groups"]:
             if made.label.ranges == part.label.ranges and made.label.scores == part.label.scores:
-                touched = _touched(part, parts["rollouts"], f"_repeated_{number}" if again else None, lates[place])
+                touched = _touched(
+                    part, parts["rollouts"], f"_repeated_{number}" if repeats.rows else None, lates[place]
+                )
                 if touched is None:
                     return f"from {read_files([made.path])}"
                 connection.execute(f"create table _touched_{number} as {touched}")
@@ -116,33 +121,13 @@ def _touched(part: Part, parts: Sequence[Part], again: str | None, late: str | N
     """The groups of a part that something outside it changed; None where nothing did."""
     selects = [f"select {GROUP_KEY} from {read_files([other.path])}" for other in parts if other is not part]
     own = f"select {GROUP_KEY} from {read_files([part.path])} r"
+    if part.label.facts.shared:  # which sessions count may have changed since
+        selects.append(f"{own} where shared")
     if again is not None:
         selects.append(f"{own} semi join {again} on {again}.id = r.id")
     if late is not None:
         selects.append(f"{own} semi join {late} on {late}.rollout = r.id")
     return f"select distinct * from ({' union all '.join(selects)})" if selects else None
-
-
-def _create_repeated(connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part]) -> int:
-    """Make a table of the rollouts that a rollout of another part repeats or tries again, or that repeat one there.
-
-    Each part knows about itself. Returns how many there are.
-    """
-    sessions = set().union(*(part.label.facts.sessions for part in parts))
-    if len(parts) < 2 or (len(sessions) < 2 and not any(part.label.facts.attempts for part in parts)):
-        return 0
-    largest, *others = sorted(parts, key=lambda part: part.label.facts.rows, reverse=True)
-    columns = f"id, {IDENTITY}, session, attempt"
-    rest = f"select {columns} from {read_files(part.path for part in others)}"
-    # Only what shares its identity with a row of the smaller parts can be concerned.
-    connection.execute(f"""
-        create table {name} as with rest as materialized ({rest}), related as (
-            from rest union all
-            select {columns} from {read_files([largest.path])} semi join rest using ({IDENTITY})
-        ) {repeated("related")}
-    """)
-    counted = connection.execute(f"select count(*) from {name}").fetchone()
-    return int(counted[0]) if counted else 0
 
 
 def _create_lates(
@@ -166,18 +151,20 @@ def _is_within(scores: Part, covered: Mapping[str, int]) -> bool:
 
 
 def _select_rollouts(parts: Sequence[Part], again: str | None, late: str | None) -> str:
-    reward, superseded, retried, joins = "r.reward", "r.superseded", "r.retried", ""
+    reward, joins = "r.reward", ""
+    superseded, retried, collides = "false", "r.retried", "false"
     if late is not None:
         joins += f" left join {late} on {late}.rollout = r.id"
         is_later = f"{late}.rollout is not null and (r.reward_at is null or {late}.moment >= r.reward_at)"
         reward = f"case when {is_later} then {late}.value else r.reward end"
     if again is not None:
         joins += f" left join {again} on {again}.id = r.id"
-        superseded = f"r.superseded or coalesce({again}.superseded, false)"
+        superseded, collides = (f"coalesce({again}.{name}, false)" for name in ("superseded", "collides"))
         retried = f"r.retried or coalesce({again}.retried, false)"
     columns = ", ".join(f"r.{quoted(name)}" for name in (*RAW["rollouts"], "seconds"))
     return (
-        f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried "
+        f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried, "
+        f"{collides} as collides "
         f"from {read_files(part.path for part in parts)} r{joins}"
     )
 
@@ -188,6 +175,14 @@ def _rows(table: str, runs: Sequence[Parts]) -> str:
     return f"select {', '.join(map(quoted, kinds))} from {read_files(paths)}" if paths else no_rows(kinds)
 
 
+def unshared_groups(part: Part) -> str:
+    """The rollouts of a part whose groups no two sessions share, with the columns that `groups_of` needs."""
+    rows = read_files([part.path])
+    if not part.label.facts.shared:
+        return f"(select *, false as collides from {rows})"
+    return f"(select *, false as collides from {rows} anti join (from {rows} where shared) using ({GROUP_KEY}))"
+
+
 def groups_of(rollouts: str) -> str:
     """The groups of some rollouts, of which none was superseded."""
     return f"""
@@ -195,7 +190,7 @@ def groups_of(rollouts: str) -> str:
             select {GROUP_KEY}, count(*) as size, count(reward) as n, bool_and(isfinite(reward)) as is_finite,
                 avg(reward) filter (isfinite(reward)) as finite_mean,
                 stddev_pop(reward) filter (isfinite(reward)) as finite_spread,
-                min(reward) as min, max(reward) as max,
+                min(reward) as min, max(reward) as max, bool_or(collides) as collides,
                 list({{'id': id, 'index': "index", 'reward': reward}} order by "index", id) as them
             from {rollouts} where not retried group by {GROUP_KEY}
         ), measured as (
@@ -203,7 +198,7 @@ def groups_of(rollouts: str) -> str:
                 case when n = 0 then null when is_finite then finite_spread else 'NaN'::double end as spread
             from grouped
         )
-        select {GROUP_KEY}, size, n, mean, spread, min, max, n >= 2 and max > min as has_signal,
+        select {GROUP_KEY}, size, n, mean, spread, min, max, n >= 2 and max > min as has_signal, collides,
             list_transform(them, lambda one: {{
                 'id': one.id, 'index': one.index, 'reward': one.reward, 'advantage': one.reward - mean
             }}) as members

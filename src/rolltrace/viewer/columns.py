@@ -15,7 +15,7 @@ _KINDS = {
     "VARCHAR": "text", "BIGINT": "number", "DOUBLE": "number", "TIMESTAMP": "time", "VARCHAR[]": "tags",
     "BOOLEAN": "boolean", "JSON": "json", NUMBERS: "json",
 }  # fmt: skip
-_TYPES = {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "retried": "BOOLEAN"}
+_TYPES = {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "retried": "BOOLEAN", "collides": "BOOLEAN"}
 _PLAIN_MEASURES = ("reward", "advantage", "steps", "completion_tokens", "prompt_tokens", "seconds")
 _ADVANTAGE = "advantage"
 _SIGNAL = "group_signal"

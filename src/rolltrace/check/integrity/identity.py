@@ -1,6 +1,5 @@
 """Audits of identity: each record is of this run, and is there once."""
 
-import json
 from collections.abc import Iterator
 
 from rolltrace.check.audit import audit
@@ -9,7 +8,6 @@ from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
 
 _KEY = f'run, session, {GROUP}, "index", attempt'
-_MOST_ATTEMPTS = 20
 
 
 @audit(
@@ -55,52 +53,6 @@ def foreign_records(run: Subject) -> Iterator[Finding]:
         if ledger.run != own:
             message = f"expected run {own}, the session's ledger names {ledger.run}"
             yield Finding(message, session=ledger.session, file="ledger", data={"run": ledger.run})
-
-
-@audit(
-    Severity.WARNING,
-    "Of each place in a group only the latest session counts, because a restart plays an iteration again. Sessions "
-    "that were at work at the same time and played the same place hide each other's rollouts in every table. Give "
-    "each worker groups or indices of its own, and let the session that played an attempt play the next.",
-)
-def overlapping_sessions(run: Subject) -> Iterator[Finding]:
-    """No two sessions that were at work at once, or that share the attempts, played the same place."""
-    lives = _lifetimes(run)
-    shared = f"""
-        select *, json_group_array(json_array(session, attempt)) as plays from rollouts
-        group by run, {GROUP}, "index" having count(distinct session) > 1
-        order by {GROUP}, "index"
-    """  # noqa: S608 - our own names
-    for row in run.catalogue.rows(shared):
-        attempts: dict[str, set[int]] = {}
-        for session, attempt in json.loads(row["plays"]):
-            attempts.setdefault(session, set()).add(int(attempt))
-        latest = max(attempts)
-        told = [session for session in sorted(attempts) if session != latest]
-        live = [session for session in told if _overlap(lives[session], lives[latest])]
-        if live:
-            message = f"sessions {live[-1]} and {latest} were at work at once, and both played it: only {latest} counts"
-        elif min(attempts[latest]) > 0:
-            message = f"attempt {min(attempts[latest])} is of session {latest}, the attempts before it of {told[-1]}"
-        else:
-            continue
-        evidence = {session: sorted(attempts[session])[:_MOST_ATTEMPTS] for session in [*told[-2:], latest]}
-        times = {session: list(lives[session]) for session in evidence}
-        yield found_rollout(row, message, attempts=evidence, sessions=times)
-
-
-def _lifetimes(run: Subject) -> dict[str, tuple[str, str]]:
-    """From when to when each session was at work, as its rollouts and its ledger say."""
-    lives = {}
-    spans = "select session, min(started_at) as first, max(ended_at) as last from rollouts group by session"
-    for row in run.catalogue.rows(spans):
-        first, last = run.spoke.get(row["session"], (row["first"], row["last"]))
-        lives[row["session"]] = min(first, row["first"]), max(last, row["last"])
-    return lives
-
-
-def _overlap(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 @audit(

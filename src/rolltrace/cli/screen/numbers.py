@@ -76,6 +76,8 @@ def _rollouts_text(run: RunSummary) -> Text:
         text.append(f" · {counted(run.retried, 'attempt')} tried again", "yellow")
     if run.superseded:
         text.append(f" · {run.superseded:,} repeated by a restart", "yellow")
+    if run.collides:
+        text.append(f" · {run.collides:,} collide: several sessions recorded the same places at once", "red")
     return text
 
 

@@ -60,6 +60,8 @@ def show_totals(console: Console, totals: Totals) -> None:
         line.append(f" · {_count(totals.retried, 'attempt')} tried again", "yellow")
     if totals.superseded:
         line.append(f" · {totals.superseded} repeated by a restart", "yellow")
+    if totals.collides:
+        line.append(f" · {totals.collides} collide: several sessions recorded the same places at once", "red")
     console.print()
     _print(console, line)
 

@@ -51,7 +51,8 @@ def show_runs(console: Console, runs: Sequence[Listed]) -> None:
 
 def _state(run: Listed) -> Text:
     told = f"{run.lost:,} lost" if run.lost else f"{run.in_doubt:,} in doubt" if run.in_doubt else run.state.value
-    return Text(told, _STYLES[run.state])
+    text = Text(told, _STYLES[run.state])
+    return text.append(f" · {run.collides:,} collide", "red") if run.collides else text
 
 
 def _names(names: Sequence[str] | None) -> Text:

@@ -1,0 +1,236 @@
+"""Sessions that record the same place: a restart supersedes, a resume supersedes what it names, ranks collide."""
+
+import multiprocessing
+import os
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from answers import write
+from rolltrace.cli.app import cli
+from rolltrace.query.compact import compact
+from rolltrace.query.listing import list_runs
+from rolltrace.query.run import open_run
+from rolltrace.query.summary import summarize
+from rolltrace.query.totals import ask_totals, read_totals
+from rolltrace.store.create import create_run
+from rolltrace.store.ledger import decode_ledger, encode_ledger
+
+RANKS, EACH = 4, 20
+
+
+def _record(path, barrier):
+    """One rank: record the same groups and indices as all others, while they are at it."""
+    with create_run(path, join=True) as writer:
+        barrier.wait()
+        for number in range(EACH):
+            write(writer, group=str(number // 4), index=number % 4, reward=float(os.getpid() % 7))
+        barrier.wait()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """A run that four processes recorded the same places of at once."""
+    path = tmp_path_factory.mktemp("ranks") / "run"
+    create_run(path).close()
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(RANKS)
+    processes = [context.Process(target=_record, args=(path, barrier)) for _ in range(RANKS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=60)
+    assert [process.exitcode for process in processes] == [0] * RANKS
+    return path
+
+
+def test_every_rollout_of_colliding_ranks_counts(ranks):
+    """What four ranks recorded at once counts in full, wherever it is counted, and is said to collide."""
+    [listed] = list_runs(ranks.parent).runs
+    with open_run(ranks) as run:
+        asked = ask_totals(run)
+        assert run.sql("select count(*), bool_and(collides) from rollouts").fetchone() == (RANKS * EACH, True)
+        assert run.sql("select count(*), sum(size), bool_and(collides) from groups").fetchone() == (5, 80, True)
+        assert run.sql("select count(*) from steps").fetchone() == (RANKS * EACH,)
+        assert sum(1 for _ in run.rollouts()) == RANKS * EACH
+    for one in (listed, summarize(ranks), read_totals(ranks), asked):
+        assert (one.rollouts, one.superseded, one.collides) == (RANKS * EACH, 0, RANKS * EACH)
+
+
+def test_commands_say_that_ranks_collide(ranks):
+    """`ls`, `summary`, `show` and `check` say it, and `check` fails."""
+    run = CliRunner()
+    for command, said in (("ls", "80 collide"), ("summary", "80 collide"), ("show", "80 collide")):
+        shown = run.invoke(cli, [command, str(ranks.parent if command == "ls" else ranks)])
+        assert (shown.exit_code, said in shown.stdout) == (0, True)
+    checked = run.invoke(cli, ["check", str(ranks)])
+    assert checked.exit_code == 1
+    assert "colliding_sessions" in checked.stdout
+
+
+def test_compaction_changes_nothing_about_a_collision(ranks):
+    """Rows that were compacted collide as before."""
+    compact(ranks)
+    test_every_rollout_of_colliding_ranks_counts(ranks)
+
+
+def numbers(path):
+    """How many rollouts count, are superseded, retried and collide, as lines and tables agree."""
+    read = read_totals(path)
+    with open_run(path) as run:
+        asked = ask_totals(run)
+    assert msgspec.structs.replace(asked, mean_reward=None) == msgspec.structs.replace(read, mean_reward=None)
+    return read.rollouts, read.superseded, read.retried, read.collides
+
+
+@pytest.fixture(params=[False, True], ids=["lines", "compacted"])
+def counted(request, path):
+    """Counts the run of a test, perhaps after it was compacted."""
+
+    def count():
+        if request.param:
+            compact(path)
+        return numbers(path)
+
+    return count
+
+
+def test_restart_supersedes(path, counted):
+    """Sessions that state nothing and follow each other are restarts: the last one counts."""
+    create_run(path).close()
+    for _ in range(3):
+        with create_run(path, join=True) as writer:
+            write(writer)
+            write(writer, index=1)
+    assert counted() == (2, 4, 0, 0)
+
+
+def test_resume_supersedes_what_it_names(path, counted):
+    """A session that continues another supersedes its rollouts of the same place, and keeps the others."""
+    with create_run(path) as first:
+        write(first)
+        write(first, index=1)
+    with create_run(path, join=True, continues=[first.session]) as second:
+        write(second, index=1)
+    assert counted() == (2, 1, 0, 0)
+
+
+def test_resume_names_one_of_two(path, counted):
+    """Of two sessions that recorded a place, only the one that is continued is superseded."""
+    with create_run(path) as first, create_run(path, join=True) as other:
+        write(first)
+        write(other)
+    with create_run(path, join=True, continues=[first.session]) as second:
+        write(second)
+    assert counted() == (2, 1, 0, 2)
+
+
+def test_resume_with_a_clock_that_is_behind(path, counted, monkeypatch):
+    """A resume that is stated holds also where its machine's clock is an hour behind."""
+    with create_run(path) as first:
+        write(first)
+    behind = f"{int(first.session[:12], 16) - 3_600_000:012x}{0:020x}"
+    monkeypatch.setattr("rolltrace.store.writer.new_id", lambda: behind)
+    with create_run(path, join=True, continues=[first.session]) as second:
+        kept = write(second)
+    assert second.session < first.session
+    assert counted() == (1, 1, 0, 0)
+    with open_run(path) as run:
+        assert [rollout.id for rollout in run.rollouts()] == [kept]
+
+
+def _work(writer, index):
+    with writer.rollout(env="sums", task="t", group="g", index=index) as recorder:
+        recorder.step("1 + 1?", "2", 1.0)
+
+
+def test_workers_of_one_job_do_not_collide(path, counted):
+    """Forked workers that record members of their own are no collision, and supersede none of each other."""
+    context = multiprocessing.get_context("fork")
+    with create_run(path) as writer:
+        _work(writer, 0)
+        for index in range(1, 5):
+            worker = context.Process(target=_work, args=(writer, index))
+            worker.start()
+            worker.join(timeout=60)
+            assert worker.exitcode == 0
+    assert counted() == (5, 0, 0, 0)
+    with open_run(path) as run:
+        assert run.sql("select count(distinct session) from rollouts").fetchone() == (5,)
+
+
+def test_worker_that_records_a_place_again_collides_with_its_job(path, counted):
+    """Sessions of one job that record the same place hide nothing, though one ended before the other began."""
+    with create_run(path) as writer:
+        for _ in range(2):
+            worker = multiprocessing.get_context("fork").Process(target=_work, args=(writer, 0))
+            worker.start()
+            worker.join(timeout=60)
+    assert counted() == (2, 0, 0, 2)
+
+
+def test_attempts_of_one_job_are_attempts(path, counted):
+    """An attempt that another worker of the job plays again was retried; the two do not collide."""
+    with create_run(path) as writer:
+        write(writer, attempt=0)
+        worker = multiprocessing.get_context("fork").Process(target=write, args=(writer,), kwargs={"attempt": 1})
+        worker.start()
+        worker.join(timeout=60)
+    assert counted() == (1, 0, 1, 0)
+
+
+def append_ledger(path, ledger):
+    """Append a line to a session's ledger, as its writer would."""
+    with (path / "ledger" / f"{ledger.session}.jsonl").open("ab") as file:
+        file.write(encode_ledger(ledger))
+
+
+def last_ledger(path, session):
+    """The last line of a session's ledger."""
+    return decode_ledger((path / "ledger" / f"{session}.jsonl").read_bytes().splitlines(keepends=True)[-1])
+
+
+def test_session_that_is_heard_of_again_is_no_longer_superseded(path):
+    """Tables that were kept, in the cache or in an open run, follow what ledgers say later."""
+    with create_run(path) as first:
+        write(first)
+    with create_run(path, join=True) as second:
+        write(second)
+    compact(path)
+    with open_run(path) as run:
+        question = "select count(*), bool_or(collides) from rollouts"
+        assert run.sql(question).fetchone() == (1, False)
+        assert run.sql("select sum(size) from groups").fetchone() == (1,)
+        later = last_ledger(path, second.session).at
+        append_ledger(path, msgspec.structs.replace(last_ledger(path, first.session), at=later))
+        assert run.sql(question).fetchone() == (2, True)
+        assert run.sql("select sum(size), bool_or(collides) from groups").fetchone() == (2, True)
+    assert numbers(path) == (2, 0, 0, 2)
+
+
+def test_sessions_without_ledgers_go_by_their_rollouts(path, counted):
+    """Where ledgers are lost, sessions that played one after the other are restarts, and others collide."""
+    with create_run(path) as first:
+        write(first)
+    with create_run(path, join=True) as second:
+        write(second)
+        with create_run(path, join=True) as third:
+            write(third)
+            write(third, index=1)
+        write(second, index=1)
+    for ledger in (path / "ledger").iterdir():
+        ledger.unlink()
+    assert counted() == (4, 1, 0, 4)
+
+
+def test_other_parts_of_a_run_collide_too(path, counted):
+    """A session that comes after the tables were kept is compared with what is in them."""
+    with create_run(path) as first:
+        for index in range(3):
+            write(first, index=index)
+        compact(path)
+        with create_run(path, join=True) as second:
+            write(second, index=2)
+            write(second, index=3)
+    assert counted() == (5, 0, 0, 2)

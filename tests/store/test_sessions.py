@@ -1,0 +1,158 @@
+"""Which session supersedes which."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.sessions import Sessions
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def name_at(start, number=0):
+    """The id of a session that begins so many seconds after the epoch of these tests."""
+    moment = int((EPOCH + timedelta(seconds=start)).timestamp() * 1000)
+    return f"{moment:012x}{number:020x}"
+
+
+def session(start, end, continues=None, number=0, job=""):
+    """The last ledger of a session that was at work between these seconds."""
+    return Ledger(
+        run="r", session=name_at(start, number), at=EPOCH + timedelta(seconds=end), continues=continues, job=job
+    )
+
+
+def superseded(*ledgers, spans=None):
+    """Which of the sessions are superseded where all of them recorded the same rollout, by their order here."""
+    sessions = Sessions(ledgers, spans)
+    found = sessions.superseded([ledger.session for ledger in ledgers])
+    return [ledger.session in found for ledger in ledgers]
+
+
+def test_later_session_is_a_restart():
+    """A session that states nothing supersedes those that ended before it began."""
+    assert superseded(session(0, 10), session(10, 20), session(21, 30)) == [True, True, False]
+
+
+def test_sessions_that_overlap_all_count():
+    """Sessions that state nothing and overlap in time supersede none of each other, however many they are."""
+    assert superseded(*(session(rank, 10 + rank, number=rank) for rank in range(4))) == [False] * 4
+
+
+def test_session_supersedes_what_it_continues_and_no_other():
+    """A statement decides, whatever the times say: of both earlier sessions only the one that is named goes."""
+    first, second = session(0, 10), session(1, 10)
+    assert superseded(first, second, session(20, 30, (first.session,))) == [True, False, False]
+    assert superseded(first, session(20, 30, ())) == [False, False]
+
+
+def test_statement_holds_where_clocks_are_wrong():
+    """A session that continues one whose clock is ahead supersedes it all the same."""
+    ahead = session(1_000, 1_010)
+    resumed = session(500, 510, (ahead.session,))
+    assert superseded(ahead, resumed) == [True, False]
+
+
+def test_what_was_continued_before_is_continued_too():
+    """Superseding is transitive, over statements and over times."""
+    first = session(1_000, 1_010)
+    second = session(500, 510, (first.session,))
+    third = session(505, 520, (second.session,))
+    assert superseded(first, second, third) == [True, True, False]
+    ahead = session(505, 610)
+    resumed = session(500, 510, (ahead.session,))
+    assert superseded(ahead, resumed, session(600, 700)) == [True, True, False]
+
+
+def test_sessions_of_one_job_do_not_supersede_each_other():
+    """Workers that were forked one after the other are of one job: none of them is a restart of another."""
+    parent = session(0, 100)
+    workers = [session(start, start + 5, job=parent.session) for start in (10, 20, 30)]
+    assert superseded(parent, *workers) == [False] * 4
+
+
+def test_job_lasts_as_long_as_its_sessions():
+    """A session that begins while a job is at work collides with it, also with workers of it that have ended."""
+    parent = session(0, 100)
+    worker = session(10, 20, job=parent.session)
+    assert superseded(parent, worker, session(50, 60)) == [False, False, False]
+    assert superseded(parent, worker, session(101, 160)) == [True, True, False]
+
+
+def test_continuing_a_session_continues_its_workers():
+    """A session that continues another supersedes what was forked from that one; a worker alone can be named, too."""
+    parent = session(0, 100)
+    worker, other = session(10, 20, job=parent.session), session(11, 20, job=parent.session)
+    assert superseded(parent, worker, other, session(50, 60, (parent.session,))) == [True, True, True, False]
+    again = session(50, 60, (worker.session,), job=parent.session)
+    assert superseded(parent, worker, other, again) == [False, True, False, False]
+
+
+def test_circle_supersedes_nothing():
+    """Sessions that state that they continue each other lose nothing."""
+    first, second = session(0, 10, (name_at(20),)), session(20, 30, (name_at(0),))
+    assert superseded(first, second) == [False, False]
+    alone = session(0, 10, (name_at(0),))
+    assert superseded(alone) == [False]
+
+
+def test_clock_that_was_set_back():
+    """A session whose last line is older than its beginning lasted from one to the other."""
+    assert superseded(session(100, 50), session(80, 120)) == [False, False]
+
+
+def test_session_without_a_ledger_lasts_as_its_rollouts():
+    """Where there is no ledger, the times of the rollouts are taken."""
+    with_ledger = session(50, 60)
+    for span, expected in [((0, 10), {"lost"}), ((0, 55), set()), ((70, 80), {with_ledger.session})]:
+        spans = {"lost": tuple(EPOCH + timedelta(seconds=second) for second in span)}
+        sessions = Sessions([with_ledger], spans)
+        assert sessions.superseded(["lost", with_ledger.session]) == expected
+
+
+@pytest.mark.parametrize("unknown", ["nothing", ""])
+def test_session_of_which_nothing_is_known_collides(unknown):
+    """Nothing is hidden for a session that is only a name."""
+    ledger = session(0, 10)
+    assert Sessions([ledger]).superseded([unknown, ledger.session]) == set()
+
+
+NUMBERS = st.integers(0, 6)
+LEDGERS = st.lists(
+    st.tuples(NUMBERS, NUMBERS, st.one_of(st.none(), st.lists(NUMBERS, max_size=2))), min_size=1, max_size=7
+)
+
+
+@given(LEDGERS)
+def test_something_always_counts(drawn):
+    """Of sessions that recorded the same rollout at least one counts, and none supersedes itself."""
+    names = [name_at(start, number) for number, (start, _, _) in enumerate(drawn)]
+    ledgers = [
+        session(start, start + length, continues and tuple(names[one % len(names)] for one in continues), number)
+        for number, (start, length, continues) in enumerate(drawn)
+    ]
+    sessions = Sessions(ledgers)
+    assert sessions.superseded(names) < set(names)
+    assert not any(sessions.supersedes(name, name) for name in names)
+
+
+@given(LEDGERS, st.data())
+def test_equal_fingerprints_mean_equal_order(drawn, data):
+    """Where a session lives on and the fingerprint stays, the same sessions supersede the same others."""
+    names = [name_at(start, number) for number, (start, _, _) in enumerate(drawn)]
+    longer = data.draw(st.lists(NUMBERS, min_size=len(drawn), max_size=len(drawn)))
+    states = []
+    for more in ([0] * len(drawn), longer):
+        sessions = Sessions(
+            session(start, start + length + extra, None, number)
+            for number, ((start, length, _), extra) in enumerate(zip(drawn, more, strict=True))
+        )
+        order = {(one, other) for one in names for other in names if sessions.supersedes(one, other)}
+        states.append((sessions.fingerprint, order))
+    if states[0][0] == states[1][0]:
+        assert states[0][1] == states[1][1]
+    if states[0][1] != states[1][1]:
+        assert states[0][0] != states[1][0]
