@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rolltrace.errors import InputError, RolltraceError, RunExistsError, StorageError
+from rolltrace.redaction import redact_mapping
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info
 from rolltrace.store.recording import Level, Recording, resolve_recording
 from rolltrace.store.run_file import read_info, refuse_link
@@ -158,7 +159,7 @@ def _plain_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     plain = plain_mapping(config or {}, "config", notes)
     for note in notes:
         logger.warning("%s: %s", note.path, note.message)
-    return plain
+    return dict(redact_mapping(plain))
 
 
 def _code_revision() -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rolltrace.redaction import redact_mapping
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.careful import encode_carefully, json_encoder
 from rolltrace.trace.codec import decode_rollout, seal, wire_call, wire_grade, wire_sampling, wire_tokens
@@ -351,12 +352,15 @@ class Draft:
 
     def _encode_header(self, header: Header) -> bytes:
         if is_plain_header(header):
+            args = redact_mapping(header.env_args)
+            if args is not header.env_args:
+                header = msgspec.structs.replace(header, env_args=args)
             try:
                 return json_encoder.encode(header)[:-1]
             except Exception:  # noqa: BLE001, S110 - such as text that UTF-8 cannot hold: it is cleaned below
                 pass
         wire = sound_header(header, self.notes)
-        wire["env_args"] = plain_mapping(header.env_args, "env_args", self.notes)
+        wire["env_args"] = redact_mapping(plain_mapping(header.env_args, "env_args", self.notes))
         wire["task_data"] = plain_mapping(header.task_data, "task_data", self.notes)
         return bytes(self._encoded(wire))[:-1]
 

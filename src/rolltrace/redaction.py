@@ -1,0 +1,87 @@
+"""Which arguments look like secrets, and the placeholder that a record holds in their place."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+PLACEHOLDER = "[redacted]"
+
+_SECRET_WORDS = frozenset(
+    {
+        "secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer",
+        "apikey", "apikeys",
+    }
+)  # fmt: skip
+"""A name with one of these words is a secret's."""
+_LAST_WORDS = frozenset({"key", "token", "auth", "cookie", "jwt", "pat"})
+"""A name that ends in one of these is a secret's, unless the word before says that it is something else."""
+_PLURALS = frozenset({"keys", "tokens"})
+"""These only after a word that says so: `max_tokens` is a number."""
+_BEFORE_PLURALS = frozenset({"api", "access", "auth", "private", "refresh", "session"})
+_HARMLESS_BEFORE = frozenset(
+    {
+        "answer", "bos", "end", "eos", "foreign", "group", "mask", "pad", "primary", "public", "sep", "sort", "special",
+        "start", "stop", "unk",
+    }
+)  # fmt: skip
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(?:(?!,[A-Za-z_][A-Za-z0-9_]*=)[^&\n])+")
+"""`NAME=VALUE` inside a text, such as an argument in a policy's specification, where the next begins with `,NAME=`."""
+_JSON_PAIR = re.compile(r'"([A-Za-z_][A-Za-z0-9_-]*)"(\s*:\s*)"(?:[^"\\]|\\.)+"')
+"""`"NAME": "VALUE"` inside a text, such as an argument that is given as JSON."""
+_VALUES = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"sk-[A-Za-z0-9_-]{8,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{16,}|"
+    r"hf_[A-Za-z0-9]{16,}|xox[abeprs]-[A-Za-z0-9-]{8,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}|"
+    r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
+    re.DOTALL,
+)
+"""Values that are keys whatever they are called: those of well-known services, tokens, passwords in addresses."""
+
+
+@lru_cache(maxsize=1024)
+def is_secret_name(name: str) -> bool:
+    """Whether an argument of this name holds a secret."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words:
+        return False
+    before = words[-2] if len(words) > 1 else ""
+    if not _SECRET_WORDS.isdisjoint(words) or (words[-1] in _PLURALS and before in _BEFORE_PLURALS):
+        return True
+    return words[-1] in _LAST_WORDS and before not in _HARMLESS_BEFORE
+
+
+@lru_cache(maxsize=256)
+def redact_text(text: str) -> str:
+    """The text without values that look like keys, and without those of secret names in it."""
+    text = _VALUES.sub(PLACEHOLDER, text)
+    text = _PAIR.sub(lambda pair: f"{pair[1]}={PLACEHOLDER}" if is_secret_name(pair[1]) else pair[0], text)
+    return _JSON_PAIR.sub(
+        lambda pair: f'"{pair[1]}"{pair[2]}"{PLACEHOLDER}"' if is_secret_name(pair[1]) else pair[0], text
+    )
+
+
+def redact_mapping(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments without secrets, at any depth; the same object where there are none. Numbers are never secrets."""
+    redacted = {name: _redact_value(name, value) for name, value in arguments.items()}
+    return redacted if any(redacted[name] is not value for name, value in arguments.items()) else arguments
+
+
+def _redact_value(name: Any, value: Any) -> Any:
+    if isinstance(value, str):
+        if value and isinstance(name, str) and is_secret_name(name):
+            return PLACEHOLDER
+        return redacted if (redacted := redact_text(value)) != value else value
+    if isinstance(value, Mapping):
+        if value and isinstance(name, str) and is_secret_name(name):
+            return dict.fromkeys(value, PLACEHOLDER)
+        return redact_mapping(value)
+    if isinstance(value, list | tuple):
+        items = [_redact_value(name, item) for item in value]
+        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    return value
