@@ -71,6 +71,19 @@ def test_rollout_reads_like_a_transcript(rolltrace, make_run):
     assert shown.stdout.count("12 * 7?") == 1
 
 
+def test_an_edited_tool_result_answers_its_call(rolltrace, make_run):
+    """A result that the env rewrites later is shown with the call that it answers."""
+
+    def edit(draft):
+        tools(draft)
+        kept = draft.prompt
+        draft.replace([*kept[:3], Message("tool", "84 (seen)", tool_call_id="c1", name="calculator"), *kept[4:]])
+
+    shown = rolltrace("show", make_run(edit), "two/0").stdout
+    in_order(shown, "answers call 1", "84", "answers call 1", "84 (seen)")
+    assert "answers no call" not in shown
+
+
 @pytest.mark.parametrize("failure", EnvFailure)
 def test_a_turn_that_the_env_did_not_finish_is_marked(rolltrace, make_run, failure):
     """The transcript has the whole answer, and says plainly how the env failed on it."""

@@ -84,6 +84,29 @@ def test_answers_find_their_calls():
     }  # fmt: skip
 
 
+def test_an_edited_answer_still_answers_its_call():
+    """A tool's answer that the env shortens later is told once more, with the call that it answers."""
+
+    def fill(draft):
+        user, call = Message("user", "go"), ToolCall("read", "", "x")
+        answer = Message("assistant", "", tool_calls=(call,))
+        draft.extend([user])
+        draft.send()
+        draft.step(answer, reward=0.0)
+        draft.extend([Message("tool", "a long page", tool_call_id="x")])
+        draft.send()
+        draft.step(Message("assistant", "hm"), reward=0.0)
+        shortened = Message("tool", "a l…", tool_call_id="x")
+        draft.replace([user, answer, shortened, Message("assistant", "hm"), Message("user", "well?")])
+        draft.send()
+        draft.step(Message("assistant", "yes"), reward=0.0)
+
+    said = [event for event in tell(fill) if isinstance(event, Said)]
+    assert {event.message.content: event.answers for event in said if event.message.role == "tool"} == {
+        "a long page": 1, "a l…": 1,
+    }  # fmt: skip
+
+
 def test_prompt_without_an_answer_is_told():
     """What was sent where no step resulted is told, with a remark."""
 

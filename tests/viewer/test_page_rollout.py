@@ -72,6 +72,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         ids["grown"] = _grown(run)
     with rolltrace.create_run(folder / "unfinished") as run:
         ids["unfinished"] = _unfinished(run)
+        ids["shortened"] = _shortened(run)
     with rolltrace.create_run(folder / "walked") as run:
         for index in range(5):
             ids[f"walked {index}"] = _plain(run, "walk", index=index, reward=index / 10)
@@ -135,6 +136,19 @@ def _failed(run: Any) -> str:
         rollout.step(prompt="Go.", response="I went.", reward=0.25)
         rollout.send(["Go."])
         raise RuntimeError("the sandbox died")
+    return str(rollout.id)
+
+
+def _shortened(run: Any) -> str:
+    """A tool's answer that is shortened in the history later on."""
+    call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": ""}}
+    asked, said = {"role": "user", "content": "Read."}, {"role": "assistant", "content": "", "tool_calls": [call]}
+    answer = {"role": "tool", "tool_call_id": "a", "content": "a long page"}
+    with run.rollout(env="talk", task="shortened", group="shortened", index=0) as rollout:
+        rollout.step(prompt=[asked], response=said, reward=0.0)
+        rollout.step(prompt=[asked, said, answer], response="Hm.", reward=0.0)
+        short = {**answer, "content": "a l…"}
+        rollout.step(prompt=[asked, said, short, {"role": "user", "content": "Well?"}], response="Yes.", reward=0.0)
     return str(rollout.id)
 
 
@@ -456,6 +470,12 @@ def test_a_turn_that_the_env_did_not_finish_is_marked(page: "Page", recorded: Re
     details = page.get_by_role("complementary", name="Details")
     expect(details).to_contain_text("The environment failed on this turn and gave no reward")
     expect(details).not_to_contain_text("was not asked")
+
+
+def test_an_edited_tool_result_names_its_call(page: "Page", recorded: Recorded) -> None:
+    """A result that was rewritten in the history is told by itself, with the call that it answers."""
+    look(page, recorded.viewer, "unfinished", recorded.ids["shortened"])
+    in_order(transcript(page), "a long page", "Hm.", "answers call 1", "a l…", "Yes.")
 
 
 def test_seats_of_a_game_are_linked(page: "Page", recorded: Recorded) -> None:

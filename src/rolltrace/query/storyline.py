@@ -97,8 +97,12 @@ def ranges_text(ranges: Sequence[Range]) -> str:
 
 
 def _pair_tools(said: Sequence[Said]) -> None:
-    """Number the calls, and find for each tool's answer its call: by id, else the first without an answer."""
+    """Number the calls, and find for each tool's answer its call: by id, else the first without an answer.
+
+    An answer that was edited is told once more; it still answers the call that the first one did.
+    """
     open_calls: dict[int, str | None] = {}
+    answered: dict[str, int] = {}
     count = 0
     for event in said:
         if event.message.role == "tool":
@@ -107,6 +111,10 @@ def _pair_tools(said: Sequence[Said]) -> None:
             if found:
                 event.answers = found[0]
                 del open_calls[found[0]]
+                if wanted is not None:
+                    answered[wanted] = found[0]
+            elif wanted is not None:
+                event.answers = answered.get(wanted)
         numbers = tuple(range(count + 1, count + 1 + len(event.message.tool_calls)))
         count += len(numbers)
         open_calls.update((number, call.id) for number, call in zip(numbers, event.message.tool_calls, strict=True))

@@ -106,9 +106,11 @@ export function rangesText(ranges: readonly Range[]): string {
   return spans.length === 0 ? "no message" : `messages ${spans.join(", ")}`;
 }
 
-/** Number the calls, and put a tool's answer with its call: by id, else with the first that has none. */
+/** Number the calls, and put a tool's answer with its call: by id, else with the first that has none. An answer that was
+ * edited is told once more, by itself; it still answers the call that the first one did. */
 function paired(events: Event[]): Event[] {
   const told: Event[] = [];
+  const answered = new Map<string, number>();
   let open: { call: ToldCall; id: string | null; turn: number }[] = [];
   let number = 0;
   let turn = 0;
@@ -122,12 +124,13 @@ function paired(events: Event[]): Event[] {
       const wanted = event.message.tool_call_id ?? null;
       const found = open.find((one) => wanted === null || one.id === wanted);
       open = open.filter((one) => one !== found);
+      if (wanted !== null && found?.call.number != null) answered.set(wanted, found.call.number);
       // An answer that comes after another turn keeps its own place in the conversation.
       if (found !== undefined && found.turn === turn) {
         found.call.answer = event.message;
         continue;
       }
-      event.answers = found?.call.number ?? null;
+      event.answers = found?.call.number ?? (wanted === null ? null : (answered.get(wanted) ?? null));
     }
     const facts = toolFacts(event.step);
     event.calls = (event.message.tool_calls ?? []).map((call, place) => ({ ...UNTOLD, ...factsOf(facts, call.id ?? null, place), number: ++number }));
