@@ -127,6 +127,15 @@ async def test_a_failed_call_is_answered_and_play_goes_on(call, error, content, 
     assert result.env_state["tool_calls"] == (2 if error == "unparsable" else 3)
 
 
+@pytest.mark.parametrize("arguments", ["", "null", " ", "\n null "])
+async def test_a_call_without_arguments_is_run(arguments):
+    """Nothing, blanks and null stand for no arguments; a tool that needs some says which."""
+    env = await start()
+    result = await env.step(say("", ToolCall("fail", arguments, "a"), ToolCall("add", arguments, "b")))
+    assert [call["error"] for call in result.extra["tool_calls"]] == ["raised", "bad_arguments"]
+    assert "missing required field `first`" in contents(result)[1]
+
+
 async def test_the_traceback_is_logged():
     """A person debugging a tool can read where it broke."""
     env = await start()

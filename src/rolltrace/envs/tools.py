@@ -21,6 +21,7 @@ from rolltrace.errors import InputError, ToolError
 from rolltrace.trace.freeform import Note, plain_value
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import ToolCall, ToolSpec
+from rolltrace.trace.toolcall import json_arguments
 
 MAX_CONTENT = 20_000
 """Characters of a tool's answer that the policy is shown, unless the tool says otherwise."""
@@ -115,7 +116,7 @@ class Tool:
         Cancellation that somebody asked for, and the end of the process, are raised.
         """
         try:
-            given = self._decoder.decode(arguments)
+            given = self._decoder.decode(json_arguments(arguments))
         except Exception as error:  # noqa: BLE001 - a user's type may raise anything while it is made
             reason = _clip(_said(error), _LONGEST_EXCERPT)
             content = f"Error: the arguments do not fit {self.spec.name}: {reason}. Got {_excerpt(arguments)}."
@@ -174,7 +175,7 @@ def parse_error_of(call: ToolCall) -> str | None:
     if not call.name:
         return f"Expected a tool call with the name of a tool, got none in {_excerpt(call.arguments)}."
     try:
-        msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
+        msgspec.json.decode(json_arguments(call.arguments), type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         return f"Expected the arguments of {call.name!r} as a JSON object, got {_excerpt(call.arguments)}: {error}."
     return None

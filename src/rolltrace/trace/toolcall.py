@@ -63,6 +63,11 @@ def tool_call_dict(call: ToolCall) -> dict[str, Any]:
     return chat
 
 
+def json_arguments(arguments: str) -> str:
+    """The arguments of a call as the JSON that a tool is given: models write nothing, or null, for no arguments."""
+    return "{}" if arguments.strip() in ("", "null") else arguments
+
+
 def _arguments(value: Any, path: str, notes: list[Note]) -> str:
     if isinstance(value, Mapping):  # parsed by whoever called the model: the model's own text is gone
         return json_text(value, path, notes)

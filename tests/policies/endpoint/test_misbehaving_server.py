@@ -45,6 +45,11 @@ def look(at: str) -> str:
     return f"You see the {at}."
 
 
+def listen() -> str:
+    """Listen."""
+    return "You hear nothing."
+
+
 class Played:
     """What one rollout against a server left."""
 
@@ -64,7 +69,7 @@ async def play(*behaviours, limits=Limits(), roles=None, **settings):
     async with Server(*behaviours) as server:
         policy = EndpointPolicy(MODEL, server.url, sleep=sleep, **{"retries": RETRIES, "timeout": 60.0, **settings})
         sink = MemorySink()
-        stage = Stage(lambda _: ToolEnv([Message("user", "Look around.")], [Tool.of(look)]))
+        stage = Stage(lambda _: ToolEnv([Message("user", "Look around.")], [Tool.of(look), Tool.of(listen)]))
         try:
             _ = [group async for group in Runner(policy, sink=sink, limits=limits).play([stage])]
         finally:
@@ -343,11 +348,12 @@ async def test_a_reply_that_is_no_completion(body, words):
     expect_failure(await play(replies(body)), "Expected a chat completion", words, asked=3, raw=body)
 
 
-async def test_a_web_page_is_a_wrong_address():
-    """A page instead of JSON does not become JSON by asking again."""
+async def test_a_web_page_is_asked_for_again():
+    """A page with a status of success may be a proxy's while the server restarts; if it stays, the address is named."""
     page = "<!DOCTYPE html><html>Welcome</html>"
+    expect_answer(await play(replies(page, content_type="text/html"), says()), asked=2)
     played = await play(replies(page, content_type="text/html"))
-    expect_failure(played, "web page", "base URL", asked=1, raw=page)
+    expect_failure(played, "web page", "base URL", "asked 3 times", asked=3, raw=page)
     played = await play(replies(page, 502, content_type="text/html"))
     expect_failure(played, "status 502", "Welcome", asked=3, raw=page)
 
@@ -387,6 +393,25 @@ async def test_tool_calls_with_broken_arguments():
     assert step.trace.policy_response.tool_calls[0].arguments == '{"at": '
     assert "JSON object" in step.parse_error
     assert '{\\"at\\": ' in step.raw
+
+
+@pytest.mark.parametrize("arguments", ["", "null", "  \n", " null\t", None])
+async def test_a_call_without_arguments(arguments):
+    """Nothing, blanks or null are no arguments: the call is run, kept as written, and sent again as an object."""
+    played = await play(calls(call("listen", arguments)), says())
+    expect_answer(played, asked=2)
+    _, answer, tool = played.server.sent[1]["messages"]
+    assert (answer["tool_calls"][0]["function"]["arguments"], tool["content"]) == ("{}", "You hear nothing.")
+    [first, _] = played.rollout.steps
+    [recorded] = first.trace.policy_response.tool_calls
+    assert (recorded.arguments, first.parse_error) == ("{}" if arguments is None else arguments, None)
+
+
+async def test_a_call_without_the_arguments_that_its_tool_needs():
+    """It can be read, so the model is told what is missing."""
+    played = await play(calls(call("look", "")), says())
+    expect_answer(played, asked=2)
+    assert "missing required field `at`" in played.server.sent[1]["messages"][2]["content"]
 
 
 async def test_a_broken_call_can_be_sent_again():

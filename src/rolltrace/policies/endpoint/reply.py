@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.errors import PolicyError
 from rolltrace.policies.base import Completion
 from rolltrace.policies.endpoint.failure import failure_of_status
 from rolltrace.policies.endpoint.key import Key, without_key
@@ -18,6 +17,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
 from rolltrace.trace.outcome import FINISH_REASONS, Termination
 from rolltrace.trace.rollout import Usage
+from rolltrace.trace.toolcall import json_arguments
 
 _BROKEN_OFF = frozenset({"abort", "cancelled", "error"})
 """Ends that are the server's, and not the model's."""
@@ -134,12 +134,11 @@ def _decoded(body: bytes, key: Key) -> ChatReply:
         return _decode_reply(without_key(msgspec.json.encode(plain), key.read()))
 
 
-def _unreadable(got: str, body: bytes, where: str) -> PolicyError:
+def _unreadable(got: str, body: bytes, where: str) -> TransientError:
     text = f"Expected a chat completion from {where}, got {got}"
-    if body.lstrip()[:1] == b"<":
-        error = PolicyError(f"{text}. It looks like a web page: see whether the base URL is right.")
-    else:
-        error = TransientError(text)
+    if body.lstrip()[:1] == b"<":  # a proxy's page while the server restarts, or the wrong address
+        text += ". It looks like a web page: if it stays, see whether the base URL is right"
+    error = TransientError(text)
     error.raw = body.decode("utf-8", "replace")
     return error
 
@@ -213,7 +212,7 @@ def _with_ids(calls: tuple[ToolCall, ...], place: int, taken: Set[str | None]) -
 
 
 def _is_odd(call: ToolCall) -> bool:
-    return not call.name or call.error is not None or not is_object(call.arguments)
+    return not call.name or call.error is not None or not is_object(json_arguments(call.arguments))
 
 
 def _usage(usage: Any) -> Usage | None:

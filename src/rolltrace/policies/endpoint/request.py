@@ -12,6 +12,7 @@ from rolltrace.policies.base import Request
 from rolltrace.trace.convert import to_openai
 from rolltrace.trace.freeform import join_surrogates
 from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.toolcall import json_arguments
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p")
 _RECORDED = frozenset(
@@ -95,6 +96,7 @@ def _sent_calls(calls: list[dict[str, Any]], place: int, taken: Set[str | None])
         body = call["function"]
         if not _NAME.fullmatch(body["name"]):
             body["name"] = _NOT_IN_NAMES.sub("_", body["name"])[:64] or _UNREADABLE
+        body["arguments"] = json_arguments(body["arguments"])
         if not is_object(body["arguments"]):
             body["arguments"] = _encode({_UNREADABLE: join_surrogates(body["arguments"])}).decode()
         yield call
