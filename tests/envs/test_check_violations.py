@@ -314,6 +314,25 @@ class SwallowsCancellation(Sound):
         return await super().result(completion)
 
 
+class CannotTell(Sound):
+    async def result(self, completion):
+        await asyncio.sleep(0)
+        return await super().result(completion)
+
+    def unfinished_step(self):
+        raise KeyError("the floor")
+
+
+class TellsLater(CannotTell):
+    async def unfinished_step(self):
+        return None
+
+
+class TellsText(CannotTell):
+    def unfinished_step(self):
+        return "half a turn"
+
+
 class DisguisesCancellation(Sound):
     async def initial_observation(self):
         try:
@@ -411,6 +430,9 @@ BROKEN_ENVS = [
     (ClosesOnce, "close", "already closed", "do nothing the second time"),
     (ClosesStartedOnly, "close", "on an environment that was never started", "give back only what there is"),
     (SwallowsCancellation, "cancellation", "went on when it was cancelled", "let `CancelledError` through"),
+    (CannotTell, "types", "`unfinished_step` of `CannotTell` (style: text) raised", "return a `StepResult` or None"),
+    (TellsLater, "types", "`unfinished_step` of `TellsLater` (style: text) is `async def`", "return a `StepResult`"),
+    (TellsText, "types", "`unfinished_step` of `TellsText` (style: text) gave", "return a `StepResult`"),
     (DisguisesCancellation, "cancellation", "the server is gone", "let `CancelledError` through"),
     (LeavesTaskOnCancellation, "nothing-running", "after a cancellation", "in `finally` or in `close`"),
     (LeavesTask, "nothing-running", "running: Event.wait", "every task that the environment started"),

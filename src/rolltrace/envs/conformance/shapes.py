@@ -48,14 +48,14 @@ class Shapes:
             )
         return Seen(messages, self._tools(value.tools, where), self._stop(value.stop, where), replaces)
 
-    def result(self, value: Any, where: str) -> StepResult | None:
-        """The result of a step, or None where it is none."""
+    def result(self, value: Any, where: str, *, finished: bool = True) -> StepResult | None:
+        """The result of a step, or None if it is not a result; an unfinished one needs no observation."""
         if not isinstance(value, StepResult):
             self._wrong(f"{where} gave {_what(value)}", "return a `StepResult` from `step`")
             return None
         if not is_bool(value.done):
             self._wrong(f"{where} gave {_what(value.done)} as `done`", "set `done` to True or False")
-        if not value.done and value.observation is None:
+        if finished and not value.done and value.observation is None:
             self._wrong(
                 f"{where} is not done but gave no observation",
                 "return an `Observation` with every `StepResult` whose `done` is False",

@@ -1,5 +1,6 @@
 """One environment while the check plays it, with everything that it returned."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,6 +122,8 @@ class TestedEnv:
         turn = f"step {len(self.events) - 1}"
         self._last = completion
         outcome = await self._call("step", completion)
+        if outcome is None:
+            self._check_unfinished()
         result = None if outcome is None else self._bench.shapes.result(outcome.value, self._name(turn))
         if result is None:
             return False
@@ -227,6 +230,20 @@ class TestedEnv:
             )
             self.events.append(Event(method, raised=type(outcome.error).__name__))
         return None
+
+    def _check_unfinished(self) -> None:
+        """After a step that did not return, `unfinished_step` must tell what came of it, or nothing, and not raise."""
+        where, fix = self._name("`unfinished_step`"), "return a `StepResult` or None at once, whatever `step` was doing"
+        try:
+            told = self.player.target.unfinished_step()
+        except Exception as error:  # noqa: BLE001 - the code under test may raise anything
+            self._bench.report.add(Rule.TYPES, f"{where} raised {quote(error)}", fix)
+            return
+        if inspect.iscoroutine(told):
+            told.close()
+            self._bench.report.add(Rule.TYPES, f"{where} is `async def`", fix)
+        elif told is not None:
+            self._bench.shapes.result(told, where, finished=False)
 
     def _check_cancelled(self, method: str, outcome: CallOutcome) -> None:
         if outcome.cancelled or outcome.hung:
