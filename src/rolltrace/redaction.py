@@ -25,6 +25,7 @@ _HARMLESS_BEFORE = frozenset(
         "start", "stop", "unk",
     }
 )  # fmt: skip
+_NEVER_SECRET = frozenset({int, float, bool, type(None)})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(?:(?!,[A-Za-z_][A-Za-z0-9_]*=)[^&\n])+")
@@ -68,8 +69,11 @@ def redact_text(text: str) -> str:
 
 def redact_mapping(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments without secrets, at any depth; the same object where there are none. Numbers are never secrets."""
-    redacted = {name: _redact_value(name, value) for name, value in arguments.items()}
-    return redacted if any(redacted[name] is not value for name, value in arguments.items()) else arguments
+    changed = {}
+    for name, value in arguments.items():
+        if type(value) not in _NEVER_SECRET and (redacted := _redact_value(name, value)) is not value:
+            changed[name] = redacted
+    return {**arguments, **changed} if changed else arguments
 
 
 def _redact_value(name: Any, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Only who knows the token is answered, by this server's own name and from its own page; a refusal breaks nothing."""
 
+import asyncio
 import base64
 import contextlib
 import os
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -16,6 +18,7 @@ import pytest
 import rolltrace
 from asking import answer, ask, post, request
 from rolltrace.viewer.access import host_names, is_loopback
+from rolltrace.viewer.guesses import Guesses
 from viewing import Viewer, viewing
 
 TRAVERSALS = (
@@ -45,7 +48,10 @@ def test_without_the_token_nothing_is_told(viewer: Viewer):
         {"Authorization": "Bearer \xff"},
     )  # fmt: skip
     for headers in wrong:
-        for path in ("/", "/assets/page.js", "/api/runs", "/api/nothing", "/nothing"):
+        guesses = "Bearer" in headers.get("Authorization", "")  # which are slowed
+        for path in (
+            ("/", "/api/runs") if guesses else ("/", "/assets/page.js", "/api/runs", "/api/nothing", "/nothing")
+        ):
             reply = request(viewer, path, token=None, headers=headers)
             assert reply.status == 401, (path, headers)
             assert b"arithmetic" not in reply.body
@@ -55,9 +61,88 @@ def test_without_the_token_nothing_is_told(viewer: Viewer):
 
 def test_a_wrong_token_is_refused_whatever_else_is_right(viewer: Viewer):
     """Who sends a wrong token in the address is not let in by a cookie."""
-    cookie = {"Cookie": f"rolltrace_{urlsplit(viewer.origin).port}={viewer.token}"}
+    cookie = session_of(viewer)
     assert request(viewer, "/", token=None, headers=cookie).status == 200
     assert request(viewer, "/?token=wrong", token=None, headers=cookie).status == 401
+
+
+def session_of(viewer: Viewer) -> dict[str, str]:
+    """What a browser sends that has been let in."""
+    entered = request(viewer, f"/?token={viewer.token}", token=None)
+    return {"Cookie": entered.headers["set-cookie"].partition(";")[0]}
+
+
+def test_the_cookie_is_not_the_token(viewer: Viewer):
+    """The cookie does not hold the token, is not taken as one, and the token is not taken as a cookie."""
+    sent = session_of(viewer)
+    name, _, value = sent["Cookie"].partition("=")
+    assert viewer.token not in value
+    assert request(viewer, "/api/runs", token=None, headers=sent).status == 200
+    assert request(viewer, "/api/runs", token=None, headers={"Cookie": f"{name}={viewer.token}"}).status == 401
+    assert request(viewer, "/api/runs", token=value).status == 401
+
+
+def test_another_start_has_another_session(runs: Path):
+    """A server that is started again with the same token does not know the cookies of the one before."""
+    values = []
+    for _ in range(2):
+        with viewing(runs, "--token", "the-same-token-twice") as served:
+            values.append(session_of(served)["Cookie"].partition("=")[2])
+    assert values[0] != values[1]
+
+
+@pytest.mark.parametrize("given", ["short", "fifteen-letters"])
+def test_short_tokens_are_refused(runs: Path, given: str):
+    """A token that can be guessed is refused at the start, from the option and from the environment."""
+    for refused in (_view(str(runs), "--token", given), _view(str(runs), env={"ROLLTRACE_VIEW_TOKEN": given})):
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "at least 16 characters" in refused.stderr
+        assert given not in refused.stderr
+
+
+def test_wrong_guesses_keep_nobody_out(runs: Path):
+    """However many tokens were wrong, one after the other or at once, the right one is let in; sessions go on."""
+    with viewing(runs) as served:
+        session = session_of(served)
+        for number in range(8):
+            assert request(served, "/api/runs", token=f"wrong{number}").status == 401
+        assert request(served, "/api/runs").status == 200
+        with ThreadPoolExecutor(40) as pool:
+            guesses = [pool.submit(request, served, "/api/runs", token=f"wrong{number}") for number in range(80)]
+            assert request(served, "/api/runs", token=None, headers=session).status == 200
+            statuses = {guess.result().status for guess in guesses}
+        assert statuses == {401, 429}
+        assert request(served, "/api/runs").status == 200
+
+
+def test_wrong_guesses_are_answered_later_and_later(monkeypatch: pytest.MonkeyPatch):
+    """The first few are answered at once, the others after a time that grows up to a bound; other clients are not."""
+    delays: list[float] = []
+
+    async def note(seconds: float) -> None:
+        delays.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    guesses = Guesses()
+    for _ in range(20):
+        asyncio.run(guesses.slow_down("10.0.0.1"))
+    assert delays == sorted(delays)
+    assert (len(delays), delays[0] > 0, delays[-1] <= 5) == (15, True, True)
+    asyncio.run(guesses.slow_down("10.0.0.2"))
+    assert len(delays) == 15
+
+
+async def test_a_flood_of_guesses_is_not_looked_at():
+    """While many wrong guesses of a client wait, its further ones are refused; those of others are not."""
+    guesses = Guesses()
+    waiting = [asyncio.create_task(guesses.slow_down("10.0.0.1")) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert guesses.is_flooding("10.0.0.1")
+    assert not guesses.is_flooding("10.0.0.2")
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert not guesses.is_flooding("10.0.0.1")
 
 
 def test_the_address_lets_in_and_leaves_the_token_behind(viewer: Viewer):
@@ -251,7 +336,7 @@ def test_a_port_that_is_taken_is_told(runs: Path):
     assert (refused.returncode, refused.stdout) == (2, "")
     assert str(port) in refused.stderr
     assert "--port" in refused.stderr
-    assert _view(str(runs), "--host", "192.0.2.1", "--token", "x").returncode == 2
+    assert _view(str(runs), "--host", "192.0.2.1", "--token", "x" * 16).returncode == 2
     assert _view(str(runs / "nothing")).returncode == 2
 
 

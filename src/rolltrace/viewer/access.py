@@ -1,7 +1,8 @@
-"""Who may ask: knows the token, comes by a name of this server, and from no page of another."""
+"""Auth middleware: token, session cookie, Host and Origin checks."""
 
 import hmac
 import ipaddress
+import secrets
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -10,7 +11,11 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rolltrace.errors import InputError
+from rolltrace.viewer.guesses import Guesses
+
 API = "/api/"
+SHORTEST_TOKEN = 16
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -46,13 +51,17 @@ class Access:
         self._port = port
         self._any_address = any_address
         self._cookie = f"rolltrace_{port}"
+        self._session = secrets.token_urlsafe(32)
+        """The cookie's value. It is not the token: who reads a browser's cookies does not learn that, and a server that
+        is started again knows it no more."""
+        self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let the application answer."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            response = self._refusal(scope) or self._entry(scope)
+            response = self._refusal(scope) or await self._entry(scope)
             await (response or self._app)(scope, receive, _guarded(send, scope["path"]))
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -71,18 +80,16 @@ class Access:
             return _refused(405, "WrongMethod", "Expected GET or POST.")
         return None
 
-    def _entry(self, scope: Scope) -> Response | None:
-        """Let in whoever knows the token; who comes with it in the address gets a cookie in its place."""
+    async def _entry(self, scope: Scope) -> Response | None:
+        """Let in requests with the token or the session's cookie; the token in the address is exchanged for that."""
         request = Request(scope)
         path = scope["path"]
         if path == "/" and "token" in request.query_params:
-            if self._is_token(request.query_params["token"]):
-                return self._welcome()
-            return _unknown(path, "")
+            return await self._check_token(request, request.query_params["token"]) or self._welcome()
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return None if self._is_token(given.strip()) else _unknown(path, "")
-        if self._is_token(cookie_parser(request.headers.get("cookie", "")).get(self._cookie, "")):
+            return await self._check_token(request, given.strip())
+        if _is_same(cookie_parser(request.headers.get("cookie", "")).get(self._cookie, ""), self._session):
             return None
         # A cookie is not sent along where a page of another site led here: from our own page, it is.
         is_led = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
@@ -90,11 +97,21 @@ class Access:
 
     def _welcome(self) -> Response:
         response = RedirectResponse("/", 303)
-        response.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="strict")
+        response.set_cookie(self._cookie, self._session, path="/", httponly=True, samesite="strict")
         return response
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode())
+    async def _check_token(self, request: Request, given: str) -> Response | None:
+        """Refuse a wrong token, after a while where there were many."""
+        client = request.client.host if request.client else ""
+        if self._guesses.is_flooding(client):
+            message = "Expected fewer wrong tokens at once: try again in a few seconds."
+            response = _refused(429, "TooManyGuesses", message)
+            response.headers["retry-after"] = "2"
+            return response
+        if _is_same(given, self._token):
+            return None
+        await self._guesses.slow_down(client)
+        return _unknown(request.url.path, "")
 
     def _is_ours(self, host: str) -> bool:
         if host.lower() in self._hosts:
@@ -109,6 +126,17 @@ class Access:
         except ValueError:
             return False
         return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def check_token(token: str) -> None:
+    """Refuse a token that is easy to guess, or that an address cannot hold."""
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise InputError("Expected a token of letters, digits and signs without spaces.")
+    if len(token) < SHORTEST_TOKEN:
+        raise InputError(
+            f"Expected a token of at least {SHORTEST_TOKEN} characters, got {len(token)}: give a longer one, or none, "
+            "and a random one is made."
+        )
 
 
 def host_names(host: str, port: int) -> list[str]:
@@ -135,6 +163,10 @@ def _guarded(send: Send, path: str) -> Send:
         await send(message)
 
     return guarded
+
+
+def _is_same(given: str, known: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), known.encode())
 
 
 def _refused(status: int, kind: str, message: str) -> Response:

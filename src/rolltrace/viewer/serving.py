@@ -10,7 +10,7 @@ from pathlib import Path
 import uvicorn
 
 from rolltrace.errors import InputError
-from rolltrace.viewer.access import host_names
+from rolltrace.viewer.access import check_token, host_names
 from rolltrace.viewer.server import make_app
 
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound to
@@ -42,6 +42,7 @@ def make_server(
     folder: str | Path, listening: socket.socket, *, token: str, host: str, on_ready: Callable[[], None] | None = None
 ) -> "Server":
     """A server over the runs below a folder, for a socket that listens at `host`."""
+    check_token(token)
     port = listening.getsockname()[1]
     names = host_names(host, port) + ([f"{socket.gethostname()}:{port}"] if host in _ANY else [])
     app = make_app(folder, token=token, port=port, hosts=names, any_address=host in _ANY)
