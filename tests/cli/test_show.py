@@ -10,9 +10,10 @@ import pytest
 
 from answers import write
 from rolltrace.query import lines
+from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.codec import decode_rollout, utc_now
+from rolltrace.trace.codec import decode_rollout, encode_with_scores, utc_now
 from rolltrace.trace.draft import new_id
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, Termination
@@ -178,13 +179,19 @@ def test_damage_is_told_in_few_lines(rolltrace, make_run, one_plus_one):
         assert "30 more places" in shown.stderr
 
 
-def test_json_is_the_record(make_run, one_plus_one):
-    """`--json` gives the very records, checksums included."""
+def test_json_is_the_record_with_its_scores(make_run, one_plus_one):
+    """`--json` gives the records as an opened run does, with the reward as it stands."""
     path = make_run(one_plus_one, tools)
+    with create_run(path, join=True) as writer:
+        rollout = next(RunReader(path).rollouts())
+        score = Score(id=new_id(), run=writer.run, rollout=rollout.id, name="reward", value=0.125, at=utc_now())
+        writer.write_score(score)
     ended = subprocess.run(
         [sys.executable, "-m", "rolltrace", "show", path, "--json"], capture_output=True, check=True
     )  # fmt: skip
-    assert [decode_rollout(line) for line in ended.stdout.splitlines(keepends=True)] == list(RunReader(path).rollouts())
+    with open_run(path) as run:
+        assert ended.stdout == b"".join(map(encode_with_scores, run.rollouts()))
+    assert json.loads(ended.stdout.splitlines()[0])["reward"] == 0.125
 
 
 def hostile(draft):

@@ -18,12 +18,13 @@ from rolltrace.query.excerpts import MOST_CHARACTERS, MOST_MESSAGES
 from rolltrace.query.members import shared_prompt, tell
 from rolltrace.query.terms import reward_numbers, reward_terms
 from rolltrace.store.create import create_run
+from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.outcome import Layer, Status, StoppedBy
 from rolltrace.trace.rewrite import withheld
 from rolltrace.trace.rollout import Failure, Grade, Unplayed
-from rolltrace.trace.score import GroupKey
+from rolltrace.trace.score import GroupKey, Score
 
 KEY = GroupKey("train", 0, "sums", "g")
 
@@ -220,6 +221,11 @@ def test_a_later_score_without_parts_is_the_whole(group, path):
 numbers = st.floats(-1e6, 1e6)
 
 
+def late(value, data):
+    """A score that gives a rollout its reward."""
+    return Score(id="late", run="run", rollout="rollout", name="reward", value=value, data=data, at=utc_now())
+
+
 @given(
     st.lists(numbers, max_size=4), st.none() | numbers, st.none() | numbers, st.booleans(), st.none() | numbers, numbers
 )
@@ -239,8 +245,9 @@ def test_terms_sum_up_to_the_reward(steps, grade, group_grade, is_clamped, unpla
     before = total if is_clamped else None
     reward = clamped if is_clamped else total
     rollout = read(draft.finish(outcome(reward=reward, reward_so_far=total, unclamped_reward=before)))
-    late = None if group_grade is None else {"group_grade": group_grade, "unclamped_reward": before}
-    terms = reward_terms(rollout, reward, late)
+    if group_grade is not None:
+        rollout = rollout.with_scores([late(reward, {"group_grade": group_grade, "unclamped_reward": before})])
+    terms = reward_terms(rollout)
     largest = max(1.0, abs(total), *(abs(term.value) for term in terms))
     assert math.isclose(math.fsum(term.value for term in terms), reward, rel_tol=0.0, abs_tol=2e-6 * largest)
     assert len({term.name for term in terms}) == len(terms)
@@ -251,11 +258,9 @@ def test_a_charge_that_is_in_no_step_is_a_term():
     draft = Draft(header())
     draft.extend([Message("user", "long")])
     ended = outcome(reward=-0.1, reward_so_far=-0.1, stop_reason="context_overflow")
-    assert [(term.name, term.value) for term in reward_terms(read(draft.finish(ended)), -0.1, None)] == [
-        ("limit", -0.1)
-    ]
+    assert [(term.name, term.value) for term in reward_terms(read(draft.finish(ended)))] == [("limit", -0.1)]
     draft = Draft(header())
-    terms = reward_terms(read(draft.finish(outcome(reward=3.0, reward_so_far=3.0))), 3.0, None)
+    terms = reward_terms(read(draft.finish(outcome(reward=3.0, reward_so_far=3.0))))
     assert [(term.name, term.value) for term in terms] == [("unexplained", 3.0)]
 
 
@@ -263,9 +268,9 @@ def test_numbers_that_do_not_fit_are_left_out():
     """Of a map that somebody wrote into a score only its numbers count, and integers without end are none."""
     draft = Draft(header())
     rollout = read(draft.finish(outcome()))
-    late = {"reward_data": {"a": 1, "b": "two", "c": None, "d": [3], "e": 10**400, "f": math.inf}}
-    assert reward_numbers(rollout, late) == {"a": 1.0, "f": math.inf}
-    assert reward_numbers(rollout, {"reward_data": "none"}) == {}
+    odd = {"reward_data": {"a": 1, "b": "two", "c": None, "d": [3], "e": 10**400, "f": math.inf}}
+    assert reward_numbers(rollout.with_scores([late(1.0, odd)])) == {"a": 1.0, "f": math.inf}
+    assert reward_numbers(rollout.with_scores([late(1.0, {"reward_data": "none"})])) == {}
 
 
 # Where texts differ

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from answers import score, write
 from drafts import header, outcome, same
 from rolltrace.query.compact import compact
-from rolltrace.query.rewards import latest_rewards
+from rolltrace.query.latest import latest_rewards
 from rolltrace.query.run import open_run
 from rolltrace.query.tables import RAW
 from rolltrace.store.create import create_run
-from rolltrace.trace.codec import seal, utc_now
+from rolltrace.trace.codec import decode_score, seal, utc_now
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.outcome import Layer, Status, Termination
 from rolltrace.trace.rollout import Call, Failure, Usage
@@ -64,7 +64,8 @@ def expected(run):
     """By id, the reward and the flags of each rollout, worked out from the records one by one."""
     [reader] = run._readers
     rollouts = list(reader.rollouts())
-    rewards = latest_rewards(rollouts, reader.scores())
+    late = latest_rewards((place, decode_score(line)) for place, line in reader.cursor("scores").read())
+    rewards = {one.id: late.get(one.id, one.line_reward) for one in rollouts}
     place = {one.id: (one.iteration, one.group, one.index) for one in rollouts}
     last_session, last_attempt = defaultdict(str), defaultdict(int)
     for one in rollouts:

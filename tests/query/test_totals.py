@@ -125,7 +125,9 @@ def test_the_latest_score_is_the_latest_moment(tmp_path):
     record = msgspec.json.decode(file.read_bytes())
     del record["crc"]
     times = {"2026-01-02T03:04:05Z": 1.0, "2026-01-02T03:04:05.5Z": 3.0, "2026-01-02T05:00:00+02:00": 2.0}
-    lines = [seal(msgspec.json.encode(record | {"at": at, "value": value})) for at, value in times.items()]
+    lines = [
+        seal(msgspec.json.encode(record | {"session": at, "at": at, "value": value})) for at, value in times.items()
+    ]
     file.write_bytes(b"".join(lines))
     assert read_totals(tmp_path / "run").mean_reward == 3.0
     with open_run(tmp_path / "run") as run:

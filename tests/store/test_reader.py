@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, StorageError, UnknownNameError
-from rolltrace.query.rewards import latest_rewards
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import Place
 from rolltrace.store.ledger import Ledger, encode_ledger
@@ -130,20 +128,15 @@ def test_blob_names_are_digests(run):
         reader.blob("sha256-" + "1" * 64)
 
 
-def test_latest_reward_counts(tmp_path, make_line, make_score):
-    """A rollout's reward is its latest score of that name, even a null one, else its line's."""
-    now = utc_now()
+def test_the_reader_gives_lines_as_they_are(tmp_path, make_line, make_score):
+    """The raw reader knows nothing of late scores: a rollout's reward is its line's, and it has no scores."""
     with create_run(tmp_path / "run") as writer:
-        lines = [make_line(writer, index=index, reward=1.0) for index in range(4)]
-        for line in lines:
-            writer.write_rollout(line)
-        writer.write_score(make_score(writer, lines[1].id, 0.25, at=now))
-        writer.write_score(make_score(writer, lines[1].id, 9.0, at=now - timedelta(seconds=1)))
-        writer.write_score(make_score(writer, lines[2].id, 7.0, name="advantage"))
-        writer.write_score(make_score(writer, lines[3].id, None))
-    reader = RunReader(tmp_path / "run")
-    rewards = latest_rewards(reader.rollouts(), reader.scores())
-    assert [rewards[line.id] for line in lines] == [1.0, 0.25, 1.0, None]
+        line = make_line(writer, reward=None)
+        writer.write_rollout(line)
+        writer.write_score(make_score(writer, line.id, 0.25))
+    with RunReader(tmp_path / "run") as reader:
+        for rollout in (*reader.rollouts(), reader.get(line.id)):
+            assert (rollout.reward, rollout.line_reward, rollout.scores) == (None, None, ())
 
 
 def test_records_are_plain_json(run):

@@ -50,25 +50,23 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
 def _tell_next(run: "Run", policy: str) -> None:
     """Name the viewer, and the commands that show the longest and the worst rollout."""
     from rolltrace.cli.hints import command
-    from rolltrace.cli.show import rewards_of
     from rolltrace.query.address import short_addresses
 
     rollouts = list(run.rollouts(limit=None))
     addresses = short_addresses(rollouts)
-    rewards = rewards_of(run, rollouts)
     click.echo("\nLook at what happened:", err=True)
     click.echo(f"  {command('view', str(run.path))}   # in a browser", err=True)
     if rollouts:
         longest = max(rollouts, key=lambda rollout: len(rollout.messages))
-        worst = min(rollouts, key=lambda rollout: _sortable(rewards[rollout.id]))
+        worst = min(rollouts, key=lambda rollout: _sortable(rollout.reward))
         told = {longest.id: (longest, "the longest")}
-        if rewards[worst.id] is not None:
+        if worst.reward is not None:
             told[worst.id] = (worst, "the lowest reward")
         for rollout, why in told.values():
             click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {why}", err=True)
     sql = "select role, about, policy, reply from calls"
     click.echo(f"  {command('query', str(run.path), sql)}   # what graders and answerers said", err=True)
-    click.echo(f"  {command('show', str(run.path), '--json')} | head -1   # a record, as it is on disk", err=True)
+    click.echo(f"  {command('show', str(run.path), '--json')} | head -1   # a record, as JSON", err=True)
     click.echo(f"  {command('run', 'arithmetic', '--policy', policy, '--groups', '8')}   # play more", err=True)
 
 

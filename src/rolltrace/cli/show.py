@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rolltrace.query.find import Head
     from rolltrace.query.run import Run
     from rolltrace.trace.rollout import Rollout
-    from rolltrace.trace.score import Score
 
 _PAGE = 1_000
 _MOST_FAILURES = 100
@@ -60,18 +59,11 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
     rollouts = list(run.rollouts(order_by=_ORDER, limit=limit))
     if rollouts:
         failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
-        overview.show_rollouts(console, rollouts, rewards_of(run, rollouts), failed)
+        overview.show_rollouts(console, rollouts, failed)
     overview.show_rest(console, len(rollouts), totals.rollouts + totals.retried)
     overview.show_ledgers(console, map(totals.settled, run.ledgers().values()))
     if rollouts:
         overview.show_ways(console, str(run.path), group_address(rollouts[0]))
-
-
-def rewards_of(run: "Run", rollouts: "Sequence[Rollout]") -> "dict[str, float | None]":
-    """The reward of each rollout by id, as it stands now."""
-    from rolltrace.query.rewards import ask_rewards
-
-    return ask_rewards(run, rollouts)
 
 
 _ORDER = 'split, env, iteration, "group", session, index, attempt'
@@ -97,7 +89,7 @@ def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json
             _show_group(run, heads[0], limit, full=full)
             return
         chosen = [run.get(head.id) for head in heads][:limit]
-    _show_records(chosen) if as_json else _show_transcripts(run, chosen, full=full)
+    _show_records(chosen) if as_json else _show_transcripts(chosen, full=full)
 
 
 def _show_group(run: "Run", head: "Head", limit: int | None, *, full: bool) -> None:
@@ -109,33 +101,21 @@ def _show_group(run: "Run", head: "Head", limit: int | None, *, full: bool) -> N
     show_group(output(), compare_group(run, head.split, head.iteration, head.env, head.group, most=most), full=full)
 
 
-def _scores_of(run: "Run", rollouts: "Sequence[Rollout]") -> "list[Score]":
-    return list(run.scores(where=f"rollout in ({_ids(rollouts)})", order_by='"at"')) if rollouts else []
-
-
-def _ids(rollouts: "Sequence[Rollout]") -> str:
-    from rolltrace.query.tables import literal
-
-    return ", ".join(literal(rollout.id) for rollout in rollouts)
-
-
-def _show_transcripts(run: "Run", rollouts: "Sequence[Rollout]", *, full: bool) -> None:
+def _show_transcripts(rollouts: "Sequence[Rollout]", *, full: bool) -> None:
     from rolltrace.cli.screen.console import output
     from rolltrace.cli.screen.transcript import Transcript
 
-    scores, rewards = _scores_of(run, rollouts), rewards_of(run, rollouts)
     console = output()
     transcript = Transcript(console, full=full)
     for place, rollout in enumerate(rollouts):
         if place:
             console.print("\n")
-        own = [score for score in scores if score.rollout == rollout.id]
-        transcript.show(rollout, rewards[rollout.id], own)
+        transcript.show(rollout)
 
 
 def _show_records(rollouts: "Iterable[Rollout]") -> None:
     from rolltrace.cli.screen.console import write_record
-    from rolltrace.trace.codec import encode_rollout
+    from rolltrace.trace.codec import encode_with_scores
 
     for rollout in rollouts:
-        write_record(encode_rollout(rollout))
+        write_record(encode_with_scores(rollout))

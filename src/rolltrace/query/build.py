@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from rolltrace.errors import RecordError
+from rolltrace.query.latest import ORDER
 from rolltrace.query.parts import KEY, Label, Part, Ranges
 from rolltrace.query.rows import MAKE_ROWS, Facts
 from rolltrace.query.tables import RAW, literal, quoted
@@ -174,13 +175,13 @@ def finished_rollouts(
         facts.shared = counted[0] if counted else 0
         joined = "left join repeated on repeated.id = r.id"
         shared, retried = "coalesce(repeated.shared, false)", "coalesce(repeated.retried, false)"
-    reward, reward_at = "r.line_reward", "null::timestamp"
+    reward, reward_order = "r.line_reward", f"null::{ORDER}"
     if rewards is not None:
         joined += f" left join {rewards} s on s.rollout = r.id"
-        reward, reward_at = "case when s.rollout is null then r.line_reward else s.value end", "s.moment"
+        reward, reward_order = "case when s.rollout is null then r.line_reward else s.value end", "s.reward_order"
     return (
         f"select r.*, (epoch_us(r.ended_at) - epoch_us(r.started_at)) / 1e6 as seconds, {reward} as reward, "
-        f"{reward_at} as reward_at, {shared} as shared, {retried} as retried from {source} r {joined}"
+        f"{reward_order} as reward_order, {shared} as shared, {retried} as retried from {source} r {joined}"
     )
 
 

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolltrace.errors import InputError, StorageError
-from rolltrace.query.build import copy, ranges_between
+from rolltrace.query.build import copy, ranges_between, read_files
 from rolltrace.query.clock import Clock
 from rolltrace.query.database import Database
+from rolltrace.query.latest import select_latest_rewards
 from rolltrace.query.parts import CACHE, Label, Part, Ranges, parquet_files, remove_others
 from rolltrace.query.rows import Facts
 from rolltrace.query.state import RunTables
 from rolltrace.query.statement import explained_error
 from rolltrace.query.tables import RAW
-from rolltrace.query.views import groups_of, latest_scores, unshared_groups
+from rolltrace.query.views import groups_of, unshared_groups
 from rolltrace.store.files import SegmentEntry, scan_segments
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
@@ -171,5 +172,6 @@ class _Compactor:
         covered = self._run.covered
         if not scores:
             return self._run.merge("rollouts", parts, self._ranges("rollouts"), covered["scores"])
-        self._connection.execute(f"create or replace temp table latest as {latest_scores(scores)}")
+        latest = select_latest_rewards(read_files(part.path for part in scores))
+        self._connection.execute(f"create or replace temp table latest as {latest}")
         return self._run.merge("rollouts", parts, self._ranges("rollouts"), covered["scores"], "latest")

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from rolltrace.query.excerpts import Excerpt, excerpts
-from rolltrace.query.group import Late, find_group
+from rolltrace.query.group import AboutGroup, find_group
 from rolltrace.query.matrices import Place, PreferenceMatrix, preference_matrix
-from rolltrace.query.members import Member, Told, by_rollout, member, shared_prompt, tell
+from rolltrace.query.members import Member, Told, member, shared_prompt, tell
 from rolltrace.query.rubrics import RubricGrid, rubric_grid
 from rolltrace.query.run import Run
 from rolltrace.query.signal import Standing, no_signal
@@ -78,12 +78,10 @@ def compare_group(
     told = [tell(rollout) for rollout in found.rollouts]
     shared = shared_prompt(told)
     common = excerpts(shared)
-    own = by_rollout(found.scores)
     members = tuple(
-        member(one, before, len(shared), found.reward_of(one.rollout), found.rewards.mean, own.get(one.rollout.id, []))
+        member(one, before, len(shared), found.rewards.mean)
         for one, before in zip(told, [None, *told[:-1]], strict=True)
     )
-    about_group = [score for score in found.scores if score.rollout is None]
     first = found.rollouts[0] if found.rollouts else None
     return Comparison(
         split=split,
@@ -102,9 +100,9 @@ def compare_group(
         shared_omitted=len(shared) - len(common),
         members=members,
         omitted=max(0, found.rewards.size - len(members)),
-        matrix=_matrix(about_group, [Place(one.id, one.index) for one in members]),
+        matrix=_matrix(found.scores, [Place(one.id, one.index) for one in members]),
         rubric=rubric_grid(found.rollouts),
-        scores=tuple(_group_score(score) for score in about_group),
+        scores=tuple(_group_score(score) for score in found.scores),
         retried=found.retried,
     )
 
@@ -128,13 +126,13 @@ def _standing(told: Told, given: Member) -> Standing:
     )
 
 
-def _matrix(scores: Sequence[Late], members: Sequence[Place]) -> PreferenceMatrix | None:
+def _matrix(scores: Sequence[AboutGroup], members: Sequence[Place]) -> PreferenceMatrix | None:
     """The latest that a grader of the group recorded."""
     matrices = (preference_matrix(score.data, members) for score in reversed(scores) if score.name == "group_grade")
     return next((matrix for matrix in matrices if matrix is not None), None)
 
 
-def _group_score(score: Late) -> GroupScore:
+def _group_score(score: AboutGroup) -> GroupScore:
     return GroupScore(score.id, score.name, score.value, score.producer, score.at, score.error)
 
 

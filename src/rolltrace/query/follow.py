@@ -4,15 +4,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rolltrace.errors import InputError, RecordError
+from rolltrace.query.late_scores import ScoreReader, in_batches, with_scores
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.layout import LEDGER, PLAIN, ROLLOUTS, SCORES
 from rolltrace.store.ledger import decode_ledger
 from rolltrace.store.problems import Problem, Problems, kind_of
 from rolltrace.store.reader import RunReader, Stop
 from rolltrace.trace.codec import decode_rollout, decode_score
+from rolltrace.trace.rollout import Rollout
 
 __all__ = ["Stop", "follow"]
 
+_MOST_ROLLOUTS = 32
+"""How many rollouts are in memory while the scores about them are read."""
 _DECODE = {ROLLOUTS: decode_rollout, SCORES: decode_score, LEDGER: decode_ledger}
 
 
@@ -20,20 +24,36 @@ def follow(readers: Sequence[RunReader], kind: str, stop: Stop, seconds: float, 
     """The records of one kind of some runs; see `Run.follow`."""
     if kind not in _DECODE:
         raise InputError(f"Expected one of {', '.join(_DECODE)} to follow, got {kind!r}.")
-    return _follow([reader.cursor(kind) for reader in readers], kind, stop, seconds, problems)
+    return _follow([(reader, reader.cursor(kind)) for reader in readers], kind, stop, seconds, problems)
 
 
-def _follow(cursors: Sequence[Cursor], kind: str, stop: Stop, seconds: float, problems: Problems) -> Iterator[Any]:
+def _follow(
+    cursors: Sequence[tuple[RunReader, Cursor]], kind: str, stop: Stop, seconds: float, problems: Problems
+) -> Iterator[Any]:
     is_over = False
     while not is_over:
         is_over = stop.is_set()
-        for cursor in cursors:
-            for place, line in cursor.read():
-                try:
-                    record = _DECODE[kind](line)
-                except RecordError as error:
-                    problems.report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=kind_of(error)))
-                else:
-                    yield record
+        for reader, cursor in cursors:
+            records = _records(cursor, kind, problems)
+            yield from _scored(reader, records, problems) if kind == ROLLOUTS else records
         if not is_over:
             stop.wait(seconds)
+
+
+def _records(cursor: Cursor, kind: str, problems: Problems) -> Iterator[Any]:
+    """The records that are new."""
+    for place, line in cursor.read():
+        try:
+            record = _DECODE[kind](line)
+        except RecordError as error:
+            problems.report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=kind_of(error)))
+        else:
+            yield record
+
+
+def _scored(reader: RunReader, rollouts: Iterator[Rollout], problems: Problems) -> Iterator[Rollout]:
+    """The rollouts with the scores that are written by now."""
+    with ScoreReader(reader, problems) as scores:
+        for some in in_batches(rollouts, _MOST_ROLLOUTS):
+            late = scores.about([rollout.id for rollout in some])
+            yield from (with_scores(rollout, late) for rollout in some)

@@ -24,13 +24,13 @@ _GROUP = f"""
         (select count(*) from rollouts where retried and {_KEY} and rollouts.run = groups.run) as retried
     from groups where {_KEY}
 """
-_REWARDS = f"""
-    select id, reward from {COUNTED} and {_KEY}
+_MEMBERS = f"""
+    select id from {COUNTED} and {_KEY}
     order by reward is null, isnan(reward), reward desc, "index", id limit ?
 """
-_SCORES = """
-    select id, session, rollout, name, value, data, producer, "at", error_layer, error_type, error_message
-    from scores where {where} order by "at", id
+_SCORES = f"""
+    select id, session, name, value, data, producer, "at", error_layer, error_type, error_message
+    from scores where rollout is null and {_KEY} order by "at", id
 """
 
 
@@ -46,12 +46,11 @@ class Rewards(msgspec.Struct, frozen=True, kw_only=True):
     has_signal: bool
 
 
-class Late(NamedTuple):
-    """A score, as the table `scores` has it."""
+class AboutGroup(NamedTuple):
+    """A score about a group, as the table `scores` has it."""
 
     id: str
     session: str
-    rollout: str | None
     name: str
     value: float | None
     data: dict[str, Any]
@@ -67,15 +66,10 @@ class Group(NamedTuple):
     rewards: Rewards
     retried: int
     """How many attempts were tried again."""
-    reward_by_id: dict[str, float | None]
     rollouts: list[Rollout]
     """The members, in the order of their rewards."""
-    scores: list[Late]
-    """About the members and about the group, the earliest first."""
-
-    def reward_of(self, rollout: Rollout) -> float | None:
-        """A member's reward as it now stands."""
-        return self.reward_by_id[rollout.id]
+    scores: list[AboutGroup]
+    """About the group as a whole, the earliest first."""
 
 
 def find_group(run: Run, key: GroupKey, most: int) -> Group:
@@ -89,13 +83,11 @@ def find_group(run: Run, key: GroupKey, most: int) -> Group:
         raise UnknownNameError(
             f"There is no group {key.group!r} of {where} in {run.path}: `rolltrace show` lists them."
         )
-    rewards: dict[str, float | None] = dict(run.sql(_REWARDS, [*place, most]).fetchall())
-    rollouts = _read(run, list(rewards))
+    rollouts = _read(run, [row[0] for row in run.sql(_MEMBERS, [*place, most])])
     row = found[0]
     return Group(
         Rewards(**{name: row[name] for name in Rewards.__struct_fields__}),
         row["retried"],
-        rewards,
         rollouts,
         _scores(run, place, rollouts),
     )
@@ -120,20 +112,17 @@ def _get(run: Run, rollout: str) -> Rollout | None:
         return None
 
 
-def _scores(run: Run, place: list[Any], rollouts: Sequence[Rollout]) -> list[Late]:
-    """The late scores; one about the group is left out where a later session played the group again."""
-    ids = [rollout.id for rollout in rollouts]
-    about_members = f"rollout in ({', '.join('?' for _ in ids)}) or " if ids else ""
-    rows = run.sql(_SCORES.format(where=f"{about_members}({_KEY})"), [*ids, *place]).fetchall()
+def _scores(run: Run, place: list[Any], rollouts: Sequence[Rollout]) -> list[AboutGroup]:
+    """The scores about the group; one of a session before the members' is left out: that group was played again."""
     oldest = min((rollout.session for rollout in rollouts), default="")
-    scores = [_late(row) for row in rows]
-    return [score for score in scores if score.rollout is not None or score.session >= oldest]
+    scores = map(_about_group, run.sql(_SCORES, place))
+    return [score for score in scores if score.session >= oldest]
 
 
-def _late(row: tuple[Any, ...]) -> Late:
-    id_, session, rollout, name, value, data, producer, at, layer, kind, message = row
+def _about_group(row: tuple[Any, ...]) -> AboutGroup:
+    id_, session, name, value, data, producer, at, layer, kind, message = row
     error = None if layer is None else Failure(Layer(layer), kind or "", message or "")
-    return Late(id_, session, rollout, name, value, _mapping(data), producer, at.replace(tzinfo=UTC), error)
+    return AboutGroup(id_, session, name, value, _mapping(data), producer, at.replace(tzinfo=UTC), error)
 
 
 def _mapping(text: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
-_AHEAD = 4 << 20
+AHEAD = 4 << 20
 """How much is read at once where lines are asked for in the order of the file."""
 _NEAR = 1 << 20
 """A place that is not further on than this counts as the next."""
@@ -20,8 +20,9 @@ _NEAR = 1 << 20
 class LineReader:
     """Reads rollouts and scores at places; a sealed file is not opened and decompressed again for each of them."""
 
-    def __init__(self, reader: RunReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: RunReader, ahead: int = AHEAD) -> None:
+        self.reader = reader
+        self._ahead = ahead
         self._segment: SegmentFile | None = None
         self._file = ""
         self._start = 0
@@ -30,17 +31,17 @@ class LineReader:
     def rollout(self, rollout: str, place: Place) -> Rollout:
         """The rollout of this id, which is at this place unless its file was changed."""
         try:
-            found = decode_rollout(self._line(place))
+            found = decode_rollout(self.line(place))
             if found.id == rollout:
                 return found
         except (OSError, RecordError):
             pass
-        return self._reader.get(rollout)
+        return self.reader.get(rollout)
 
     def score(self, score: str, place: Place) -> Score | None:
         """The score of this id, which is at this place; None where its file was changed."""
         try:
-            found = decode_score(self._line(place))
+            found = decode_score(self.line(place))
         except (OSError, RecordError):
             return None
         return found if found.id == score else None
@@ -59,12 +60,13 @@ class LineReader:
     ) -> None:
         self.close()
 
-    def _line(self, place: Place) -> bytes:
+    def line(self, place: Place) -> bytes:
+        """The bytes at a place, not yet checked; raises `OSError` or `RecordError` if they cannot be read."""
         segment = self._open(place.file)
         end = self._start + len(self._data)
         if not self._start <= place.offset <= place.offset + place.length <= end:
             is_next = self._start <= place.offset <= end + _NEAR
-            self._data = segment.read(place.offset, max(place.length, _AHEAD if is_next else 0))
+            self._data = segment.read(place.offset, max(place.length, self._ahead if is_next else 0))
             self._start = place.offset
         first = place.offset - self._start
         return self._data[first : first + place.length]
@@ -73,5 +75,5 @@ class LineReader:
         if self._segment is None or file != self._file:
             self.close()
             folder, _, name = file.partition("/")
-            self._segment, self._file, self._start = open_segment(self._reader.path / folder, name), file, 0
+            self._segment, self._file, self._start = open_segment(self.reader.path / folder, name), file, 0
         return self._segment

@@ -1,20 +1,16 @@
 """The members of a group, each at a length that can be put beside the others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from rolltrace.query.differences import Difference, first_difference
 from rolltrace.query.excerpts import Excerpt, excerpts
-from rolltrace.query.group import Late
 from rolltrace.query.storyline import Said, storyline
-from rolltrace.query.terms import Term, reward_numbers, reward_terms, same
+from rolltrace.query.terms import Term, reward_numbers, reward_terms
 from rolltrace.trace.rollout import Failure, Rollout
-from rolltrace.trace.score import Score
-
-LateFact = TypeVar("LateFact", Late, Score)
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,13 +78,10 @@ def shared_prompt(told: Sequence[Told]) -> list[Said]:
     return prompts[0][:count]
 
 
-def member(
-    told: Told, before: Told | None, shared: int, reward: float | None, mean: float | None, late: Sequence[Late]
-) -> Member:
-    """One member, compared with the one before it; `late` are the scores about it, the earliest first."""
+def member(told: Told, before: Told | None, shared: int, mean: float | None) -> Member:
+    """One member, compared with the one before it."""
     rollout, own = told.rollout, after_prompt(told, shared)
-    total = reward_score(late, reward)
-    data = None if total is None else total.data
+    reward, total = rollout.reward, rollout.reward_score
     texts = excerpts(own)
     return Member(
         id=rollout.id,
@@ -103,9 +96,9 @@ def member(
         error=rollout.error or (None if total is None else total.error),
         reward=reward,
         advantage=None if reward is None or mean is None else reward - mean,
-        terms=reward_terms(rollout, reward, data),
-        reward_data=reward_numbers(rollout, data),
-        scores={score.name: score.value for score in late if score.name != "reward"},
+        terms=reward_terms(rollout),
+        reward_data=reward_numbers(rollout),
+        scores={score.name: score.value for score in rollout.scores if score.name != "reward"},
         messages=texts,
         omitted=len(own) - len(texts),
         steps=len(rollout.steps),
@@ -119,21 +112,6 @@ def member(
 def after_prompt(told: Told, shared: int) -> list[Said]:
     """What a member has of its own."""
     return told.said[shared if told.prompt else 0 :]
-
-
-def by_rollout(late: Sequence[Late]) -> Mapping[str, list[Late]]:
-    """The scores about each rollout, in order."""
-    scores: dict[str, list[Late]] = {}
-    for score in late:
-        if score.rollout is not None:
-            scores.setdefault(score.rollout, []).append(score)
-    return scores
-
-
-def reward_score(late: Sequence[LateFact], reward: float | None) -> LateFact | None:
-    """The score that the reward comes from: the latest or, of several of one moment, the one that says so."""
-    totals = [score for score in reversed(late) if score.name == "reward"]
-    return next((score for score in totals if score.at == totals[0].at and same(score.value, reward)), None)
 
 
 def _difference(own: Sequence[Said], before: Told, shared: int) -> Difference | None:

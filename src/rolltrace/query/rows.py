@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rolltrace.errors import RecordError
+from rolltrace.query.latest import written_at
 from rolltrace.store.cursor import Place
 from rolltrace.trace.numbers import LARGEST_INTEGER
 from rolltrace.trace.rollout import FORMAT_VERSION, Moment
@@ -333,6 +334,7 @@ def score_rows(line: bytes, place: Place, facts: Facts) -> Iterator[bytes]:
     group, error = record.group, record.error
     facts.rows += 1
     facts.rewards += record.name == "reward" and record.rollout is not None
+    written = written_at(place)
     yield _encoder.encode({
         "id": record.id, "run": record.run, "session": record.session, "rollout": record.rollout,
         "split": group and group.split, "iteration": group and group.iteration, "env": group and group.env,
@@ -341,6 +343,7 @@ def score_rows(line: bytes, place: Place, facts: Facts) -> Iterator[bytes]:
         "error_layer": error and error.layer, "error_type": error and error.type,
         "error_message": error and error.message,
         "_file": place.file, "_offset": place.offset, "_length": place.length,
+        "_writer": written.writer, "_sequence": written.sequence,
     })  # fmt: skip
 
 

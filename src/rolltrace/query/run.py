@@ -12,6 +12,7 @@ from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownN
 from rolltrace.query.connection import MEMORY, THREADS, Limits
 from rolltrace.query.database import Database
 from rolltrace.query.follow import Stop, follow
+from rolltrace.query.late_scores import ScoreReader, in_batches, with_scores
 from rolltrace.query.lines import LineReader
 from rolltrace.query.parameters import Parameters
 from rolltrace.query.result import Result
@@ -101,20 +102,23 @@ class Run:
         return tuple(dict.fromkeys([*found, *self._problems.all()]))
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout of this id, with all its messages and steps."""
+        """The rollout of this id, with all its messages and steps, and with the scores written by now."""
         # What was looked through before answers at once; only then is every run looked through.
         likely = [reader for reader in self._readers if len(self._readers) > 1 and reader.offsets.knows(rollout)]
         for reader in (*likely, *self._readers[:-1]):
-            try:
-                return reader.get(rollout)
-            except UnknownNameError:
-                continue
-        return self._readers[-1].get(rollout)
+            with contextlib.suppress(UnknownNameError):
+                return self._get(reader, rollout)
+        return self._get(self._readers[-1], rollout)
+
+    def _get(self, reader: RunReader, rollout: str) -> Rollout:
+        found = reader.get(rollout)
+        with ScoreReader(reader, self._problems, ahead=0) as scores:
+            return scores.give(found)
 
     def rollouts(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> Iterator[Rollout]:
-        """Whole rollouts of the table `rollouts`, one by one; by default all, in the order of the files.
+        """Whole rollouts of the table `rollouts`, one by one, with their late scores; by default all, as in the files.
 
         `where` and `order_by` are SQL expressions over its columns; the first `offset` are left out.
         """
@@ -159,7 +163,9 @@ class Run:
     ) -> Iterator[Rollout] | Iterator[Score] | Iterator[Ledger]:
         """The records that are there, and then those that come, looking every so many seconds.
 
-        It ends when `stop` is set, after all that was written before that.
+        A rollout comes once, when its line is written, with the scores about it that are written by then: its reward
+        may still change. `follow("scores")` gives what comes later. It ends when `stop` is set, after all that was
+        written before that.
         """
         return follow(self._readers, kind, stop or threading.Event(), seconds, self._problems)
 
@@ -203,12 +209,21 @@ class Run:
         return Result(Statement(sql, statement.tables | {table}), database)
 
     def _rollouts_at(self, places: Result) -> Iterator[Rollout]:
-        """The rollouts whose lines are at these places."""
+        """The rollouts whose lines are at these places, with their scores."""
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
-            for run, rollout, file, offset, length in places:
-                found = lines.get("" if len(self._readers) == 1 else run)
-                yield self.get(rollout) if found is None else found.rollout(rollout, Place(file, offset, length))
+            scores = {run: stack.enter_context(ScoreReader(one.reader, self._problems)) for run, one in lines.items()}
+            for some in in_batches(places):
+                late = {
+                    run: own.about([row[1] for row in some if len(scores) == 1 or row[0] == run])
+                    for run, own in scores.items()
+                }
+                for run, rollout, file, offset, length in some:
+                    name = "" if len(self._readers) == 1 else run
+                    if (found := lines.get(name)) is None:
+                        yield self.get(rollout)
+                    else:
+                        yield with_scores(found.rollout(rollout, Place(file, offset, length)), late[name])
 
     def _scores_at(self, places: Result) -> Iterator[Score]:
         """The scores whose lines are at these places; one whose file was damaged since is left out."""

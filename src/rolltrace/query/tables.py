@@ -4,7 +4,7 @@ from typing import Any
 
 from rolltrace.store.layout import ROLLOUTS, SCORES
 
-LAYOUT = 4
+LAYOUT = 5
 """Changes whenever a stored column does; what was derived under another number is made anew."""
 
 NUMBERS = "MAP(VARCHAR, DOUBLE)"
@@ -12,6 +12,8 @@ COUNTS = "MAP(VARCHAR, BIGINT)"
 
 PLACE = {"_file": "VARCHAR", "_offset": "BIGINT", "_length": "BIGINT"}
 """Where the line is that a row was made from; no table shows it."""
+WRITTEN = {"_writer": "VARCHAR", "_sequence": "BIGINT"}
+"""Where the line of a score stands among those of its writer; no table shows it."""
 
 _FAILURE = {"error_layer": "VARCHAR", "error_type": "VARCHAR", "error_message": "VARCHAR"}
 
@@ -60,7 +62,7 @@ RAW: dict[str, dict[str, str]] = {
     "scores": {
         "id": "VARCHAR", "run": "VARCHAR", "session": "VARCHAR", "rollout": "VARCHAR", "split": "VARCHAR",
         "iteration": "BIGINT", "env": "VARCHAR", "group": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE",
-        "data": "JSON", "producer": "VARCHAR", "at": "TIMESTAMP", **_FAILURE, **PLACE,
+        "data": "JSON", "producer": "VARCHAR", "at": "TIMESTAMP", **_FAILURE, **PLACE, **WRITTEN,
     },
 }  # fmt: skip
 """By table, the columns that are read from lines."""

@@ -24,27 +24,24 @@ class Term(msgspec.Struct, frozen=True):
     value: float
 
 
-def reward_terms(rollout: Rollout, reward: float | None, late: Mapping[str, Any] | None) -> tuple[Term, ...]:
-    """What a rollout's reward is the sum of; where it has none, what is known of it so far.
-
-    `late` is the data of the score that the reward comes from, where it comes from one.
-    """
-    group_grade = None if late is None else as_float(late.get("group_grade"))
-    if late is not None and reward is not None and group_grade is None:
+def reward_terms(rollout: Rollout) -> tuple[Term, ...]:
+    """What a rollout's reward is the sum of; if it has none, what is known of it so far."""
+    reward, late, grade = rollout.reward, rollout.reward_score, rollout.group_grade
+    if late is not None and reward is not None and grade is None:
         return (Term("score", reward),)
     terms = list(_line_terms(rollout))
-    if group_grade is not None:
-        terms.append(Term("group grade", group_grade))
+    if grade is not None:
+        terms.append(Term("group grade", grade.reward))
     if reward is None:
         return tuple(terms)
-    before = rollout.unclamped_reward if late is None else as_float(late.get("unclamped_reward"))
+    before = rollout.unclamped_reward if late is None else as_float(late.data.get("unclamped_reward"))
     terms.extend(_rest("unexplained", reward if before is None else before, terms))
     if before is not None:
         terms.append(Term("clamp", reward - before))
     return tuple(terms)
 
 
-def reward_numbers(rollout: Rollout, late: Mapping[str, Any] | None) -> dict[str, float]:
+def reward_numbers(rollout: Rollout) -> dict[str, float]:
     """The numbers behind a reward, by name: the sum over the steps, and what the graders say.
 
     A name that an earlier source has used has its source before it: `grade.` or `group_grade.`.
@@ -58,7 +55,8 @@ def reward_numbers(rollout: Rollout, late: Mapping[str, Any] | None) -> dict[str
             steps[name] = steps.get(name, 0.0) + value
     numbers = steps
     grade = {} if rollout.grade is None else rollout.grade.reward_data
-    for source, given in (("grade", grade), ("group_grade", {} if late is None else late.get("reward_data"))):
+    late = rollout.reward_score
+    for source, given in (("grade", grade), ("group_grade", {} if late is None else late.data.get("reward_data"))):
         fresh = {f"{source}.{name}" if name in numbers else name: value for name, value in _floats(given)}
         numbers = numbers | fresh
     return numbers

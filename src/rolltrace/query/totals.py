@@ -4,20 +4,22 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from rolltrace.query.counting import count_lines, place_of
-from rolltrace.query.rewards import latest_rewards
+from rolltrace.query.latest import latest_rewards
 from rolltrace.query.run import Run
-from rolltrace.store.cursor import Cursor
+from rolltrace.store.cursor import Cursor, Place
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.problems import Problem
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.numbers import Float, restore_number
 from rolltrace.trace.rollout import Moment
+
+Record = TypeVar("Record")
 
 COUNTED = "rollouts where not retried"
 """The rollouts that count, in SQL: of each place in a group the last attempt that no later session repeated."""
@@ -104,6 +106,7 @@ class _Late(msgspec.Struct):
     value: Float | None
     at: Moment
     rollout: str | None = None
+    session: str = ""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -126,13 +129,13 @@ class Counted(msgspec.Struct, frozen=True):
 def read_counted(path: Path) -> Counted:
     """What counts of a small run, from its lines: for very many of them that is quicker than making tables."""
     problems: list[Problem] = []
-    heads = list(_records(path, ROLLOUTS, Head, problems.append))
+    heads = [head for _, head in _records(path, ROLLOUTS, Head, problems.append)]
     counting = count_lines(heads, lambda: RunReader(path).ledgers().values())
     current = [head for number, head in enumerate(heads) if number not in counting.superseded]
     gone = counting.superseded | counting.retried
     counted = [head for number, head in enumerate(heads) if number not in gone]
-    rewards = latest_rewards(counted, _records(path, SCORES, _Late, problems.append))
-    known = {name: restore_number(reward) for name, reward in rewards.items()}
+    late = latest_rewards(_records(path, SCORES, _Late, problems.append))
+    known = {head.id: restore_number(late.get(head.id, head.reward)) for head in counted}
     return Counted(heads, current, counted, len(counting.collides), known, len(problems))
 
 
@@ -165,10 +168,12 @@ def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _records(path: Path, folder: str, kind: Any, tell: Callable[[Problem], None]) -> Iterator[Any]:
+def _records(
+    path: Path, folder: str, kind: type[Record], tell: Callable[[Problem], None]
+) -> Iterator[tuple[Place, Record]]:
     decoder = msgspec.json.Decoder(kind)
-    for _, line in Cursor(path, folder, tell).read():
+    for place, line in Cursor(path, folder, tell).read():
         try:
-            yield decoder.decode(line)
+            yield place, decoder.decode(line)
         except (ValueError, RecursionError):
             continue

@@ -1,14 +1,14 @@
 """The SQL that makes tables of parts: what was superseded, what was scored later, what groups are."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.query.build import no_rows, read_files
+from rolltrace.query.latest import select_latest_rewards
 from rolltrace.query.parts import Part
 from rolltrace.query.repeats import Repeats, create_repeats
 from rolltrace.query.statement import PLACES
-from rolltrace.query.tables import PLACE, RAW, ROLLOUT_COLUMNS, SMALL, quoted
+from rolltrace.query.tables import PLACE, RAW, ROLLOUT_COLUMNS, SMALL, WRITTEN, quoted
 from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -35,25 +35,12 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts],
             late = f"union all ({_rows('score_calls', runs)})" if table == "calls" else ""
             connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept} {late}")
     if "scores" in tables:
-        shown = ", ".join(quoted(name) for name in RAW["scores"] if name not in PLACE)
+        shown = ", ".join(quoted(name) for name in RAW["scores"] if name not in {**PLACE, **WRITTEN})
         connection.execute(f"create view {PLACES['scores']} as {_rows('scores', runs)}")
         connection.execute(f"create view scores as select {shown} from {PLACES['scores']}")
     for table in SMALL:
         if table in tables:
             connection.execute(f"create view {table} as {_rows(table, runs)}")
-
-
-def latest_scores(parts: Sequence[Part]) -> str:
-    """The latest reward that scores give each rollout, and when."""
-    return f"""
-        select rollout, latest.value as value, latest.moment as moment from (
-            select rollout, arg_max(
-                {{'value': value, 'moment': "at"}}, {{'moment': "at", 'file': _file, 'offset': _offset}}
-            ) as latest
-            from {read_files(part.path for part in parts)}
-            where name = 'reward' and rollout is not null group by rollout
-        )
-    """
 
 
 def _create_rollouts(
@@ -133,17 +120,15 @@ def _touched(part: Part, parts: Sequence[Part], again: str | None, late: str | N
 def _create_lates(
     connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part], scores: Sequence[Part]
 ) -> list[str | None]:
-    """For each part, the rewards that scores gave after it was made; None where there are none."""
-    made: dict[tuple[Path, ...], str] = {}
-    names: list[str | None] = []
-    for part in parts:
-        late = [score for score in scores if score.label.facts.rewards and not _is_within(score, part.label.scores)]
-        paths = tuple(score.path for score in late)
-        if late and paths not in made:
-            made[paths] = f"{name}_{len(made)}"
-            connection.execute(f"create table {made[paths]} as {latest_scores(late)}")
-        names.append(made.get(paths))
-    return names
+    """For each part, a table of the rewards that scores gave after it was made; None where there are none."""
+    rewards = [score for score in scores if score.label.facts.rewards]
+    lates = [tuple(score.path for score in rewards if not _is_within(score, part.label.scores)) for part in parts]
+    names = {paths: f"{name}_{number}" for number, paths in enumerate(dict.fromkeys(filter(None, lates)))}
+    for paths, table in names.items():
+        stored = [part.path for part, late in zip(parts, lates, strict=True) if late == paths and part.label.scores]
+        latest = select_latest_rewards(read_files(paths), read_files(stored) if stored else None)
+        connection.execute(f"create table {table} as {latest}")
+    return [names.get(paths) for paths in lates]
 
 
 def _is_within(scores: Part, covered: Mapping[str, int]) -> bool:
@@ -155,8 +140,7 @@ def _select_rollouts(parts: Sequence[Part], again: str | None, late: str | None)
     superseded, retried, collides = "false", "r.retried", "false"
     if late is not None:
         joins += f" left join {late} on {late}.rollout = r.id"
-        is_later = f"{late}.rollout is not null and (r.reward_at is null or {late}.moment >= r.reward_at)"
-        reward = f"case when {is_later} then {late}.value else r.reward end"
+        reward = f"case when {late}.rollout is null then r.reward else {late}.value end"
     if again is not None:
         joins += f" left join {again} on {again}.id = r.id"
         superseded, collides = (f"coalesce({again}.{name}, false)" for name in ("superseded", "collides"))

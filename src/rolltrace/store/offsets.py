@@ -1,15 +1,16 @@
-"""Where each rollout's line is, by id: an index that is derived from the segments and grows with them."""
+"""Where each rollout's line and its scores are: an index by id, derived from the segments, that grows with them."""
 
 import contextlib
 import os
 import sqlite3
 import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from rolltrace.store.cursor import Cursor, Place
-from rolltrace.store.layout import CACHE, PLAIN, ROLLOUTS
+from rolltrace.store.layout import CACHE, PLAIN, ROLLOUTS, SCORES
 from rolltrace.store.offsets_file import (
     OffsetsFile,
     OffsetsWriter,
@@ -31,8 +32,16 @@ _LONGEST_NAME = 200
 _HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
 
 
+_AT_ONCE = 500
+"""How many rollouts one statement looks for."""
+
+
 class _Named(msgspec.Struct):
     id: str
+
+
+class _About(msgspec.Struct):
+    rollout: str | None = None
 
 
 def id_of(line: bytes) -> str | None:
@@ -47,8 +56,16 @@ def id_of(line: bytes) -> str | None:
         return None
 
 
+def rollout_of(line: bytes) -> str | None:
+    """The rollout that the line of a score is about; None if it is about none."""
+    try:
+        return msgspec.json.decode(line, type=_About).rollout
+    except (ValueError, RecursionError):
+        return None
+
+
 class Offsets:
-    """The index of a run's rollouts.
+    """The index of a run's rollouts, and of the scores about them.
 
     Most of it is in immutable files under `cache/`, which any process may make, absorb into larger ones or delete.
     What they do not cover is looked through and kept in memory, or in a new file where it is much.
@@ -62,38 +79,48 @@ class Offsets:
         self._files: dict[str, OffsetsFile] = {}
         self._known: set[str] = set()  # index files that were opened, or that are not to be opened again
         self._verified: set[str] = set()
-        self._recent: dict[str, Place] = {}
+        self._recent: dict[str, list[Place]] = {}
         self._recent_problems = Problems()
         self._recent_bytes = 0
         self._unreadable: dict[str, int] = {}  # by file, from where on the disk gave no answer
         self._covered_by_files: dict[str, int] = {}
-        self._cursor: Cursor | None = None
+        self._cursors: dict[str, Cursor] = {}
 
     def find(self, rollout: str) -> Place | None:
         """Where the first line with this id is."""
         with self._guard():
             if not self._files:
                 self._open_files()
-            place = self._look(rollout)
+            place = self._first(rollout)
             for look_further in (self._update, self._verify):
                 if place is None:
                     look_further()
-                    place = self._look(rollout)
+                    place = self._first(rollout)
             return place
+
+    def find_scores(self, rollouts: Sequence[str]) -> dict[str, list[Place]]:
+        """By rollout, where the scores about it are, of all that are written by now."""
+        with self._guard():
+            self._update(SCORES)
+            found = self._look(rollouts, SCORES)
+            # What is not found may have been there before a bit flipped, if scores were ever put into an index file.
+            if len(found) < len(set(rollouts)) and any(_is_in(one, SCORES) for one in self._covered_by_files):
+                found = self._look(rollouts, SCORES) if self._verify(SCORES) else found
+            return found
 
     def knows(self, rollout: str) -> bool:
         """Whether what was looked through before says where it is; nothing is looked through for it."""
         with self._guard():
             if not self._files:
                 self._open_files()
-            return self._look(rollout) is not None
+            return self._first(rollout) is not None
 
     def distrust(self, rollout: str) -> None:
         """Drop what says where this rollout is, because it is not there; the next search looks at the segments."""
         with self._guard():
             for name, file in list(self._files.items()):
                 with contextlib.suppress(sqlite3.Error):
-                    if _find(file, rollout) is not None:
+                    if _find(file, [rollout]):
                         self._drop(name)
             self._start_over()
 
@@ -123,19 +150,26 @@ class Offsets:
         self._verified = set()
         self._start_over()
 
-    def _look(self, rollout: str) -> Place | None:
-        places = []
+    def _first(self, rollout: str) -> Place | None:
+        return min(self._look([rollout], ROLLOUTS).get(rollout, ()), default=None)
+
+    def _look(self, rollouts: Sequence[str], folder: str) -> dict[str, list[Place]]:
+        """By rollout, the places in this folder of its lines, of those that were looked through."""
+        found: dict[str, set[Place]] = {}
         for name, file in list(self._files.items()):
             try:
-                place = _find(file, rollout)
+                for rollout, place in _find(file, rollouts):
+                    found.setdefault(rollout, set()).add(place)
             except sqlite3.Error:  # damaged, or cannot be read now: what it covers is looked through
                 self._drop(name, deletes=file.path is not None and is_damaged(file.path))
                 self._start_over()
-            else:
-                places += [] if place is None else [place]
-        if rollout in self._recent:
-            places.append(self._recent[rollout])
-        return min(places, default=None)
+        for rollout in rollouts:
+            found.setdefault(rollout, set()).update(self._recent.get(rollout, ()))
+        own = {
+            rollout: sorted(place for place in places if _is_in(place.file, folder))
+            for rollout, places in found.items()
+        }
+        return {rollout: places for rollout, places in own.items() if places}
 
     def _open_files(self) -> None:
         """Open the index files that came since; a damaged one is deleted."""
@@ -158,8 +192,8 @@ class Offsets:
             self._problems.report(problem)
         return True
 
-    def _verify(self) -> None:
-        """Read each index file whole, once; where one is damaged, look at the segments again."""
+    def _verify(self, folder: str = ROLLOUTS) -> bool:
+        """Read each index file whole, once; if one is damaged, look at the segments again, and say so."""
         unsound = [
             name
             for name, file in self._files.items()
@@ -170,7 +204,8 @@ class Offsets:
             self._drop(name)
         if unsound:
             self._start_over()
-            self._update()
+            self._update(folder)
+        return bool(unsound)
 
     def _drop(self, name: str, deletes: bool = True) -> None:
         file = self._files.pop(name)
@@ -180,19 +215,19 @@ class Offsets:
 
     def _start_over(self) -> None:
         """Forget what is not in files, and how far the segments were read."""
-        self._cursor = None
+        self._cursors = {}
         self._recent = {}
         self._recent_problems = Problems()
         self._recent_bytes = 0
         self._unreadable = {}
 
-    def _update(self) -> None:
-        for folder in (self._run / CACHE, None):
+    def _update(self, folder: str = ROLLOUTS) -> None:
+        for cache in (self._run / CACHE, None):
             try:
-                self._scan(folder)
-            except (OSError, sqlite3.Error):  # the folder cannot be written to, or the disk is full
+                self._scan(folder, cache)
+            except (OSError, sqlite3.Error):  # the cache cannot be written to, or the disk is full
                 self._start_over()
-                if folder is None:
+                if cache is None:
                     raise
             except BaseException:
                 self._start_over()
@@ -200,49 +235,54 @@ class Offsets:
             else:
                 return
 
-    def _scan(self, folder: Path | None) -> None:
-        """Look through what is new, into memory or, from where it is much, into a new file."""
-        cursor = self._cursor or self._begin()
+    def _scan(self, folder: str, cache: Path | None) -> None:
+        """Look through what is new in a folder, into memory or, from where it is much, into a new file."""
+        if not self._cursors:
+            self._begin()
         writer: OffsetsWriter | None = None
         lines: list[tuple[str, Place]] = []
         try:
-            for place, line in cursor.read():
-                rollout = id_of(line)
-                if rollout is None:
-                    message = "Expected a rollout record with an id."
-                    self._report(Problem(f"{place.file}{PLAIN}", place.offset, message, kind=Kind.INVALID))
-                    continue
-                lines.append((rollout, place))
+            for place, line in self._cursors[folder].read():
+                lines += self._named(folder, place, line)
                 self._recent_bytes += place.length
                 if len(lines) + len(self._recent) >= _MOST_LINES or self._recent_bytes >= _MOST_BYTES:
                     if writer is None:
-                        writer = OffsetsWriter(folder)
-                        writer.add(list(self._recent.items()))
+                        writer = OffsetsWriter(cache)
+                        writer.add([(rollout, place) for rollout, places in self._recent.items() for place in places])
                         self._recent = {}
                     writer.add(lines)
                     lines = []
                     self._recent_bytes = 0
             if writer is None:
                 for rollout, place in lines:
-                    self._recent.setdefault(rollout, place)
+                    self._recent.setdefault(rollout, []).append(place)
             else:
                 writer.add(lines)
-                self._finish(writer, cursor)
+                self._finish(writer)
         except BaseException:
             if writer is not None:
                 writer.abandon()
             raise
 
-    def _begin(self) -> Cursor:
-        """A cursor that starts where the index files end."""
+    def _named(self, folder: str, place: Place, line: bytes) -> list[tuple[str, Place]]:
+        """The line with the rollout under which it is found; nothing for one that is about none."""
+        rollout = id_of(line) if folder == ROLLOUTS else rollout_of(line)
+        if rollout is None and folder == ROLLOUTS:
+            message = "Expected a rollout record with an id."
+            self._report(Problem(f"{place.file}{PLAIN}", place.offset, message, kind=Kind.INVALID))
+        return [] if rollout is None else [(rollout, place)]
+
+    def _begin(self) -> None:
+        """Make cursors that start where the index files end."""
         self._open_files()
         covered: dict[str, int] = {}
         for stretch in merge_ranges(stretch for file in self._files.values() for stretch in file.ranges):
             if stretch.first == 0:
                 covered[stretch.file] = stretch.last
         self._covered_by_files = dict(covered)
-        self._cursor = Cursor(self._run, ROLLOUTS, self._report, covered, self._problems.settle)
-        return self._cursor
+        for folder in (ROLLOUTS, SCORES):
+            own = {file: last for file, last in covered.items() if file.startswith(f"{folder}/")}
+            self._cursors[folder] = Cursor(self._run, folder, self._report, own, self._problems.settle)
 
     def _report(self, problem: Problem) -> None:
         self._problems.report(problem)
@@ -251,10 +291,11 @@ class Offsets:
         elif not problem.passing and problem.offset is not None:
             self._recent_problems.report(problem)
 
-    def _finish(self, writer: OffsetsWriter, cursor: Cursor) -> None:
+    def _finish(self, writer: OffsetsWriter) -> None:
         """Put the new file in place, together with all smaller ones: so there are few, and each grows by doubling."""
         # What the disk did not give is not covered, nor is what follows it: the next reader tries again.
-        covered = {file: min(end, self._unreadable.get(file, end)) for file, end in cursor.covered.items()}
+        read = {file: end for cursor in self._cursors.values() for file, end in cursor.covered.items()}
+        covered = {file: min(end, self._unreadable.get(file, end)) for file, end in read.items()}
         ranges = [
             Range(file, self._covered_by_files.get(file, 0), end)
             for file, end in covered.items()
@@ -283,13 +324,18 @@ class Offsets:
         return absorbed
 
 
-def _find(file: OffsetsFile, rollout: str) -> Place | None:
-    """Where a file says that a line is; nowhere, where the id is no text that could be written."""
-    try:
-        place = file.find(rollout)
-    except (ValueError, TypeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
-        return None
-    return place if place is not None and place.file.count("/") == 1 and place.file.startswith(f"{ROLLOUTS}/") else None
+def _find(file: OffsetsFile, rollouts: Sequence[str]) -> Iterable[tuple[str, Place]]:
+    """What a file says about these rollouts; nothing about an id that no text could be."""
+    for first in range(0, len(rollouts), _AT_ONCE):
+        try:
+            yield from file.find(rollouts[first : first + _AT_ONCE])
+        except (ValueError, TypeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
+            continue
+
+
+def _is_in(file: str, folder: str) -> bool:
+    """Whether a file is one of this folder, and not elsewhere on the disk."""
+    return file.count("/") == 1 and file.startswith(f"{folder}/")
 
 
 def _delete(path: Path) -> None:

@@ -19,7 +19,7 @@ from rolltrace.store.problems import Kind, Problem
 from rolltrace.store.run_file import refuse_link
 from rolltrace.store.segment import sync_folder
 
-_VERSION = 2
+_VERSION = 3
 _READ_BYTES = 1024 * 1024
 _ABANDONED_SECONDS = 3600.0
 _NAME = re.compile(r"offsets-[0-9a-f]{16}-[0-9a-f]{8}\.sqlite")
@@ -31,19 +31,17 @@ PRAGMA cache_size = -32768;
 CREATE TABLE files (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE ranges (file TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE problems (file TEXT NOT NULL, position INTEGER NOT NULL, message TEXT NOT NULL, kind TEXT NOT NULL);
-CREATE TABLE lines (id TEXT PRIMARY KEY, file INTEGER, position INTEGER, length INTEGER) WITHOUT ROWID;
+CREATE TABLE lines (
+    rollout TEXT, file INTEGER, position INTEGER, length INTEGER, PRIMARY KEY (rollout, file, position)
+) WITHOUT ROWID;
 BEGIN;
 """
 
 _ABSORB = """
-INSERT INTO lines SELECT theirs.id, files.number, theirs.position, theirs.length
+INSERT OR IGNORE INTO lines SELECT theirs.rollout, files.number, theirs.position, theirs.length
 FROM other.lines AS theirs JOIN other.files AS named ON named.number = theirs.file JOIN files ON files.name = named.name
-WHERE true
-ON CONFLICT (id) DO UPDATE SET file = excluded.file, position = excluded.position, length = excluded.length
-WHERE ((SELECT name FROM files WHERE number = excluded.file), excluded.position)
-    < ((SELECT name FROM files WHERE number = lines.file), lines.position)
 """
-"""Where two have the same id, the first line stands."""
+_FIND = "SELECT rollout, name, position, length FROM lines JOIN files ON number = file WHERE rollout IN ({})"
 
 
 class Range(NamedTuple):
@@ -98,12 +96,12 @@ class OffsetsFile:
             connection.close()
             raise
 
-    def find(self, rollout: str) -> Place | None:
-        """Where the line with this id is."""
-        row = self._connection.execute(
-            "SELECT name, position, length FROM lines JOIN files ON number = file WHERE id = ?", (rollout,)
-        ).fetchone()
-        return None if row is None else Place(str(row[0]), int(row[1]), int(row[2]))
+    def find(self, rollouts: Sequence[str]) -> list[tuple[str, Place]]:
+        """Where the lines of these rollouts, and those of scores about them, are."""
+        rows = self._connection.execute(_FIND.format(", ".join("?" * len(rollouts))), rollouts).fetchall()
+        return [
+            (str(rollout), Place(str(name), int(position), int(length))) for rollout, name, position, length in rows
+        ]
 
     def close(self) -> None:
         """Give back the file."""
@@ -171,7 +169,7 @@ class OffsetsWriter:
         return int(self._connection.execute(query).fetchone()[0])
 
     def add(self, lines: Sequence[tuple[str, Place]]) -> None:
-        """Put lines in; of those with the same id the first stands."""
+        """Put lines in, each with the rollout that it is or is about."""
         for file in {place.file for _, place in lines}:
             self._number(file)
         numbers = self._numbers

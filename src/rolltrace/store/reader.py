@@ -35,7 +35,10 @@ class Stop(Protocol):
 
 
 class RunReader:
-    """A run's records, in a stable order: by file name, then line by line.
+    """A run's records as its lines have them, in a stable order: by file name, then line by line.
+
+    This is the raw reader: a rollout that it gives knows nothing of late scores, so its `reward` is the line's. A run
+    opened with `open_run` gives rollouts their scores.
 
     What is damaged, torn or of a newer version costs only itself: it is reported once in `problems`. Nothing here
     holds more than a few records at a time.
@@ -47,7 +50,7 @@ class RunReader:
         """What `run.json` says."""
         self._problems = Problems()
         self.offsets = Offsets(self.path, self._problems)
-        """Where each rollout is, by id."""
+        """Where each rollout is, and the scores about it."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -8,11 +8,10 @@ import msgspec
 
 from rolltrace.query.comparison import compare_group, encode_comparison
 from rolltrace.query.group import ORDER
-from rolltrace.query.members import reward_score
 from rolltrace.query.run import Run
 from rolltrace.query.tables import literal, quoted
 from rolltrace.query.terms import reward_terms
-from rolltrace.trace.codec import encode_rollout, encode_score, json_encoder
+from rolltrace.trace.codec import encode_score, encode_with_scores, json_encoder
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.viewer.answers import Attempt, GroupAnswer, GroupPlace, RolloutAnswer, RolloutGroup
@@ -32,13 +31,6 @@ _PLACES = f'{_ROLLOUTS} where {_KEY} order by "index", session, attempt, id limi
 _OWN = f"{_ROLLOUTS} where id = ?"
 _GROUP = f"select size, n, mean, spread, has_signal from groups where {_KEY}"
 _KEYS = f'select distinct split, iteration, env, "group" from rollouts where not retried order by {ORDER}'
-_KEPT = f"""
-    id in (
-        select id from scores where {{about}} qualify
-            row_number() over (partition by rollout order by "at" desc, id desc) <= {_MOST_SCORES}
-            or (name = 'reward' and rank() over (partition by rollout, name order by "at" desc) = 1)
-    )
-"""
 _NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "spread": None, "has_signal": False}
 
 
@@ -49,7 +41,7 @@ def ask_rollout(run: OpenRun, rollout: str) -> RolloutAnswer:
     if not _fits(record.iteration):  # the tables do not hold it
         return _alone(record)
     around = _Around(tables, [record.split, record.iteration, record.env, record.group])
-    return around.tell(record, _scores(tables, [rollout]))
+    return around.tell(record)
 
 
 def ask_members(run: OpenRun, split: str, iteration: int, env: str, group: str) -> Iterator[RolloutAnswer]:
@@ -57,10 +49,8 @@ def ask_members(run: OpenRun, split: str, iteration: int, env: str, group: str) 
     tables, place = run.numbers, [split, iteration, env, group]
     around = _Around(tables, place)
     named = " and ".join(f"{quoted(name)} = {literal(value)}" for name, value in zip(_PLACE, place, strict=True))
-    records = list(tables.rollouts(where=named, order_by='"index", attempt, id'))
-    scores = _scores(tables, [record.id for record in records])
-    for record in records:
-        yield around.tell(record, [score for score in scores if score.rollout == record.id])
+    for record in tables.rollouts(where=named, order_by='"index", attempt, id'):
+        yield around.tell(record)
 
 
 class _Around:
@@ -72,21 +62,19 @@ class _Around:
         self._group = next(tables.sql(_GROUP, place).dicts(), _NOTHING)
         self._counted = list(filter(_counts, self._rows))
 
-    def tell(self, record: Rollout, scores: Sequence[Score]) -> RolloutAnswer:
+    def tell(self, record: Rollout) -> RolloutAnswer:
         """A rollout with that."""
         own = next((row for row in self._rows if row["id"] == record.id), None)
         if own is None:  # of a very large group not all rows are there
             own = next(self._tables.sql(_OWN, [record.id]).dicts(), None)
-        reward = record.reward if own is None else own["reward"]
-        total = reward_score(scores, reward)
-        mean = self._group["mean"]
+        reward, total, mean = record.reward, record.reward_score, self._group["mean"]
         is_member = own is not None and _counts(own)
         return RolloutAnswer(
-            rollout=_raw(encode_rollout(record)),
+            rollout=_raw(encode_with_scores(record, all_scores=False)),
             reward=reward,
             advantage=reward - mean if is_member and reward is not None and mean is not None else None,
-            terms=reward_terms(record, reward, None if total is None else total.data),
-            scores=tuple(_raw(encode_score(score)) for score in _newest(scores, total)),
+            terms=reward_terms(record),
+            scores=tuple(_raw(encode_score(score)) for score in _newest(record)),
             reward_score=None if total is None else total.id,
             group=RolloutGroup(**self._group, members=tuple(map(_place, self._counted))),
             seats=tuple(_place(row) for row in _seats(record, own, self._rows)),
@@ -113,8 +101,9 @@ def ask_group(run: OpenRun, split: str, iteration: int, env: str, group: str) ->
 
 def _alone(record: Rollout) -> RolloutAnswer:
     return RolloutAnswer(
-        rollout=_raw(encode_rollout(record)), reward=record.reward, advantage=None,
-        terms=reward_terms(record, record.reward, None), scores=(), reward_score=None,
+        rollout=_raw(encode_with_scores(record, all_scores=False)), reward=record.reward, advantage=None,
+        terms=reward_terms(record), scores=tuple(_raw(encode_score(score)) for score in _newest(record)),
+        reward_score=None if record.reward_score is None else record.reward_score.id,
         group=RolloutGroup(**_NOTHING, members=()), seats=(), attempts=(),
     )  # fmt: skip
 
@@ -123,17 +112,9 @@ def _fits(number: int) -> bool:
     return -(2**63) <= number < 2**63
 
 
-def _scores(run: Run, rollouts: Sequence[str]) -> list[Score]:
-    """Late facts about some rollouts, the earliest first: of each the newest, and the rewards that may count."""
-    if not rollouts:
-        return []
-    about = f"rollout in ({', '.join(map(literal, rollouts))})"
-    return list(run.scores(where=_KEPT.format(about=about), order_by='"at", id'))
-
-
-def _newest(scores: Sequence[Score], total: Score | None) -> Sequence[Score]:
-    """As many as are shown, the one that the reward comes from always among them."""
-    newest = scores[-_MOST_SCORES:]
+def _newest(record: Rollout) -> Sequence[Score]:
+    """As many of its scores as are shown, the one that gives the reward always among them."""
+    newest, total = record.scores[-_MOST_SCORES:], record.reward_score
     return newest if total is None or total in newest else [total, *newest[1:]]
 
 

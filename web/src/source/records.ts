@@ -135,7 +135,11 @@ export interface RolloutRecord {
   stop_reason: string;
   stopped_by: "env" | "runner";
   error: FailureRecord | null;
+  /** As it stands now, late scores included. */
   reward: Num | null;
+  /** On the rollout's line. */
+  line_reward: Num | null;
+  group_grade: { reward: Num; reward_data: Record<string, Num | boolean>; extra: { [key: string]: Json } } | null;
   reward_so_far: Num;
   unclamped_reward: Num | null;
   grade: { reward: Num; reward_data: Record<string, Num | boolean>; extra: { [key: string]: Json } } | null;

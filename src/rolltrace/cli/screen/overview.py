@@ -1,7 +1,7 @@
 """A run as a table of its rollouts."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -92,9 +92,7 @@ def show_rest(console: Console, shown: int, total: int) -> None:
         _print(console, Text(f"… the first {shown} of {total}; --limit shows more", "dim"))
 
 
-def show_rollouts(
-    console: Console, rollouts: Sequence[Rollout], rewards: Mapping[str, float | None], scores: Sequence[Score]
-) -> None:
+def show_rollouts(console: Console, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
     """Print a line for each rollout, group by group, and one for each failure that a whole group had."""
     failures = {score.rollout: score.error for score in scores if score.error is not None}
     addresses = short_addresses(rollouts)
@@ -110,7 +108,7 @@ def show_rollouts(
         if group not in (None, group_address(rollout)):
             table.add_row()
         group = group_address(rollout)
-        reward = rewards[rollout.id]
+        reward = rollout.reward
         table.add_row(
             Text(visible_line(addresses[rollout.id])),
             Text(number(reward), "bold" if reward is not None else "dim"),

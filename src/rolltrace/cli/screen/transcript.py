@@ -41,9 +41,9 @@ _ENV_FAILURES = {
 class Transcript(FactSheet):
     """Prints rollouts."""
 
-    def show(self, rollout: Rollout, reward: float | None, scores: Sequence[Score] = ()) -> None:
-        """Print one rollout with its reward as it now stands and the scores that it has."""
-        self._identity(rollout, reward)
+    def show(self, rollout: Rollout) -> None:
+        """Print one rollout with its reward as it stands now and the scores that it has."""
+        self._identity(rollout)
         state: dict[str, Any] = {}
         calls = list(rollout.calls)
         for event in storyline(rollout):
@@ -58,16 +58,16 @@ class Transcript(FactSheet):
                 for call in [call for call in calls if call.step == event.step.step]:
                     self._call(call, "")
                     calls.remove(call)
-        self._end(rollout, reward, scores, calls)
+        self._end(rollout, calls)
 
     # The beginning
 
-    def _identity(self, rollout: Rollout, reward: float | None) -> None:
+    def _identity(self, rollout: Rollout) -> None:
         title = Text(visible_line(address(rollout)), "bold")
         if rollout.attempt:
             title.append(f"  attempt {rollout.attempt}", "yellow")
         title.append("  ").append(rollout.status.value, STATUS_STYLES[rollout.status])
-        title.append(f"  reward {number(reward)}", "bold")
+        title.append(f"  reward {number(rollout.reward)}", "bold")
         self.line(title)
         policy = visible_line(rollout.policy)
         facts = [
@@ -147,19 +147,19 @@ class Transcript(FactSheet):
 
     # The end
 
-    def _end(self, rollout: Rollout, reward: float | None, scores: Sequence[Score], calls: Sequence[Call]) -> None:
+    def _end(self, rollout: Rollout, calls: Sequence[Call]) -> None:
         self.line()
         style = STATUS_STYLES[rollout.status]
         title = Text().append("■ ", style).append(visible_line(rollout.stop_reason), f"bold {style}")
         self.line(title.append(f", stopped by the {rollout.stopped_by.value}"))
         if rollout.pending_raw is not None:
             self.fact("pending_raw", self.cut(visible_line(rollout.pending_raw)))
-        self.fact("reward", Text(number(reward), "bold").append(_reward_text(rollout, reward)))
+        self.fact("reward", Text(number(rollout.reward), "bold").append(_reward_text(rollout)))
         if len(rollout.steps) > 1:
             self.fact("steps", _steps_text(rollout))
         self._grade(rollout)
         self.numbers("metrics", rollout.metrics)
-        for score in scores:
+        for score in rollout.scores:
             self._score(score)
         for call in calls:
             self._call(call, ", after the end" if call.step is None else f", in step {call.step}")
@@ -223,9 +223,9 @@ class Transcript(FactSheet):
         self.folded(Text(visible_text(text[-end:]), style), indent)
 
 
-def _reward_text(rollout: Rollout, reward: float | None) -> str:
+def _reward_text(rollout: Rollout) -> str:
     parts = []
-    if reward is None or not same(rollout.reward_so_far, reward):
+    if rollout.reward is None or not same(rollout.reward_so_far, rollout.reward):
         parts.append(f"reward_so_far {number(rollout.reward_so_far)}")
     if rollout.unclamped_reward is not None:
         parts.append(f"unclamped_reward {number(rollout.unclamped_reward)}")

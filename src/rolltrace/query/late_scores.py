@@ -1,0 +1,89 @@
+"""Reads the late scores about rollouts, some rollouts at a time, in the order that decides which of them counts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Self, TypeVar
+
+from rolltrace.errors import RecordError, StorageError
+from rolltrace.query.latest import in_order
+from rolltrace.query.lines import AHEAD, LineReader
+from rolltrace.store.cursor import Place
+from rolltrace.store.layout import PLAIN
+from rolltrace.store.problems import Problem, Problems, kind_of
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.codec import decode_score
+from rolltrace.trace.rollout import Rollout, Score
+
+_MOST_AT_ONCE = 512
+
+Item = TypeVar("Item")
+
+
+class ScoreReader:
+    """The late scores of one run's rollouts; `ahead` is how much of a file is read at once."""
+
+    def __init__(self, reader: RunReader, problems: Problems, ahead: int = AHEAD) -> None:
+        self._offsets = reader.offsets
+        self._lines = LineReader(reader, ahead)
+        self._problems = problems
+
+    def about(self, rollouts: Sequence[str]) -> Mapping[str, Sequence[Score]]:
+        """By rollout, the scores about it that are written by now, the latest last."""
+        found, wrong = self._read(self._offsets.find_scores(rollouts))
+        if wrong:  # the index is of other files, or a line was damaged since: look for them again
+            for rollout in wrong:
+                self._offsets.distrust(rollout)
+            found, _ = self._read(self._offsets.find_scores(rollouts))
+        return {rollout: in_order(scores) for rollout, scores in found.items()}
+
+    def give(self, rollout: Rollout) -> Rollout:
+        """The rollout with its scores."""
+        return with_scores(rollout, self.about([rollout.id]))
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, places: Mapping[str, Sequence[Place]]) -> tuple[dict[str, list[tuple[Place, Score]]], set[str]]:
+        """The scores at these places, and the rollouts of which a place has another line, or a damaged one."""
+        found: dict[str, list[tuple[Place, Score]]] = {}
+        wrong: set[str] = set()
+        for place, rollout in sorted((place, rollout) for rollout, own in places.items() for place in own):
+            try:
+                score = decode_score(self._lines.line(place))
+            except FileNotFoundError:
+                wrong.add(rollout)
+            except OSError as error:
+                reason = error.strerror or error
+                raise StorageError(
+                    f"Cannot read {place.file}: {reason}. The data may still be intact; retry."
+                ) from error
+            except RecordError as error:
+                self._problems.report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=kind_of(error)))
+                wrong.add(rollout)
+            else:
+                if score.rollout == rollout:
+                    found.setdefault(rollout, []).append((place, score))
+                else:
+                    wrong.add(rollout)
+        return found, wrong
+
+
+def with_scores(rollout: Rollout, scores: Mapping[str, Sequence[Score]]) -> Rollout:
+    """The rollout with those of these scores that are about it."""
+    own = scores.get(rollout.id)
+    return rollout.with_scores(own) if own else rollout
+
+
+def in_batches(items: Iterable[Item], most: int = _MOST_AT_ONCE) -> Iterator[list[Item]]:
+    """The items, a few at first and then many at once: the first is there soon, and a million do not take long."""
+    left, size = iter(items), 8
+    while some := list(islice(left, size)):
+        yield some
+        size = min(2 * size, most)
