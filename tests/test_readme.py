@@ -69,6 +69,18 @@ def test_the_guide_to_the_runner_runs(tmp_path):
     assert all(line.endswith("None") for line in ran.stdout.splitlines())
 
 
+def test_the_commands_of_the_guide_to_the_runner_run(tmp_path):
+    """A run is played, and a resume finds it complete."""
+    guide = (ROOT / "docs" / "guides" / "play-and-record.md").read_text()
+    commands = re.findall(r"^\$ (rolltrace .*)$", guide, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        words = [sys.executable, "-m", *shlex.split(command)]
+        ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (command, ran.stderr)
+    assert "Nothing to do" in ran.stderr
+
+
 def test_the_guide_to_recording_runs(tmp_path):
     """The guide's blocks are one program, which records two rollouts of a loop of its own and reads them back."""
     guide = (ROOT / "docs" / "guides" / "record-your-loop.md").read_text()

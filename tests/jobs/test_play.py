@@ -9,7 +9,8 @@ import pytest
 from rolltrace.envs.registry import BUILT_IN, load_env
 from rolltrace.errors import InputError, RunExistsError, UnknownNameError
 from rolltrace.jobs.demo import demo_envs, play_demo
-from rolltrace.jobs.play import encode_summary, play, play_async
+from rolltrace.jobs.play import play, play_async
+from rolltrace.jobs.summary import encode_summary
 from rolltrace.policies.base import Completion
 from rolltrace.policies.load import load_policy
 from rolltrace.query.run import open_run

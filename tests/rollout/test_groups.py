@@ -342,7 +342,7 @@ async def test_a_group_grader_that_is_cancelled_says_so(tmp_path):
         await task
     assert [rollout.status for rollout in recorded(tmp_path / "run")] == ["ok", "ok"]
     scores = list(RunReader(tmp_path / "run").scores())
-    assert [(score.value, score.error.type) for score in scores] == [(None, "CancelledError")] * 2
+    assert [(score.value, score.error.type) for score in scores] == [(None, "Interrupted")] * 2
     assert stage.cleaned == 1
 
 
@@ -368,7 +368,7 @@ async def test_who_had_finished_when_the_group_was_cancelled_is_told(tmp_path):
     first, second = recorded(tmp_path / "run")
     assert (first.status, second.status) == ("ok", "cancelled")
     [score] = RunReader(tmp_path / "run").scores()
-    assert (score.rollout, score.value, score.error.type) == (first.id, None, "CancelledError")
+    assert (score.rollout, score.value, score.error.type) == (first.id, None, "Interrupted")
 
 
 @pytest.mark.parametrize("episodes", [1, 2])

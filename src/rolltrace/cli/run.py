@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from rolltrace.cli.struct_options import GroupedCommand, from_options, struct_op
 from rolltrace.rollout.limits import Limits
 
 if TYPE_CHECKING:
-    from rolltrace.jobs.play import Summary
+    from rolltrace.jobs.summary import Summary
 
 POLICY = "policy"
 DEFAULT_POLICY = "scripted:noisy"
@@ -21,7 +22,7 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("env")
+@click.argument("env", required=False)
 @click.option(
     "--policy",
     "policies",
@@ -87,10 +88,21 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     help="How often an episode is played again after the policy or the environment failed; with any strategy.",
 )
 @click.option("--split", default="train", show_default=True, help="The split that the rollouts are recorded under.")
+@click.option(
+    "--resume",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Complete an interrupted run: play its groups that are not finished, as it was planned. Only --policy, "
+    "--concurrency, --json and the --arg of a secret may be given with it.",
+)
+@click.option("--force", is_flag=True, help="Resume a run even if it may still be running.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 @struct_options(Limits, "Limits of a rollout")
+@click.pass_context
 def run(
-    env: str,
+    context: click.Context,
+    /,
+    env: str | None,
     policies: tuple[str, ...],
     groups: int,
     group_size: int,
@@ -106,46 +118,102 @@ def run(
     strategy: str,
     retries: int,
     split: str,
+    resume: Path | None,
+    force: bool,
     as_json: bool,
     **limits: Any,
 ) -> None:
     """Play ENV and record every rollout.
 
-    ENV is a name that `rolltrace envs` lists, or package.module:name of your own.
+    ENV is a name that `rolltrace envs` lists, or package.module:name of your own. With --resume RUN, an interrupted run
+    is completed: finished groups are not played again.
 
     Exit code 1 says that the job failed: it was interrupted, or a group has no member with a reward, or something
     could not be recorded. What was played until then is in the run. SIGTERM ends it as Ctrl-C does, with exit
     code 143 and within 15 seconds; a second signal ends it at once.
     """
-    from rolltrace.cli.interrupts import ending_cleanly
-    from rolltrace.cli.screen.progress import progress
-    from rolltrace.jobs.play import as_sampling, play
+    from rolltrace.jobs.plan import as_sampling
     from rolltrace.rollout.strategies import parse_strategy
     from rolltrace.store.create import fresh_path
     from rolltrace.store.recording import Level, Recording
 
+    policy, roles = _parse_policies(policies)
+    env_args = parse_arguments(args, "--arg")
+    if resume is not None:
+        _refuse_options(context)
+        given = {} if _is_default(context, "concurrency") else {"concurrency": concurrency}
+        _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **given)
+        return
+    if env is None:
+        raise click.MissingParameter(ctx=context, param_hint="'ENV'", param_type="argument")
+    if force:
+        raise click.UsageError("Expected --force only with --resume.", context)
     if out is not None and not out.name:
         raise click.BadParameter(f"Expected a place for the run, got {str(out)!r}.", param_hint="--out")
-    policy, roles = _parse_policies(policies)
     place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
-    typed = any(re.match(r"human(?![^:,])", spec) for spec in (policy, *roles.values()))
+    _play(
+        place, groups * iterations, as_json, (policy or DEFAULT_POLICY, *roles.values()),
+        env=env, policy=policy or DEFAULT_POLICY, out=place, roles=roles, args=env_args,
+        sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
+        iterations=iterations, seed=seed, concurrency=concurrency, strategy=parse_strategy(strategy), retries=retries,
+        split=split, limits=from_options(Limits, limits),
+        trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
+    )  # fmt: skip
+
+
+def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles: dict[str, str], **given: Any) -> None:
+    """Complete a run, or say that it is complete."""
+    from rolltrace.jobs.resume import open_resumption
+
+    resumption = open_resumption(path, force=force)
+    for warning in resumption.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    specs = (policy or resumption.policy, *{**resumption.roles, **roles}.values())
+    _play(path, resumption.groups_left, as_json, specs, resume=resumption, policy=policy, roles=roles, **given)
+
+
+def _play(place: Path, total: int, as_json: bool, specs: Sequence[str], /, **job: Any) -> None:
+    """Play with progress, and tell what came of it."""
+    from rolltrace.cli.hints import command
+    from rolltrace.cli.interrupts import ending_cleanly
+    from rolltrace.cli.screen.progress import progress
+    from rolltrace.jobs.play import play
+
+    typed = any(re.match(r"human(?![^:,])", spec) for spec in specs)
     with (
-        ending_cleanly(place),
-        progress(groups * iterations, plain=typed) as on_group,
+        ending_cleanly(place, f" To complete it: {command('run', '--resume', str(place))}"),
+        progress(total, plain=typed) as on_group,
         contextlib.redirect_stdout(sys.stderr),  # an env that prints must not print into the data
     ):
-        summary = play(
-            env, policy, out=place, roles=roles, args=parse_arguments(args, "--arg"),
-            sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
-            iterations=iterations, seed=seed, concurrency=concurrency, on_group=on_group,
-            strategy=parse_strategy(strategy), retries=retries, split=split, limits=from_options(Limits, limits),
-            trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
-        )  # fmt: skip
-    _tell(summary, as_json=as_json)
+        summary = play(on_group=on_group, **job)
+    if not summary.groups:
+        click.echo(f"Nothing to do: every group of {place} is finished.", err=True)
+    if summary.groups or as_json:
+        _tell(summary, as_json=as_json)
 
 
-def _parse_policies(specs: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """The policy itself, and those of the other roles: `ROLE=` comes before any other sign."""
+_WITH_RESUME = {"resume", "force", "policies", "concurrency", "args", "as_json"}
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Refuse what the run itself says."""
+    given = [
+        parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _WITH_RESUME and parameter.name and not _is_default(context, parameter.name)
+    ]
+    if given:
+        raise click.UsageError(
+            f"Expected no {', '.join(given)} with --resume: a run is completed as it was planned.", context
+        )
+
+
+def _is_default(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE
+
+
+def _parse_policies(specs: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
+    """The policy itself, if it is given, and those of the other roles: `ROLE=` comes before any other sign."""
     roles: dict[str, str] = {}
     for spec in specs:
         given = _ROLE.match(spec)
@@ -154,7 +222,7 @@ def _parse_policies(specs: tuple[str, ...]) -> tuple[str, dict[str, str]]:
             whose = f"role {role!r}" if given else "the policy itself"
             raise click.BadParameter(f"Expected one policy for {whose}, got two.", param_hint="--policy")
         roles[role] = spec[given.end() :] if given else spec
-    return roles.pop(POLICY, DEFAULT_POLICY), roles
+    return roles.pop(POLICY, None), roles
 
 
 def parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
@@ -175,7 +243,7 @@ def _tell(summary: "Summary", *, as_json: bool) -> None:
     from rolltrace.cli.hints import command
     from rolltrace.cli.screen.console import output, write_record
     from rolltrace.cli.screen.outcome import show_failures, show_roles, show_summary
-    from rolltrace.jobs.play import encode_summary
+    from rolltrace.jobs.summary import encode_summary
 
     if as_json:
         write_record(encode_summary(summary) + b"\n")

@@ -12,7 +12,9 @@ from rolltrace.check.report import Report
 from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
 from rolltrace.jobs.blocking import OpenPlay, run_blocking
 from rolltrace.jobs.cost import recording_seconds
-from rolltrace.jobs.play import OnGroup, Plan, Summary, open_policy, record
+from rolltrace.jobs.plan import Plan
+from rolltrace.jobs.play import OnGroup, open_policy, record
+from rolltrace.jobs.summary import Summary
 from rolltrace.policies.load import close_policy
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits import Limits

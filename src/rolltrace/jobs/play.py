@@ -2,136 +2,48 @@
 
 import asyncio
 import contextlib
-import math
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
-from rolltrace.arguments import call_with_arguments
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, walk
 from rolltrace.errors import InputError
 from rolltrace.jobs.blocking import OpenPlay, run_blocking
 from rolltrace.jobs.collector import rarer_collections
+from rolltrace.jobs.plan import Plan, PlanFields
 from rolltrace.jobs.replay import replayed_policy
+from rolltrace.jobs.resume import Resumption, open_resumption
+from rolltrace.jobs.rounds import Round, rounds_of
+from rolltrace.jobs.summary import Count, Summary
 from rolltrace.policies.base import Policy
 from rolltrace.policies.load import close_policy, load_policy
 from rolltrace.rollout.closing import close_within
 from rolltrace.rollout.contract import check_parse_retries
 from rolltrace.rollout.group import GroupResult
-from rolltrace.rollout.limits import Limits
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.recording import Level, Recording, describe_recording, resolve_recording
 from rolltrace.store.writer import RunWriter
-from rolltrace.trace.codec import json_encoder
-from rolltrace.trace.message import Sampling
-from rolltrace.trace.numbers import wire_number
+from rolltrace.trace.codec import utc_now
 
-CONCURRENCY = 64
-_MOST_ERRORS = 10
-_LONGEST_MESSAGE = 500
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How much to play, and how; the run's config holds it."""
-
-    groups: int = 1
-    """Groups in each iteration."""
-    group_size: int = 4
-    """Episodes in each group."""
-    iterations: int = 1
-    seed: int = 0
-    concurrency: int = CONCURRENCY
-    """Policy requests in flight."""
-    limits: Limits = Limits()
-    strategy: Strategy = KeepViable()
-    retries: int = 0
-    """How often an episode is played again after the policy or the environment failed."""
-    split: str = "train"
-    """The split that the rollouts are recorded under."""
-    sampling: Sampling = Sampling()
-
-    def __post_init__(self) -> None:
-        for name in ("groups", "group_size", "iterations", "concurrency"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
-        if self.retries < 0:
-            raise InputError(f"Expected retries of 0 or more, got {self.retries}.")
-        if not self.split:
-            raise InputError("Expected the name of a split, such as train or test, got an empty one.")
-
-    def as_config(self) -> dict[str, Any]:
-        """The plan as a run's config holds it."""
-        return {**msgspec.structs.asdict(self), "strategy": describe_strategy(self.strategy)}
-
-
-class PlanFields(TypedDict, total=False):
-    """The fields of `Plan`, as arguments."""
-
-    groups: int
-    group_size: int
-    iterations: int
-    seed: int
-    concurrency: int
-    limits: Limits
-    strategy: Strategy
-    retries: int
-    split: str
-    sampling: Sampling
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of playing one environment."""
-
-    path: str
-    """Where the run is."""
-    run: str
-    """The run's id."""
-    env: str
-    policy: str
-    groups: int
-    """Groups played."""
-    groups_without_reward: int
-    """Groups of which no member has a reward."""
-    rollouts: int
-    """Members of the groups; of one that was retried, the last attempt."""
-    statuses: dict[str, int]
-    stop_reasons: dict[str, int]
-    errors: dict[str, int]
-    """How often each failure happened, by layer, type and message; the commonest few."""
-    mean_reward: float | None
-    """Over the rollouts that have a reward."""
-    rewarded: int
-    """How many rollouts have a reward."""
-    seconds: float
-    ledger: Ledger
-    unasked_roles: list[str] = []
-    """Roles that were given a policy, and that nothing in the environment asked: perhaps misspelt."""
-    roles_played_by_policy: list[str] = []
-    """Other roles that the policy played itself, because nobody was given them."""
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether every group has a reward, and everything was recorded."""
-        return self.groups_without_reward == 0 and self.ledger.complete
-
+log = logging.getLogger(__name__)
 
 OnGroup = Callable[[GroupResult], None]
 
 
 def play(
-    env: str | Tasks,
-    policy: str | Policy,
+    env: str | Tasks | None = None,
+    policy: str | Policy | None = None,
     *,
-    out: str | Path,
+    out: str | Path | None = None,
+    resume: str | Path | Resumption | None = None,
+    force: bool = False,
     roles: Mapping[str, str | Policy] | None = None,
     args: Mapping[str, Any] | None = None,
     trace: Recording | Level | str | None = None,
@@ -144,15 +56,17 @@ def play(
     what is in flight as cancelled and close the run; then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it has
     its default action, `SystemExit(143)`.
     """
-    job = Job(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group)
-    return run_blocking(job.play)
+    given = Given(env, policy, out, resume, force, roles, args, trace, on_group, plan)
+    return run_blocking(given.job().play)
 
 
 async def play_async(
-    env: str | Tasks,
-    policy: str | Policy,
+    env: str | Tasks | None = None,
+    policy: str | Policy | None = None,
     *,
-    out: str | Path,
+    out: str | Path | None = None,
+    resume: str | Path | Resumption | None = None,
+    force: bool = False,
     roles: Mapping[str, str | Policy] | None = None,
     args: Mapping[str, Any] | None = None,
     trace: Recording | Level | str | None = None,
@@ -163,12 +77,64 @@ async def play_async(
 
     `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
     plays each that is not given. `trace` says how much to record. `on_group` is called with each group as it finishes.
+
+    `resume` names an interrupted run to complete instead of `env` and `out`. Its groups that are not finished are
+    played as it was planned; `policy`, `roles` and `concurrency` may be given in place of the run's. A run that may
+    still be played is refused without `force`.
     """
-    return await Job(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group).play()
+    return await Given(env, policy, out, resume, force, roles, args, trace, on_group, plan).job().play()
+
+
+class Given(NamedTuple):
+    """The arguments of `play`."""
+
+    env: str | Tasks | None
+    policy: str | Policy | None
+    out: str | Path | None
+    resume: str | Path | Resumption | None
+    force: bool
+    roles: Mapping[str, str | Policy] | None
+    args: Mapping[str, Any] | None
+    trace: Recording | Level | str | None
+    on_group: OnGroup | None
+    plan: PlanFields
+
+    def job(self) -> "Job":
+        """What is to be played."""
+        if self.resume is not None:
+            return self._resumed(self.resume)
+        if self.env is None or self.policy is None or self.out is None:
+            raise InputError("Expected env, policy and out=, or resume= with a run to complete.")
+        if self.force:
+            raise InputError("Expected force only with resume=.")
+        plan = Plan(**self.plan)
+        return Job(self.env, self.policy, self.out, plan, self.roles or {}, self.args or {}, self.trace, self.on_group)
+
+    def _resumed(self, given: str | Path | Resumption) -> "Job":
+        fixed = sorted({"out"} if self.out is not None else set()) + sorted(self.plan.keys() - {"concurrency"})
+        if fixed:
+            raise InputError(f"Expected no {', '.join(fixed)} with resume=: a run is completed as it was planned.")
+        resumption = given
+        if not isinstance(resumption, Resumption):
+            resumption = open_resumption(resumption, force=self.force)
+            for warning in resumption.warnings:
+                log.warning(warning)
+        policy, roles = resumption.choose_policies(self.policy, self.roles)
+        return Job(
+            resumption.choose_env(self.env),
+            policy,
+            resumption.path,
+            msgspec.structs.replace(resumption.plan, **self.plan),
+            roles,
+            resumption.choose_args(self.args),
+            resumption.choose_recording(self.trace),
+            self.on_group,
+            resumption,
+        )
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What `play` was asked for."""
+    """What is to be played."""
 
     env: str | Tasks
     policy: str | Policy
@@ -178,10 +144,15 @@ class Job(msgspec.Struct, frozen=True):
     args: Mapping[str, Any]
     trace: Recording | Level | str | None
     on_group: OnGroup | None
+    resumption: Resumption | None = None
 
     async def play(self, open_play: OpenPlay | None = None) -> Summary:
-        """Play and record as a new run; `open_play` learns what is to be recorded if the process has to end."""
+        """Play and record; `open_play` learns what is to be recorded if the process has to end."""
         tasks = load_env(self.env, self.args) if isinstance(self.env, str) else self.env
+        if self.resumption is None:
+            rounds = await rounds_of(tasks, self.plan)
+        elif not (rounds := await self.resumption.rounds(tasks)):
+            return _nothing_played(self.resumption)
         policy = open_policy(self.policy)
         roles = {role: open_policy(given) for role, given in self.roles.items()}
         await _check_parse_retries(tasks, self.plan)
@@ -189,31 +160,34 @@ class Job(msgspec.Struct, frozen=True):
             for given, loaded in ((self.policy, policy), *((self.roles[role], one) for role, one in roles.items())):
                 if isinstance(given, str):
                     ours.push_async_callback(close_policy, loaded)
-            with create_run(self.out, self._config(tasks, policy), trace=self.trace) as writer, rarer_collections():
+            with self._open_writer(tasks, policy) as writer, rarer_collections():
                 if open_play is not None:
                     open_play.write_to(writer)
-                summary = await record(tasks, policy, self.plan, writer, self.on_group, roles, open_play)
+                summary = await record(tasks, policy, self.plan, writer, self.on_group, roles, open_play, rounds)
         return msgspec.structs.replace(summary, ledger=writer.ledger)
 
+    def _open_writer(self, tasks: Tasks, policy: Policy) -> RunWriter:
+        if self.resumption is not None:
+            return create_run(self.out, join=True, continues=self.resumption.sessions, trace=self.trace)
+        return create_run(self.out, self._config(tasks, policy), trace=self.trace)
+
     def _config(self, tasks: Tasks, policy: Policy) -> dict[str, Any]:
+        """All that is needed to complete the run, or to play it again."""
+        given = {"env": self.env, "policy": self.policy, **self.roles}
         return {
             "env": self.env if isinstance(self.env, str) else tasks.env,
             "args": dict(self.args),
             "policy": self.policy if isinstance(self.policy, str) else policy.name,
             "roles": {role: given if isinstance(given, str) else given.name for role, given in self.roles.items()},
+            "objects": [name for name, value in given.items() if not isinstance(value, str)],
             **self.plan.as_config(),
             "recording": describe_recording(resolve_recording(self.trace)),
         }
 
 
-def as_sampling(settings: Mapping[str, Any]) -> Sampling:
-    """Settings, perhaps as text from a command line, as they are recorded."""
-    sampling: Sampling = call_with_arguments(Sampling, settings, "sampling")
-    for name, least in (("temperature", 0), ("top_p", 0), ("min_p", 0), ("top_k", 0), ("max_tokens", 1)):
-        value = getattr(sampling, name)
-        if value is not None and not least <= value < math.inf:
-            raise InputError(f"Expected {name} of {least} or more in sampling, got {value}.")
-    return sampling
+def _nothing_played(resumption: Resumption) -> Summary:
+    ledger = Ledger(run=resumption.run, session="", at=utc_now(), closed=True)
+    return Count().summary(resumption.path, resumption.env, resumption.policy, ledger)
 
 
 def open_policy(policy: str | Policy) -> Policy:
@@ -229,8 +203,9 @@ async def record(
     on_group: OnGroup | None = None,
     roles: Mapping[str, Policy] | None = None,
     open_play: OpenPlay | None = None,
+    rounds: Iterable[Round] | None = None,
 ) -> Summary:
-    """Play into a run that is open; the writer stays open."""
+    """Play into a run that is open, all rounds of the plan or those that are given; the writer stays open."""
     runner = Runner(
         policy,
         roles=roles,
@@ -244,16 +219,16 @@ async def record(
     )
     if open_play is not None:
         open_play.add(runner)
-    count = _Count()
-    for iteration in range(plan.iterations):
-        builders = walk(tasks, iteration=iteration, groups=plan.groups, episodes=plan.group_size, seed=plan.seed)
-        drawn = _in_a_thread(builders) if tasks.builds_slowly else builders
-        async with contextlib.aclosing(runner.play(drawn, iteration=iteration, split=plan.split)) as results:
+    count = Count()
+    for iteration, builders, finished in await rounds_of(tasks, plan) if rounds is None else rounds:
+        drawn = _in_a_thread(iter(builders)) if tasks.builds_slowly else builders
+        playing = runner.play(drawn, iteration=iteration, split=plan.split, finished=finished)
+        async with contextlib.aclosing(playing) as results:
             async for result in results:
                 count.add(result)
                 if on_group is not None:
                     on_group(result)
-    summary = count.summary(tasks.env, policy.name, writer)
+    summary = count.summary(writer.path, tasks.env, policy.name, writer.ledger)
     return msgspec.structs.replace(
         summary, unasked_roles=runner.roles.unasked, roles_played_by_policy=runner.roles.played_by_policy
     )
@@ -283,59 +258,3 @@ async def _check_parse_retries(tasks: Tasks, plan: Plan) -> None:
 async def _in_a_thread(builders: Iterator[EnvGroupBuilder]) -> AsyncIterator[EnvGroupBuilder]:
     while (builder := await asyncio.to_thread(next, builders, None)) is not None:
         yield builder
-
-
-def encode_summary(summary: Summary) -> bytes:
-    """A summary as one JSON object; a mean that is not finite is spelt out."""
-    fields = {name: getattr(summary, name) for name in summary.__struct_fields__}
-    fields["mean_reward"] = wire_number(summary.mean_reward)
-    return json_encoder.encode(fields)
-
-
-def describe_strategy(strategy: Strategy) -> dict[str, Any]:
-    """A strategy as plain data, with its name."""
-    return {"name": type(strategy).__name__, **msgspec.structs.asdict(strategy)}
-
-
-class _Count:
-    """Counts groups as they finish."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._groups = 0
-        self._without_reward = 0
-        self._rollouts = 0
-        self._statuses: Counter[str] = Counter()
-        self._stop_reasons: Counter[str] = Counter()
-        self._errors: Counter[str] = Counter()
-        self._rewards: list[float] = []
-
-    def add(self, result: GroupResult) -> None:
-        rewards = [reward for reward in result.rewards if reward is not None]
-        self._groups += 1
-        self._without_reward += not rewards
-        self._rewards.extend(rewards)
-        for member in result.members:
-            self._rollouts += 1
-            self._statuses[str(member.status)] += 1
-            self._stop_reasons[str(member.stop_reason)] += 1
-            if (error := member.error or member.grade_failure) is not None:
-                self._errors[f"{error.layer} · {error.type}: {error.message[:_LONGEST_MESSAGE]}"] += 1
-
-    def summary(self, env: str, policy: str, writer: RunWriter) -> Summary:
-        return Summary(
-            path=str(writer.path),
-            run=writer.run,
-            env=env,
-            policy=policy,
-            groups=self._groups,
-            groups_without_reward=self._without_reward,
-            rollouts=self._rollouts,
-            statuses=dict(self._statuses),
-            stop_reasons=dict(self._stop_reasons),
-            errors=dict(self._errors.most_common(_MOST_ERRORS)),
-            mean_reward=sum(self._rewards) / len(self._rewards) if self._rewards else None,
-            rewarded=len(self._rewards),
-            seconds=time.perf_counter() - self._started,
-            ledger=writer.ledger,
-        )

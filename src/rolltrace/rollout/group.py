@@ -24,7 +24,7 @@ from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import new_id
-from rolltrace.trace.failure import failure_of
+from rolltrace.trace.failure import INTERRUPTED, failure_of
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.outcome import Layer, Status
 from rolltrace.trace.rollout import Call, Failure, Grade
@@ -105,7 +105,7 @@ class GroupPlay:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if self.builder.grades_groups:  # no grade will come for those who wait for one
-                self._score_failure(self._played_to_an_end(), failure_of(Layer.GRADER, error))
+                self._score_failure(self._played_to_an_end(), _interruption(error))
             raise
 
     async def _play_episode(self, number: int) -> None:
@@ -169,13 +169,19 @@ class GroupPlay:
             self._fail_grading(pending, failure_of(Layer.GRADER, blamed.cause))
             return
         except BaseException as error:
-            self._fail_grading(pending, failure_of(Layer.GRADER, error))
+            self._fail_grading(pending, _interruption(error))
             raise
-        graded = [(member, grade) for member in pending if (grade := self._take_grade(member, given.grades, grader))]
+        judged = [_Judged(member, given.grades, grader) for member in pending]
+        # Before the members' rewards: a group that has all of them is finished, and is not played again.
         if self._calls or given.reward_data or given.extra:
-            self._score_group([grade.reward for _, grade in graded], given)
+            self._score_group(judged, given)
         self._name_strangers(given.grades, members, grader)
-        await self._show(graded)
+        for one in judged:
+            if one.failure is not None:
+                self._score_failure([one.member], one.failure)
+            elif one.grade is not None:
+                self._score_grade(one.member, one.grade, one.notes)
+        await self._show([(one.member, one.grade) for one in judged if one.grade is not None])
 
     async def _ask_grader(self, members: Sequence[Played], grader: str) -> GroupGrade:
         with Asking(self._asker), BLAME_GRADER:
@@ -193,20 +199,6 @@ class GroupPlay:
             leave=settings.gate.release,
             notes=self._notes,
         )
-
-    def _take_grade(self, member: Played, grades: Mapping[str, Any], grader: str) -> Grade | None:
-        """The member's grade, once it is a score; None where the score is that there is none."""
-        try:
-            if member.id not in grades:
-                raise GraderError(f"{grader} gave no grade for rollout {member.id}, which was played to an end.")
-            grade = checked_grade(grades[member.id], f"{grader} for rollout {member.id}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others keep theirs
-            self._score_failure([member], failure_of(Layer.GRADER, error))
-            return None
-        notes: list[Note] = []
-        grade = sound_grade(grade, "grade", notes)
-        self._score_grade(member, grade, notes)
-        return grade
 
     async def _show(self, graded: Sequence[tuple[Played, Grade]]) -> None:
         hooks = self._settings.hooks
@@ -235,17 +227,18 @@ class GroupPlay:
             data["notes"] = notes
         self._score("reward", reward, member=member, data=data)
 
-    def _score_group(self, rewards: Sequence[float], given: GroupGrade) -> None:
+    def _score_group(self, judged: "Sequence[_Judged]", given: GroupGrade) -> None:
         """What the grader says of the group, and whom it asked; the mean of its grades stands for it."""
         data: dict[str, Any] = {"reward_data": given.reward_data, "extra": given.extra}
         if self._notes:
             data["notes"] = self._notes
+        rewards = [one.grade.reward for one in judged if one.grade is not None]
         if rewards:
             self._score("group_grade", math.fsum(rewards) / len(rewards), group=self.key, data=data)
             return
-        failures = (member.grade_failure for member in self._played.values() if member.grade_failure is not None)
-        nobody = Failure(Layer.GRADER, "GraderError", "no member of the group was graded")
-        self._score("group_grade", None, group=self.key, data=data, error=next(failures, nobody))
+        ungraded = Failure(Layer.GRADER, "GraderError", "no member of the group was graded")
+        failure = next((one.failure for one in judged if one.failure is not None), ungraded)
+        self._score("group_grade", None, group=self.key, data=data, error=failure)
 
     def _fail_grading(self, members: Sequence[Played], failure: Failure) -> None:
         self._score_failure(members, failure)
@@ -302,6 +295,29 @@ class GroupPlay:
         error = await close_within(self._settings.limits.close_timeout, self.builder.cleanup, self.builder)
         if error is not None:
             self._score("cleanup", None, group=self.key, error=failure_of(Layer.ENV, error))
+
+
+class _Judged:
+    """A member with the grade that a group's grader gave it, or the reason why it has none."""
+
+    def __init__(self, member: Played, grades: Mapping[str, Any], grader: str) -> None:
+        self.member = member
+        self.grade: Grade | None = None
+        self.failure: Failure | None = None
+        self.notes: list[Note] = []
+        try:
+            if member.id not in grades:
+                raise GraderError(f"{grader} gave no grade for rollout {member.id}, which was played to an end.")
+            grade = checked_grade(grades[member.id], f"{grader} for rollout {member.id}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others keep theirs
+            self.failure = failure_of(Layer.GRADER, error)
+        else:
+            self.grade = sound_grade(grade, "grade", self.notes)
+
+
+def _interruption(error: BaseException) -> Failure:
+    """Why a group has no grade that was cancelled before it had one; nothing failed."""
+    return Failure(Layer.RUNNER, INTERRUPTED, f"the group was not graded because of {type(error).__qualname__}")
 
 
 async def _failures_of(tasks: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:

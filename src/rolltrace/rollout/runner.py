@@ -1,7 +1,7 @@
 """Plays many groups at once and hands each out as it finishes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -72,7 +72,7 @@ class Runner:
             open_seats=set(),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._names: dict[tuple[str, int], dict[str, int]] = {}
+        self._names: dict[tuple[str, int], GroupNames] = {}
 
     @property
     def roles(self) -> Roles:
@@ -93,8 +93,11 @@ class Runner:
         *,
         iteration: int = 0,
         split: str = "train",
+        finished: Collection[str] = (),
     ) -> AsyncGenerator[GroupResult, None]:
         """Play groups and yield each as it finishes. Builders are drawn when there is room for them.
+
+        The groups named in `finished` are drawn, because names depend on those before, and not played.
 
         When the caller is cancelled, or closes the generator early (`contextlib.aclosing`), what is in flight is
         cancelled, recorded and awaited.
@@ -106,8 +109,9 @@ class Runner:
             while True:
                 while crowd.has_room and (builder := await draw()) is not _NO_MORE:
                     check_builder(builder)
-                    key = GroupKey(split, iteration, builder.env, self._name(builder.task, split, iteration))
-                    crowd.start(builder, key, settings)
+                    name = self._name(builder.task, split, iteration)
+                    if name not in finished:
+                        crowd.start(builder, GroupKey(split, iteration, builder.env, name), settings)
                 if not crowd.playing:
                     return
                 if (result := await crowd.next_finished()) is not None:
@@ -124,10 +128,21 @@ class Runner:
         return self._settings
 
     def _name(self, task: str, split: str, iteration: int) -> str:
-        """The task's name, with a number where the iteration has played it before."""
-        times = self._names.setdefault((split, iteration), {})
+        names = self._names.setdefault((split, iteration), GroupNames())
         if len(self._names) > _ITERATIONS_REMEMBERED:
             del self._names[next(iter(self._names))]
+        return names.name(task)
+
+
+class GroupNames:
+    """Names the groups of one iteration after their tasks, in the order in which they are drawn."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+
+    def name(self, task: str) -> str:
+        """The task's name, with a number if the iteration has drawn it before."""
+        times = self._times
         name = task = clean_text(task, "", [])  # what cannot be written must not make two names one
         while name in times:
             times[task] += 1

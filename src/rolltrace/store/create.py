@@ -96,7 +96,7 @@ def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:
             created_at=utc_now(),
             config=_plain_config(config),
             package_version=__version__,
-            code_revision=_code_revision(),
+            code_revision=code_revision(),
         )
     )
     made = [parent for parent in (place.absolute(), *place.absolute().parents) if not parent.exists()]
@@ -162,7 +162,7 @@ def _plain_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(redact_mapping(plain))
 
 
-def _code_revision() -> str | None:
+def code_revision() -> str | None:
     """The commit of the working directory, where git is there and quick to say it."""
     try:
         answer = subprocess.run(

@@ -6,6 +6,8 @@ from rolltrace.trace.freeform import clean_text
 from rolltrace.trace.outcome import Layer
 from rolltrace.trace.rollout import Failure
 
+INTERRUPTED = "Interrupted"
+"""The type of the failure, of layer `runner`, of a score that is missing because the play ended before."""
 _LONGEST_TEXT = 20_000
 
 

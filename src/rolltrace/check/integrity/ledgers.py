@@ -86,9 +86,12 @@ def dropped(run: Subject) -> Iterator[Finding]:
     "ended they are lost: it was killed, or a rollout was never finished.",
 )
 def unfinished_rollouts(run: Subject) -> Iterator[Finding]:
-    """Every rollout that was begun has an end."""
+    """Every rollout that was begun has an end, unless a later session continues its session."""
     elsewhere = run.ended_elsewhere()
+    continued = {session for ledger in run.ledgers.values() for session in ledger.continues or ()}
     for ledger in run.ledgers.values():
+        if ledger.session in continued:  # what it had in flight was played again
+            continue
         known = max(ledger.recorded, run.rollouts_by_session[ledger.session]) + elsewhere[ledger.session]
         ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
         if ledger.dispatched > ended and ledger.in_flight > 0:

@@ -6,6 +6,8 @@ from rolltrace.check.audit import Over, audit
 from rolltrace.check.catalogue import GROUP, found_score, group_of
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
+from rolltrace.trace.failure import INTERRUPTED
+from rolltrace.trace.outcome import Layer
 from rolltrace.trace.score import Score
 
 
@@ -58,8 +60,8 @@ def aimless_score(score: Score) -> Iterator[Finding]:
     over=Over.SCORES,
 )
 def failed_score(score: Score) -> Iterator[Finding]:
-    """Every score has a value."""
-    if score.value is None:
-        error = score.error
+    """Every score has a value, unless the play was interrupted before there was one."""
+    error = score.error
+    if score.value is None and not (error and error.layer is Layer.RUNNER and error.type == INTERRUPTED):
         why = "and no error says why" if error is None else f"{error.layer.value} · {error.type}: {error.message}"
         yield Finding(f"{score.name} is null: {why}", data={} if error is None else {"layer": error.layer.value})

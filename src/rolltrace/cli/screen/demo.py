@@ -6,7 +6,7 @@ from rich.text import Text
 
 from rolltrace.cli.screen.visible import duration, number, visible_line
 from rolltrace.jobs.demo import Demo
-from rolltrace.jobs.play import Summary
+from rolltrace.jobs.summary import Summary
 
 
 def show_demo(console: Console, demo: Demo) -> None:

@@ -6,7 +6,7 @@ from rich.text import Text
 from rolltrace.cli.screen.console import errors, folded
 from rolltrace.cli.screen.overview import ledger_text
 from rolltrace.cli.screen.visible import duration, number, visible_line
-from rolltrace.jobs.play import Summary
+from rolltrace.jobs.summary import Summary
 
 
 def show_summary(console: Console, summary: Summary) -> None:

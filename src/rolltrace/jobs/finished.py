@@ -1,0 +1,55 @@
+"""Which groups of a run are finished, as its records say."""
+
+from typing import NamedTuple
+
+from rolltrace.jobs.plan import Plan
+from rolltrace.query.run import Run
+from rolltrace.rollout.strategies import FailFast
+
+_GROUPS = """
+    select iteration, env, "group",
+        count(*) as members,
+        count(distinct "index") as indexes,
+        max("index") + 1 as places,
+        count(distinct session) as sessions,
+        count(*) filter (status = 'cancelled' and stop_reason <> 'episode_aborted') as cancelled,
+        count(*) filter (status = 'error' or stop_reason = 'episode_aborted') as failed,
+        count(*) filter (status = 'ok' and line_reward is null and graded.rollout is null) as ungraded,
+        count(*) filter (status = 'error' and error_layer in ('policy', 'env') and attempt < $retries) as to_retry
+    from rollouts left join (
+        select distinct rollout from scores
+        where name = 'reward' and rollout is not null
+            and (value is not null or error_type is null or (error_layer, error_type) <> ('runner', 'Interrupted'))
+    ) graded on graded.rollout = rollouts.id
+    where split = $split and not retried
+    group by all
+"""
+"""What the run shows of each group: of superseded rollouts and earlier attempts, nothing.
+
+A group grader that was interrupted has given no result; one that failed has.
+"""
+
+
+class GroupRecord(NamedTuple):
+    """What a run has of one group."""
+
+    members: int
+    is_finished: bool
+    """Whether each of these was played to its end in one session, and graded where the group is graded."""
+
+
+Groups = dict[tuple[str, str], GroupRecord]
+"""What a run has of the groups of one iteration, by env and name."""
+
+
+def read_groups(run: Run, plan: Plan) -> dict[int, Groups]:
+    """What a run has of the groups of its plan, by iteration."""
+    found: dict[int, Groups] = {}
+    for row in run.sql(_GROUPS, {"split": plan.split, "retries": plan.retries}).dicts():
+        is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
+        # With FailFast the rest of a group is cancelled because of a failure, and that is its result.
+        is_cancelled = row["cancelled"] and not (isinstance(plan.strategy, FailFast) and row["failed"])
+        is_finished = bool(is_whole and not is_cancelled and not row["ungraded"] and not row["to_retry"])
+        groups = found.setdefault(row["iteration"], {})
+        groups[row["env"], row["group"]] = GroupRecord(row["members"], is_finished)
+    return found

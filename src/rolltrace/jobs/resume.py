@@ -1,0 +1,260 @@
+"""Resumes an interrupted run: reads how it was to be played, and which of its groups are finished."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.tasks import Tasks
+from rolltrace.errors import InputError
+from rolltrace.jobs.finished import GroupRecord, Groups, read_groups
+from rolltrace.jobs.plan import Plan, plan_of
+from rolltrace.jobs.rounds import Round, round_of
+from rolltrace.policies.base import Policy
+from rolltrace.query.run import Run, open_run
+from rolltrace.redaction import PLACEHOLDER
+from rolltrace.rollout.runner import GroupNames
+from rolltrace.store.create import code_revision
+from rolltrace.store.layout import RunInfo
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.recording import Level, Recording
+from rolltrace.trace.codec import utc_now
+
+ALIVE_SECONDS = 30.0
+"""A session that is not closed and has written its ledger within this may still be running."""
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
+    """An interrupted run: how it was to be played, and what it has."""
+
+    path: Path
+    run: str
+    """The run's id."""
+    env: str
+    args: dict[str, Any]
+    policy: str
+    roles: dict[str, str]
+    objects: tuple[str, ...]
+    """What of env, policy and roles was given as a Python object, and so cannot be loaded by its name."""
+    plan: Plan
+    recording: Recording
+    redact: str | None
+    """The name of the function that redacted, if one did."""
+    sessions: tuple[str, ...]
+    groups: dict[int, Groups]
+    """By iteration."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def groups_left(self) -> int:
+        """How many groups are left to play, as far as the record alone says."""
+        finished = sum(self._seems_finished(group) for groups in self.groups.values() for group in groups.values())
+        return max(0, self.plan.groups * self.plan.iterations - finished)
+
+    def _seems_finished(self, group: GroupRecord) -> bool:
+        """Whether a group is finished, unless each of its episodes has more than one seat."""
+        return group.is_finished and group.members >= self.plan.group_size
+
+    async def rounds(self, tasks: Tasks) -> list[Round]:
+        """The groups that are left to play; an environment that draws other tasks than the run has is refused."""
+        if tasks.builds_slowly:
+            return await asyncio.to_thread(self._rounds, tasks)
+        return self._rounds(tasks)
+
+    def _rounds(self, tasks: Tasks) -> list[Round]:
+        rounds = []
+        for iteration in range(self.plan.iterations):
+            if self._is_over(iteration, tasks.env):
+                continue
+            left = round_of(tasks, self.plan, iteration)
+            if iteration in self.groups:
+                builders = list(left.builders)
+                finished = self._finished(iteration, builders)
+                if len(finished) == len(builders):
+                    continue
+                left = Round(iteration, builders, finished)
+            rounds.append(left)
+        return rounds
+
+    def _is_over(self, iteration: int, env: str) -> bool:
+        """Whether all groups are finished, without making them again.
+
+        Only the groups know how many members they have. But an iteration begins when the one before has ended.
+        """
+        groups = [group for (its_env, _), group in self.groups.get(iteration, {}).items() if its_env == env]
+        is_finished = len(groups) >= self.plan.groups and all(map(self._seems_finished, groups))
+        return is_finished and any(
+            later > iteration and any(its_env == env for its_env, _ in groups) for later, groups in self.groups.items()
+        )
+
+    def _finished(self, iteration: int, builders: Sequence[EnvGroupBuilder]) -> frozenset[str]:
+        names = GroupNames()
+        envs = {builder.env for builder in builders}
+        recorded = {key: group for key, group in self.groups[iteration].items() if key[0] in envs}
+        finished = set()
+        for builder in builders:
+            name = names.name(builder.task)
+            group = recorded.pop((builder.env, name), None)
+            if group is not None and group.is_finished and group.members == builder.episodes * builder.seats:
+                finished.add(name)
+        if recorded:
+            env, name = min(recorded)
+            raise InputError(
+                f"Expected {env} to draw the groups that {self.path} has, but group {name!r} of iteration {iteration} "
+                "is not among them: its tasks, data or code have changed. Start a new run."
+            )
+        return frozenset(finished)
+
+    # What may be given again
+
+    def choose_env(self, given: str | Tasks | None) -> str | Tasks:
+        """The run's env; only one that was a Python object is given again."""
+        if isinstance(given, Tasks) and given.env == self.env:
+            return given
+        if given is not None:
+            name = given if isinstance(given, str) else given.env
+            raise InputError(f"Expected the env of {self.path}, which is {self.env}, got {name}: leave it out.")
+        if "env" in self.objects:
+            raise InputError(
+                f"The environment {self.env} of {self.path} was given as a Python object: "
+                f"give it again, with rolltrace.play(tasks, resume={str(self.path)!r})."
+            )
+        return self.env
+
+    def choose_policies(
+        self, policy: str | Policy | None, roles: Mapping[str, str | Policy] | None
+    ) -> tuple[str | Policy, dict[str, str | Policy]]:
+        """The run's policies, with those that are given in their place."""
+        given = {**({} if policy is None else {"policy": policy}), **(roles or {})}
+        for role, spec in {"policy": self.policy, **self.roles}.items():
+            option = "--policy SPEC" if role == "policy" else f"--policy {role}=SPEC"
+            if role not in given and role in self.objects:
+                raise InputError(
+                    f"The {role} {spec!r} of {self.path} was given as a Python object: name one with {option}."
+                )
+            if role not in given and PLACEHOLDER in spec:
+                raise InputError(f"The {role} of {self.path} had a secret, which is not recorded: give {option} again.")
+        chosen: dict[str, str | Policy] = {"policy": self.policy, **self.roles, **given}
+        return chosen.pop("policy"), chosen
+
+    def choose_args(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The run's arguments, with the secrets that it does not hold."""
+        secret = {name for name, value in self.args.items() if _holds_redacted(value)}
+        if others := sorted(set(given or {}) - secret):
+            raise InputError(
+                f"Expected no arguments but secrets when resuming, got {', '.join(others)}: "
+                f"the others are those that {self.path} was made with."
+            )
+        if missing := sorted(secret - set(given or {})):
+            again = " ".join(f"--arg {name}=VALUE" for name in missing)
+            raise InputError(
+                f"The arguments {', '.join(missing)} of {self.path} are secret and not recorded: give {again}."
+            )
+        return {**self.args, **(given or {})}
+
+    def choose_recording(self, given: Recording | Level | str | None) -> Recording:
+        """The run's recording; only a function that redacts is given again."""
+        redact = given.redact if isinstance(given, Recording) else None
+        if given is not None and (redact is None or given != Recording(redact=redact)):
+            raise InputError("Expected nothing but redact in trace= when resuming: the rest is as the run was made.")
+        if (redact is None) != (self.redact is None):
+            raise InputError(
+                f"{self.path} was recorded {'without' if self.redact is None else 'with'} a function that redacts: "
+                f"{'leave trace= out' if self.redact is None else 'resume it with rolltrace.play(resume=…, '}"
+                f"{'' if self.redact is None else 'trace=Recording(redact=…))'}."
+            )
+        return msgspec.structs.replace(self.recording, redact=redact)
+
+
+def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
+    """Read an interrupted run. One that may still be played is refused without `force`."""
+    with open_run(path) as run:
+        if len(run.paths) > 1:
+            raise InputError(f"Expected one run to resume, got {path}, which holds {len(run.paths)}: name one of them.")
+        info = run.info
+        if info is None:
+            raise InputError(f"Expected a run to resume, but the run.json of {path} cannot be read.")
+        plan, recording = _read_config(info, run.path)
+        ledgers = run.ledgers()
+        last_seen = _last_seen(run, ledgers)
+        if not force:
+            _refuse_alive(run.path, ledgers, last_seen)
+        config = info.config
+        return Resumption(
+            path=run.path,
+            run=info.id,
+            env=config["env"],
+            args=config["args"],
+            policy=config["policy"],
+            roles=config["roles"],
+            objects=tuple(config["objects"]),
+            plan=plan,
+            recording=recording,
+            redact=config["recording"].get("redact"),
+            sessions=tuple(sorted(last_seen)),
+            groups=read_groups(run, plan),
+            warnings=_compare_code(info, run.path),
+        )
+
+
+def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:
+    config = info.config
+    try:
+        plan = plan_of(config)
+        settings = {name: value for name, value in config["recording"].items() if name in Recording.__struct_fields__}
+        recording = Recording(**{**settings, "redact": None})
+        for name, kind in (("env", str), ("policy", str), ("args", dict), ("roles", dict), ("objects", list)):
+            if not isinstance(config[name], kind):
+                raise TypeError(name)
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(
+            f"Expected a run that `rolltrace run` or rolltrace.play made, got {path}, whose config does not say how to "
+            "play it: another program, an older version or the demo made it. Such a run cannot be resumed."
+        ) from error
+    if _holds_redacted(config["sampling"]):
+        raise InputError(f"The sampling of {path} holds a secret, which is not recorded: it cannot be resumed.")
+    if recording.level is Level.OFF:
+        raise InputError(
+            f"{path} was played with --trace off: nothing says which groups are finished. Start a new run."
+        )
+    return plan, recording
+
+
+def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
+    """When each session last wrote something; one that died early has rollouts and no ledger."""
+    seen = {session: ledger.at for session, ledger in ledgers.items()}
+    for session, ended in run.sql("select session, max(ended_at) from every_rollout group by session"):
+        seen.setdefault(session, ended.replace(tzinfo=UTC))
+    return seen
+
+
+def _refuse_alive(path: Path, ledgers: Mapping[str, Ledger], last_seen: Mapping[str, Any]) -> None:
+    for session, at in last_seen.items():
+        is_closed = session in ledgers and ledgers[session].closed
+        age = (utc_now() - at).total_seconds()
+        if not is_closed and age < ALIVE_SECONDS:
+            raise InputError(
+                f"Expected an interrupted run, but session {session} of {path} wrote {max(0.0, age):.0f} s ago and may "
+                f"still be running. If it has died, wait until {ALIVE_SECONDS:.0f} s have passed, or use --force "
+                "(force=True)."
+            )
+
+
+def _compare_code(info: RunInfo, path: Path) -> tuple[str, ...]:
+    now = code_revision()
+    if info.code_revision is None or now is None or info.code_revision == now:
+        return ()
+    changed = f"The code has changed since {path} was made, from revision {info.code_revision} to {now}."
+    return (f"{changed} The groups that are played now may differ from the others.",)
+
+
+def _holds_redacted(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_redacted, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_redacted, value))
+    return isinstance(value, str) and PLACEHOLDER in value

@@ -1,0 +1,177 @@
+"""Runs that are killed at any moment and resumed: what they show is what an undisturbed run shows."""
+
+import contextlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rolltrace.check.check import check_run
+from rolltrace.query.run import open_run
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "write-a-game.md"
+SLOW = """
+import asyncio, random
+from rolltrace.policies.noisy.policy import Noisy
+
+class Slow(Noisy):
+    def __init__(self, fails: float = 0.0):
+        super().__init__(name="slow")
+        self.fails = fails
+
+    async def complete(self, request):
+        chance = random.Random(request.seed)
+        await asyncio.sleep(chance.random() * 0.03)
+        if chance.random() < self.fails:
+            raise ConnectionError("refused")
+        return await super().complete(request)
+"""
+JOBS = {
+    "arithmetic": [
+        "arithmetic", "--policy", "slow:Slow,fails=0.1", "--retries", "2", "--groups", "12", "--iterations", "3",
+    ],
+    "repeated": ["problems", "--policy", "slow:Slow", "--groups", "40", "--group-size", "2", "--strategy", "fail-fast"],
+    "preference": ["preference", "--policy", "slow:Slow", "--groups", "4", "--iterations", "3"],
+    "twenty_questions": ["twenty_questions", "--policy", "slow:Slow", "--groups", "4", "--group-size", "2"],
+    "game": ["sticks:SticksTasks", "--policy", "slow:Slow", "--groups", "5", "--iterations", "2", "--max-turns", "9"],
+}  # fmt: skip
+COMPARED = {
+    "rollouts": (
+        "select * exclude (id, run, session, started_at, ended_at, seconds) from rollouts "
+        'order by iteration, "group", "index", attempt'
+    ),
+    "groups": (
+        "select * exclude (run, members), [[m.\"index\", m.reward, m.advantage] for m in members] as members "
+        'from groups order by iteration, "group"'
+    ),
+    "steps": (
+        'select r.iteration, r."group", r."index", r.attempt, s.* exclude (rollout, run, seconds) '
+        "from steps s join rollouts r on r.id = s.rollout "
+        'order by r.iteration, r."group", r."index", r.attempt, s.step'
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where everything is played: with a policy that takes its time and a game of two seats."""
+    place = tmp_path_factory.mktemp("resume")
+    (place / "slow.py").write_text(SLOW)
+    blocks = re.findall(r"^```python\n# sticks.py\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    (place / "sticks.py").write_text("\n".join(blocks))
+    return place
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder):
+    """By job, what a run shows that nothing interrupted, and how long it took; each is played when asked for."""
+    known = {}
+
+    def play(job):
+        if job not in known:
+            with started(folder, *JOBS[job], "--out", f"{job}-undisturbed") as process:
+                wait_for_run(folder / f"{job}-undisturbed", process)
+                begun = time.monotonic()
+                _, told = process.communicate(timeout=120)
+            assert process.returncode == 0, told
+            known[job] = (shown(folder / f"{job}-undisturbed"), time.monotonic() - begun)
+        return known[job]
+
+    return play
+
+
+@contextlib.contextmanager
+def started(folder, *words):
+    """`rolltrace run` in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rolltrace", "run", *words],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_run(path, process):
+    """Return when the run is there, or the process has ended."""
+    deadline = time.monotonic() + 60
+    while not (path / "run.json").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def shown(path):
+    """What tables show of a run, without ids, times and sessions."""
+    with open_run(path) as run:
+        return {table: [str(rounded(row)) for row in run.sql(sql)] for table, sql in COMPARED.items()}
+
+
+def rounded(value):
+    """A row in which sums that were added up in another order are equal."""
+    if isinstance(value, tuple | list):
+        return [rounded(item) for item in value]
+    return round(value, 9) + 0.0 if isinstance(value, float) else value
+
+
+def interrupt(folder, words, path, chance, seconds, number):
+    """Start it, and send the signal at some moment after it has begun to play; SIGKILL also before."""
+    before = set(path.glob("rollouts/*"))
+    with started(folder, *words) as process:
+        wait_for_run(path, process)
+        while number != signal.SIGKILL and process.poll() is None and set(path.glob("rollouts/*")) == before:
+            time.sleep(0.005)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(chance.random() * seconds)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+    assert "Traceback" not in told
+    assert process.returncode in (0, 1, 143, -number), told
+
+
+def interrupt_and_resume(folder, undisturbed, job, seed, number=signal.SIGKILL):
+    """A run that is interrupted once or more and then resumed shows what an undisturbed one shows."""
+    expected, seconds = undisturbed(job)
+    chance = random.Random(f"{job} {seed}")
+    name = f"{job}-{seed}-{number}"
+    path = folder / name
+    resume = ["--resume", name, "--force"]
+    interrupt(folder, [*JOBS[job], "--out", name], path, chance, seconds, number)
+    while chance.random() < 0.5:  # resumes are interrupted, too
+        interrupt(folder, resume, path, chance, seconds, number)
+    with started(folder, *resume) as process:
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    found = shown(path)
+    for table, rows in expected.items():
+        assert found[table] == rows, f"{table} of {name}"
+    assert check_run(path).ok
+    with started(folder, *resume) as process:
+        assert "Nothing to do" in process.communicate(timeout=60)[1]
+
+
+@pytest.mark.parametrize(("job", "seed"), [*((job, 0) for job in JOBS), ("preference", 1)])
+def test_killed_runs_are_completed(folder, undisturbed, job, seed):
+    """After SIGKILL at any moment, also of a resume, a resumed run is that of an undisturbed one."""
+    interrupt_and_resume(folder, undisturbed, job, seed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("job", ["arithmetic", "preference"])
+def test_interrupted_runs_are_completed(folder, undisturbed, job, number):
+    """After SIGTERM or Ctrl-C at any moment, a resumed run is that of an undisturbed one."""
+    interrupt_and_resume(folder, undisturbed, job, 0, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("job", JOBS)
+def test_runs_killed_at_fifty_moments_are_completed(folder, undisturbed, job, seed):
+    """The same at fifty random moments."""
+    interrupt_and_resume(folder, undisturbed, job, seed)
