@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -86,7 +86,21 @@ def _convert(value: Any, parameter: inspect.Parameter, what: str) -> Any:
         return _as_kind(value, kind)
     except (msgspec.MsgspecError, ValueError):
         expected = f"`{_type_name(kind)}`"
-        raise InputError(f"Expected {expected} for argument {parameter.name!r} of {what}, got {value!r}.") from None
+        hint = _json_hint(parameter.name, kind) if isinstance(value, str) else ""
+        got = f"Expected {expected} for argument {parameter.name!r} of {what}, got {value!r}."
+        raise InputError(f"{got}{hint}") from None
+
+
+def _json_hint(name: str, kind: Any) -> str:
+    """How a list or an object is written on a command line."""
+    kinds = [get_origin(each) or each for each in (kind, *get_args(kind))]
+    if dict in kinds:
+        example = '{"KEY": "VALUE", "N": 2}'
+    elif list in kinds:
+        example = '["VALUE", 2]'
+    else:
+        return ""
+    return f" Write it as JSON, in quotes for the shell: '{name}={example}'."
 
 
 def _as_kind(value: Any, kind: Any) -> Any:

@@ -28,6 +28,12 @@ def test_a_built_in_environment_conforms(name):
     assert violations(load_env(name, {})) == []
 
 
+@pytest.mark.parametrize("episodes", [1, 2])
+def test_a_tournament_of_few_conforms(episodes):
+    """A grader that compares members may say that it cannot grade the only one that answered."""
+    assert check_env(load_env("preference", {}).builder(0, episodes=episodes, seed=0)) == []
+
+
 def test_no_built_in_environment_is_missing():
     """The list that is checked has all the names that the command line promises."""
     promised = "arithmetic problems prompts rubric preference calculator guess_number twenty_questions"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
-COMMANDS = {"write-an-environment.md": 7, "write-a-game.md": 6, "env-classes.md": 4}
+COMMANDS = {"write-an-environment.md": 7, "write-a-game.md": 6, "env-classes.md": 4, "your-own-data.md": 8}
 """How many each guide shows."""
 PROGRAMS = {"rolltrace": ["-m", "rolltrace"], "python": []}
 

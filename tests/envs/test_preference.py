@@ -143,10 +143,10 @@ async def test_a_file_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"id": "a"}, "either `prompt` or `messages`"),
+        ({"id": "a"}, "expected a column `prompt` or `messages`"),
         ({"id": "a", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}, "either `prompt` or `messages`"),
         ({"id": "a", "messages": []}, "at least one message"),
-        ({"prompt": "x"}, "`id`"),
+        ({"id": "", "prompt": "x"}, "`id`"),
         ({"id": "ok", "prompt": "x"}, "which line 1 has"),
     ],
 )

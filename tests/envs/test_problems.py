@@ -57,8 +57,19 @@ def test_an_unknown_check_suggests_the_nearest():
     ("row", "message"),
     [
         ({"id": "b", "question": "", "answer": "1"}, "expected `str` of length >= 1 - at `question`"),
-        ({"id": "b", "question": "q", "answer": [1]}, "expected `int | float | str`, got `array` - at `answer`"),
-        ({"id": "b", "question": "q"}, "expected the keys `id`, `question`, `answer`, got an object without `answer`"),
+        ({"id": "b", "question": "q", "answer": []}, "expected `array` of length >= 1 - at `answer`"),
+        (
+            {"id": "b", "question": "q", "answer": True},
+            "expected `int | float | str | array | null`, got `bool` - at `answer`",
+        ),
+        (
+            {"id": "b", "question": "q", "target": 1},
+            "expected a column `answer` or `solution`, got the columns `id`, `question`, `target`: say which one it is",
+        ),
+        (
+            {"id": "b", "question": "q", "answer": "a\nb"},
+            "expected an answer of one line, `#### ANSWER` as the last line, or",
+        ),
         ({"id": "a", "question": "q", "answer": "1"}, "expected a new `id`, got 'a', which line 1 has"),
     ],
 )

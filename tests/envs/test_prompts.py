@@ -62,7 +62,10 @@ def test_a_file_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"id": "b"}, "expected either `prompt` or `messages`, got neither"),
+        (
+            {"id": "b", "question": "q"},
+            "got the columns `id`, `question`: say which one it is, such as --arg prompt=question",
+        ),
         ({"id": "b", "prompt": "q", "messages": [{"role": "user", "content": "q"}]}, "got both"),
         ({"id": "b", "prompt": ""}, "expected `str` of length >= 1 - at `prompt`"),
         ({"id": "b", "prompt": 3}, "got `int` - at `prompt`"),
@@ -71,7 +74,6 @@ def test_a_file_of_ones_own(tmp_path):
         ({"id": "b", "messages": [{"content": "q"}]}, "expected a `role` in `messages[0]`, got None"),
         ({"id": "b", "messages": [{"role": 3, "content": "q"}]}, "expected a `role` in `messages[0]`, got 3"),
         ({"id": "b", "messages": [{"role": "user", "content": 3}]}, "at messages[0].content"),
-        ({"prompt": "q"}, "got an object without `id`"),
         ({"id": "a", "prompt": "q"}, "expected a new `id`, got 'a', which line 1 has"),
     ],
 )

@@ -45,8 +45,8 @@ def test_other_keys_are_kept_where_there_is_a_place(tmp_path):
         (b"[" * 100_000, "expected a JSON object, got something that is not JSON"),
         (b'{"id": "b", "size": NaN}', "expected a JSON object, got something that is not JSON"),
         (b"[1]", "expected a JSON object, got `list`."),
-        (b'{"id": "b"}', "expected the keys `id`, `size`, got an object without `size`."),
-        (b"{}", "expected the keys `id`, `size`, got an object without `id`, `size`."),
+        (b'{"id": "b"}', "expected a column `size`, got the columns `id`."),
+        (b"{}", "expected a column `id`, got the columns none"),
         (b'{"id": "b", "size": "2"}', "expected `int`, got `str` - at `size`."),
         (b'{"id": null, "size": 2}', "expected `str`, got `null` - at `id`."),
         (b'{"id": "\xff", "size": 2}', "expected UTF-8 text, got byte 0xff at byte 9."),
@@ -81,11 +81,11 @@ def test_an_empty_file_is_an_error(tmp_path, data):
 
 def test_what_is_no_file_is_an_error(tmp_path):
     """A path that is not there, is a directory or is no path at all is named."""
-    with pytest.raises(DataError, match=r"none\.jsonl: expected a JSONL file, there is none"):
+    with pytest.raises(DataError, match=r"none\.jsonl: expected a JSONL, CSV or Parquet file, or .* there is none"):
         read_rows(tmp_path / "none.jsonl", Plain)
-    with pytest.raises(DataError, match="expected a JSONL file, got a directory"):
+    with pytest.raises(DataError, match=r"expected a directory made by `save_to_disk`, got one without state\.json"):
         read_rows(tmp_path, Plain)
-    with pytest.raises(DataError, match="expected a JSONL file that can be read"):
+    with pytest.raises(DataError, match="that can be read, got embedded null byte"):
         read_rows("a\0b", Plain)
 
 

@@ -137,7 +137,7 @@ async def test_a_failed_member_leaves_the_others_alone(tmp_path):
     policy = Scripted(lambda request: f"reply {request.identity.index}")
     members, group = await play_group(one(tmp_path, episodes=4, tries=2), policy, judging(kind))
     assert [member.reward for member in members] == [0.75, 0.75, None, 0.75]
-    assert group.rewards == [0.75] * 3
+    assert group.rewards == [0.75, 0.75, None, 0.75]
     failed = members[2]
     assert (failed.status, failed.stop_reason, failed.grade) == ("error", "error", None)
     assert (failed.error.layer, failed.error.type) == ("grader", "GraderError")
@@ -328,14 +328,17 @@ def test_an_environment_that_has_a_grader(tmp_path):
     ("fields", "message"),
     [
         ({"criteria": []}, "expected at least one criterion, got none"),
-        ({"criteria": None}, "expected the key `criteria`"),
+        (
+            {"criteria": None},
+            "expected a column `criteria`, got none: name it with criteria_column=COLUMN, or give criteria=FILE",
+        ),
         ({"criteria": [{"text": "a", "weight": 0}]}, "add up to a finite number above 0, got 0.0"),
         ({"criteria": [{"text": "a", "wieght": 2}]}, "unknown field `wieght` - at `criteria[0]`"),
         ({"criteria": [{"text": "a", "weight": "2"}]}, "expected `float`, got `str` - at `criteria[0].weight`"),
         ({"criteria": [{"weight": 2}]}, "missing required field `text` - at `criteria[0]`"),
         ({"criteria": [{"text": ""}]}, "expected a text"),
         ({"criteria": [{"text": "a", "name": "format"}]}, "got 'format', which is taken"),
-        ({"prompt": None}, "expected either `prompt` or `messages`, got neither"),
+        ({"prompt": None}, "expected a column `prompt` or `messages`, got the columns"),
     ],
 )
 def test_bad_rows_are_named(tmp_path, fields, message):
@@ -363,7 +366,7 @@ def test_a_row_with_criteria_where_all_have_common_ones(tmp_path):
         ("[{", "expected a list of criteria {text, weight, name}: Input data was truncated"),
         ('["\udcff"]', "expected a list of criteria"),
         ('{"text": "a", "weight": 0}', "above 0, got 0.0"),
-        ('{"text": "a"}\n{"txt": "b"}', "criteria.json:2: expected the keys `text`, got an object without `text`"),
+        ('{"text": "a"}\n{"txt": "b"}', "criteria.json:2: expected a column `text`, got the columns `txt`."),
         ('{"text": "a"}\n{"text": "b", "x": 1}', "criteria.json:2: object contains unknown field `x`"),
     ],
 )

@@ -336,7 +336,7 @@ def test_builders_pickle(tmp_path):
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ({"id": "x"}, "without `secret`"),
+        ({"id": "x"}, "expected a column `secret`, got the columns `id`."),
         (row(), "'bird', which line 1 has"),
         (row(id=2, secret="the"), "with a letter or digit, got 'the'"),
         (row(id=2, accept=["?!"]), "with a letter or digit, got"),

@@ -1,5 +1,6 @@
 """The criteria of a rubric, from a file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ def read_criteria(path: str | Path) -> tuple[Criterion, ...]:
     return tuple(criteria)
 
 
-def accept_criteria(criteria: list[Criterion]) -> None:
+def accept_criteria(criteria: Sequence[Criterion]) -> None:
     """Refuse criteria that no rubric can be made of."""
     try:
         keys_of(criteria)

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.prompts import PromptRow, accept_prompt, prompt_of
-from rolltrace.envs.regraded import other_tasks, regraded
-from rolltrace.envs.rows import read_rows
+from rolltrace.envs.prompts import PromptRow, accept_prompt, prompt_of, read_prompts
+from rolltrace.envs.regraded import EnvArgs, other_tasks, regraded
+from rolltrace.envs.rows import Column, given_columns
+from rolltrace.envs.sources import describe_data
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
 from rolltrace.graders.inquiry import MAX_TOKENS, SAMPLING, SECONDS, TRIES
@@ -23,28 +24,37 @@ SHIPPED = Path(__file__).parent / "data" / "preference.jsonl"
 class PreferenceTasks(Tasks):
     """Answers compared in pairs within their group, by the policy in the role `grader`.
 
-    Without `env`, the tasks are the rows of `data`, a JSONL file of `{id, prompt | messages}`; with it, they are that
-    environment's, and the tournament's grade is added to its rewards.
+    Without `env`, the tasks are the rows of `data`, a file or dataset of `{id?, prompt | messages}`; with it, they are
+    that environment's, made with `env_args`, and the tournament's grade is added to its rewards.
     """
 
     env = "preference"
 
     def __init__(
         self,
-        data: str | None = None,
+        data: Any = None,
         env: str | None = None,
-        env_args: dict[str, Any] | None = None,
+        env_args: EnvArgs | None = None,
         pattern: str = Pattern.BOTH_WAYS.value,
         chunk: int = CHUNK,
         format_coef: float = PREFERENCE_FORMAT_COEF,
         seconds: float = SECONDS,
         tries: int = TRIES,
         max_tokens: int = MAX_TOKENS,
+        prompt: Column = None,
+        messages: Column = None,
+        id: Column = None,  # noqa: A002 - the name of the field
+        split: str | None = None,
     ) -> None:
-        """Read the file. `seconds` and `max_tokens` bound each reply of the grader, `tries` how often it is asked."""
+        """Read the data. `seconds` and `max_tokens` bound each reply of the grader, `tries` how often it is asked.
+
+        `prompt`, `messages` and `id` name the columns.
+        """
+        columns = given_columns(prompt=prompt, messages=messages, id=id)
         self.args = {
-            "data": data, "env": env, "env_args": env_args, "pattern": pattern, "chunk": chunk,
+            "data": describe_data(data), "env": env, "env_args": env_args, "pattern": pattern, "chunk": chunk,
             "format_coef": format_coef, "seconds": seconds, "tries": tries, "max_tokens": max_tokens,
+            **columns, **({"split": split} if split else {}),
         }  # fmt: skip
         self.inner = other_tasks(self.env, self.args)
         sampling = replace(SAMPLING, max_tokens=max_tokens)
@@ -55,7 +65,7 @@ class PreferenceTasks(Tasks):
             format_coef=format_coef,
         )
         if self.inner is None:
-            self.rows = read_rows(SHIPPED if data is None else data, PromptRow, unique="id", accept=accept_prompt)
+            self.rows = read_prompts(SHIPPED if data is None else data, PromptRow, columns, split, accept_prompt)
             self.count = len(self.rows)
         else:
             self.count = self.inner.count

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
-from rolltrace.errors import GraderError
+from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.answers import Check, extract_answer, number_score
 from rolltrace.graders.base import Grader, GroupGrader
 from rolltrace.graders.form import FORMAT_COEF, FormatCheck, check_format_coef, judge_form
 from rolltrace.policies.base import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.outcome import StopReason, Termination
+
+Reference = str | Sequence[str] | None
+"""The right answer, or several that are accepted; None: there is no single one, the check knows by itself."""
 
 Extract = Callable[[str], str | None]
 """Finds the answer in a reply; None where there is none."""
@@ -23,9 +26,9 @@ class ProblemEnv(Env):
     """Asks one question. The reward is `format_coef * (format − 1) + correct`.
 
     `format` is 1 where the reply ended by itself and its form is right, `correct` is what the check says of the answer
-    in it. Both stay fractional where a check is. A reply that was cut or malformed is charged through `format`. An
-    answer or a form that its check cannot judge is wrong, so that no reply can talk its way out of a reward; why is in
-    the logs.
+    in it; of several accepted answers, the best score counts. Both stay fractional where a check is. A reply that was
+    cut or malformed is charged through `format`. An answer or a form that its check cannot judge is wrong, so that no
+    reply can talk its way out of a reward; why is in the logs.
     """
 
     takes_any_completion = True
@@ -33,7 +36,7 @@ class ProblemEnv(Env):
     def __init__(
         self,
         question: str,
-        reference: str | None,
+        reference: Reference,
         *,
         check: Check = number_score,
         extract: Extract = extract_answer,
@@ -44,8 +47,9 @@ class ProblemEnv(Env):
     ) -> None:
         check_format_coef(format_coef)
         self.question = question
-        self.reference = reference
-        """None: there is no single one, the check knows by itself."""
+        self.reference = reference if reference is None or isinstance(reference, str) else tuple(reference)
+        if self.reference == ():
+            raise InputError("Expected at least one accepted answer as reference, got none.")
         self.check = check
         self.extract = extract
         self.system = system
@@ -77,7 +81,10 @@ class ProblemEnv(Env):
             reward=self.format_coef * (numbers["format"] - 1) + correct,
             done=True,
             reward_data=numbers,
-            extra={"reference": self.reference, "answer": answer},
+            extra={
+                "reference": list(self.reference) if isinstance(self.reference, tuple) else self.reference,
+                "answer": answer,
+            },
             metrics={
                 "correct": correct,
                 "format": numbers["format"],
@@ -99,8 +106,19 @@ class ProblemEnv(Env):
 
     async def _judge(self, answer: str) -> tuple[float, str | None]:
         """How right the answer is, and why that cannot be said."""
+        references = self.reference if isinstance(self.reference, tuple) else (self.reference or "",)
+        scores, unjudged = [], None
+        for reference in references:
+            correct, why = await self._compare(answer, reference)
+            if correct >= 1:
+                return correct, None
+            scores.append(correct)
+            unjudged = unjudged or why
+        return max(scores), unjudged
+
+    async def _compare(self, answer: str, reference: str) -> tuple[float, str | None]:
         try:
-            score = self.check(answer, self.reference or "")
+            score = self.check(answer, reference)
             correct = float(await score if inspect.isawaitable(score) else score)
         except GraderError as error:
             return 0.0, str(error)
@@ -115,7 +133,7 @@ class ProblemGroup(EnvGroupBuilder):
     task: str
     question: str
     """The whole text of the user's message."""
-    reference: str | None
+    reference: Reference
     check: Check = number_score
     extract: Extract = extract_answer
     system: str | None = None

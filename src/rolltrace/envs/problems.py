@@ -1,17 +1,21 @@
-"""Problems from a file of questions and answers."""
+"""Problems from questions and answers in a file or dataset."""
 
+import math
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from rolltrace.envs.answer_format import AnswerFormat, answer_format_of, final_answer
 from rolltrace.envs.problem import ProblemGroup
-from rolltrace.envs.rows import read_rows
+from rolltrace.envs.rows import Column, given_columns, read_rows
+from rolltrace.envs.sources import describe_data
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError, InputError, UnknownNameError
-from rolltrace.graders.answers import CHECKS, is_number
+from rolltrace.graders.answers import CHECKS, auto_score, is_number
 from rolltrace.graders.form import FORMAT_COEF, check_format_coef
 from rolltrace.graders.math_check import require_math_verify
 from rolltrace.seeds import derive_seed
@@ -21,49 +25,89 @@ SHIPPED = Path(__file__).parent / "data" / "problems.jsonl"
 INSTRUCTION = "Finish with a line `Answer: ` and your answer, nothing after it."
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+Answer = NonEmpty | int | float
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One row of the file."""
+    """One row of the data."""
 
-    id: NonEmpty | int
     question: NonEmpty
-    answer: NonEmpty | int | float
+    answer: Answer | Annotated[list[Answer], msgspec.Meta(min_length=1)] | None = None
+    """The right answer, or several that are accepted; None: the solution ends with it."""
+    id: NonEmpty | int | None = None
+    """None: made of the question."""
     solution: str | None = None
     """The way to the answer, shown only where the row is an example."""
     other: dict[str, Any] = {}
-    """The row's other keys: kept in the record's `task_data`, and shown to no policy."""
+    """The row's other columns: kept in the record's `task_data`, and shown to no policy."""
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The accepted answers, as texts."""
+        return tuple(str(each) for each in (self.answer if isinstance(self.answer, list) else [self.answer]))
 
 
 class ProblemsTasks(Tasks):
-    """Short questions with known answers, from a JSONL file of `{id, question, answer, solution?}`."""
+    """Short questions with known answers, from a file or dataset of `{id?, question, answer, solution?}`."""
 
     env = "problems"
 
     def __init__(
         self,
-        data: str | None = None,
+        data: Any = None,
         check: str | None = None,
         format_coef: float = FORMAT_COEF,
         system: str | None = None,
         instruction: str = INSTRUCTION,
         examples: int = 0,
+        question: Column = None,
+        answer: Column = None,
+        solution: Column = None,
+        id: Column = None,  # noqa: A002 - the name of the field
+        answer_format: str = AnswerFormat.AUTO.value,
+        split: str | None = None,
     ) -> None:
-        """Read the file; None is the shipped one. Check None is `number` where the answer is one, else `exact`."""
+        """Read the data: a JSONL, CSV or Parquet file, a `Dataset` or a directory that it was saved to.
+
+        None is the shipped file. `question`, `answer`, `solution` and `id` name the columns. Check None is `number`
+        for answers that are numbers, else `exact`.
+        """
         if check is not None and check not in CHECKS:
             raise UnknownNameError.among("check", check, CHECKS)
         check_format_coef(format_coef)
         if check == "math":
             require_math_verify()
-        self.data = data
         self.check = check
         self.format_coef = format_coef
         self.system = system
         self.instruction = instruction
         self.examples = examples
         """How many other rows come before the question, with their solutions."""
-        accept = _accept_numbers if check == "number" else None
-        self.problems = read_rows(SHIPPED if data is None else data, Problem, unique="id", accept=accept)
+        self._format = answer_format_of(answer_format)
+        self._columns = given_columns(question=question, answer=answer, solution=solution, id=id)
+        other = {"answer_format": answer_format, "split": split}
+        defaults = {"answer_format": AnswerFormat.AUTO, "split": None}
+        self.args = {
+            "data": describe_data(data),
+            "check": check,
+            "format_coef": format_coef,
+            "system": system,
+            "instruction": instruction,
+            "examples": examples,
+            **self._columns,
+            **{name: value for name, value in other.items() if value != defaults[name]},
+        }
+        self.problems = read_rows(
+            SHIPPED if data is None else data,
+            Problem,
+            columns=self._columns,
+            defaults={"question": ("question", "problem")},
+            any_of=("answer", "solution"),
+            split=split,
+            unique="id",
+            content=lambda problem: problem.question,
+            accept=self._accept,
+        )
         self.count: int = len(self.problems)
         most = self.count - max(Counter(problem.question for problem in self.problems).values())
         if not 0 <= examples <= most:
@@ -73,26 +117,19 @@ class ProblemsTasks(Tasks):
         """The group that plays row `number`; only the examples are left to chance."""
         problem = self.problems[number]
         task_seed = derive_seed("problems", seed, str(problem.id)) if self.examples else None
-        reference = str(problem.answer)
-        check = self.check or ("number" if is_number(reference) else "exact")
+        answers = problem.answers
+        check = self.check or _check_of(answers)
         return ProblemGroup(
             env=self.env,
             task=str(problem.id),
             question=self._question(problem),
-            reference=reference,
-            check=CHECKS[check],
+            reference=answers[0] if len(answers) == 1 else answers,
+            check=CHECKS.get(check, auto_score),
             system=self.system,
             examples=() if task_seed is None else self._examples(problem, task_seed),
             format_coef=self.format_coef,
             episodes=episodes,
-            env_args={
-                "data": self.data,
-                "check": self.check,
-                "format_coef": self.format_coef,
-                "system": self.system,
-                "instruction": self.instruction,
-                "examples": self.examples,
-            },
+            env_args=self.args,
             task_data={
                 **problem.other,
                 **({} if problem.solution is None else {"solution": problem.solution}),
@@ -115,11 +152,34 @@ class ProblemsTasks(Tasks):
             for problem in chosen
             for message in (
                 Message("user", self._question(problem)),
-                Message("assistant", "\n".join(filter(None, (problem.solution, f"Answer: {problem.answer}")))),
+                Message("assistant", "\n".join(filter(None, (problem.solution, f"Answer: {problem.answers[0]}")))),
             )
         )
 
+    def _accept(self, problem: Problem) -> Problem:
+        """The problem with its final answers, and the solution if an answer's text holds one."""
+        answer, form = problem.answer, self._format
+        if answer is None:  # then there is a solution, and that is not an answer but may end with one
+            answer, form = problem.solution or "", AnswerFormat.BOXED if form is AnswerFormat.AUTO else form
+        found = [self._final(each, form) for each in (answer if isinstance(answer, list) else [answer])]
+        ways = [way for _, way in found if way is not None]
+        finals = [final for final, _ in found]
+        return replace(
+            problem,
+            answer=finals if isinstance(answer, list) else finals[0],
+            solution=problem.solution if not ways or problem.solution is not None else ways[0],
+        )
 
-def _accept_numbers(problem: Problem) -> None:
-    if not is_number(str(problem.answer)):
-        raise DataError(f"expected a number as `answer`, got {problem.answer!r}: correct it, or use check=exact.")
+    def _final(self, answer: Answer, form: AnswerFormat) -> tuple[Answer, str | None]:
+        if isinstance(answer, float) and not math.isfinite(answer):
+            raise DataError(f"expected a finite number as `answer`, got {answer}.")
+        final, way = final_answer(answer, form) if isinstance(answer, str) else (answer, None)
+        if self.check == "number" and not is_number(str(final)):
+            raise DataError(f"expected a number as `answer`, got {final!r}: correct it, or use check=exact.")
+        return final, way
+
+
+def _check_of(answers: tuple[str, ...]) -> str:
+    """The check for answers of which nothing is said: by number, by text, or each as it is."""
+    kinds = {"number" if is_number(answer) else "exact" for answer in answers}
+    return kinds.pop() if len(kinds) == 1 else "auto"

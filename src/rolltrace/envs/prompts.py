@@ -1,12 +1,14 @@
-"""Prompts from a file, played without a score: what on-policy distillation samples from."""
+"""Prompts from a file or dataset, played without a score: what on-policy distillation samples from."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.rows import read_rows
+from rolltrace.envs.rows import Column, given_columns, read_rows
+from rolltrace.envs.sources import describe_data
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError
 from rolltrace.trace.convert import as_message
@@ -16,29 +18,45 @@ from rolltrace.trace.message import Message
 SHIPPED = Path(__file__).parent / "data" / "prompts.jsonl"
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+Row = TypeVar("Row", bound="PromptRow")
 
 
 class PromptRow(msgspec.Struct, frozen=True):
-    """One row of the file: a prompt's text, or the messages of a conversation."""
+    """One row of the data: a prompt's text, or the messages of a conversation."""
 
-    id: NonEmpty | int
-    prompt: NonEmpty | None = None
+    id: NonEmpty | int | None = None
+    """None: made of the prompt."""
+    prompt: NonEmpty | list[dict[str, Any]] | None = None
+    """Text, or messages."""
     messages: list[dict[str, Any]] | None = None
     """Chat messages, in the shape of the OpenAI API."""
     other: dict[str, Any] = {}
-    """The row's other keys: kept in the record's `task_data`, and shown to no policy."""
+    """The row's other columns: kept in the record's `task_data`, and shown to no policy."""
 
 
 class PromptsTasks(Tasks):
-    """Prompts without a score, from a JSONL file of `{id, prompt}` or `{id, messages}`."""
+    """Prompts without a score, from a file or dataset of `{id?, prompt}` or `{id?, messages}`."""
 
     env = "prompts"
 
-    def __init__(self, data: str | None = None, system: str | None = None) -> None:
-        """Read the file; None is the shipped one. `system` goes before prompts that have no system message."""
-        self.data = data
+    def __init__(
+        self,
+        data: Any = None,
+        system: str | None = None,
+        prompt: Column = None,
+        messages: Column = None,
+        id: Column = None,  # noqa: A002 - the name of the field
+        split: str | None = None,
+    ) -> None:
+        """Read the data: a JSONL, CSV or Parquet file, a `Dataset` or a directory that it was saved to.
+
+        None is the shipped file. `prompt`, `messages` and `id` name the columns. `system` goes before prompts that have
+        no system message.
+        """
+        columns = given_columns(prompt=prompt, messages=messages, id=id)
         self.system = system
-        self.rows = read_rows(SHIPPED if data is None else data, PromptRow, unique="id", accept=accept_prompt)
+        self.args = {"data": describe_data(data), "system": system, **columns, **({"split": split} if split else {})}
+        self.rows = read_prompts(SHIPPED if data is None else data, PromptRow, columns, split, accept_prompt)
         self.count: int = len(self.rows)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> PromptOnlyGroup:
@@ -49,32 +67,57 @@ class PromptsTasks(Tasks):
             task=str(row.id),
             messages=prompt_of(row, self.system),
             episodes=episodes,
-            env_args={"data": self.data, "system": self.system},
+            env_args=self.args,
             task_data=row.other,
         )
 
 
-def accept_prompt(row: PromptRow) -> None:
-    """Refuse a row that does not hold exactly one prompt."""
-    if (row.prompt is None) == (row.messages is None):
-        both = "neither" if row.prompt is None else "both"
-        raise DataError(f"expected either `prompt` or `messages`, got {both}.")
+def read_prompts(
+    data: Any, row_type: type[Row], columns: Mapping[str, Column], split: str | None, accept: Callable[[Row], Row]
+) -> list[Row]:
+    """The rows of prompts. If only one of `prompt` and `messages` is mapped to a column, the other is not read."""
+    mapped = [name for name in ("prompt", "messages") if name in columns]
+    unread = {name: () for name in ("prompt", "messages") if mapped and name not in mapped}
+    return read_rows(
+        data,
+        row_type,
+        columns={**columns, **unread},
+        any_of=("prompt", "messages"),
+        split=split,
+        unique="id",
+        content=_content,
+        accept=accept,
+    )
+
+
+def accept_prompt(row: Row) -> Row:
+    """Refuse a row that does not hold exactly one prompt; messages in the column `prompt` are a conversation."""
+    if row.prompt is not None and row.messages is not None:
+        raise DataError("expected either `prompt` or `messages`, got both: name the one to read, as in prompt=prompt.")
+    if isinstance(row.prompt, list):
+        row = msgspec.structs.replace(row, messages=row.prompt, prompt=None)
     if row.messages is None:
-        return
+        return row
     if not row.messages:
         raise DataError("expected at least one message in `messages`, got none.")
     for number, message in enumerate(row.messages):
         if not isinstance(message.get("role"), str) or not message["role"]:
             raise DataError(f"expected a `role` in `messages[{number}]`, got {message.get('role')!r}.")
     _read(row)
+    return row
 
 
 def prompt_of(row: PromptRow, system: str | None = None) -> tuple[Message, ...]:
     """The messages of the row's prompt."""
-    messages = (Message("user", row.prompt),) if row.prompt is not None else _read(row)
+    messages = (Message("user", row.prompt),) if isinstance(row.prompt, str) else _read(row)
     if system is None or messages[0].role == "system":
         return messages
     return Message("system", system), *messages
+
+
+def _content(row: PromptRow) -> str:
+    """What a row's id is made of."""
+    return row.prompt if isinstance(row.prompt, str) else msgspec.json.encode(row.messages, order="sorted").decode()
 
 
 def _read(row: PromptRow) -> tuple[Message, ...]:

@@ -9,6 +9,11 @@ from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
 
+EnvArgs = dict[str, Any]
+"""The arguments of another environment, by name."""
+_OF_DATA = ("prompt", "messages", "criteria_column", "id", "split")
+"""Arguments that say how `data` is read."""
+
 
 def other_tasks(own: str, args: Mapping[str, Any]) -> Tasks | None:
     """The tasks that the arguments `env` and `env_args` name; None where those of `own` are played."""
@@ -21,6 +26,11 @@ def other_tasks(own: str, args: Mapping[str, Any]) -> Tasks | None:
         raise InputError(
             f"Expected either data=FILE or env=NAME for {own}, got both: data of {env} goes into "
             'env_args={"data": "FILE"}.'
+        )
+    if unread := [name for name in _OF_DATA if name in args]:
+        raise InputError(
+            f"Expected {unread[0]}=… beside data=FILE for {own}, got it beside env={env}: "
+            f'arguments of {env} go into env_args, a JSON object such as env_args={{"NAME": "VALUE"}}.'
         )
     return load_env(env, env_args)
 

@@ -1,96 +1,213 @@
-"""Rows of a JSONL file as records, with errors that name file and line."""
+"""Rows of data as records: columns mapped to fields, with errors that say where a row is and what to do."""
 
-from collections.abc import Callable
-from pathlib import Path
+import difflib
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from rolltrace.errors import DataError
+from rolltrace.envs.sources import Source, open_sources
+from rolltrace.errors import DataError, InputError
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
+Column = str | Sequence[str] | None
+"""The column that a field is read from: a name, several names (their values become a list), or None for the default."""
+
+_MISSING = object()
+_SYNONYMS = {
+    "question": ("question", "problem", "query", "prompt", "input", "instruction", "text"),
+    "answer": ("answer", "solution", "final_answer", "ground_truth", "target", "output", "label", "response"),
+    "prompt": ("prompt", "question", "problem", "query", "instruction", "input", "text"),
+    "messages": ("messages", "conversation", "conversations", "chat"),
+    "criteria": ("criteria", "rubric", "rubrics"),
+    "id": ("id", "uid", "unique_id", "task_id", "question_id", "index", "idx"),
+}
+"""What other data calls a field, for suggestions."""
+
 
 def read_rows(
-    path: str | Path, row_type: type[Row], *, unique: str | None = None, accept: Callable[[Row], None] | None = None
+    data: Any,
+    row_type: type[Row],
+    *,
+    columns: Mapping[str, Column] = {},
+    defaults: Mapping[str, tuple[str, ...]] = {},
+    any_of: tuple[str, ...] = (),
+    split: str | None = None,
+    unique: str | None = None,
+    content: Callable[[Row], str] | None = None,
+    accept: Callable[[Row], Row] | None = None,
 ) -> list[Row]:
-    """The rows of a file, in order; blank lines are skipped.
+    """The rows of a file or dataset, in order, as records of `row_type`.
 
-    Keys that the row type does not have go into its field `other`, where it has one, and are left out where it has
-    not. `unique` names a field that no two rows may share. `accept` raises `DataError` for a row that will not do.
+    A field is read from the column that `columns` names, else from the first of `defaults` that is there, by default
+    the column of its own name; an empty tuple leaves the field out. Of the fields `any_of`, a row needs one. Other
+    columns go into the record's field `other`, if it has one. `unique` names a field that no two rows may share. If a
+    row has no `id`, one is made of its `content`. `accept` checks and completes a record, or raises `DataError`.
     """
+    reading = _Reading(row_type, columns, defaults, any_of)
     rows: list[Row] = []
-    lines_by_key: dict[str, int] = {}
-    for number, line in enumerate(_read(path).split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = _row(line, row_type)
-            if accept is not None:
-                accept(row)
-            if unique is not None:
-                _refuse_repeated(str(getattr(row, unique)), unique, number, lines_by_key)
-        except DataError as error:
-            raise DataError(f"{path}:{number}: {error}") from error.__cause__
-        rows.append(row)
+    places: dict[str, str] = {}
+    repeats: Counter[str] = Counter()
+    for source in (sources := open_sources(data, split)):
+        for number, values in source.rows:
+            try:
+                row = reading.row(values)
+                row = row if accept is None else accept(row)
+                row = _identified(row, content(row), repeats) if content and getattr(row, "id", 0) is None else row
+                if unique is not None:
+                    _refuse_repeated(str(getattr(row, unique)), unique, source, number, places)
+            except DataError as error:
+                raise DataError(f"{source.at(number)}: {error}") from error.__cause__
+            rows.append(row)
     if not rows:
-        raise DataError(f"{path}: expected at least one row, got an empty file.")
+        names = ", ".join(source.name for source in sources)
+        raise DataError(f"{names}: expected at least one row, got an empty file.")
     return rows
 
 
-def _read(path: str | Path) -> bytes:
-    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
-        raise DataError(f"{path}: expected a JSONL file, got a device or a pipe.")
-    try:
-        return Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
-    except FileNotFoundError:
-        raise DataError(f"{path}: expected a JSONL file, there is none at this path.") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: expected a JSONL file, got a directory.") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: expected a JSONL file that can be read, got {error}.") from error
+class _Reading:
+    """How the columns of a row become the fields of a record."""
+
+    def __init__(
+        self,
+        row_type: type[msgspec.Struct],
+        columns: Mapping[str, Column],
+        defaults: Mapping[str, tuple[str, ...]],
+        any_of: tuple[str, ...],
+    ) -> None:
+        self._type = row_type
+        self._fields = {field.encode_name: field for field in msgspec.structs.fields(row_type)}
+        self._keeps_other = self._fields.pop("other", None) is not None
+        self._columns = {field: given for field, given in columns.items() if given is not None}
+        self._defaults = defaults
+        self._any_of = any_of
+        self._takes_text = {name for name, field in self._fields.items() if _takes_text(field.type)}
+
+    def row(self, values: Any) -> Any:
+        """The record of one row."""
+        if not isinstance(values, Mapping):
+            raise DataError(f"expected a JSON object, got `{type(values).__name__}`.")
+        fields: dict[str, Any] = {}
+        used: set[str] = set()
+        for name, field in self._fields.items():
+            value = self._value(name, values, used)
+            if value is not _MISSING:
+                fields[name] = value if name in self._takes_text else _from_text(value, name)
+            elif field.required:
+                raise DataError(_missing([name], values))
+        if self._any_of and all(fields.get(name) is None for name in self._any_of):
+            raise DataError(_missing(self._any_of, values))
+        other = {str(key): value for key, value in values.items() if key not in used}
+        fields = {**fields, "other": other} if self._keeps_other else {**other, **fields}
+        try:
+            return msgspec.convert(fields, self._type)
+        except msgspec.ValidationError as error:
+            reason = str(error).replace("`$.", "`")
+            raise DataError(f"{reason[:1].lower()}{reason[1:]}.") from error
+
+    def _value(self, name: str, values: Mapping[str, Any], used: set[str]) -> Any:
+        given = self._columns.get(name)
+        if given is None:
+            column = next((each for each in self._defaults.get(name, (name,)) if each in values), None)
+            used.add(column or name)
+            return _MISSING if column is None else values[column]
+        names = _names(given, values)
+        if not names:
+            return _MISSING
+        found = []
+        for column in names:
+            value = _look_up(values, column)
+            if value is _MISSING:
+                raise DataError(_missing([name], values, column))
+            used.add(column)
+            found.append(value)
+        return found[0] if len(found) == 1 else _flattened(found)
 
 
-def _row(line: bytes, row_type: type[Row]) -> Row:
-    values = _object(line)
-    fields = msgspec.structs.fields(row_type)
-    missing = [field.encode_name for field in fields if field.required and field.encode_name not in values]
-    if missing:
-        raise DataError(f"expected the keys {_keys(fields)}, got an object without {_quoted(missing)}.")
-    if any(field.encode_name == "other" for field in fields):
-        names = {field.encode_name for field in fields} - {"other"}
-        other = {key: value for key, value in values.items() if key not in names}
-        values = {**{key: value for key, value in values.items() if key in names}, "other": other}
-    try:
-        return msgspec.convert(values, row_type)
-    except msgspec.ValidationError as error:
-        reason = str(error).replace("`$.", "`")
-        raise DataError(f"{reason[:1].lower()}{reason[1:]}.") from error
+def _names(given: str | Sequence[str], values: Mapping[str, Any]) -> Sequence[str]:
+    """The columns that an argument names: one, or several with commas between them."""
+    if not isinstance(given, str):
+        return given
+    return [given] if given in values or "," not in given else [name.strip() for name in given.split(",")]
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        values = msgspec.json.decode(line.decode())
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"expected UTF-8 text, got byte 0x{line[error.start]:02x} at byte {error.start + 1}."
-        ) from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(f"expected a JSON object, got something that is not JSON: {error}.") from error
-    if not isinstance(values, dict):
-        raise DataError(f"expected a JSON object, got `{type(values).__name__}`.")
-    return values
+def _look_up(values: Mapping[str, Any], column: str) -> Any:
+    """The value of a column, or of a field inside one, as `column.field`."""
+    if column in values:
+        return values[column]
+    value: Any = values
+    for name in column.split("."):
+        value = value.get(name, _MISSING) if isinstance(value, Mapping) else _MISSING
+    return value
 
 
-def _refuse_repeated(key: str, name: str, number: int, lines_by_key: dict[str, int]) -> None:
-    if key in lines_by_key:
-        raise DataError(f"expected a new `{name}`, got {key!r}, which line {lines_by_key[key]} has.")
-    lines_by_key[key] = number
+def _flattened(values: Iterable[Any]) -> list[Any]:
+    """The values of several columns as one list, without those that are empty."""
+    flat: list[Any] = []
+    for value in values:
+        flat.extend(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return flat
 
 
-def _keys(fields: tuple[msgspec.structs.FieldInfo, ...]) -> str:
-    return _quoted([field.encode_name for field in fields if field.required])
+def _takes_text(kind: Any) -> bool:
+    info = msgspec.inspect.type_info(kind)
+    kinds = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    return any(isinstance(each, msgspec.inspect.StrType | msgspec.inspect.AnyType) for each in kinds) or not any(
+        isinstance(each, msgspec.inspect.ListType | msgspec.inspect.VarTupleType) for each in kinds
+    )
 
 
-def _quoted(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+def _from_text(value: Any, name: str) -> Any:
+    """A list: from its JSON if it is text, as in a CSV file; its objects without the nulls that Parquet fills in."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise DataError(f"expected JSON text as `{name}`, got something that is not JSON: {error}.") from error
+    if not isinstance(value, list | tuple):
+        return value
+    return [
+        {key: item for key, item in each.items() if item is not None or key == "content"}
+        if isinstance(each, Mapping)
+        else each
+        for each in value
+    ]
+
+
+def _missing(fields: Sequence[str], values: Mapping[str, Any], column: str | None = None) -> str:
+    there = [str(name) for name in values]
+    listed = ", ".join(f"`{name}`" for name in there) or "none"
+    if column is not None:
+        near = difflib.get_close_matches(column, there, n=1)
+        hint = f" Did you mean {fields[0]}={near[0]}?" if near else ""
+        return f"expected the column `{column}` that {fields[0]}={column} names, got the columns {listed}.{hint}"
+    wanted = " or ".join(f"`{field}`" for field in fields)
+    known = ((field, name) for field in fields for name in _SYNONYMS.get(field, ()) if name in there)
+    field, name = next(known, (fields[0], "COLUMN"))
+    hint = f": say which one it is, such as --arg {field}={name}" if field in _SYNONYMS else ""
+    return f"expected a column {wanted}, got the columns {listed}{hint}."
+
+
+def _identified(row: Row, content: str, repeats: Counter[str]) -> Row:
+    """The row with an id made of its content: the same in every file and order. Equal rows are numbered."""
+    made = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:12]
+    repeats[made] += 1
+    return msgspec.structs.replace(row, id=made if repeats[made] == 1 else f"{made}-{repeats[made]}")
+
+
+def _refuse_repeated(key: str, name: str, source: Source, number: int, places: dict[str, str]) -> None:
+    if key in places:
+        raise DataError(f"expected a new `{name}`, got {key!r}, which {places[key]} has.")
+    places[key] = f"{source.unit} {number}"
+
+
+def given_columns(**columns: Column) -> dict[str, Any]:
+    """The column arguments that were given, for the record; a name that is no text is an error."""
+    for field, column in columns.items():
+        names: Any = column if isinstance(column, list | tuple) else [column]
+        if column is not None and not (names and all(isinstance(name, str) and name for name in names)):
+            raise InputError(f"Expected the name of a column as {field}, got {column!r}.")
+    return {field: column for field, column in columns.items() if column is not None}

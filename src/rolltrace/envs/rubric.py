@@ -8,9 +8,10 @@ import msgspec
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.criteria import accept_criteria, read_criteria
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.prompts import PromptRow, accept_prompt, prompt_of
-from rolltrace.envs.regraded import other_tasks, regraded
-from rolltrace.envs.rows import read_rows
+from rolltrace.envs.prompts import NonEmpty, PromptRow, accept_prompt, prompt_of, read_prompts
+from rolltrace.envs.regraded import EnvArgs, other_tasks, regraded
+from rolltrace.envs.rows import Column, given_columns
+from rolltrace.envs.sources import describe_data
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError, InputError
 from rolltrace.graders.form import FORMAT_COEF
@@ -21,38 +22,53 @@ SHIPPED = Path(__file__).parent / "data" / "rubric.jsonl"
 
 
 class RubricRow(PromptRow, frozen=True):
-    """One row of the file: a prompt and what a good response to it does."""
+    """One row of the data: a prompt and what a good response to it does."""
 
-    criteria: list[Criterion] | None = None
-    """Left out where `criteria=FILE` gives those of every row."""
+    criteria: list[Criterion | NonEmpty] | None = None
+    """Criteria, or only their texts. Left out where `criteria=FILE` gives those of every row."""
+
+    @property
+    def own(self) -> tuple[Criterion, ...]:
+        """The row's criteria."""
+        return tuple(Criterion(each) if isinstance(each, str) else each for each in self.criteria or ())
 
 
 class RubricTasks(Tasks):
     """Responses scored criterion by criterion, by the policy in the role `grader`.
 
-    Without `env`, the tasks are the rows of `data`, a JSONL file of `{id, prompt | messages, criteria}`; with it, they
-    are that environment's, and the rubric's grade is added to its rewards. `criteria` is a JSON or JSONL file of
-    `{text, weight, name}`, for all tasks. A weight is 1 unless given, and below 0 what is found counts against the
-    response.
+    Without `env`, the tasks are the rows of `data`, a file or dataset of `{id?, prompt | messages, criteria}`; with it,
+    they are that environment's, made with `env_args`, and the rubric's grade is added to its rewards. `criteria` is a
+    JSON or JSONL file of `{text, weight, name}`, for all tasks. A weight is 1 unless given, and below 0 what is found
+    counts against the response.
     """
 
     env = "rubric"
 
     def __init__(
         self,
-        data: str | None = None,
+        data: Any = None,
         env: str | None = None,
         criteria: str | None = None,
-        env_args: dict[str, Any] | None = None,
+        env_args: EnvArgs | None = None,
         format_coef: float = FORMAT_COEF,
         seconds: float = SECONDS,
         tries: int = TRIES,
         max_tokens: int = MAX_TOKENS,
+        prompt: Column = None,
+        messages: Column = None,
+        criteria_column: Column = None,
+        id: Column = None,  # noqa: A002 - the name of the field
+        split: str | None = None,
     ) -> None:
-        """Read the files. `seconds` and `max_tokens` bound each reply of the grader, `tries` how often it is asked."""
+        """Read the data. `seconds` and `max_tokens` bound each reply of the grader, `tries` how often it is asked.
+
+        `prompt`, `messages`, `criteria_column` and `id` name the columns.
+        """
+        columns = given_columns(prompt=prompt, messages=messages, criteria_column=criteria_column, id=id)
         self.args = {
-            "data": data, "env": env, "criteria": criteria, "env_args": env_args, "format_coef": format_coef,
-            "seconds": seconds, "tries": tries, "max_tokens": max_tokens,
+            "data": describe_data(data), "env": env, "criteria": criteria, "env_args": env_args,
+            "format_coef": format_coef, "seconds": seconds, "tries": tries, "max_tokens": max_tokens,
+            **columns, **({"split": split} if split else {}),
         }  # fmt: skip
         self.inner = other_tasks(self.env, self.args)
         _refuse_conflicts(data, env, criteria)
@@ -62,11 +78,13 @@ class RubricTasks(Tasks):
         self.sampling = msgspec.structs.replace(SAMPLING, max_tokens=max_tokens)
         self.criteria = None if criteria is None else read_criteria(criteria)
         if self.inner is None:
-            self.rows = read_rows(SHIPPED if data is None else data, RubricRow, unique="id", accept=self._accept)
+            columns = {name.removesuffix("_column"): column for name, column in columns.items()}
+            source = SHIPPED if data is None else data
+            self.rows = read_prompts(source, RubricRow, columns, split, self._accept)
             self.count = len(self.rows)
         else:
             self.count = self.inner.count
-        self._grader(self.criteria or self.rows[0].criteria or ())  # settings that no grader takes are found out now
+        self._grader(self.criteria or self.rows[0].own)  # settings that no grader takes are found out now
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
         """The group that plays task `number`."""
@@ -76,7 +94,7 @@ class RubricTasks(Tasks):
             task_data = {"criteria": _plain(criteria)}
             return regraded(other, self.env, self.args, task_data, grader=self._grader(criteria))
         row = self.rows[number]
-        criteria = self.criteria or tuple(row.criteria or ())
+        criteria = self.criteria or row.own
         return PromptOnlyGroup(
             env=self.env,
             task=str(row.id),
@@ -87,27 +105,30 @@ class RubricTasks(Tasks):
             task_data={**row.other, "criteria": _plain(criteria)},
         )
 
-    def _grader(self, criteria: tuple[Criterion, ...] | list[Criterion]) -> RubricGrader:
+    def _grader(self, criteria: tuple[Criterion, ...]) -> RubricGrader:
         return RubricGrader(
             criteria, format_coef=self.format_coef, seconds=self.seconds, tries=self.tries, sampling=self.sampling
         )
 
-    def _accept(self, row: RubricRow) -> None:
-        accept_prompt(row)
+    def _accept(self, row: RubricRow) -> RubricRow:
+        row = accept_prompt(row)
         if self.criteria is not None:
             if row.criteria is not None:
                 raise DataError("expected no `criteria` in a row where criteria=FILE gives them, got some.")
-            return
+            return row
         if row.criteria is None:
-            raise DataError("expected the key `criteria`, got an object without it: add it, or give criteria=FILE.")
-        accept_criteria(row.criteria)
+            raise DataError(
+                "expected a column `criteria`, got none: name it with criteria_column=COLUMN, or give criteria=FILE."
+            )
+        accept_criteria(row.own)
+        return row
 
 
 def _plain(criteria: tuple[Criterion, ...]) -> list[dict[str, Any]]:
     return [msgspec.structs.asdict(criterion) for criterion in criteria]
 
 
-def _refuse_conflicts(data: str | None, env: str | None, criteria: str | None) -> None:
+def _refuse_conflicts(data: Any, env: str | None, criteria: str | None) -> None:
     if env is not None and criteria is None:
         raise InputError(f"Expected criteria=FILE beside env={env} for rubric, got none: what is it to be graded by?")
     if env is None and criteria is not None and data is None:

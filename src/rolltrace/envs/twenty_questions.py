@@ -179,9 +179,10 @@ def name_of(text: str) -> str:
     return " ".join(words)
 
 
-def _accept_names(row: Secret) -> None:
+def _accept_names(row: Secret) -> Secret:
     for name in (row.secret, *row.accept):
         if not name_of(name) or len(name) > _LONGEST_GUESS:
             raise DataError(
                 f"expected names of at most {_LONGEST_GUESS} characters with a letter or digit, got {name!r}."
             )
+    return row

@@ -35,6 +35,12 @@ def extract_answer(text: str) -> str | None:
     return None if found is None else found[1]
 
 
+def extract_boxed(text: str) -> str | None:
+    r"""What stands in the last `\boxed{}` whose braces close; None where there is none."""
+    box = _last_box(text)
+    return None if box is None else box[1]
+
+
 def extract_tagged(text: str, tag: str = "answer") -> str | None:
     """What stands between the last `</answer>` and the `<answer>` before it; None where that is nothing."""
     end = text.rfind(f"</{tag}>")
@@ -61,6 +67,11 @@ def number_score(answer: str, reference: str) -> float:
     if percent == expected_percent:
         return 0.0
     return 1.0 if (value == expected * 100 if percent else value * 100 == expected) else 0.0
+
+
+def auto_score(answer: str, reference: str) -> float:
+    """`number_score` if the reference is a number, else `exact_score`."""
+    return number_score(answer, reference) if is_number(reference) else exact_score(answer, reference)
 
 
 def is_number(text: str) -> bool:

@@ -105,7 +105,7 @@ def pattern_of(name: str) -> Pattern:
     try:
         return Pattern(name)
     except ValueError:
-        raise UnknownNameError.among("tournament pattern", str(name), Pattern) from None
+        raise UnknownNameError.among("tournament pattern", str(name), [pattern.value for pattern in Pattern]) from None
 
 
 def pairings(members: int, pattern: Pattern, chunk: int) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from rolltrace.envs.conformance.episode import play_episode
 from rolltrace.envs.conformance.grades import ask_grader, check_grade, styles_to_grade
 from rolltrace.envs.conformance.records import at_index, failed, overflowed, recorded
 from rolltrace.envs.conformance.report import Rule, quote
+from rolltrace.errors import GraderError
 from rolltrace.graders.base import GroupGrade
 from rolltrace.trace.outcome import Status
 from rolltrace.trace.rollout import Grade, Rollout
@@ -60,10 +61,13 @@ async def _grade(bench: Bench, builder: Caller, rollouts: list[Rollout]) -> dict
         bench.report.add(Rule.GRADE_GROUP, f"{name} gave {quote(grades)}", fix)
         return {}
     _check_ids(bench, name, rollouts, grades)
+    # A grader that compares members cannot grade the only one that answered, and may say so.
+    alone = sum(rollout.status is Status.OK and bool(rollout.steps) for rollout in rollouts) < 2
     return {
         rollout.id: float(grade.reward)
         for rollout in rollouts
-        if (grade := _member_grade(bench, name, rollout, grades)) is not None
+        if not (alone and isinstance(grades.get(rollout.id), GraderError))
+        and (grade := _member_grade(bench, name, rollout, grades)) is not None
     }
 
 
