@@ -272,6 +272,40 @@ def test_null_score_takes_a_reward_away(path, opened):
     assert rows == [(None, 0.5), (2.0, 0.5)]
 
 
+def test_a_later_line_wins_though_the_clock_was_set_back(path, opened):
+    """Of one session's scores the last line counts, in Python and SQL, before and after it is compacted."""
+    noon = utc_now()
+    with create_run(path) as writer, opened(path) as run:
+        rollout = write(writer, reward=None)
+        for hours, value in ((0, 1.0), (-1, 2.0), (-2, 3.0)):
+            score(writer, rollout, value, at=noon + timedelta(hours=hours))
+            writer.flush()
+            assert run.get(rollout).reward == value
+            assert run.sql("select reward from rollouts").fetchall() == [(value,)]
+            compact(path)
+        with create_run(path, join=True) as other:
+            score(other, rollout, 4.0, at=noon - timedelta(hours=1))
+        assert run.get(rollout).reward == 3.0  # another session's, and earlier than what the first had said
+        assert run.sql("select reward from rollouts").fetchall() == [(3.0,)]
+
+
+def test_durations_are_never_negative(path, opened):
+    """A rollout that ended before it began, by a clock that was set back, took 0 seconds, and a note says why."""
+    began = utc_now() + timedelta(hours=1)
+    with create_run(path) as writer:
+        draft = writer.begin(header(run=writer.run, session=writer.session, started_at=began))
+        draft.extend([Message("user", "?")])
+        draft.send()
+        draft.step(Message("assistant", "4"), reward=0.0, seconds=-2.5)
+        writer.end(draft, outcome(ended_at=began - timedelta(minutes=1)))
+    run = opened(path)
+    [rollout] = run.rollouts()
+    assert (rollout.seconds, rollout.steps[0].seconds, rollout.ended_at < rollout.started_at) == (0.0, 0.0, True)
+    assert [note.path for note in rollout.notes] == ["steps[0].seconds", "ended_at"]
+    assert "clock was set back" in rollout.notes[1].message
+    assert run.sql("select seconds from rollouts union all select seconds from steps").fetchall() == [(0.0,), (0.0,)]
+
+
 def test_ledger_and_runs(path, opened):
     """The ledger has the last line of each session; runs have what `run.json` says."""
     with create_run(path, config={"lr": 0.1}) as writer:

@@ -28,6 +28,8 @@ _WITH_TEXT = ("steps", "messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""
 _IDENTITY = ("run", "split", "iteration", "env", "group", "index")
+_SECONDS = "greatest(epoch_us(r.ended_at) - epoch_us(r.started_at), 0) / 1e6"
+"""How long a rollout took: 0 if the clock was set back meanwhile."""
 IDENTITY = ", ".join(map(quoted, _IDENTITY))
 """What is the same for all attempts and all sessions of a rollout."""
 
@@ -180,7 +182,7 @@ def finished_rollouts(
         joined += f" left join {rewards} s on s.rollout = r.id"
         reward, reward_order = "case when s.rollout is null then r.line_reward else s.value end", "s.reward_order"
     return (
-        f"select r.*, (epoch_us(r.ended_at) - epoch_us(r.started_at)) / 1e6 as seconds, {reward} as reward, "
+        f"select r.*, {_SECONDS} as seconds, {reward} as reward, "
         f"{reward_order} as reward_order, {shared} as shared, {retried} as retried from {source} r {joined}"
     )
 

@@ -32,6 +32,7 @@ from rolltrace.trace.sound import (
     sound_numbers,
     sound_reward,
     sound_sampling,
+    sound_seconds,
     sound_termination,
     sound_text,
     sound_time,
@@ -311,6 +312,8 @@ class Draft:
             ending.reward = wire_number(sound_float(ending.reward, "reward", notes))
             ending.reward_so_far = wire_number(sound_reward(ending.reward_so_far, "", {}, notes))
             ending.unclamped_reward = wire_number(sound_float(ending.unclamped_reward, "unclamped_reward", notes))
+        if ending.ended_at < sound_time(self.header.started_at):
+            notes.append(Note("ended_at", "before started_at, because the clock was set back: seconds counts as 0"))
         return ending
 
     def _encoded_rest(self, calls: Sequence[Call], notes: list[Note]) -> bytes:
@@ -387,7 +390,7 @@ class Draft:
         reward = sound_reward(row.reward, f"steps[{row.step}]", strays, notes)
         row.reward = wire_number(reward)
         row.env_reward = wire_number(sound_float(row.env_reward, self._at("env_reward"), notes))
-        row.seconds = wire_number(sound_float(row.seconds, self._at("seconds"), notes))
+        row.seconds = wire_number(sound_seconds(row.seconds, self._at("seconds"), notes))
         row.termination = sound_termination(row.termination, self._at("termination"), notes)
         row.parse_error = sound_text(row.parse_error, self._at("parse_error"), notes)
         row.raw = sound_text(row.raw, self._at("raw"), notes)

@@ -1,7 +1,7 @@
 """The parts of a rollout on their way to the encoder: fields in the order and the form in which they are written."""
 
 from datetime import UTC, datetime
-from math import isfinite
+from math import inf, isfinite
 from types import NoneType
 from typing import Any
 
@@ -106,7 +106,7 @@ def are_plain(
         type(reward) is float
         and isfinite(reward)
         and (env_reward is None or (type(env_reward) is float and isfinite(env_reward)))
-        and (seconds is None or (type(seconds) is float and isfinite(seconds)))
+        and (seconds is None or (type(seconds) is float and 0.0 <= seconds < inf))
         and type(termination) in _TERMINATION_OR_NONE
         and type(parse_error) in _TEXT_OR_NONE
         and type(raw) in _TEXT_OR_NONE

@@ -109,6 +109,15 @@ def sound_float(value: Any, path: str, notes: list[Note]) -> float | None:
     return number
 
 
+def sound_seconds(value: Any, path: str, notes: list[Note]) -> float | None:
+    """A duration or nothing; a negative one, for which a clock was set back, is 0."""
+    seconds = sound_float(value, path, notes)
+    if seconds is None or not seconds < 0.0:
+        return seconds
+    notes.append(Note(path, f"expected a duration, got {describe(value)}: 0 in its place"))
+    return 0.0
+
+
 def sound_termination(value: Any, path: str, notes: list[Note]) -> Termination | None:
     """How a completion ended, in our words."""
     if value is None or type(value) is Termination:
@@ -228,7 +237,7 @@ def sound_call(call: Call, path: str, notes: list[Note]) -> Call:
         raw=sound_text(call.raw, f"{path}.raw", notes),
         error=call.error,
         usage=sound_usage(call.usage, f"{path}.usage", notes),
-        seconds=sound_float(call.seconds, f"{path}.seconds", notes),
+        seconds=sound_seconds(call.seconds, f"{path}.seconds", notes),
         continues=sound_integer(call.continues, f"{path}.continues", notes),
         about=sound_text(call.about, f"{path}.about", notes),
         termination=sound_termination(call.termination, f"{path}.termination", notes),
