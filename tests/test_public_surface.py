@@ -9,7 +9,7 @@ import rolltrace
 
 PUBLIC = """
 Criterion Ending Game GameGroup GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader Table ask casting
-EnvError EnvFailure GraderError Judge PolicyJudge ProblemGroup PromptOnlyGroup RoleError SingleUse
+EnvError EnvFailure GraderError Group GroupMember Judge PolicyJudge ProblemGroup PromptOnlyGroup RoleError SingleUse
 Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
 Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Rollout
 RolloutTrace RolltraceError Run Runner Sampling Score Sink Status Step StepResult StopReason StoppedBy Tasks Termination

@@ -28,6 +28,7 @@ _HOMES = {
     "rolltrace.jobs.play": ("play", "play_async"),
     "rolltrace.policies.asking": ("ask", "casting"),
     "rolltrace.policies.base": ("Completion", "Policy", "Request"),
+    "rolltrace.query.groups": ("Group", "GroupMember"),
     "rolltrace.query.run": ("Run", "open_run"),
     "rolltrace.rollout.hooks": ("Hooks", "Turn"),
     "rolltrace.rollout.limits": ("Limits",),

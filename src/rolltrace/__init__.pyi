@@ -40,6 +40,8 @@ from rolltrace.policies.asking import casting as casting
 from rolltrace.policies.base import Completion as Completion
 from rolltrace.policies.base import Policy as Policy
 from rolltrace.policies.base import Request as Request
+from rolltrace.query.groups import Group as Group
+from rolltrace.query.groups import GroupMember as GroupMember
 from rolltrace.query.run import Run as Run
 from rolltrace.query.run import open_run as open_run
 from rolltrace.rollout.hooks import Hooks as Hooks

@@ -5,6 +5,7 @@ import sys
 import threading
 from itertools import islice
 
+import msgspec
 import pytest
 
 import rolltrace
@@ -16,6 +17,10 @@ from rolltrace.query.state import RunTables
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import Place
 from rolltrace.store.reader import RunReader
+from rolltrace.trace.codec import encode_rollout
+from rolltrace.trace.draft import Line
+from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import GroupKey
 
 ENDLESS = "range(10000000) a, range(1000000) b"
 
@@ -53,6 +58,92 @@ def test_rollouts_by_condition_order_and_limit(run):
     assert [rollout.index for rollout in run.rollouts(order_by='iteration desc, "index"', limit=3)] == [2, 3, 0]
     assert [rollout.index for rollout in run.rollouts(where="rollouts.reward = 2 -- the best")] == [3]
     assert list(run.rollouts(limit=0)) == []
+
+
+def test_groups_are_rows_of_the_table_with_their_rollouts(path, opened):
+    """`run.groups` gives typed rows of `groups`, by condition, order and limit, and reads members when asked."""
+    with create_run(path) as writer:
+        for index in range(8):
+            rollout = write(writer, index=index % 2, group=str(10 * (index // 2)), task=f"t{index}", reward=None)
+            if index < 6:
+                score(writer, rollout, float(index * (index < 4)), data={"group_grade": 1.0})
+    run = opened(path)
+    groups = list(run.groups())
+    assert [group.group for group in groups] == ["0", "10", "20", "30"]  # as numbers
+    rows = list(run.sql('select * from groups order by "group"::int').dicts())
+    for group, row in zip(groups, rows, strict=True):
+        facts = {name: value for name, value in row.items() if name != "members"}
+        assert {name: getattr(group, name) for name in facts} == facts
+        assert [msgspec.structs.asdict(member) for member in group.members] == row["members"]
+    first = groups[0]
+    assert (first.key, first.task, first.n, first.mean) == (GroupKey("train", 0, "sums", "0"), "t0", 2, 0.5)
+    assert [(member.reward, member.advantage) for member in first.members] == [(0.0, -0.5), (1.0, 0.5)]
+    assert [one.id for one in first.rollouts()] == [member.id for member in first.members]
+    assert [one.reward for one in first.rollouts()] == [0.0, 1.0]
+    assert [group.group for group in run.groups(where="has_signal", order_by="mean desc", limit=1)] == ["10"]
+    assert [group.group for group in run.groups(where="n = 0 or mean = 0", offset=1)] == ["30"]
+    for wrong in (
+        {"where": "1) union all from groups where (1"},
+        {"where": "reward > 0"},
+        {"order_by": "mean; drop table groups"},
+        {"limit": -1},
+    ):
+        with pytest.raises(InputError):
+            list(run.groups(**wrong))
+
+
+def test_a_rollout_has_its_late_scores(path, opened):
+    """`get`, `rollouts` and `follow` give a rollout the scores that are written by then, and its reward by them."""
+    with create_run(path) as writer:
+        rollout = write(writer, reward=None)
+        other = write(writer, index=1, reward=0.5)
+        writer.flush()
+        run = opened(path)
+        assert (run.get(rollout).reward, run.get(rollout).scores) == (None, ())
+        data = {"group_grade": 0.25, "reward_data": {"wins": 1}, "extra": {"met": "b"}}
+        score(writer, rollout, 1.25, data=data, producer="judge")
+        score(writer, rollout, 0.75, name="advantage")
+        score(writer, other, None)
+        writer.flush()
+        stop = threading.Event()
+        stop.set()
+        listed = {one.id: one for one in run.rollouts()}
+        followed = {one.id: one for one in run.follow("rollouts", stop=stop)}
+        for read in (run.get, listed.__getitem__, followed.__getitem__):
+            found = read(rollout)
+            assert (found.reward, found.line_reward) == (1.25, None)
+            assert found.group_grade == Grade(0.25, {"wins": 1}, {"met": "b"})
+            assert [(one.name, one.value, one.producer) for one in found.scores] == [
+                ("reward", 1.25, "judge"), ("advantage", 0.75, ""),
+            ]  # fmt: skip
+            assert (read(other).reward, read(other).line_reward, read(other).group_grade) == (None, 0.5, None)
+
+
+def test_a_rollout_that_is_copied_into_another_run_keeps_its_line(path, opened, tmp_path):
+    """Late scores are not written onto the line of a copy: `line_reward` stays what it was."""
+    with create_run(path) as writer:
+        rollout = write(writer, reward=None)
+        score(writer, rollout, 1.25)
+    read = opened(path).get(rollout)
+    assert read.reward == 1.25
+    with create_run(tmp_path / "copy") as writer:
+        writer.write_rollout(Line(read.id, encode_rollout(read)))
+    again = opened(tmp_path / "copy").get(rollout)
+    assert (again, again.reward, again.line_reward, again.scores) == (read, None, None, ())
+
+
+def test_a_score_whose_line_was_damaged_costs_only_itself(path, opened):
+    """A score that can no longer be read is a problem; the rollout and its other scores are there."""
+    with create_run(path) as writer:
+        rollout = write(writer, reward=None)
+        for value in (1.0, 2.0):
+            score(writer, rollout, value)
+    run = opened(path)
+    assert run.get(rollout).reward == 2.0
+    [segment] = (path / "scores").iterdir()
+    segment.write_bytes(segment.read_bytes().replace(b'"value":2.0', b'"value":3.0'))
+    assert run.get(rollout).reward == 1.0
+    assert [problem.file for problem in run.problems] == [f"scores/{segment.name}"]
 
 
 def test_place_that_is_wrong_is_found_out(run):

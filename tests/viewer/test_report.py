@@ -211,3 +211,5 @@ def test_the_guide_is_true(tmp_path: Path) -> None:
     for command in commands:
         _report(*shlex.split(command), folder=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "first.html", "failures.html", "tree.json"}
+    [code] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)

@@ -23,7 +23,7 @@ _MOST_FAILURES = 100
 @click.option(
     "--limit", type=click.IntRange(min=0), help="Show at most so many rollouts.  [default: 1000; all as JSON]"
 )
-@click.option("--json", "as_json", is_flag=True, help="The records as JSON lines.")
+@click.option("--json", "as_json", is_flag=True, help="The records as JSON lines, with late scores.")
 def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool) -> None:  # noqa: A002 - as the help shows it
     """Show RUN as a table of its rollouts, the rollout that ID names as a transcript, or a group side by side.
 

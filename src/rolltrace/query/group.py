@@ -15,9 +15,6 @@ from rolltrace.trace.outcome import Layer
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey
 
-ORDER = 'split, iteration, env, try_cast("group" as bigint) nulls last, "group"'
-"""The order of groups, in SQL: their names are often numbers, which people count."""
-
 _KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
 _GROUP = f"""
     select size, n, mean, spread, min, max, has_signal, run,
@@ -60,7 +57,7 @@ class AboutGroup(NamedTuple):
     """Without its traceback."""
 
 
-class Group(NamedTuple):
+class GroupRecords(NamedTuple):
     """What is known of a group."""
 
     rewards: Rewards
@@ -72,7 +69,7 @@ class Group(NamedTuple):
     """About the group as a whole, the earliest first."""
 
 
-def find_group(run: Run, key: GroupKey, most: int) -> Group:
+def find_group(run: Run, key: GroupKey, most: int) -> GroupRecords:
     """The group of this name, with the `most` members that have the best rewards."""
     place = [key.split, key.iteration, key.env, key.group]
     found = list(run.sql(_GROUP, [*place, *place]).dicts())
@@ -85,7 +82,7 @@ def find_group(run: Run, key: GroupKey, most: int) -> Group:
         )
     rollouts = _read(run, [row[0] for row in run.sql(_MEMBERS, [*place, most])])
     row = found[0]
-    return Group(
+    return GroupRecords(
         Rewards(**{name: row[name] for name in Rewards.__struct_fields__}),
         row["retried"],
         rollouts,

@@ -12,11 +12,13 @@ from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownN
 from rolltrace.query.connection import MEMORY, THREADS, Limits
 from rolltrace.query.database import Database
 from rolltrace.query.follow import Stop, follow
+from rolltrace.query.groups import Group, group_of_row
 from rolltrace.query.late_scores import ScoreReader, in_batches, with_scores
 from rolltrace.query.lines import LineReader
 from rolltrace.query.parameters import Parameters
 from rolltrace.query.result import Result
 from rolltrace.query.statement import Statement
+from rolltrace.query.tables import GROUP_ORDER, literal
 from rolltrace.store.cursor import Place
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run
 from rolltrace.store.ledger import Ledger
@@ -124,6 +126,17 @@ class Run:
         """
         return self._rollouts_at(self._places("rollouts", where, order_by, limit, offset))
 
+    def groups(
+        self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
+    ) -> Iterator[Group]:
+        """Groups of the table `groups`, one by one, by default all, in the order of iterations, envs and names.
+
+        As with `rollouts`, `where` and `order_by` are SQL expressions over its columns. The members are whole rollouts
+        only when a group's `rollouts()` is called.
+        """
+        rows = self._select("groups", where, order_by, f"run, {GROUP_ORDER}", limit, offset).dicts()
+        return (group_of_row(row, self._rollouts_of) for row in rows)
+
     def scores(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> Iterator[Score]:
@@ -198,15 +211,23 @@ class Run:
 
     def _places(self, table: str, where: str | None, order_by: str | None, limit: int | None, offset: int) -> Result:
         """Where the lines of a table are."""
+        return self._select(table, where, order_by, "run, _file, _offset", limit, offset)
+
+    def _select(
+        self, table: str, where: str | None, order_by: str | None, default_order: str, limit: int | None, offset: int
+    ) -> Result:
         for name, number in (("a limit", limit or 0), ("an offset", offset)):
             if number < 0:
                 raise InputError(f"Expected {name} of 0 or more, got {number}.")
         database = self._database
         statement = database.check_expressions(table, where, order_by)
-        sql = statement.sql if order_by is not None else f"{statement.sql} order by run, _file, _offset"
+        sql = statement.sql if order_by is not None else f"{statement.sql} order by {default_order}"
         sql += "" if limit is None else f" limit {limit:d}"
         sql += "" if not offset else f" offset {offset:d}"
         return Result(Statement(sql, statement.tables | {table}), database)
+
+    def _rollouts_of(self, ids: Sequence[str]) -> Iterator[Rollout]:
+        return self.rollouts(where=f"id in ({', '.join(map(literal, ids))})", order_by='"index", id')
 
     def _rollouts_at(self, places: Result) -> Iterator[Rollout]:
         """The rollouts whose lines are at these places, with their scores."""

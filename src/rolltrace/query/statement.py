@@ -66,7 +66,10 @@ def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection", parameter
 def check_expressions(
     table: str, where: str | None, order_by: str | None, connection: "duckdb.DuckDBPyConnection"
 ) -> Statement:
-    """A SELECT of the places of a table's lines, if the condition and the order are expressions and nothing more."""
+    """A SELECT of a table, if the condition and the order are expressions and nothing more.
+
+    Of a table that is made of lines it gives the places of those, of `groups` the rows.
+    """
     frame, ending = f"select id from {table}", ""
     for name, expression in (("where", where), ("order_by", order_by)):
         if expression is not None and not expression.strip():
@@ -78,6 +81,8 @@ def check_expressions(
         _check_frame(frame, f"{frame} order by \n{order_by}\n", ("modifiers",), f"order_by = {order_by!r}", connection)
         ending += f" order by \n{order_by}\n"
     tables = check_statement(frame + ending, connection).tables
+    if table not in PLACES:
+        return Statement(f"from {table}{ending}", tables)
     return Statement(f"select run, id, _file, _offset, _length from {PLACES[table]} as {table}{ending}", tables)
 
 

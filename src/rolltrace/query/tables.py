@@ -93,6 +93,9 @@ ROLLOUT_COLUMNS = (
 )  # fmt: skip
 """What `rollouts` shows, in order; `every_rollout` shows `superseded` too."""
 
+GROUP_ORDER = 'split, iteration, env, try_cast("group" as bigint) nulls last, "group"'
+"""The order of groups, in SQL: their names are often numbers, which people count."""
+
 NEEDS = {
     "runs": ("runs",),
     "ledger": ("ledger",),

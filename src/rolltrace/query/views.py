@@ -175,6 +175,7 @@ def groups_of(rollouts: str) -> str:
                 avg(reward) filter (isfinite(reward)) as finite_mean,
                 stddev_pop(reward) filter (isfinite(reward)) as finite_spread,
                 min(reward) as min, max(reward) as max, bool_or(collides) as collides,
+                arg_min(task, {{'index': "index", 'id': id}}) as task,
                 list({{'id': id, 'index': "index", 'reward': reward}} order by "index", id) as them
             from {rollouts} where not retried group by {GROUP_KEY}
         ), measured as (
@@ -182,7 +183,7 @@ def groups_of(rollouts: str) -> str:
                 case when n = 0 then null when is_finite then finite_spread else 'NaN'::double end as spread
             from grouped
         )
-        select {GROUP_KEY}, size, n, mean, spread, min, max, n >= 2 and max > min as has_signal, collides,
+        select {GROUP_KEY}, task, size, n, mean, spread, min, max, n >= 2 and max > min as has_signal, collides,
             list_transform(them, lambda one: {{
                 'id': one.id, 'index': one.index, 'reward': one.reward, 'advantage': one.reward - mean
             }}) as members

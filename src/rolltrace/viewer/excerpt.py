@@ -8,9 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.query.group import ORDER
 from rolltrace.query.run import Run
-from rolltrace.query.tables import literal
+from rolltrace.query.tables import GROUP_ORDER, literal
 from rolltrace.query.totals import COUNTED
 from rolltrace.store.layout import FOLDERS, LEDGER, PLAIN, ROLLOUTS, RUN_FILE, SCORES, encode_info, segment_name
 from rolltrace.trace.codec import encode_rollout, encode_score
@@ -45,7 +44,7 @@ def select_part(run: Run, where: str | None = None, groups: int | None = None) -
     if where is not None:
         list(run.rollouts(where=where, limit=0))  # refuses what is no expression over the columns
     condition = "" if where is None else f" and (\n{where}\n)"
-    asked = run.sql(f"select distinct {_KEY} from {COUNTED}{condition} order by {ORDER}").fetchall()
+    asked = run.sql(f"select distinct {_KEY} from {COUNTED}{condition} order by {GROUP_ORDER}").fetchall()
     if not asked:
         told = "for which that is true" if where is not None else "in it"
         raise InputError(f"Expected a run with rollouts to report on, found none {told}: {run.path}.")

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from rolltrace.query.comparison import compare_group, encode_comparison
-from rolltrace.query.group import ORDER
 from rolltrace.query.run import Run
-from rolltrace.query.tables import literal, quoted
+from rolltrace.query.tables import GROUP_ORDER, literal, quoted
 from rolltrace.query.terms import reward_terms
 from rolltrace.trace.codec import encode_score, encode_with_scores, json_encoder
 from rolltrace.trace.rollout import Rollout
@@ -30,7 +29,7 @@ _ROLLOUTS = """
 _PLACES = f'{_ROLLOUTS} where {_KEY} order by "index", session, attempt, id limit {_MOST_PLACES}'
 _OWN = f"{_ROLLOUTS} where id = ?"
 _GROUP = f"select size, n, mean, spread, has_signal from groups where {_KEY}"
-_KEYS = f'select distinct split, iteration, env, "group" from rollouts where not retried order by {ORDER}'
+_KEYS = f'select distinct split, iteration, env, "group" from rollouts where not retried order by {GROUP_ORDER}'
 _NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "spread": None, "has_signal": False}
 
 
