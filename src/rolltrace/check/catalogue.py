@@ -1,13 +1,16 @@
 """What was seen of a run, one small row per record, for audits that compare records with each other."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from rolltrace.check.finding import Finding
+from rolltrace.errors import StorageError
 from rolltrace.store.cursor import Place
 from rolltrace.store.layout import SegmentName
+from rolltrace.temporary import told_if_full
 from rolltrace.trace.message import Message
 from rolltrace.trace.numbers import LARGEST_INTEGER, as_float, wire_number
 from rolltrace.trace.rollout import Rollout
@@ -39,6 +42,8 @@ class Catalogue:
     """
 
     def __init__(self) -> None:
+        self.failure: StorageError | None = None
+        """Set where the tables could not be written: what audits then find is not to be believed."""
         self._database = sqlite3.connect("", isolation_level=None)  # no name: on disk once it outgrows its cache
         self._database.executescript(_TABLES)
         self._database.row_factory = sqlite3.Row
@@ -79,25 +84,37 @@ class Catalogue:
     def finish(self) -> None:
         """Write what is left and make it quick to ask."""
         self._write()
-        self._database.executescript(_INDEXES)
+        with self._told():
+            self._database.executescript(_INDEXES)
 
     def rows(self, sql: str, *values: Any) -> Iterator[sqlite3.Row]:
         """The rows of a query, one after the other."""
-        yield from self._database.execute(sql, values)
+        with self._told():
+            yield from self._database.execute(sql, values)
 
     def close(self) -> None:
         """Give back the file."""
         self._database.close()
 
     def _write(self) -> None:
-        self._database.execute("begin")
-        for table, rows in (("rollouts", self._rollouts), ("scores", self._scores), ("blobs", self._blobs)):
-            if rows:
-                places = ", ".join("?" * len(rows[0]))
-                insert = f"insert or ignore into {table} values ({places})"  # noqa: S608 - our own names
-                self._database.executemany(insert, rows)
-                rows.clear()
-        self._database.execute("commit")
+        with self._told():
+            self._database.execute("begin")
+            for table, rows in (("rollouts", self._rollouts), ("scores", self._scores), ("blobs", self._blobs)):
+                if rows:
+                    places = ", ".join("?" * len(rows[0]))
+                    insert = f"insert or ignore into {table} values ({places})"  # noqa: S608 - our own names
+                    self._database.executemany(insert, rows)
+                    rows.clear()
+            self._database.execute("commit")
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            with told_if_full():
+                yield
+        except StorageError as error:
+            self.failure = error
+            raise
 
 
 def moment(time: datetime) -> str:

@@ -46,6 +46,8 @@ def check_run(
         _see_records(run, inspectors, on_progress)
         for inspector in _over(Over.RUN, inspectors):
             inspector.see(run)
+        if run.catalogue.failure is not None:
+            raise run.catalogue.failure
         sizes = [entry.size for folder in FOLDERS for entry in run.entries(folder) or ()]
         return Report(
             path=str(run.path),

@@ -1,14 +1,13 @@
 """What recording costs: the same rollouts, recorded once more and timed."""
 
-import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from msgspec.structs import asdict
 
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
+from rolltrace.temporary import temporary_folder
 from rolltrace.trace.rollout import Header, Outcome, Rollout
 
 _HEADER = Header.__struct_fields__
@@ -18,9 +17,9 @@ _OUTCOME = tuple(Outcome.__annotations__)
 def recording_seconds(rollouts: Iterable[Rollout]) -> float:
     """The seconds of computing, of all threads, that it takes to record these and bring them to the disk."""
     kept = list(rollouts)
-    with tempfile.TemporaryDirectory() as place:
+    with temporary_folder() as place:
         started = time.process_time()
-        with create_run(Path(place) / "again") as writer:
+        with create_run(place / "again") as writer:
             for rollout in kept:
                 _record(writer, rollout)
         return time.process_time() - started

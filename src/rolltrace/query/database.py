@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +23,7 @@ from rolltrace.query.views import Parts
 from rolltrace.store.problems import Problems
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sessions import Sessions
+from rolltrace.temporary import make_folder, remove_folder, told_if_full
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,7 +37,7 @@ class Database:
     ) -> None:
         self.process = os.getpid()
         self.is_closed = False
-        self._private = Path(tempfile.mkdtemp(prefix="rolltrace-"))
+        self._private = make_folder()
         self._remove = weakref.finalize(self, _remove, self._private, self.process)
         self._limits = limits or Limits()
         self._lock = threading.Lock()
@@ -71,7 +70,7 @@ class Database:
         import duckdb
 
         needed = {needed for table in tables for needed in NEEDS[table]}
-        with self._making(clock):
+        with told_if_full(), self._making(clock):
             while True:
                 try:
                     return self._current_engine(needed, clock)
@@ -212,4 +211,4 @@ def _may_blame_a_file(error: "duckdb.Error", engine: Engine) -> bool:
 
 def _remove(folder: Path, process: int) -> None:
     if process == os.getpid():  # a forked process ends, too
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)

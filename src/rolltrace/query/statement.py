@@ -13,6 +13,7 @@ import msgspec
 from rolltrace.errors import InputError, RolltraceError, StorageError
 from rolltrace.query.parameters import Parameters, check_parameters
 from rolltrace.query.tables import NEEDS
+from rolltrace.temporary import cannot_write
 
 if TYPE_CHECKING:
     import duckdb
@@ -227,6 +228,8 @@ def explained_error(error: Exception) -> RolltraceError:
     """The engine's own message, and what there is to ask; what the disk did is nobody's wrong statement."""
     import duckdb
 
+    if isinstance(error, duckdb.IOException) and "No space left" in str(error):
+        return cannot_write(error)
     if isinstance(error, duckdb.IOException):
         return StorageError(str(error).strip())
     return InputError(f"{str(error).strip()}\n{HINT}")

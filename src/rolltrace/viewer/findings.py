@@ -4,7 +4,6 @@ import os
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from rolltrace.check.finding import Finding
 from rolltrace.check.report import Report, severity_of
+from rolltrace.temporary import temporary_folder
 from rolltrace.trace.codec import wire_free_form
 from rolltrace.trace.freeform import restore_mapping
 from rolltrace.viewer.answers import AuditFinding, AuditResult, FindingsAnswer
@@ -90,13 +90,13 @@ class Findings:
 
     def _check(self, path: Path) -> FindingsAnswer:
         words = [sys.executable, "-P", "-m", "rolltrace", "check", "--json", str(path.absolute())]
-        with tempfile.TemporaryDirectory(prefix="rolltrace-") as private:  # one that is ended leaves its files behind
+        with temporary_folder() as private:  # a check that is ended leaves its files behind
             with self._lock:
                 if self._is_closed:
                     return _RUNNING
                 process = self._process = subprocess.Popen(  # noqa: S603 - our own code
                     words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                    start_new_session=True, env={**os.environ, "TMPDIR": private},
+                    start_new_session=True, env={**os.environ, "TMPDIR": str(private)},
                 )  # fmt: skip
             said, problem = process.communicate()
         if not said.strip():

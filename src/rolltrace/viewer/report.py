@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-import tempfile
+import re
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +16,7 @@ from rolltrace.query.run import Run
 from rolltrace.query.totals import ask_totals
 from rolltrace.store.layout import is_run
 from rolltrace.store.reader import RunReader
+from rolltrace.temporary import temporary_folder, told_if_full
 from rolltrace.viewer.answers import FindingsAnswer
 from rolltrace.viewer.bundle import bundle
 from rolltrace.viewer.carried import Carried, Compared
@@ -24,6 +26,7 @@ from rolltrace.viewer.packs import Packs
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.wire import plain
 
+_ABANDONED_SECONDS = 3600.0
 ROLLOUTS = 1_000
 """About how many rollouts a report holds where nobody says how many groups."""
 
@@ -67,10 +70,11 @@ def _place_for(out: Path, run: Path) -> Path:
 
 @contextlib.contextmanager
 def _excerpt(run: str | Path, where: str | None, groups: int | None) -> Iterator[tuple[Run, Carried]]:
-    with Run([RunReader(run)]) as whole, tempfile.TemporaryDirectory(prefix="rolltrace-report-") as folder:
+    with Run([RunReader(run)]) as whole, temporary_folder() as folder:
         part = select_part(whole, where, _fitting(whole) if groups is None else groups)
-        write_excerpt(whole, part, Path(folder) / "run")
-        with Carried(Path(folder), whole, part, set(selected_ids(whole, part))) as carried:
+        with told_if_full():
+            write_excerpt(whole, part, folder / "runs" / "run")
+        with Carried(folder / "runs", whole, part, set(selected_ids(whole, part))) as carried:
             yield whole, carried
 
 
@@ -115,6 +119,7 @@ def _write(pieces: Iterable[bytes], place: Path) -> None:
     """Write a file whole or not at all: what is in its place stays until the new one is there."""
     new = place.with_name(f".{place.name}.{os.getpid()}.new")
     try:
+        _remove_abandoned(place)
         with new.open("xb") as file:
             file.writelines(pieces)
         new.replace(place)
@@ -123,3 +128,12 @@ def _write(pieces: Iterable[bytes], place: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove what reports to the same place left that were killed; one that is being written is younger."""
+    unfinished = re.compile(rf"\.{re.escape(place.name)}\.[0-9]+\.new")
+    for path in place.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if unfinished.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                path.unlink()

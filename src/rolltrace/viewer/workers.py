@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from rolltrace.temporary import make_folder, remove_folder
 from rolltrace.viewer.refusals import OUT_OF_MEMORY, Refusal
 from rolltrace.viewer.statements import SECONDS
 from rolltrace.viewer.worker import LENGTH, Task
@@ -86,7 +85,7 @@ class Workers:
             if process.returncode is None:
                 return process
             await self._end(process)
-        private = tempfile.mkdtemp(prefix="rolltrace-")
+        private = str(make_folder())
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "rolltrace.viewer.worker", str(self._folder),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
@@ -101,7 +100,7 @@ class Workers:
             process.kill()
         await process.wait()
         if private is not None:
-            await asyncio.to_thread(shutil.rmtree, private, ignore_errors=True)
+            await asyncio.to_thread(remove_folder, Path(private))
         if process.stdin is not None:
             process.stdin.close()
 

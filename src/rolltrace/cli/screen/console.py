@@ -12,6 +12,9 @@ from rolltrace.cli.screen.visible import visible_json
 WIDE = 1_000_000
 """The width of what is no terminal: text that goes to a file or a program is not folded."""
 
+CELL = 200
+"""How many characters of a cell are shown."""
+
 
 def output() -> Console:
     """Standard output."""
@@ -44,6 +47,13 @@ def folded(text: Text, console: Console, indent: str, width: int | None = None) 
     for line in lines:
         line.rstrip()
     return [Text(indent).append_text(line) if line.plain else Text() for line in lines]
+
+
+def cell(text: str, style: str = "", most: int = CELL) -> Text:
+    """Visible text for a cell of a table, its end left out where it is long: every row is padded to the widest."""
+    if len(text) <= most:
+        return Text(text, style)
+    return Text(text[:most], style).append(f"… {len(text) - most:,} characters more", "italic yellow")
 
 
 def _console(*, stderr: bool) -> Console:

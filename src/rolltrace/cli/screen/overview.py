@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.chart import show_chart
-from rolltrace.cli.screen.console import folded
+from rolltrace.cli.screen.console import cell, folded
 from rolltrace.cli.screen.styles import STATUS_STYLES
 from rolltrace.cli.screen.transcript import note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
@@ -24,6 +24,7 @@ from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import Score
 
 _SHORT_ID = 8
+_MOST_NOTES = 3
 
 
 def show_header(console: Console, path: str, info: RunInfo) -> None:
@@ -54,7 +55,7 @@ def show_totals(console: Console, totals: Totals) -> None:
     known = totals.mean_reward is not None
     mean = f"mean reward {number(totals.mean_reward)} (n = {totals.rewarded})" if known else "no rewards"
     line = Text(f"{_count(totals.rollouts, 'rollout')} in {_count(totals.groups, 'group')} · {mean}", "bold")
-    reasons = ", ".join(f"{visible_line(name)} {count}" for name, count in totals.stop_reasons.items())
+    reasons = ", ".join(f"{cell(visible_line(name)).plain} {count}" for name, count in totals.stop_reasons.items())
     line.append(f" · {reasons}" if reasons else "", "not bold")
     if totals.retried:
         line.append(f" · {_count(totals.retried, 'attempt')} tried again", "yellow")
@@ -110,9 +111,9 @@ def show_rollouts(console: Console, rollouts: Sequence[Rollout], scores: Sequenc
         group = group_address(rollout)
         reward = rollout.reward
         table.add_row(
-            Text(visible_line(addresses[rollout.id])),
+            cell(visible_line(addresses[rollout.id])),
             Text(number(reward), "bold" if reward is not None else "dim"),
-            Text(visible_line(rollout.stop_reason), STATUS_STYLES[rollout.status]),
+            cell(visible_line(rollout.stop_reason), STATUS_STYLES[rollout.status]),
             Text(str(len(rollout.steps))),
             Text(f"…{visible_line(rollout.id[-_SHORT_ID:])}", "dim"),
             _remarks(rollout, failures.get(rollout.id)),
@@ -145,8 +146,10 @@ def _has_remarks(rollout: Rollout) -> bool:
 def _remarks(rollout: Rollout, late_failure: Failure | None) -> Text:
     remarks = [Text(f"attempt {rollout.attempt}", "yellow")] if rollout.attempt else []
     failures = filter(None, (rollout.error, late_failure))
-    remarks.extend(Text(visible_line(_failure_text(failure)), "red") for failure in failures)
-    remarks.extend(Text(note_text(note), "yellow") for note in rollout.notes)
+    remarks.extend(cell(visible_line(_failure_text(failure)), "red") for failure in failures)
+    remarks.extend(cell(note_text(note), "yellow") for note in rollout.notes[:_MOST_NOTES])
+    if len(rollout.notes) > _MOST_NOTES:
+        remarks.append(Text(f"{len(rollout.notes) - _MOST_NOTES:,} more notes", "yellow"))
     return Text("; ").join(remarks)
 
 

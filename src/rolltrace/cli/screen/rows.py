@@ -11,11 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rolltrace.cli.screen.console import cell
 from rolltrace.cli.screen.visible import compact, number, visible_json
 from rolltrace.query.result import unique_names
 from rolltrace.trace.numbers import wire_number
 
 Row = Sequence[Any]
+_CELL = 2_000
+"""How many characters of a value the table shows; JSON has all of it."""
 
 _encoder = msgspec.json.Encoder(enc_hook=str, decimal_format="number")
 
@@ -27,7 +30,7 @@ def show_rows(console: Console, columns: Sequence[str], types: Sequence[str], ro
         is_number = kind in _NUMBERS or kind.startswith("DECIMAL")
         table.add_column(Text(compact(name)), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row))
+        table.add_row(*(cell(_shown(value), most=_CELL) for value in row))
     console.print(table)
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolltrace.cli.screen.amounts import size
+from rolltrace.cli.screen.console import cell
 from rolltrace.cli.screen.visible import number, visible_line
 from rolltrace.query.listing import Listed, State
 
@@ -59,4 +60,4 @@ def _names(names: Sequence[str] | None) -> Text:
     if names is None:
         return Text("–", "dim")
     told = ", ".join(visible_line(name) for name in names[:_MOST_NAMES])
-    return Text(told if len(names) <= _MOST_NAMES else f"{told} and {len(names) - _MOST_NAMES} more")
+    return cell(told if len(names) <= _MOST_NAMES else f"{told} and {len(names) - _MOST_NAMES} more")
