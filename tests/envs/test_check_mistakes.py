@@ -383,7 +383,10 @@ SEEDED = "draw all chance from the builder's seed and the episode's number, with
 FIXES = {
     Unseeded: SEEDED,
     UnseededState: SEEDED,
-    NeverOver: 'begin `step` with a test that raises `EnvError("…")`, saying that the environment is already done',
+    NeverOver: (
+        "call `expect_play()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying that the "
+        "environment is already done"
+    ),
     MoodyGrader: "let `grade` depend on the rollout and on what others answer, and on nothing else",
     ByPlace: "use `rollout.id` as the key, and grade every rollout whose status is `ok`",
 }

@@ -419,7 +419,7 @@ BROKEN_ENVS = [
     (Unseeded, "same-seed", "the first observation: `messages`", "draw all chance from the builder's seed"),
     (MovingReward, "same-seed", "step 0: `reward` is", "draw all chance"),
     (MovingEnd, "same-seed", "step 2: `done` is", "draw all chance"),
-    (NeedsStart, "step-before-start", "TypeError", 'raises `EnvError("…")`, saying that the environment has not been'),
+    (NeedsStart, "step-before-start", "TypeError", "saying that the environment has not been started"),
     (Endless, "step-after-done", "answered StepResult", "saying that the environment is already done"),
     (RaisesOnText, "plays", "KeyError('move')", "let `step` take whatever a policy says"),
     (Exits, "plays", "SystemExit(1)", "let `initial_observation` take"),

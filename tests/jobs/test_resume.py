@@ -257,6 +257,32 @@ def test_arguments_are_those_of_the_run(tmp_path):
     assert rolltrace.play(resume=tmp_path / "run").groups == 1
 
 
+class Dataset:
+    """Rows in an object, as a `datasets.Dataset` has them."""
+
+    def __init__(self, rows):
+        self.rows = list(rows)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __len__(self):
+        return len(self.rows)
+
+
+def test_data_that_was_an_object_is_given_again(tmp_path):
+    """The run holds what it was, not what is in it; with the same data, the run is completed."""
+    data = Dataset({"question": f"{n} + 1?", "answer": n + 1} for n in range(4))
+    play_some(tmp_path / "run", 1, env="problems", groups=2, args={"data": data, "examples": 1})
+    config = json.loads((tmp_path / "run/run.json").read_text())["config"]
+    assert config["args"] == {"data": f"{__name__}.Dataset of 4", "examples": 1}
+    with pytest.raises(InputError, match=r"arguments data of .* were given as Python objects: .*args=\{\"data\": …\}"):
+        rolltrace.play(resume=tmp_path / "run")
+    with pytest.raises(InputError, match="got examples"):
+        rolltrace.play(resume=tmp_path / "run", args={"data": data, "examples": 2})
+    assert rolltrace.play(resume=tmp_path / "run", args={"data": data}).groups == 1
+
+
 # What is refused
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
+from rolltrace.envs.sources import describe_data
 from rolltrace.envs.tasks import Tasks, walk
 from rolltrace.errors import InputError
 from rolltrace.jobs.blocking import OpenPlay, run_blocking
@@ -31,6 +32,7 @@ from rolltrace.store.ledger import Ledger
 from rolltrace.store.recording import Level, Recording, describe_recording, resolve_recording
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.freeform import Note, plain_value
 
 log = logging.getLogger(__name__)
 
@@ -174,15 +176,26 @@ class Job(msgspec.Struct, frozen=True):
     def _config(self, tasks: Tasks, policy: Policy) -> dict[str, Any]:
         """All that is needed to complete the run, or to play it again."""
         given = {"env": self.env, "policy": self.policy, **self.roles}
+        objects = [name for name, value in self.args.items() if _is_object(value)]
         return {
             "env": self.env if isinstance(self.env, str) else tasks.env,
-            "args": dict(self.args),
+            "args": {name: describe_data(value) if name in objects else value for name, value in self.args.items()},
             "policy": self.policy if isinstance(self.policy, str) else policy.name,
             "roles": {role: given if isinstance(given, str) else given.name for role, given in self.roles.items()},
-            "objects": [name for name, value in given.items() if not isinstance(value, str)],
+            "objects": [
+                *(name for name, value in given.items() if not isinstance(value, str)),
+                *(f"args.{name}" for name in objects),
+            ],
             **self.plan.as_config(),
             "recording": describe_recording(resolve_recording(self.trace)),
         }
+
+
+def _is_object(value: Any) -> bool:
+    """Whether an argument, such as a dataset, cannot be recorded, so that a run holds only what it was."""
+    notes: list[Note] = []
+    plain_value(value, "", notes)
+    return bool(notes)
 
 
 def _nothing_played(resumption: Resumption) -> Summary:

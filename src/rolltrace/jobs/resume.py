@@ -142,12 +142,19 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         return chosen.pop("policy"), chosen
 
     def choose_args(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The run's arguments, with the secrets that it does not hold."""
+        """The run's arguments, with the secrets and Python objects that it does not hold."""
         secret = {name for name, value in self.args.items() if _holds_redacted(value)}
-        if others := sorted(set(given or {}) - secret):
+        objects = {name for name in self.args if f"args.{name}" in self.objects}
+        if others := sorted(set(given or {}) - secret - objects):
             raise InputError(
-                f"Expected no arguments but secrets when resuming, got {', '.join(others)}: "
+                f"Expected no arguments but secrets and Python objects when resuming, got {', '.join(others)}: "
                 f"the others are those that {self.path} was made with."
+            )
+        if absent := sorted(objects - set(given or {})):
+            again = ", ".join(f'"{name}": …' for name in absent)
+            raise InputError(
+                f"The arguments {', '.join(absent)} of {self.path} were given as Python objects: give them again, with "
+                f"rolltrace.play(resume={str(self.path)!r}, args={{{again}}})."
             )
         if missing := sorted(secret - set(given or {})):
             again = " ".join(f"--arg {name}=VALUE" for name in missing)

@@ -26,5 +26,6 @@ def check_misuse(report: Report, rule: Rule, env: Any, outcome: CallOutcome) -> 
     report.add(
         rule,
         f"`{type(env).__name__}.step` {when} {what}",
-        f'begin `step` with a test that raises `EnvError("…")`, saying that {reason}',
+        "call `expect_play()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying that "
+        f"{reason}",
     )
