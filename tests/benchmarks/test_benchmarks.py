@@ -11,6 +11,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the checkout")
 SHOWN = {
+    "call_bytes": {"rubric of 4", "tournament of 16", "bytes / floor", "CPU ms per call"},
     "endpoint": {"requests per second", "CPU ms per request", "resident MB", "seconds to the end"},
     "engine": {"rollouts per CPU second"},
     "trace_cost": {"naive", "recorder", "p99.9 ms", "sealed ÷ plain"},

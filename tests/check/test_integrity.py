@@ -269,6 +269,11 @@ def score_a_strange_group(run):
     run.forge(run.scores, 1, lambda score: score["group"].update(iteration=7))
 
 
+def quote_a_stranger(run):
+    call = {"role": "grader", "policy": "judge", "prompt": [{"role": "user", "content": ""}]}
+    run.forge(run.scores, 1, calls=[{**call, "quotes": [{"prompt": 0, "at": 0, "rollout": "nobody", "message": 1}]}])
+
+
 def score_nothing(run):
     run.forge(run.scores, 1, group=None)
 
@@ -355,6 +360,7 @@ FAULTS = [
     (score_nan, {"non_finite_score"}),
     (score_a_stranger, {"unknown_rollout"}),
     (score_a_strange_group, {"unknown_group"}),
+    (quote_a_stranger, {"unknown_quotes"}),
     (score_nothing, {"aimless_score"}),
     (score_two_things, {"aimless_score"}),
     (score_null, {"failed_score"}),

@@ -30,7 +30,7 @@ WHICH = {"env": "sums", "task": "t", "group": "g", "index": 0}
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch):
-    for name in ("ROLLTRACE_TRACE", "ROLLTRACE_TRACE_SHARE", "ROLLTRACE_TRACE_TOKENS"):
+    for name in ("ROLLTRACE_TRACE", "ROLLTRACE_TRACE_SHARE", "ROLLTRACE_TRACE_TOKENS", "ROLLTRACE_TRACE_CALLS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -45,9 +45,9 @@ def play(run, **about):
 
 
 def test_defaults():
-    """Everything is recorded, of every group, without tokens."""
+    """Everything is recorded, of every group, with calls and without tokens."""
     recording = resolve_recording(None)
-    assert (recording.level, recording.share, recording.tokens) == (Level.FULL, 1.0, False)
+    assert (recording.level, recording.share, recording.tokens, recording.calls) == (Level.FULL, 1.0, False, True)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,11 @@ def test_code_wins_over_the_environment(monkeypatch, given):
     monkeypatch.setenv("ROLLTRACE_TRACE", "off")
     monkeypatch.setenv("ROLLTRACE_TRACE_SHARE", "0.5")
     monkeypatch.setenv("ROLLTRACE_TRACE_TOKENS", "1")
+    monkeypatch.setenv("ROLLTRACE_TRACE_CALLS", "0")
     recording = resolve_recording(given)
     assert recording.level is Level.NUMBERS
-    assert (recording.share, recording.tokens) == (0.5, True)
-    given = Recording(level=Level.FULL, share=0.0, tokens=False)
+    assert (recording.share, recording.tokens, recording.calls) == (0.5, True, False)
+    given = Recording(level=Level.FULL, share=0.0, tokens=False, calls=True)
     assert resolve_recording(given) == given
 
 

@@ -18,7 +18,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
 from rolltrace.trace.numbers import NON_FINITE
 from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, Failure, Grade, Rollout, Step, Tokens, Unplayed, Usage
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, Failure, Grade, Quote, Rollout, Step, Tokens, Unplayed, Usage
 from rolltrace.trace.score import GroupKey, Score
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
@@ -27,8 +27,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 RECORDS = {
     "`run.json`": RunInfo, "A rollout": Rollout, "A step": Step, "A message": Message, "A part": Part,
     "A tool call": ToolCall, "A tool": ToolSpec, "Sampling": Sampling, "A grade": Grade, "A call": Call,
-    "Tokens": Tokens, "Unplayed": Unplayed, "Usage": Usage, "A failure": Failure, "A note": freeform.Note,
-    "A score": Score, "A group key": GroupKey, "A ledger line": Ledger,
+    "A quote": Quote, "Tokens": Tokens, "Unplayed": Unplayed, "Usage": Usage, "A failure": Failure,
+    "A note": freeform.Note, "A score": Score, "A group key": GroupKey, "A ledger line": Ledger,
 }  # fmt: skip
 WORDS = {
     "status": Status, "stopped by": StoppedBy, "stop reason": StopReason, "termination": Termination, "layer": Layer,
@@ -147,7 +147,7 @@ def test_constants_are_those_of_the_code():
 def test_left_out_fields_have_the_defaults_that_are_said():
     """Only the records that are named leave out fields, and only those of the stated defaults."""
     for title, record in RECORDS.items():
-        omits = title in ("A message", "A part", "A tool call", "A tool", "Sampling")
+        omits = title in ("A message", "A part", "A tool call", "A tool", "Sampling", "A quote")
         assert record.__struct_config__.omit_defaults == omits, title
         if omits:
             said = {(record, name) for record, name in ((Part, "at"), (ToolCall, "arguments"))}

@@ -17,7 +17,7 @@ from rolltrace.trace.rollout import Call, Failure, Grade, Tokens, Usage
 from rolltrace.trace.score import GroupKey
 
 FOLDER = Path(__file__).parents[1] / "golden" / "v1"
-ROLLOUTS = ["plain", "tools", "edited", "non_finite", "image", "failed", "unfinished", "seat"]
+ROLLOUTS = ["plain", "tools", "edited", "non_finite", "image", "failed", "unfinished", "seat", "quotes"]
 
 
 def rollout(name):
@@ -97,6 +97,18 @@ def test_tools():
     asked, replied = (Message("user", "Is 5 right?"),), Message("assistant", "yes")
     assert line.calls == (Call("grader", "judge", asked, replied, usage=Usage(5, 1), seconds=0.2),)
     assert (line.metrics, line.split, line.policy_version) == ({"turns": 2}, "test", "v2")
+
+
+def test_quotes():
+    """Text that calls quote is put back: a message, the words of an earlier call, and a whole conversation."""
+    line = rollout("quotes")
+    rules = "Judge the answer by one criterion. End with one line `Score: X`, where X is from 0 to 1."
+    answer = line.messages[1].content
+    for call, criterion in zip(line.calls, ("It is right.", "It is short."), strict=False):
+        question = f"<answer>\n{answer}\n</answer>\n{criterion}"
+        assert call.prompt == (Message("system", rules), Message("user", question))
+    assert line.calls[2].prompt == line.messages
+    assert (FOLDER / "quotes.jsonl").read_text().count(answer) == 1
 
 
 def test_edited():

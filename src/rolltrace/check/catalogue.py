@@ -22,6 +22,7 @@ create table rollouts (id, run, session, split, iteration, env, "group", "index"
 create table scores (id, run, session, rollout, split, iteration, env, "group", name, value, reward_so_far,
                      file, offset, file_session);
 create table blobs (name primary key, rollout) without rowid;
+create table quotes (score, rollout, primary key (score, rollout)) without rowid;
 """
 _INDEXES = """
 create index rollouts_by_id on rollouts (id);
@@ -35,7 +36,7 @@ GROUP = 'split, iteration, env, "group"'
 
 
 class Catalogue:
-    """Tables `rollouts`, `scores` and `blobs`, in a file of SQLite's own that goes when this does.
+    """Tables `rollouts`, `scores`, `blobs` and `quotes`, in a file of SQLite's own that goes when this does.
 
     Columns that the tables of `rolltrace query` have are called as there. Memory stays flat on a run of any size.
     What SQLite has no number for is text: NaN, integers of more than 64 bits, and times.
@@ -50,6 +51,7 @@ class Catalogue:
         self._rollouts: list[tuple[Any, ...]] = []
         self._scores: list[tuple[Any, ...]] = []
         self._blobs: list[tuple[Any, ...]] = []
+        self._quotes: list[tuple[Any, ...]] = []
 
     def add_rollout(self, place: Place, rollout: Rollout) -> None:
         """Note a rollout."""
@@ -78,6 +80,8 @@ class Catalogue:
                 place.file, place.offset, session_of(place.file),
             )
         )  # fmt: skip
+        quoted = {quote.rollout for call in score.calls for quote in call.quotes if quote.rollout is not None}
+        self._quotes.extend((score.id, rollout) for rollout in quoted)
         if len(self._scores) >= _BATCH:
             self._write()
 
@@ -97,9 +101,12 @@ class Catalogue:
         self._database.close()
 
     def _write(self) -> None:
+        tables = {
+            "rollouts": self._rollouts, "scores": self._scores, "blobs": self._blobs, "quotes": self._quotes,
+        }  # fmt: skip
         with self._told():
             self._database.execute("begin")
-            for table, rows in (("rollouts", self._rollouts), ("scores", self._scores), ("blobs", self._blobs)):
+            for table, rows in tables.items():
                 if rows:
                     places = ", ".join("?" * len(rows[0]))
                     insert = f"insert or ignore into {table} values ({places})"  # noqa: S608 - our own names

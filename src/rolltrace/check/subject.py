@@ -19,7 +19,7 @@ from rolltrace.store.ledger import Ledger, decode_ledger
 from rolltrace.store.problems import Kind, Problem, Problems, kind_of, without_ending
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sessions import Sessions
-from rolltrace.trace.codec import decode_rollout, decode_score
+from rolltrace.trace.codec import decode_rollout, decode_stored_score
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -98,8 +98,8 @@ class Subject:
             yield place, rollout
 
     def scores(self) -> Iterator[tuple[Place, Score]]:
-        """Every score that can be read; each is noted in the catalogue."""
-        for place, score in self._records(SCORES, decode_score):
+        """Every score that can be read, as it is stored; each is noted in the catalogue."""
+        for place, score in self._records(SCORES, decode_stored_score):
             self.scores_by_session[session_of(place.file)] += 1
             self.catalogue.add_score(place, score)
             yield place, score

@@ -66,6 +66,12 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     help="Record token ids and log-probabilities too.  [default: $ROLLTRACE_TRACE_TOKENS, else no]",
 )
 @click.option(
+    "--trace-calls/--no-trace-calls",
+    "calls",
+    default=None,
+    help="Record the calls of graders, answerers and opponents.  [default: $ROLLTRACE_TRACE_CALLS, else yes]",
+)
+@click.option(
     "--sampling",
     multiple=True,
     metavar="KEY=VALUE",
@@ -113,6 +119,7 @@ def run(
     level: str | None,
     share: float | None,
     tokens: bool | None,
+    calls: bool | None,
     sampling: tuple[str, ...],
     args: tuple[str, ...],
     strategy: str,
@@ -157,7 +164,7 @@ def run(
         sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
         iterations=iterations, seed=seed, concurrency=concurrency, strategy=parse_strategy(strategy), retries=retries,
         split=split, limits=from_options(Limits, limits),
-        trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens),
+        trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens, calls=calls),
     )  # fmt: skip
 
 

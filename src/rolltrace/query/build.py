@@ -3,6 +3,7 @@
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -11,7 +12,7 @@ import msgspec
 from rolltrace.errors import RecordError
 from rolltrace.query.latest import ORDER
 from rolltrace.query.parts import KEY, Label, Part, Ranges
-from rolltrace.query.rows import MAKE_ROWS, Facts
+from rolltrace.query.rows import MAKE_ROWS, DecodeScore, Facts, score_call_rows
 from rolltrace.query.tables import RAW, literal, quoted
 from rolltrace.store.cursor import Place
 from rolltrace.store.layout import PLAIN
@@ -38,12 +39,19 @@ class Batch:
     """Rows of one table on their way into a Parquet file of a private folder."""
 
     def __init__(
-        self, table: str, folder: Path, connection: "duckdb.DuckDBPyConnection", report: Callable[[Problem], None]
+        self,
+        table: str,
+        folder: Path,
+        connection: "duckdb.DuckDBPyConnection",
+        report: Callable[[Problem], None],
+        decode_score: DecodeScore,
     ) -> None:
         self._table = table
         self._connection = connection
         self._report = report
         self._make_rows = MAKE_ROWS[table]
+        if table == "score_calls":
+            self._make_rows = partial(score_call_rows, decode=decode_score)
         self._path = folder / f"{table}.ndjson"
         self._file: BinaryIO | None = None
         self._size = 0

@@ -166,8 +166,9 @@ class Database:
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
-            reader.path, self._private / str(number), self.connection, reader.cursor, self._problems.report
-        )
+            reader.path, self._private / str(number), self.connection, reader.cursor, self._problems.report,
+            reader.decode_score,
+        )  # fmt: skip
 
 
 class _Turn:

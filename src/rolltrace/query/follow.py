@@ -1,6 +1,6 @@
 """Follows runs while they grow: the records that are there, and then those that come."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rolltrace.errors import InputError, RecordError
@@ -10,20 +10,20 @@ from rolltrace.store.layout import LEDGER, PLAIN, ROLLOUTS, SCORES
 from rolltrace.store.ledger import decode_ledger
 from rolltrace.store.problems import Problem, Problems, kind_of
 from rolltrace.store.reader import RunReader, Stop
-from rolltrace.trace.codec import decode_rollout, decode_score
+from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.rollout import Rollout
 
 __all__ = ["Stop", "follow"]
 
 _MOST_ROLLOUTS = 32
 """How many rollouts are in memory while the scores about them are read."""
-_DECODE = {ROLLOUTS: decode_rollout, SCORES: decode_score, LEDGER: decode_ledger}
+_KINDS = (ROLLOUTS, SCORES, LEDGER)
 
 
 def follow(readers: Sequence[RunReader], kind: str, stop: Stop, seconds: float, problems: Problems) -> Iterator[Any]:
     """The records of one kind of some runs; see `Run.follow`."""
-    if kind not in _DECODE:
-        raise InputError(f"Expected one of {', '.join(_DECODE)} to follow, got {kind!r}.")
+    if kind not in _KINDS:
+        raise InputError(f"Expected one of {', '.join(_KINDS)} to follow, got {kind!r}.")
     return _follow([(reader, reader.cursor(kind)) for reader in readers], kind, stop, seconds, problems)
 
 
@@ -34,17 +34,22 @@ def _follow(
     while not is_over:
         is_over = stop.is_set()
         for reader, cursor in cursors:
-            records = _records(cursor, kind, problems)
+            records = _records(cursor, _decoder(reader, kind), problems)
             yield from _scored(reader, records, problems) if kind == ROLLOUTS else records
         if not is_over:
             stop.wait(seconds)
 
 
-def _records(cursor: Cursor, kind: str, problems: Problems) -> Iterator[Any]:
+def _decoder(reader: RunReader, kind: str) -> Callable[[bytes], Any]:
+    decoders: dict[str, Callable[[bytes], Any]] = {ROLLOUTS: decode_rollout, SCORES: reader.decode_score}
+    return decoders.get(kind, decode_ledger)
+
+
+def _records(cursor: Cursor, decode: Callable[[bytes], Any], problems: Problems) -> Iterator[Any]:
     """The records that are new."""
     for place, line in cursor.read():
         try:
-            record = _DECODE[kind](line)
+            record = decode(line)
         except RecordError as error:
             problems.report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=kind_of(error)))
         else:

@@ -11,7 +11,6 @@ from rolltrace.store.cursor import Place
 from rolltrace.store.layout import PLAIN
 from rolltrace.store.problems import Problem, Problems, kind_of
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.codec import decode_score
 from rolltrace.trace.rollout import Rollout, Score
 
 _MOST_AT_ONCE = 512
@@ -23,6 +22,7 @@ class ScoreReader:
     """The late scores of one run's rollouts; `ahead` is how much of a file is read at once."""
 
     def __init__(self, reader: RunReader, problems: Problems, ahead: int = AHEAD) -> None:
+        self._decode = reader.decode_score
         self._offsets = reader.offsets
         self._lines = LineReader(reader, ahead)
         self._problems = problems
@@ -56,7 +56,7 @@ class ScoreReader:
         wrong: set[str] = set()
         for place, rollout in sorted((place, rollout) for rollout, own in places.items() for place in own):
             try:
-                score = decode_score(self._lines.line(place))
+                score = self._decode(self._lines.line(place))
             except FileNotFoundError:
                 wrong.add(rollout)
             except OSError as error:

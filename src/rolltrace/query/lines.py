@@ -7,7 +7,7 @@ from rolltrace.errors import RecordError
 from rolltrace.store.cursor import Place
 from rolltrace.store.files import SegmentFile, open_segment
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.codec import decode_rollout, decode_score
+from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -41,7 +41,7 @@ class LineReader:
     def score(self, score: str, place: Place) -> Score | None:
         """The score of this id, which is at this place; None where its file was changed."""
         try:
-            found = decode_score(self.line(place))
+            found = self.reader.decode_score(self.line(place))
         except (OSError, RecordError):
             return None
         return found if found.id == score else None

@@ -9,14 +9,18 @@ import msgspec
 from rolltrace.errors import RecordError
 from rolltrace.query.latest import written_at
 from rolltrace.store.cursor import Place
+from rolltrace.trace.codec import decode_rollout, decode_score, json_encoder
 from rolltrace.trace.numbers import LARGEST_INTEGER
-from rolltrace.trace.rollout import FORMAT_VERSION, Moment
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, Moment
+from rolltrace.trace.score import Score
 
 Integer = Annotated[int, msgspec.Meta(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER - 1)] | None
 """What a column of 64 bits can hold; a larger one is left out of the table, and stays in the record."""
 Real = float | Literal["NaN", "Infinity", "-Infinity"] | None
 Numbers = dict[str, float | bool | Literal["NaN", "Infinity", "-Infinity"]]
 Version = Annotated[int, msgspec.Meta(ge=1, le=FORMAT_VERSION)]
+
+DecodeScore = Callable[[bytes], Score]
 
 _EMPTY = msgspec.Raw(b"{}")
 _NULL = msgspec.Raw(b"null")
@@ -159,6 +163,7 @@ class _Call(msgspec.Struct, kw_only=True):
     continues: Integer = None
     about: str | None = None
     termination: str | None = None
+    quotes: list[_Nothing] = []
 
 
 class _CallsLine(msgspec.Struct, kw_only=True):
@@ -292,6 +297,8 @@ def message_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
 def call_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
     """One row for each model call of a rollout that is not a turn of the policy."""
     record = _read(_calls_decoder, line)
+    if any(call.quotes for call in record.calls):
+        _restore(record.calls, decode_rollout(line).calls)
     about = {
         "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
         "env": record.env, "group": record.group,
@@ -299,17 +306,27 @@ def call_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
     yield from _call_rows(about, record.calls, facts)
 
 
-def score_call_rows(line: bytes, _: Place, facts: Facts) -> Iterator[bytes]:
-    """One row for each model call that was made for a score."""
+def score_call_rows(line: bytes, _: Place, facts: Facts, decode: DecodeScore = decode_score) -> Iterator[bytes]:
+    """One row for each model call that was made for a score; `decode` knows the rollouts that they quote."""
     if b'"calls":' not in line:  # most scores are made without any
         return
     record = _read(_score_calls_decoder, line)
+    if any(call.quotes for call in record.calls):
+        _restore(record.calls, decode(line).calls)
     group = record.group
     about = {
         "rollout": record.rollout, "score": record.id, "run": record.run, "split": group and group.split,
         "iteration": group and group.iteration, "env": group and group.env, "group": group and group.group,
     }  # fmt: skip
     yield from _call_rows(about, record.calls, facts)
+
+
+def _restore(calls: Sequence[_Call], whole: Sequence[Call]) -> None:
+    """Give calls the text that they have in place of quotes."""
+    for call, one in zip(calls, whole, strict=True):
+        call.prompt = msgspec.Raw(json_encoder.encode(one.prompt))
+        if call.reply is not None and one.reply is not None:
+            call.reply.content = one.reply.content
 
 
 def _call_rows(about: dict[str, Any], calls: Sequence[_Call], facts: Facts) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rolltrace.query.build import Batch, copy, finished_rollouts, no_rows, ranges_between, read_files
 from rolltrace.query.clock import Clock
 from rolltrace.query.parts import CACHE, Label, Part, Ranges, chain, find_parts, is_sound, keep_part
-from rolltrace.query.rows import Facts
+from rolltrace.query.rows import DecodeScore, Facts
 from rolltrace.query.tables import FOLDER_OF, RAW, quoted
 from rolltrace.store.cursor import Cursor
 from rolltrace.store.files import scan_segments
@@ -38,6 +38,7 @@ class RunTables:
         connection: "duckdb.DuckDBPyConnection",
         open_cursor: OpenCursor,
         report: Callable[[Problem], None],
+        decode_score: DecodeScore,
     ) -> None:
         self.run = run
         self.parts: dict[str, list[Part]] = {}
@@ -49,6 +50,7 @@ class RunTables:
         self._open_cursor = open_cursor
         self._cursors: dict[str, Cursor] = {}
         self._report = report
+        self._decode_score = decode_score
         self._numbers = itertools.count()
         self._unsound: set[Path] = set()
         self._may_keep = True
@@ -158,13 +160,16 @@ class RunTables:
                 group.append(table)
         return groups
 
+    def _batch(self, table: str) -> Batch:
+        return Batch(table, self._private, self._connection, self._report, self._decode_score)
+
     def _read(self, folder: str, tables: Sequence[str], clock: Clock) -> None:
         """Read what is new, once for all these tables, which are covered up to the same places."""
         cursor = self._cursor(folder, tables)
         lines = cursor.read()
         is_over = False
         while not is_over:
-            batches = {table: Batch(table, self._private, self._connection, self._report) for table in tables}
+            batches = {table: self._batch(table) for table in tables}
             try:
                 is_over = True
                 for place, line in lines:

@@ -93,7 +93,7 @@ class Played(msgspec.Struct):
     @property
     def scores(self) -> tuple[Score, ...]:
         """Late facts about it, in order, as they are read back from the run."""
-        return tuple(decode_score(encode_score(score)) for score in self.told)
+        return tuple(decode_score(encode_score(score, quotes=False)) for score in self.told)
 
     @property
     def rollout(self) -> Rollout:

@@ -28,7 +28,9 @@ class MemorySink:
 
     def write_score(self, score: Score) -> None:
         """Keep a late fact."""
-        self.scores.append(decode_score(encode_score(score)))  # as it is now, whatever becomes of its data
+        self.scores.append(
+            decode_score(encode_score(score, quotes=False))
+        )  # as it is now, whatever becomes of its data
 
     @property
     def rollouts(self) -> list[Rollout]:

@@ -1,19 +1,26 @@
 """Makes the lines of a run: as much of each rollout and score as is to be recorded."""
 
+import weakref
 from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score
 from rolltrace.trace.draft import Draft, Line
 from rolltrace.trace.message import Message
+from rolltrace.trace.outcome import Status
+from rolltrace.trace.quote import TextSource, source_of
 from rolltrace.trace.rewrite import Redaction, Withholding, rewrite_rollout, rewrite_score
 from rolltrace.trace.rollout import Call, Outcome, Rollout
-from rolltrace.trace.score import Score
+from rolltrace.trace.score import GroupKey, Score
 
 _WITHHOLDING = Withholding()
 _MOST_REMEMBERED = 100_000
 """Rollouts known to belong to a group that is kept in full; of older ones, late scores are kept as numbers."""
+_MOST_GROUPS = 4_000
+"""Groups whose members are remembered until they are graded; calls about older ones are stored whole."""
 
 
 class Editor:
@@ -25,35 +32,50 @@ class Editor:
         self._on_failure = on_failure
         self._keeps_some = recording.level is Level.FULL and 0 < (recording.share or 0) < 1
         self._kept_in_full: dict[str, None] = {}
+        self._ungraded: dict[GroupKey, list[weakref.ref[Draft]]] = {}
+        """Rollouts that wait for their group's grade: its calls can quote them as they were recorded."""
 
     def rollout_line(self, draft: Draft, outcome: Outcome) -> Line:
         """A rollout that has ended."""
         header = draft.header
         level = self._recording.level_of(header.split, header.iteration, header.env, header.group)
-        line = draft.finish(outcome)
+        line = draft.finish(outcome, calls=self._recording.calls is not False)
         self._remember(line.id, level)
+        awaits_grade = outcome["reward"] is None and outcome["status"] is Status.OK
         if level is Level.FULL and self._redaction is None:
+            if awaits_grade:
+                self._await_grade(draft, draft.source._replace(rollout=draft.id))
             return line
-        return self._edited(line, decode_rollout(line.data), level)
+        line, rollout = self._edited(line, decode_rollout(line.data), level)
+        if awaits_grade:
+            self._await_grade(draft, source_of(rollout, rollout.id))
+        return line
 
     def finished_line(self, line: Line) -> Line:
-        """A line that somebody has finished, with as much of its text as is to be recorded."""
+        """A line that was finished elsewhere, with as much of its text as is to be recorded."""
         recording = self._recording
-        if recording.level is Level.FULL and (recording.share is None or recording.share >= 1) and not self._redaction:
+        is_all = recording.level is Level.FULL and (recording.share is None or recording.share >= 1)
+        if is_all and recording.calls is not False and not self._redaction:
             return line
         rollout = decode_rollout(line.data)
         level = recording.level_of(rollout.split, rollout.iteration, rollout.env, rollout.group)
         self._remember(line.id, level)
-        return line if level is Level.FULL and not self._redaction else self._edited(line, rollout, level)
+        if recording.calls is False and rollout.calls:
+            rollout = replace(rollout, calls=())
+        elif level is Level.FULL and not self._redaction:
+            return line
+        return self._edited(line, rollout, level)[0]
 
     def score_line(self, score: Score) -> Line:
         """A late fact about a rollout or a group, as much of it as is recorded of that."""
-        line = encode_score(score)
+        if self._recording.calls is False and score.calls:
+            score = replace(score, calls=())
+        sources = self._sources_of(score.group) if score.calls else []
         blobs = _carried(_said_in(score.calls)) if score.calls else {}
         withholds = self._withholds(score)
         if not withholds and self._redaction is None:
-            return Line("", line, tuple(blobs.values()))
-        score = decode_score(line)
+            return Line("", encode_score(score, sources), tuple(blobs.values()))
+        score = decode_score(encode_score(score, quotes=False))
         if self._redaction is not None:
             try:
                 score = rewrite_score(score, self._redaction)
@@ -63,7 +85,7 @@ class Editor:
         if withholds:
             score = rewrite_score(score, _WITHHOLDING)
         kept = _carried(_said_in(score.calls))
-        return Line("", encode_score(score), tuple(blobs.get(name, blob) for name, blob in kept.items()))
+        return Line("", encode_score(score, sources), tuple(blobs.get(name, blob) for name, blob in kept.items()))
 
     def _withholds(self, score: Score) -> bool:
         if not self._keeps_some:
@@ -79,7 +101,21 @@ class Editor:
             if len(self._kept_in_full) > _MOST_REMEMBERED:
                 self._kept_in_full.pop(next(iter(self._kept_in_full)), None)
 
-    def _edited(self, line: Line, rollout: Rollout, level: Level) -> Line:
+    def _await_grade(self, draft: Draft, recorded: TextSource) -> None:
+        """Keep the text of a rollout as it was recorded, for as long as the runner keeps the draft."""
+        draft.recorded = recorded
+        header = draft.header
+        key = GroupKey(header.split, header.iteration, header.env, header.group)
+        self._ungraded.setdefault(key, []).append(weakref.ref(draft))
+        if len(self._ungraded) > _MOST_GROUPS:
+            self._ungraded.pop(next(iter(self._ungraded)), None)
+
+    def _sources_of(self, group: GroupKey | None) -> list[TextSource]:
+        """The members of a group as they were recorded."""
+        members = [] if group is None else [reference() for reference in self._ungraded.pop(group, ())]
+        return [member.recorded for member in members if member is not None and member.recorded is not None]
+
+    def _edited(self, line: Line, rollout: Rollout, level: Level) -> tuple[Line, Rollout]:
         if self._redaction is not None:
             try:
                 rollout = rewrite_rollout(rollout, self._redaction)
@@ -88,7 +124,7 @@ class Editor:
                 level = Level.NUMBERS
         if level is Level.NUMBERS:
             rollout = rewrite_rollout(rollout, _WITHHOLDING)
-        return Line(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs))
+        return Line(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs)), rollout
 
 
 def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeVar, overload
 
-from rolltrace.errors import ChecksumError, RecordError, StorageError, UnknownNameError
+from rolltrace.errors import ChecksumError, RecordError, RolltraceError, StorageError, UnknownNameError
 from rolltrace.store.blobs import read_blob
 from rolltrace.store.cursor import Cursor, Place, check_line
 from rolltrace.store.files import open_segment
@@ -16,6 +16,7 @@ from rolltrace.store.offsets import Offsets, id_of
 from rolltrace.store.problems import Problem, Problems, kind_of
 from rolltrace.store.run_file import read_info
 from rolltrace.trace.codec import decode_rollout, decode_score
+from rolltrace.trace.quote import TextSource, source_of
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -63,7 +64,7 @@ class RunReader:
 
     def scores(self) -> Iterator[Score]:
         """Every score that can be read."""
-        return self._records(self.cursor(SCORES), decode_score)
+        return self._records(self.cursor(SCORES), self.decode_score)
 
     def ledgers(self) -> dict[str, Ledger]:
         """The last ledger of each session, for which only the ends of files are read: a long session writes very many.
@@ -131,6 +132,18 @@ class RunReader:
             self.offsets.distrust(rollout)
         raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{self._reservation()}.")
 
+    def decode_score(self, line: bytes) -> Score:
+        """The score of a line, with the text that its calls quote from rollouts of this run."""
+        return decode_score(line, self._quoted)
+
+    def _quoted(self, rollout: str) -> TextSource | str:
+        try:
+            return source_of(self.get(rollout), rollout)
+        except UnknownNameError:
+            return f"rollout {rollout} is not in this run"
+        except (RolltraceError, OSError):
+            return f"rollout {rollout} cannot be read"
+
     def _is_there(self, rollout: str) -> bool:
         """Whether some line of the run is that rollout, whatever an index says."""
         return any(id_of(line) == rollout for _, line in self.cursor(ROLLOUTS).read())
@@ -171,7 +184,7 @@ class RunReader:
         if kind == ROLLOUTS:
             return self._follow(ROLLOUTS, decode_rollout, stop, seconds)
         if kind == SCORES:
-            return self._follow(SCORES, decode_score, stop, seconds)
+            return self._follow(SCORES, self.decode_score, stop, seconds)
         return self._follow(LEDGER, decode_ledger, stop, seconds)
 
     def _follow(self, folder: str, decode: Callable[[bytes], Record], stop: Stop, seconds: float) -> Iterator[Record]:

@@ -14,6 +14,7 @@ from rolltrace.trace.rewrite import Redact
 LEVEL_VARIABLE = "ROLLTRACE_TRACE"
 SHARE_VARIABLE = "ROLLTRACE_TRACE_SHARE"
 TOKENS_VARIABLE = "ROLLTRACE_TRACE_TOKENS"
+CALLS_VARIABLE = "ROLLTRACE_TRACE_CALLS"
 
 _MEGABYTE = 1 << 20
 _BUCKETS = 1 << 32
@@ -35,7 +36,7 @@ class Level(StrEnum):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """What a writer records, and how it gets it to the disk.
 
-    Where `level`, `share` or `tokens` is None, the environment variable decides, and else the default.
+    Where `level`, `share`, `tokens` or `calls` is None, the environment variable decides, and else the default.
     """
 
     level: Level | None = None
@@ -45,6 +46,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     others are recorded as numbers. Default: 1."""
     tokens: bool | None = None
     """Whether token ids and log-probabilities are kept where a policy gives them. Default: no."""
+    calls: bool | None = None
+    """Whether the calls of graders, answerers and opponents are recorded. Default: yes."""
     redact: Redact | None = None
     """Is shown each message and each free-form map before it is recorded, and returns what may be. If it raises, the
     rollout is recorded as numbers, and counted."""
@@ -60,8 +63,9 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "level", as_level(self.level, "level"))
         if self.share is not None and not (_is_number(self.share) and 0 <= self.share <= 1):
             raise InputError(f"Expected a share of groups from 0 to 1, got {self.share!r}.")
-        if self.tokens is not None and not isinstance(self.tokens, bool):
-            raise InputError(f"Expected tokens to be True or False, got {self.tokens!r}.")
+        for name in ("tokens", "calls"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise InputError(f"Expected {name} to be True or False, got {getattr(self, name)!r}.")
         if self.redact is not None and not callable(self.redact):
             raise InputError(f"Expected redact to be a function, got {self.redact!r}.")
         for name in ("queue_bytes", "segment_bytes"):
@@ -88,6 +92,7 @@ def resolve_recording(given: Recording | Level | str | None) -> Recording:
         level=_first(given.level, LEVEL_VARIABLE, as_level, Level.FULL),
         share=_first(given.share, SHARE_VARIABLE, _as_share, 1.0),
         tokens=_first(given.tokens, TOKENS_VARIABLE, _as_switch, False),
+        calls=_first(given.calls, CALLS_VARIABLE, _as_switch, True),
     )
 
 

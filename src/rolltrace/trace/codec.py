@@ -13,6 +13,8 @@ from rolltrace.trace.careful import encode_carefully, json_encoder
 from rolltrace.trace.freeform import Note, plain_mapping, restore_mapping
 from rolltrace.trace.message import Sampling, decode_hook
 from rolltrace.trace.numbers import as_float, restore_number, restore_numbers, wire_floats, wire_number, wire_numbers
+from rolltrace.trace.quote import Find, TextSource, not_at_hand, restore_calls, source_of
+from rolltrace.trace.quote_finder import quote_calls
 from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, Range, Rollout, Step, Tokens, Unplayed
 from rolltrace.trace.score import Score
 
@@ -54,8 +56,14 @@ def seal(*pieces: bytes | memoryview) -> bytes:
 
 
 def encode_rollout(rollout: Rollout) -> bytes:
-    """A rollout as one line; its late scores are lines of their own, so `reward` is the `line_reward`."""
-    return seal(_encode(_wire_rollout(rollout)))
+    """A rollout as one line; its late scores are lines of their own, so `reward` is the `line_reward`.
+
+    Its calls quote its messages.
+    """
+    fields = _wire_rollout(rollout)
+    if rollout.calls:
+        fields["calls"] = [wire_call(call) for call in quote_calls(rollout.calls, [source_of(rollout)])]
+    return seal(_encode(fields))
 
 
 def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
@@ -81,9 +89,15 @@ def _wire_rollout(rollout: Rollout) -> dict[str, Any]:
     return fields
 
 
-def encode_score(score: Score) -> bytes:
-    """A score as one line; a value that is no number is moved to its `data`."""
-    return seal(_encode(_wire_score(score)))
+def encode_score(score: Score, sources: Sequence[TextSource] = (), *, quotes: bool = True) -> bytes:
+    """A score as one line; a value that is no number is moved to its `data`.
+
+    Its calls quote each other and the `sources`; where `quotes` is False, they have their whole text.
+    """
+    fields = _wire_score(score)
+    if quotes and score.calls:
+        fields["calls"] = [wire_call(call) for call in quote_calls(score.calls, sources)]
+    return seal(_encode(fields))
 
 
 def _wire_score(score: Score) -> dict[str, Any]:
@@ -103,8 +117,18 @@ def decode_rollout(line: bytes) -> Rollout:
     return _decode(line, _rollout_decoder, "rollout")
 
 
-def decode_score(line: bytes) -> Score:
-    """The score of one line; the error says what is wrong and where."""
+def decode_score(line: bytes, find: Find = not_at_hand) -> Score:
+    """The score of one line; the error says what is wrong and where.
+
+    `find` gives the rollouts that its calls quote; text of others is replaced by a placeholder.
+    """
+    score = decode_stored_score(line)
+    force_setattr(score, "calls", restore_calls(score.calls, None, find))
+    return score
+
+
+def decode_stored_score(line: bytes) -> Score:
+    """The score of one line as it is stored: its calls have quotes."""
     return _decode(line, _score_decoder, "score")
 
 
@@ -136,6 +160,8 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Re
         raise RecordError(f"Expected a {kind} of format version 1 to {FORMAT_VERSION}, got {record.v} - at `$.v`.")
     if isinstance(record, Rollout):
         _check_references(record)
+        if record.calls:
+            force_setattr(record, "calls", restore_calls(record.calls, source_of(record)))
     return record
 
 
@@ -255,14 +281,14 @@ def wire_tokens(tokens: Tokens) -> dict[str, Any]:
     return fields
 
 
-_LEFT_OUT = frozenset({"continues", "about", "termination"})
-"""What a call does not mention where there is none."""
+_LEFT_OUT = frozenset({"continues", "about", "termination", "quotes"})
+"""The fields of a call that are left out where they are empty."""
 
 
 def wire_call(call: Call) -> dict[str, Any]:
     """A call as the encoder must be given it."""
     fields = {name: wire_number(getattr(call, name)) for name in call.__struct_fields__}
-    return {name: value for name, value in fields.items() if value is not None or name not in _LEFT_OUT}
+    return {name: value for name, value in fields.items() if value not in (None, ()) or name not in _LEFT_OUT}
 
 
 def wire_sampling(sampling: Sampling) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from rolltrace.trace.freeform import Note, as_text, describe, plain_mapping
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.numbers import wire_number, wire_numbers
 from rolltrace.trace.outcome import EnvFailure, Termination
+from rolltrace.trace.quote import TextSource
+from rolltrace.trace.quote_finder import quote_calls
 from rolltrace.trace.rollout import Call, Grade, Header, Outcome, Range, Rollout, Tokens, Usage
 from rolltrace.trace.row import Ending, Middle, Rest, Row, are_plain, holds_plain_numbers, is_plain_ending
 from rolltrace.trace.sound import (
@@ -93,6 +95,8 @@ class Draft:
         """Numbers about the rollout as a whole."""
         self.keeps_tokens = keeps_tokens
         """Whether token ids and log-probabilities are wanted."""
+        self.recorded: TextSource | None = None
+        """Its text as a writer recorded it, where the group's grader will be asked about it."""
         self._token_ids: tuple[int, ...] = ()
         """Of the step before, its prompt and its response."""
         self._unplayed: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -278,17 +282,26 @@ class Draft:
 
     # The end
 
-    def finish(self, outcome: Outcome) -> Line:
-        """The rollout as a line. What was encoded for an earlier call, and has not changed, is not encoded again."""
+    def finish(self, outcome: Outcome, *, calls: bool = True) -> Line:
+        """The rollout as a line, with its calls or without.
+
+        What was encoded for an earlier line, and has not changed, is not encoded again.
+        """
         if self._open_response is not None:
             self.extend(())
         body = self._encoded_body() if self._body is None else self._body
         notes = [*self.notes, *body.notes]
-        calls = [sound_call(call, f"calls[{number}]", notes) for number, call in enumerate(self.calls)]
+        made = [sound_call(call, f"calls[{number}]", notes) for number, call in enumerate(self.calls if calls else ())]
         ending = _encode(self._ending(outcome, notes), notes)
-        rest = self._encoded_rest(calls, notes)
+        rest = self._encoded_rest(quote_calls(made, [self.source]) if made else made, notes)
         line = seal(self._head, b",", ending[1:-1], b",", body.data, b",", rest)
-        return Line(self.id, line, self._blobs(calls))
+        return Line(self.id, line, self._blobs(made))
+
+    @property
+    def source(self) -> TextSource:
+        """The text that its own calls can quote."""
+        inline = {row.step: row.response for row in self._steps if type(row.response) is Message}
+        return TextSource(None, self.conversation.messages, inline)
 
     def rollout(self, outcome: Outcome) -> Rollout:
         """The rollout with this outcome, decoded afresh: whoever is handed it can change nothing of the record."""

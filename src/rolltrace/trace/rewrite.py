@@ -147,6 +147,11 @@ def is_withheld(rollout: Rollout) -> bool:
     return bool(texts) and all(_WITHHELD.fullmatch(text) for text in texts)
 
 
+def is_withheld_text(text: str) -> bool:
+    """Whether only the length and the hash of a text are left."""
+    return text.startswith("withheld:") and _WITHHELD.fullmatch(text) is not None
+
+
 def _kind(value: object) -> str:
     """What a value is, without a word of it: what redact returns may hold what nobody is to read."""
     return f"a value of type {type(value).__name__}"
@@ -235,4 +240,5 @@ def _call(call: Call, hand: Hand) -> Call:
         reply=None if call.reply is None else hand.message(call.reply),
         raw=_text("raw", call.raw, hand),
         error=_failure(call.error, hand),
+        quotes=(),  # what is rewritten is the whole text; quotes are found in what is left of it
     )

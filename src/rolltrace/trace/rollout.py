@@ -136,6 +136,35 @@ class Grade(msgspec.Struct, frozen=True):
     """What is not a number: reference answers, matchups, criteria."""
 
 
+class Quote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Text of a call that the run holds elsewhere: it is stored there, and put back when the call is read.
+
+    The text is that of `message` or of `step`, a part of it where there is a `range`. Where `at` is None, the whole
+    `messages` are quoted.
+    """
+
+    prompt: int | None = None
+    """The message of the stored prompt that the text is cut from, or that whole messages come before; None: `reply`."""
+    at: int | None = None
+    """Where the text belongs: the number of characters of that message's stored content before it."""
+    rollout: str | None = None
+    """The rollout that is quoted; None: that of the same line."""
+    call: int | None = None
+    """An earlier call of the same line that is quoted in place of a rollout; its messages are those of its prompt."""
+    message: int | None = None
+    """The message that is quoted."""
+    step: int | None = None
+    """The step whose response is quoted, where the rollout's `messages` do not hold it."""
+    tool_call: int | None = None
+    """The tool call of that message whose arguments are quoted."""
+    reasoning: bool | None = None
+    """Whether that message's reasoning is quoted and not its content."""
+    range: Range | None = None
+    """The characters that are quoted; None: all."""
+    messages: Range | None = None
+    """The whole messages that are quoted."""
+
+
 class Call(msgspec.Struct, frozen=True):
     """A model call that is not a turn of the policy: of a grader, an answerer or an opponent."""
 
@@ -156,6 +185,8 @@ class Call(msgspec.Struct, frozen=True):
     """What was asked about, in a word: a criterion, a seat, the ids of two rollouts that are compared."""
     termination: Termination | None = None
     """How the reply ended."""
+    quotes: tuple[Quote, ...] = ()
+    """What is put back into `prompt` and `reply`, in this order. A call that was read has its text, and no quotes."""
 
 
 class GroupKey(msgspec.Struct, frozen=True):

@@ -73,7 +73,7 @@ class _Around:
             reward=reward,
             advantage=reward - mean if is_member and reward is not None and mean is not None else None,
             terms=reward_terms(record),
-            scores=tuple(_raw(encode_score(score)) for score in _newest(record)),
+            scores=tuple(_raw(encode_score(score, quotes=False)) for score in _newest(record)),
             reward_score=None if total is None else total.id,
             group=RolloutGroup(**self._group, members=tuple(map(_place, self._counted))),
             seats=tuple(_place(row) for row in _seats(record, own, self._rows)),
@@ -101,7 +101,7 @@ def ask_group(run: OpenRun, split: str, iteration: int, env: str, group: str) ->
 def _alone(record: Rollout) -> RolloutAnswer:
     return RolloutAnswer(
         rollout=_raw(encode_with_scores(record, all_scores=False)), reward=record.reward, advantage=None,
-        terms=reward_terms(record), scores=tuple(_raw(encode_score(score)) for score in _newest(record)),
+        terms=reward_terms(record), scores=tuple(_raw(encode_score(score, quotes=False)) for score in _newest(record)),
         reward_score=None if record.reward_score is None else record.reward_score.id,
         group=RolloutGroup(**_NOTHING, members=()), seats=(), attempts=(),
     )  # fmt: skip

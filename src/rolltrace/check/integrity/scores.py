@@ -43,6 +43,22 @@ def unknown_group(run: Subject) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
+    "The calls of a grader quote a rollout that the run does not hold: its line is lost. Their prompts have a "
+    "placeholder where its text was.",
+)
+def unknown_quotes(run: Subject) -> Iterator[Finding]:
+    """Every rollout that calls quote is there."""
+    strays = """
+        select scores.*, quotes.rollout as quoted from quotes join scores on scores.id = quotes.score
+        where not exists (select 1 from rollouts where rollouts.id = quotes.rollout)
+    """
+    for row in run.catalogue.rows(strays):
+        message = f"calls of a score named {row['name']} quote rollout {row['quoted']}, which is not there"
+        yield found_score(row, message, quoted=row["quoted"])
+
+
+@audit(
+    Severity.ERROR,
     "A score is about exactly one rollout or one group; this one cannot be used.",
     over=Over.SCORES,
 )

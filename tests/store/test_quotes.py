@@ -1,0 +1,275 @@
+"""Runs store the text that graders quote once, and every reader of a run gets all of it."""
+
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import quoting
+from rolltrace.envs.prompt_only import PromptOnlyGroup
+from rolltrace.graders.base import Grader
+from rolltrace.graders.preference import PreferenceGrader
+from rolltrace.graders.rubric import Criterion, RubricGrader
+from rolltrace.policies.asking import ask
+from rolltrace.policies.scripted import Scripted
+from rolltrace.query.run import open_run
+from rolltrace.rollout.runner import Runner
+from rolltrace.rollout.sink import MemorySink
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
+from rolltrace.trace.message import Message
+from rolltrace.trace.rewrite import withheld
+from rolltrace.trace.rollout import Grade
+
+CRITERIA = (Criterion("It is right in what it says, from start to end."), Criterion("It is clear to everybody."))
+
+
+def answer(index):
+    """A long answer that nobody else gives."""
+    return " ".join(f"Sentence {number} of answer {index} says something new, at some length." for number in range(120))
+
+
+class OwnGrader(Grader):
+    """A user's grader, which puts the answer into a prompt of its own making."""
+
+    async def grade(self, rollout):
+        said = rollout.steps[-1].trace.policy_response.content
+        for question in ("Is it true", "Is it kind"):
+            await ask("grader", [{"role": "user", "content": f"{question}? ANSWER={said} -- yes or no"}])
+        return Grade(1.0)
+
+
+GRADERS = {
+    "rubric": {"grader": RubricGrader(CRITERIA)},
+    "tournament": {"group_grader": PreferenceGrader()},
+    "own": {"grader": OwnGrader()},
+}
+
+
+async def play(path, kind, size=4, **recording):
+    """Play a group with a grader; every prompt that the grader was sent, in order."""
+    sent = []
+
+    def reply(request):
+        if request.role != "grader":
+            return answer(request.identity.index)
+        sent.append(request.messages)
+        return f"Verdict {len(sent)}.\n{'Preference' if kind == 'tournament' else 'Score'}: 0.5"
+
+    builder = PromptOnlyGroup(
+        env="e", task="t", messages="Please write a very long answer about anything.", episodes=size, **GRADERS[kind]
+    )
+    if path is None:
+        sink = MemorySink()
+        async for _ in Runner(Scripted(reply), sink=sink).play([builder]):
+            pass
+        return sent, sink
+    with create_run(path, trace=Recording(**recording)) as run:
+        async for _ in Runner(Scripted(reply), sink=run).play([builder]):
+            pass
+    return sent, None
+
+
+def all_bytes(path):
+    return b"".join(
+        file.read_bytes() for folder in ("rollouts", "scores") for file in sorted((path / folder).iterdir())
+    )
+
+
+def texts(calls):
+    """What calls asked, in any order: those of one group are made at the same time."""
+    return sorted("\0".join(message.content for message in call.prompt) for call in calls)
+
+
+@pytest.mark.parametrize("kind", GRADERS)
+async def test_an_answer_is_on_disk_once(tmp_path, kind):
+    """Whatever the grader, each answer is stored once, and each prompt is read as it was sent."""
+    path = tmp_path / "run"
+    sent, _ = await play(path, kind)
+    for index in range(4):
+        assert all_bytes(path).count(answer(index)[:500].encode()) == 1
+        assert all_bytes(path).count(answer(index)[-500:].encode()) == 1
+    expected = sorted("\0".join(message.content for message in prompt) for prompt in sent)
+    with RunReader(path) as reader:
+        assert texts(call for record in (*reader.rollouts(), *reader.scores()) for call in record.calls) == expected
+    with open_run(path) as run:
+        assert texts(call for record in (*run.rollouts(), *run.scores()) for call in record.calls) == expected
+        rows = [json.loads(prompt) for (prompt,) in run.sql("select prompt from calls").fetchall()]
+    assert sorted("\0".join(message["content"] for message in prompt) for prompt in rows) == expected
+
+
+@pytest.mark.parametrize("kind", GRADERS)
+async def test_in_memory_there_is_all_text(kind):
+    """What is not written to a run is whole, too."""
+    sent, sink = await play(None, kind)
+    expected = sorted("\0".join(message.content for message in prompt) for prompt in sent)
+    assert texts(call for record in (*sink.rollouts, *sink.scores) for call in record.calls) == expected
+
+
+async def test_a_run_that_is_followed_gives_whole_scores(tmp_path):
+    """Following a run puts quotes back as reading it does."""
+    sent, _ = await play(tmp_path / "run", "tournament")
+
+    class Over:
+        def is_set(self):
+            return True
+
+        def wait(self, timeout=None):
+            return True
+
+    expected = sorted("\0".join(message.content for message in prompt) for prompt in sent)
+    with open_run(tmp_path / "run") as run, RunReader(tmp_path / "run") as reader:
+        for follow in (run.follow, reader.follow):
+            assert texts(call for score in follow("scores", stop=Over()) for call in score.calls) == expected
+
+
+async def test_a_rollout_that_is_missing_leaves_a_placeholder(tmp_path):
+    """Where a quoted line is gone or damaged, the rest of the prompt is there and says what is missing."""
+    path = tmp_path / "run"
+    await play(path, "tournament")
+    [file] = (path / "rollouts").iterdir()
+    first, *lines = file.read_bytes().splitlines(keepends=True)
+    missing, index = json.loads(first)["id"], json.loads(first)["index"]
+    file.write_bytes(b"".join(lines))
+    with open_run(path) as run:
+        prompts = [message.content for score in run.scores() for call in score.calls for message in call.prompt]
+        rows = [prompt for (prompt,) in run.sql("select prompt from calls").fetchall()]
+    for found in (prompts, rows):
+        assert any(f"[text not available: rollout {missing} is not in this run]" in text for text in found)
+        assert not any(answer(index) in text for text in found)
+        assert any(answer((index + 1) % 4) in text for text in found)
+    file.write_bytes(first.replace(b"Sentence 7 ", b"Sentence 8 ") + b"".join(lines))
+    with RunReader(path) as reader:
+        prompts = [message.content for score in reader.scores() for call in score.calls for message in call.prompt]
+    assert any(f"[text not available: rollout {missing} " in text for text in prompts)
+
+
+@pytest.mark.parametrize("kind", GRADERS)
+async def test_calls_can_be_left_out(tmp_path, kind):
+    """Without calls, rewards and grades are recorded all the same."""
+    path = tmp_path / "run"
+    await play(path, kind, calls=False)
+    assert b"Verdict" not in all_bytes(path)
+    with open_run(path) as run:
+        assert run.sql("select count(*) from calls").fetchone() == (0,)
+        assert run.sql("select count(reward) from rollouts").fetchone() == (4,)
+
+
+async def test_the_environment_can_leave_calls_out(tmp_path, monkeypatch):
+    """So can a variable; imported lines lose their calls as well."""
+    await play(tmp_path / "full", "rubric")
+    monkeypatch.setenv("ROLLTRACE_TRACE_CALLS", "0")
+    await play(tmp_path / "run", "rubric")
+    assert b"Verdict" not in all_bytes(tmp_path / "run")
+    _, sink = await play(None, "rubric")
+    with create_run(tmp_path / "imported") as run:
+        for line in sink.lines:
+            run.write_rollout(line)
+    assert b"Verdict" in sink.lines[0].data
+    assert b"Verdict" not in all_bytes(tmp_path / "imported")
+
+
+@pytest.mark.parametrize("kind", GRADERS)
+async def test_numbers_keep_no_text_of_calls(tmp_path, kind):
+    """Of each message of a call length and hash are left, as of any other."""
+    path = tmp_path / "run"
+    sent, _ = await play(path, kind, level="numbers")
+    assert b"Sentence" not in all_bytes(path)
+    with RunReader(path) as reader:
+        found = texts(call for record in (*reader.rollouts(), *reader.scores()) for call in record.calls)
+    assert found == sorted("\0".join(withheld(message.content) for message in prompt) for prompt in sent)
+
+
+# Redaction
+
+
+class Counting:
+    """Redacts differently each time, and keeps what it returned."""
+
+    def __init__(self):
+        self.returned = []
+
+    def __call__(self, value):
+        if not isinstance(value, Message):
+            return value
+        self.returned.append(Message(value.role, f"{len(self.returned)} {value.content}"))
+        return self.returned[-1]
+
+
+def marking(value):
+    """Marks whole messages: what is quoted in a prompt is then no longer what a message holds."""
+    return Message(value.role, f"[{value.content}]") if isinstance(value, Message) else value
+
+
+def hiding(value):
+    """Hides a word wherever it is."""
+    return Message(value.role, re.sub("[aeé法]", "*", value.content)) if isinstance(value, Message) else value
+
+
+def only_users(value):
+    """Redacts calls and not what they quote, or the other way round."""
+    return Message("user", "gone") if isinstance(value, Message) and value.role == "user" else value
+
+
+def shifting(value):
+    """Moves all text by some characters."""
+    return Message(value.role, value.content[3:] + "xyz") if isinstance(value, Message) else value
+
+
+def identity(value):
+    return value
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    st.data(),
+    st.lists(quoting.CONVERSATIONS, min_size=1, max_size=2),
+    st.sampled_from([marking, hiding, only_users, shifting, identity]),
+)
+def test_redaction_is_exact(tmp_path_factory, data, conversations, redact):
+    """For any redact function, a reader gets what the function made of each message that was sent."""
+    everything = [message for conversation in conversations for message in conversation]
+    calls, own = data.draw(quoting.calls(everything)), data.draw(quoting.calls(conversations[0]))
+    path = tmp_path_factory.mktemp("redacted") / "run"
+    plain = tmp_path_factory.mktemp("plain") / "run"
+    quoting.record(path, redact, conversations, calls, own)
+    quoting.record(plain, None, conversations, calls, own)
+    with RunReader(path) as reader, RunReader(plain) as sent:
+        for found, given in ((reader.rollouts, sent.rollouts), (reader.scores, sent.scores)):
+            for one, other in zip(found(), given(), strict=True):
+                assert quoting.said(one.calls) == [redact(message) for message in quoting.said(other.calls)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(st.data(), quoting.CONVERSATIONS)
+def test_a_redaction_that_changes_its_mind_is_exact(tmp_path_factory, data, conversation):
+    """What a function returned for the calls is read, also where it returned something else for the messages."""
+    calls = data.draw(quoting.calls(conversation))
+    path = tmp_path_factory.mktemp("redacted") / "run"
+    redact = Counting()
+    quoting.record(path, redact, [conversation], calls, [])
+    with RunReader(path) as reader:
+        [score] = reader.scores()
+    sent = quoting.said(calls)
+    assert quoting.said(score.calls) == redact.returned[len(redact.returned) - len(sent) :]
+
+
+async def test_no_secret_survives_through_a_quote(tmp_path):
+    """A secret that is redacted in a message is in no call that quotes the message, on disk or when it is read."""
+
+    def redact(value):
+        if isinstance(value, Message):
+            return Message(value.role, value.content.replace("Sentence 7 ", "[secret] "))
+        return value
+
+    path = tmp_path / "run"
+    sent, _ = await play(path, "tournament", redact=redact)
+    assert b"Sentence 7 " not in all_bytes(path)
+    expected = sorted("\0".join(redact(message).content for message in prompt) for prompt in sent)
+    with RunReader(path) as reader:
+        assert texts(call for score in reader.scores() for call in score.calls) == expected
+    for index in range(4):  # and what is left of an answer is still stored once
+        assert all_bytes(path).count(answer(index)[-500:].encode()) == 1
