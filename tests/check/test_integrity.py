@@ -1,5 +1,6 @@
 """Each audit finds its fault, made by hand in the bytes of a real run; and nothing is found where nothing is wrong."""
 
+import json
 import os
 
 import pytest
@@ -146,6 +147,15 @@ def repeat_a_score(run):
 
 def play_the_same_twice(run):
     run.repeat(run.rollouts, 0, id="another")
+
+
+def fall_silent(run):
+    run.forge(run.ledger, -1, closed=False, at="2026-01-01T00:00:00Z")
+
+
+def plan_more(run):
+    info = run.path / "run.json"
+    info.write_text(json.dumps({**json.loads(info.read_text()), "planned": 1_000}))
 
 
 def work_at_once(run):
@@ -329,6 +339,8 @@ FAULTS = [
     (die_in_flight, {"unfinished_rollouts", "open_sessions"}),
     (close_in_flight, {"unfinished_rollouts"}),
     (never_close, {"open_sessions"}),
+    (fall_silent, {"died_session"}),
+    (plan_more, {"interrupted_run"}),
     (lose_the_ledger, {"missing_ledgers"}),
     (repeat_a_rollout, {"duplicate_id", "lost_lines"}),
     (repeat_a_score, {"duplicate_id"}),

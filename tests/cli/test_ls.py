@@ -33,7 +33,7 @@ def test_runs_are_a_table(rolltrace, make_run, one_plus_one, tmp_path):
     assert newest.split()[0] == "more/empty"
     words = oldest.split()
     assert words[0] == "run"
-    assert words[3:7] == ["closed", "2", "1", "1"]
+    assert words[3:7] == ["complete", "2", "1", "1"]
     assert words[-2:] == ["sums", "tester"]
 
 
@@ -43,7 +43,8 @@ def test_json(rolltrace, make_run, one_plus_one, tmp_path):
     [run] = map(json.loads, rolltrace("ls", tmp_path, "--json").stdout.splitlines())
     assert run.keys() == {
         "name", "path", "run", "created_at", "written_at", "state", "recorded", "lost", "in_doubt", "rollouts",
-        "retried", "superseded", "collides", "groups", "envs", "policies", "mean_reward", "bytes",
+        "retried", "superseded", "collides", "planned", "finished", "groups", "envs", "policies", "mean_reward",
+        "bytes",
     }  # fmt: skip
     assert (run["name"], run["path"], run["rollouts"], run["mean_reward"]) == ("run", str(path), 1, 1.0)
 
@@ -79,7 +80,7 @@ def test_a_narrow_terminal(in_terminal, make_run, one_plus_one, tmp_path):
     heading, line = (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines())
     assert heading.split() == ["run", "created", "state", "rollouts", "groups", "reward", "envs"]
     assert line.split()[0] == "gsm8k-qwen-7b-0017"
-    assert line.split()[2:6] == ["closed", "1", "1", "1"]
+    assert line.split()[2:6] == ["complete", "1", "1", "1"]
     assert line.rstrip().endswith("…")
     assert len(line) <= 80
 
@@ -109,11 +110,11 @@ def test_a_run_that_was_not_read(rolltrace, make_run, one_plus_one, tmp_path, mo
     """Of a large run without tables it says how many rollouts there can be."""
     make_run(one_plus_one, one_plus_one)
     monkeypatch.setattr(listing, "MOST_BYTES", 0)
-    assert rolltrace("ls", tmp_path).stdout.splitlines()[1].split()[3:8] == ["closed", "≤", "2", "–", "–"]
+    assert rolltrace("ls", tmp_path).stdout.splitlines()[1].split()[3:8] == ["complete", "≤", "2", "–", "–"]
 
 
 def test_doubt_is_told(rolltrace, tmp_path):
-    """What a session was playing when it last said so is in doubt; when it was closed without an end, lost."""
+    """What an open session plays is in flight; when it is closed without an end, lost."""
     with create_run(tmp_path / "run") as writer:
         for number in range(2):
             writer.begin(
@@ -123,9 +124,9 @@ def test_doubt_is_told(rolltrace, tmp_path):
                 )
             )  # fmt: skip
         writer.flush()
-        assert "2 in doubt" in rolltrace("ls", tmp_path).stdout
-        assert "2 being played, or lost with a writer that died" in rolltrace("show", tmp_path / "run").stdout
-        assert "2 being played, or lost with a writer that died" in rolltrace("summary", tmp_path / "run").stdout
+        assert "2 in flight" in rolltrace("ls", tmp_path).stdout
+        assert "2 being played, running" in rolltrace("show", tmp_path / "run").stdout
+        assert "2 being played, or lost with a session that died" in rolltrace("summary", tmp_path / "run").stdout
     assert "2 lost" in rolltrace("ls", tmp_path).stdout
     assert "2 lost when it was closed" in rolltrace("show", tmp_path / "run").stdout
     assert "2 rollouts lost" in rolltrace("summary", tmp_path / "run").stdout

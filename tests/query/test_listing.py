@@ -8,7 +8,8 @@ import pytest
 from rolltrace.errors import RunNotFoundError
 from rolltrace.query import listing
 from rolltrace.query.compact import compact
-from rolltrace.query.listing import State, encode_listed, list_runs
+from rolltrace.query.listing import encode_listed, list_runs
+from rolltrace.query.run_state import RunState
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import seal, utc_now
 from rolltrace.trace.draft import new_id
@@ -65,7 +66,7 @@ def test_runs_are_found_wherever_they_are(runs):
 def test_numbers_are_those_of_the_files(runs):
     """Late rewards count, and what is not finite does not; every env and policy is named."""
     first = list_runs(runs).runs[1]
-    assert (first.rollouts, first.groups, first.lost, first.state) == (4, 3, 0, State.CLOSED)
+    assert (first.rollouts, first.groups, first.lost, first.state) == (4, 3, 0, RunState.COMPLETE)
     assert (first.envs, first.policies) == (("sums", "products"), ("p",))
     assert first.mean_reward == pytest.approx(1.0)
     assert first.bytes == sum(path.stat().st_size for path in (runs / "first").rglob("*") if path.is_file())
@@ -105,15 +106,16 @@ def forge(path, *changes):
 @pytest.mark.parametrize(
     ("fields", "state", "lost", "in_doubt"),
     [
-        ({"closed": False}, State.OPEN, 0, 0),
-        ({"closed": False, "in_flight": 2}, State.OPEN, 0, 2),
-        ({"in_flight": 2}, State.LOST, 2, 0),
-        ({"dropped": {"ENOSPC": 3}, "unrecordable": {"x": 1}}, State.LOST, 4, 0),
-        ({"closed": False, "dropped": {"ENOSPC": 3}}, State.LOST, 3, 0),
+        ({"closed": False}, RunState.RUNNING, 0, 0),
+        ({"closed": False, "in_flight": 2}, RunState.RUNNING, 0, 2),
+        ({"closed": False, "in_flight": 2, "at": "2026-01-01T00:00:00Z"}, RunState.DIED, 0, 2),
+        ({"in_flight": 2}, RunState.COMPLETE, 2, 0),
+        ({"dropped": {"ENOSPC": 3}, "unrecordable": {"x": 1}}, RunState.COMPLETE, 4, 0),
+        ({"closed": False, "dropped": {"ENOSPC": 3}}, RunState.RUNNING, 3, 0),
     ],
 )
 def test_state_is_what_the_ledgers_tell(runs, fields, state, lost, in_doubt):
-    """A run that lost something says so, whether or not it is still being written."""
+    """A run that lost something says so, beside its state."""
     forge(runs / "first", fields)
     first = list_runs(runs / "first").runs[0]
     assert (first.state, first.lost, first.in_doubt) == (state, lost, in_doubt)
@@ -135,7 +137,7 @@ def test_damaged_runs_are_listed(runs):
     (file,) = (runs / "first" / "rollouts").iterdir()
     file.write_bytes(file.read_bytes() + b"garbage\n" + seal(b'{"v":1,"id":7}'))
     first = list_runs(runs).runs[1]
-    assert (first.name, first.state) == ("first", State.UNKNOWN)
+    assert (first.name, first.state) == ("first", RunState.UNKNOWN)
     assert first.groups == 3
 
 
@@ -143,7 +145,7 @@ def test_a_listing_is_json(runs):
     """A program gets every field."""
     told = json.loads(encode_listed(list_runs(runs).runs[1]))
     assert told["name"] == "first"
-    assert told["state"] == "closed"
+    assert told["state"] == "complete"
     assert told["envs"] == ["sums", "products"]
 
 

@@ -292,7 +292,7 @@ def test_a_run_comes_to_what_was_written(played: Any):
     """Counts, rewards, errors, ledger and plan, computed by hand."""
     run = played("run")
     finite = [row["reward"] for row in ROWS if row["reward"] is not None and math.isfinite(row["reward"])]
-    assert (run["rollouts"], run["planned"], run["groups"], run["state"]) == (60, 60, 45, "closed")
+    assert (run["rollouts"], run["planned"], run["groups"], run["state"]) == (60, 60, 45, "complete")
     assert {one["value"]: one["n"] for one in run["envs"]} == dict.fromkeys(ENVS, 20)
     assert run["statuses"] == counts("status")
     assert run["stop_reasons"] == counts("stop_reason")

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 import rolltrace
+from rolltrace.store.ledger import decode_ledger, encode_ledger
 from rolltrace.store.writer import RunWriter
 from viewing import Viewer, viewing
 
@@ -152,12 +155,12 @@ def test_runs_appear_and_grow_without_a_reload(page: "Page", tmp_path: Path) -> 
             run.flush()
             row = row_of(page, "first")
             expect(row.locator(".runs-progress")).to_contain_text("1 of 4")
-            expect(row).to_contain_text("live")
+            expect(row).to_contain_text("running")
             add(run, [0.75, None], first=1)
             run.flush()
             expect(row.locator(".runs-progress")).to_contain_text("3 of 4")
             expect(row.locator(".runs-errors")).to_contain_text("1")
-        expect(row).to_contain_text("complete")
+        expect(row).to_contain_text("interrupted")
         assert page.evaluate("() => window.same") is True
 
 
@@ -183,3 +186,36 @@ def test_a_server_that_is_gone_is_told(page: "Page", tmp_path: Path) -> None:
         viewer.process.kill()
         expect(page.get_by_role("alert")).to_contain_text("is `rolltrace view` still running?")
         expect(row_of(page, "run")).to_be_visible()
+
+
+def test_sessions_that_collide_are_told_on_every_page(page: "Page", tmp_path: Path) -> None:
+    """The list, the run, the group and the rollout say that two sessions recorded the same place at once."""
+    with rolltrace.create_run(tmp_path / "ranks") as one, rolltrace.create_run(tmp_path / "ranks", join=True) as other:
+        add(one, [0.5])
+        add(other, [1.0])
+    with viewing(tmp_path) as viewer:
+        enter(page, viewer)
+        expect(row_of(page, "ranks")).to_contain_text("2 collide")
+        enter(page, viewer, "#/run/ranks")
+        expect(page.locator(".run-heading")).to_contain_text("2 collide")
+        expect(page.locator("#run-ledger")).to_contain_text("Give each rank or worker groups or indices of its own")
+        enter(page, viewer, "#/run/ranks/group?split=train&iteration=0&env=sums&group=g")
+        expect(page.get_by_role("note").filter(has_text="Collision")).to_contain_text("2 members have a place")
+        page.get_by_role("article", name=re.compile("^Member ")).get_by_role("link").first.click()
+        expect(page.locator(".rollout-header")).to_contain_text("collides")
+
+
+def test_a_session_that_fell_silent_died(page: "Page", tmp_path: Path) -> None:
+    """The list and the run's page say that a run died."""
+    with rolltrace.create_run(tmp_path / "killed") as run:
+        add(run, [0.5])
+    [ledger] = (tmp_path / "killed" / "ledger").iterdir()
+    last = decode_ledger(ledger.read_bytes().splitlines(keepends=True)[-1])
+    with ledger.open("ab") as file:
+        file.write(encode_ledger(replace(last, closed=False, at=last.at - timedelta(minutes=1))))
+    with viewing(tmp_path) as viewer:
+        enter(page, viewer)
+        expect(row_of(page, "killed")).to_contain_text("died")
+        enter(page, viewer, "#/run/killed")
+        expect(page.locator(".run-heading")).to_contain_text("died")
+        expect(page.get_by_role("main")).to_contain_text("a session died")

@@ -64,12 +64,12 @@ def test_a_growing_run_is_followed(library: Library, ask_it: Any):
             assert ask_it("rollouts", run="growing")["total"] == iteration + 1
             assert len(ask_it("series", run="growing", measure="reward")["bins"]) == iteration + 1
             run = ask_it("run", run="growing")
-            assert (run["rollouts"], run["planned"], run["state"], run["live"]) == (iteration + 1, 4, "open", True)
+            assert (run["rollouts"], run["planned"], run["state"], run["live"]) == (iteration + 1, 4, "running", True)
         score(writer, rollout, 5.0)
         writer.flush()
         [best] = ask_it("rollouts", run="growing", sort="-reward", limit=1, columns="reward")["rows"]
         assert best == {"id": rollout, "reward": 5.0}
-    assert ask_it("run", run="growing")["state"] == "closed"
+    assert ask_it("run", run="growing")["state"] == "complete"
     [card] = ask_it("runs")["runs"]
     assert (card["rollouts"], card["mean_reward"], card["sparkline"]) == (4, 2.0, [1.0, 1.0, 1.0, 5.0])
 

@@ -49,19 +49,21 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
     from rolltrace.cli.screen.console import output
     from rolltrace.query.address import group_address
     from rolltrace.query.histogram import ask_histogram
+    from rolltrace.query.run_state import planned_episodes, run_state
     from rolltrace.query.totals import ask_totals
 
     console = output()
     totals = ask_totals(run)
     overview.show_header(console, str(run.path), run.info)
-    overview.show_totals(console, totals)
+    ledgers, planned = run.ledgers().values(), planned_episodes(run.info)
+    overview.show_totals(console, totals, run_state(ledgers, planned, totals.finished), planned)
     overview.show_rewards(console, ask_histogram(run))
     rollouts = list(run.rollouts(order_by=_ORDER, limit=limit))
     if rollouts:
         failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
         overview.show_rollouts(console, rollouts, failed)
     overview.show_rest(console, len(rollouts), totals.rollouts + totals.retried)
-    overview.show_ledgers(console, map(totals.settled, run.ledgers().values()))
+    overview.show_ledgers(console, map(totals.settled, ledgers))
     if rollouts:
         overview.show_ways(console, str(run.path), group_address(rollouts[0]))
 

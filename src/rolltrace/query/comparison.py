@@ -37,7 +37,7 @@ class GroupScore(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A group and its members: of each place in it the last attempt of the latest session."""
+    """A group and its members: of each place in it the last attempt that no later session repeated."""
 
     split: str
     iteration: int
@@ -68,6 +68,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """About the group as a whole, the earliest first."""
     retried: int
     """How many attempts were tried again."""
+    collides: int
+    """How many members are of places that several sessions recorded at once."""
 
 
 def compare_group(
@@ -104,6 +106,7 @@ def compare_group(
         rubric=rubric_grid(found.rollouts),
         scores=tuple(_group_score(score) for score in found.scores),
         retried=found.retried,
+        collides=found.collides,
     )
 
 

@@ -18,7 +18,7 @@ from rolltrace.query.parts import Part, is_sound
 from rolltrace.query.small import small_part, small_rows
 from rolltrace.query.state import RunTables
 from rolltrace.query.statement import Statement, check_expressions, check_statement, explained_error
-from rolltrace.query.tables import NEEDS, RAW, SMALL
+from rolltrace.query.tables import FINISHED, NEEDS, RAW, SMALL
 from rolltrace.query.views import Parts
 from rolltrace.store.problems import Problems
 from rolltrace.store.reader import RunReader
@@ -153,16 +153,22 @@ class Database:
         if "groups" in needed:
             known["groups"] = run.group_parts()
         for table in needed & set(SMALL):
-            known[table] = [self._small_part(number, table)]
+            known[table] = [self._small_part(number, table, clock)]
 
-    def _small_part(self, number: int, table: str) -> Part:
+    def _small_part(self, number: int, table: str, clock: Clock) -> Part:
         """The rows of a small table; the same file as before where they did not change."""
-        rows = small_rows(self._readers[number], table)
+        rows = small_rows(self._readers[number], table, lambda: self._finished(number, clock))
         before = self._small.get((number, table))
         if before is None or before[0] != rows:
             path = self.runs[number].private_path(table)
             before = self._small[number, table] = rows, small_part(rows, table, path, self.connection)
         return before[1]
+
+    def _finished(self, number: int, clock: Clock) -> int:
+        """How many episodes of a run are finished, as its tables say."""
+        engine = self._current_engine({"rollouts", "scores"}, clock)
+        found = engine.cursor().execute(f"select count(*) from _run_{number} where {FINISHED}").fetchone()
+        return int(found[0]) if found else 0
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(

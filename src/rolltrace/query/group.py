@@ -18,7 +18,8 @@ from rolltrace.trace.score import GroupKey
 _KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
 _GROUP = f"""
     select size, n, mean, spread, min, max, has_signal, run,
-        (select count(*) from rollouts where retried and {_KEY} and rollouts.run = groups.run) as retried
+        (select count(*) from rollouts where retried and {_KEY} and rollouts.run = groups.run) as retried,
+        (select count(*) from rollouts where collides and {_KEY} and rollouts.run = groups.run) as collides
     from groups where {_KEY}
 """
 _MEMBERS = f"""
@@ -63,6 +64,8 @@ class GroupRecords(NamedTuple):
     rewards: Rewards
     retried: int
     """How many attempts were tried again."""
+    collides: int
+    """How many members are of places that several sessions recorded at once."""
     rollouts: list[Rollout]
     """The members, in the order of their rewards."""
     scores: list[AboutGroup]
@@ -72,7 +75,7 @@ class GroupRecords(NamedTuple):
 def find_group(run: Run, key: GroupKey, most: int) -> GroupRecords:
     """The group of this name, with the `most` members that have the best rewards."""
     place = [key.split, key.iteration, key.env, key.group]
-    found = list(run.sql(_GROUP, [*place, *place]).dicts())
+    found = list(run.sql(_GROUP, [*place, *place, *place]).dicts())
     if len(found) > 1:
         raise InputError(f"Expected a group of one run, got one that {len(found)} runs have: open one of them.")
     if not found:
@@ -85,6 +88,7 @@ def find_group(run: Run, key: GroupKey, most: int) -> GroupRecords:
     return GroupRecords(
         Rewards(**{name: row[name] for name in Rewards.__struct_fields__}),
         row["retried"],
+        row["collides"],
         rollouts,
         _scores(run, place, rollouts),
     )

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,15 @@ import msgspec
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
 from rolltrace.query.run import open_run
+from rolltrace.query.run_state import RunState, planned_episodes, run_state
 from rolltrace.query.totals import Totals, ask_totals, read_totals
 from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
-from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.careful import json_encoder
 from rolltrace.trace.numbers import Float, wire_number
 
 MOST_BYTES = 32_000_000
 """A run with more bytes of rollouts is not read for a listing: its numbers are those of its tables, or none."""
-
-
-class State(StrEnum):
-    """How a run stands, as its ledgers tell."""
-
-    CLOSED = "closed"
-    """Every session was closed, and nothing was lost."""
-    OPEN = "open"
-    """A session is not closed: it is being written, or its writer died."""
-    LOST = "lost"
-    """Something that was begun is not in the run."""
-    UNKNOWN = "unknown"
-    """There is no ledger."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +32,17 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     written_at: datetime | None
     """When a ledger was last written."""
-    state: State
+    state: RunState
+    planned: int | None
+    """How many rollouts (of games: episodes) the run is to have, where that is known."""
     recorded: int
     """How many lines the ledgers say were written, each attempt of each session counting."""
     lost: int
     """How many rollouts were begun and are not there, as the ledgers tell and the files, where read, do not refute."""
     in_doubt: int
     """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
+    finished: int | None = None
+    """How many of the planned ones are there and were not cancelled."""
     rollouts: int | None = None
     """How many count: of each place in a group the last attempt that no later session repeated."""
     retried: int | None = None
@@ -124,7 +114,7 @@ def _age(reader: RunReader) -> tuple[float, str]:
 
 def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals | None]) -> Listed:
     """One run below a directory; `ask` gives its totals, or None where they cannot be had quickly."""
-    info, path = reader.info, reader.path
+    info, path, planned = reader.info, reader.path, planned_episodes(reader.info)
     ledgers = list(reader.ledgers().values())  # before the files, which may be written to
     totals = ask(path)
     if totals is not None:
@@ -135,7 +125,8 @@ def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals |
         run=info.id,
         created_at=info.created_at,
         written_at=max((ledger.at for ledger in ledgers), default=None),
-        state=_state(ledgers),
+        state=run_state(ledgers, planned, None if totals is None else totals.finished),
+        planned=planned,
         recorded=sum(ledger.recorded for ledger in ledgers),
         lost=sum(ledger.lost for ledger in ledgers),
         in_doubt=sum(ledger.in_doubt for ledger in ledgers),
@@ -144,7 +135,7 @@ def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals |
     )
 
 
-_SAME = ("rollouts", "retried", "superseded", "collides", "groups", "mean_reward")
+_SAME = ("rollouts", "retried", "superseded", "collides", "finished", "groups", "mean_reward")
 
 
 def _numbers(totals: Totals | None) -> dict[str, Any]:
@@ -152,14 +143,6 @@ def _numbers(totals: Totals | None) -> dict[str, Any]:
         return {}
     plain = {name: getattr(totals, name) for name in _SAME}
     return plain | {"envs": tuple(totals.envs), "policies": tuple(totals.policies)}
-
-
-def _state(ledgers: list[Ledger]) -> State:
-    if not ledgers:
-        return State.UNKNOWN
-    if any(ledger.lost for ledger in ledgers):
-        return State.LOST
-    return State.CLOSED if all(ledger.closed for ledger in ledgers) else State.OPEN
 
 
 def _totals(path: Path) -> Totals | None:

@@ -1,5 +1,6 @@
 """The rows of the small tables: runs, and the ledgers of their sessions."""
 
+from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import msgspec
 from rolltrace.query.build import copy
 from rolltrace.query.parts import Label, Part
 from rolltrace.query.rows import Facts
+from rolltrace.query.run_state import needs_count, planned_episodes, run_state
 from rolltrace.query.tables import SMALL, literal, quoted
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
@@ -20,12 +22,19 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def small_rows(reader: RunReader, table: str) -> bytes:
-    """All rows of a small table of one run, as lines of JSON."""
+def small_rows(reader: RunReader, table: str, count_finished: Callable[[], int]) -> bytes:
+    """All rows of a small table of one run, as lines of JSON.
+
+    `count_finished` says how many episodes are finished, and is asked only where the run's state depends on it.
+    """
+    ledgers = list(reader.ledgers().values())
     if table == "runs":
-        rows = [_run_row(reader.path, reader.info)]
+        planned = planned_episodes(reader.info)
+        finished = count_finished() if needs_count(ledgers, planned) else None
+        state = run_state(ledgers, planned, finished)
+        rows = [{**_run_row(reader.path, reader.info), "planned": _fitting(planned), "state": state.value}]
     else:
-        rows = [_ledger_row(ledger) for ledger in reader.ledgers().values()]
+        rows = [_ledger_row(ledger) for ledger in ledgers]
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.query.run import Run
+from rolltrace.query.run_state import RunState, planned_episodes, run_state
 from rolltrace.query.totals import COUNTED, ask_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
@@ -66,6 +67,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     run: str | None
     created_at: datetime | None
+    state: RunState
+    planned: int | None
+    """How many rollouts (of games: episodes) the run is to have, where that is known."""
+    finished: int
+    """How many of those are there and were not cancelled."""
     rollouts: int
     """How many count."""
     retried: int
@@ -162,10 +168,14 @@ def summarize(path: str | Path) -> RunSummary:
         ledgers = list(run.ledgers().values())
         settled = [totals.settled(ledger) for ledger in ledgers]
         info, problems = run.info, run.problems
+    planned = planned_episodes(info)
     return RunSummary(
         path=str(path),
         run=info.id,
         created_at=info.created_at,
+        state=run_state(ledgers, planned, totals.finished),
+        planned=planned,
+        finished=totals.finished,
         rollouts=totals.rollouts,
         retried=totals.retried,
         superseded=totals.superseded,

@@ -76,7 +76,7 @@ FOLDER_OF = {
 SMALL: dict[str, dict[str, str]] = {
     "runs": {
         "id": "VARCHAR", "path": "VARCHAR", "created_at": "TIMESTAMP", "config": "JSON", "package_version": "VARCHAR",
-        "code_revision": "VARCHAR",
+        "code_revision": "VARCHAR", "planned": "BIGINT", "state": "VARCHAR",
     },
     "ledger": {
         "run": "VARCHAR", "session": "VARCHAR", "at": "TIMESTAMP", "dispatched": "BIGINT", "recorded": "BIGINT",
@@ -95,6 +95,9 @@ ROLLOUT_COLUMNS = (
 
 GROUP_ORDER = 'split, iteration, env, try_cast("group" as bigint) nulls last, "group"'
 """The order of groups, in SQL: their names are often numbers, which people count."""
+
+FINISHED = "not superseded and not retried and status <> 'cancelled' and coalesce(seat, 0) = 0"
+"""The condition that a rollout stands for an episode that counts and was not cancelled."""
 
 NEEDS = {
     "runs": ("runs",),

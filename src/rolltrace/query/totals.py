@@ -11,6 +11,7 @@ import msgspec
 from rolltrace.query.counting import count_lines, place_of
 from rolltrace.query.latest import latest_rewards
 from rolltrace.query.run import Run
+from rolltrace.query.tables import FINISHED
 from rolltrace.store.cursor import Cursor, Place
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
@@ -36,6 +37,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Rollouts that a later session repeated; no other number counts them."""
     collides: int
     """Rollouts that count, of whose place another session that overlaps has one that counts, too."""
+    finished: int
+    """How many episodes that count were not cancelled: rollouts, but of a game only those of the first seat."""
     groups: int
     rewarded: int
     """How many have a finite reward."""
@@ -58,9 +61,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(ledger, in_flight=max(0, ledger.in_flight - found)) if found else ledger
 
 
-_QUESTION = """
+_QUESTION = f"""
     select count(*) filter (counts) as rollouts, count(*) filter (retried and not superseded) as retried,
         count(*) filter (superseded) as superseded, count(*) filter (collides) as collides,
+        count(*) filter ({FINISHED}) as finished,
         count(distinct (run, split, iteration, env, "group")) filter (counts) as groups,
         count(*) filter (counts and isfinite(reward)) as rewarded,
         avg(reward) filter (counts and isfinite(reward)) as mean_reward,
@@ -154,6 +158,7 @@ def totals_of(read: Counted) -> Totals:
         retried=len(current) - len(counted),
         superseded=len(heads) - len(current),
         collides=read.collides,
+        finished=sum(head.status != "cancelled" and not head.seat for head in counted),
         groups=len({place_of(head)[:-1] for head in counted}),
         rewarded=len(numbers),
         mean_reward=sum(numbers) / len(numbers) if numbers else None,

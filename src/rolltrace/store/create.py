@@ -35,18 +35,22 @@ def create_run(
     join: bool = False,
     trace: Recording | Level | str | None = None,
     continues: Iterable[str] | None = None,
+    planned: int | None = None,
 ) -> RunWriter:
     """A writer for a new run at `path`; with `join`, for one that exists, as a new session.
 
-    A run that is joined keeps the config it was made with. `trace` says how much to record. `continues` names the
-    sessions that this one resumes: it supersedes those and no others, and `()` supersedes none. Without it, readers
-    go by time: a session that begins after another has ended repeats it, sessions that overlap collide.
+    A run that is joined keeps the config it was made with. `planned` is how many rollouts (of games: episodes) the run
+    is to have: a run that is closed with fewer is shown as interrupted. `trace` says how much to record.
+
+    `continues` names the sessions that this one resumes: it supersedes those and no others, and `()` supersedes none.
+    Without it, readers go by time: a session that begins after another has ended repeats it, sessions that overlap
+    collide.
     """
     place = Path(path)
     continued = _continued(continues, join)
     recording = resolve_recording(trace)
     try:
-        info = _join(place) if join else _create(place, config)
+        info = _join(place) if join else _create(place, config, _checked_plan(planned))
     except RolltraceError:
         raise
     except OSError as error:
@@ -79,7 +83,13 @@ def _continued(continues: Iterable[str] | None, join: bool) -> tuple[str, ...] |
     return sessions
 
 
-def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:
+def _checked_plan(planned: Any) -> int | None:
+    if planned is None or (type(planned) is int and planned > 0):
+        return planned
+    raise InputError(f"Expected planned= to be a number of rollouts, 1 or more, got {describe(planned)}.")
+
+
+def _create(place: Path, config: Mapping[str, Any] | None, planned: int | None) -> RunInfo:
     if place.exists() and not place.is_dir():
         raise InputError(f"Expected a place for a new run, got the file {place}. Choose another place.")
     found = {entry.name for entry in place.iterdir()} if place.exists() else set()
@@ -97,6 +107,7 @@ def _create(place: Path, config: Mapping[str, Any] | None) -> RunInfo:
             config=_plain_config(config),
             package_version=__version__,
             code_revision=code_revision(),
+            planned=planned,
         )
     )
     made = [parent for parent in (place.absolute(), *place.absolute().parents) if not parent.exists()]

@@ -44,6 +44,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The version of Rolltrace that made it."""
     code_revision: str | None = None
     """The git commit of the directory it was started in, where there is one."""
+    planned: int | None = None
+    """How many rollouts (of games: episodes) the run is to have, where that was stated when it was made."""
 
 
 class SegmentName(NamedTuple):

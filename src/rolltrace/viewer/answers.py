@@ -23,7 +23,7 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     written_at: datetime | None
     state: str
     live: bool
-    """Open, and written to a moment ago."""
+    """Whether its state is `running`."""
     rollouts: int | None
     """How many count; None where the run is too large to be read for a list."""
     recorded: int
@@ -32,6 +32,8 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None
     lost: int
     in_doubt: int
+    collides: int | None
+    """Rollouts of places that several sessions recorded at once."""
     errors: int | None
     """Rollouts whose status is `error`."""
     mean_reward: float | None
@@ -149,6 +151,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int
     retried: int
     superseded: int
+    collides: int
     groups: int
     groups_with_signal: int
     groups_without_signal: int
@@ -346,6 +349,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     stop_reason: str
     superseded: bool
+    collides: bool
 
 
 class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):

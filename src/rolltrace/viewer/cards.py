@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from rolltrace.errors import RolltraceError
-from rolltrace.query.listing import MOST_BYTES, Listed, State, describe_run
+from rolltrace.query.listing import MOST_BYTES, Listed, describe_run
 from rolltrace.query.run import Run
+from rolltrace.query.run_state import RunState, planned_rollouts
 from rolltrace.query.totals import COUNTED, Counted, Totals, ask_totals, read_counted, totals_of
 from rolltrace.store.layout import CACHE
 from rolltrace.store.reader import RunReader
@@ -18,7 +19,6 @@ from rolltrace.version import __version__
 from rolltrace.viewer.answers import RunCard, RunsAnswer
 from rolltrace.viewer.folder import Standing
 from rolltrace.viewer.library import Library
-from rolltrace.viewer.planned import planned_rollouts
 
 POINTS = 60
 """How many points a sparkline has at most."""
@@ -88,7 +88,7 @@ class Cards:
             return _unreadable(key, path, type(error).__name__)
         problem = _problem(facts)
         planned = planned_rollouts(reader.info, facts.seats)
-        return _card(key, listed, facts, planned, standing.is_recent, problem)
+        return _card(key, listed, facts, planned, problem)
 
     def _totals(self, key: str, path: Path, standing: Standing, facts: _Facts) -> Totals | None:
         """What the run comes to, where that can be had quickly."""
@@ -147,16 +147,25 @@ def _mean(found: tuple[int, float] | None) -> float | None:
     return None if found is None else found[1] / found[0]
 
 
-def _card(
-    key: str, listed: Listed, facts: _Facts, planned: int | None, is_recent: bool, problem: str | None
-) -> RunCard:
+def _card(key: str, listed: Listed, facts: _Facts, planned: int | None, problem: str | None) -> RunCard:
     fields: Mapping[str, object] = msgspec.structs.asdict(listed)
-    same = ("run", "created_at", "written_at", "rollouts", "recorded", "groups", "lost", "in_doubt", "mean_reward")
+    same = (
+        "run",
+        "created_at",
+        "written_at",
+        "rollouts",
+        "recorded",
+        "groups",
+        "lost",
+        "in_doubt",
+        "mean_reward",
+        "collides",
+    )
     return RunCard(
         key=key,
         name=listed.name,
         state=listed.state.value,
-        live=listed.state is State.OPEN and is_recent,
+        live=listed.state is RunState.RUNNING,
         planned=planned,
         errors=facts.errors,
         sparkline=sparkline(facts.curve),
@@ -170,7 +179,7 @@ def _card(
 
 def _unreadable(key: str, path: Path, problem: str) -> RunCard:
     return RunCard(
-        key=key, name=path.name, run=None, created_at=None, written_at=None, state=State.UNKNOWN.value, live=False,
-        rollouts=None, recorded=0, planned=None, groups=None, lost=0, in_doubt=0, errors=None, mean_reward=None,
-        sparkline=(), envs=None, policies=None, bytes=0, problem=problem,
+        key=key, name=path.name, run=None, created_at=None, written_at=None, state=RunState.UNKNOWN.value, live=False,
+        rollouts=None, recorded=0, planned=None, groups=None, lost=0, in_doubt=0, collides=None, errors=None,
+        mean_reward=None, sparkline=(), envs=None, policies=None, bytes=0, problem=problem,
     )  # fmt: skip

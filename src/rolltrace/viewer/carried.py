@@ -9,6 +9,8 @@ from typing import Any, Self
 import msgspec
 
 from rolltrace.query.run import Run
+from rolltrace.query.run_state import planned_episodes, run_state
+from rolltrace.query.totals import ask_totals
 from rolltrace.trace.score import GroupKey
 from rolltrace.version import __version__
 from rolltrace.viewer.answers import Column, RunAnswer, RunsAnswer
@@ -53,7 +55,9 @@ class Carried:
         card = Cards(self._library).one(self._excerpt.key)
         self.run = self._tell(ask_overview(self._excerpt, card), whole)
         """As the server's answer on a run."""
-        card = msgspec.structs.replace(card, key=self.name, name=self.name, live=False, planned=None)
+        card = msgspec.structs.replace(
+            card, key=self.name, name=self.name, live=False, planned=None, state=self.run.state
+        )
         self.runs = RunsAnswer(folder="", version=__version__, runs=(card,), total=1)
 
     def __enter__(self) -> Self:
@@ -116,7 +120,13 @@ class Carried:
             path=self.name,
             live=False,
             planned=None,
+            state=_state(whole),
             problems=tuple(map(str, problems[:_MOST_PROBLEMS])),
             problem_count=len(problems),
             columns=(*answer.columns, *marks),
         )
+
+
+def _state(run: Run) -> str:
+    """The state of the whole run, of which an excerpt has only some rollouts."""
+    return run_state(run.ledgers().values(), planned_episodes(run.info), ask_totals(run).finished).value

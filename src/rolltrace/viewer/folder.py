@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from rolltrace.errors import RunNotFoundError
 from rolltrace.query.listing import find_runs
+from rolltrace.query.run_state import SILENT_SECONDS
 from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES
 
-LIVE_SECONDS = 15.0
-"""A run that was written to so recently is taken to be growing."""
+LIVE_SECONDS = SILENT_SECONDS + 1
+"""A run that was written to so recently may be running; after that, its state is asked again."""
 
 _FRESH_SECONDS = 0.4
 """So long what was found is not looked for again: several pages ask every second."""
@@ -24,13 +25,11 @@ class Standing(NamedTuple):
     identity: str
     """Another one where another run was put in the same place."""
     data: str
-    """Changes with rollouts and scores."""
+    """Changes with rollouts and scores and, where there are several sessions, with ledgers: they say which count."""
     revision: str
     """Changes with these, with ledgers, and when the run is no longer written to."""
     bytes: int
     """The size of its rollouts."""
-    is_recent: bool
-    """Whether it was written to a moment ago."""
 
 
 class Folder:
@@ -82,17 +81,18 @@ def _standing(run: Path) -> Standing:
     identity, data, everything = _identity(run), hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
     newest, size = 0.0, 0
     for folder in (ROLLOUTS, SCORES, LEDGER):
-        for name, length, changed in _files(run / folder):
+        files = _files(run / folder)
+        for name, length, changed in files:
             told = f"{folder}/{name}:{length}:{changed};".encode("utf-8", "surrogateescape")
             everything.update(told)
-            if folder != LEDGER:
+            if folder != LEDGER or len(files) > 1:
                 data.update(told)
             if folder == ROLLOUTS:
                 size += length
             newest = max(newest, changed / 1e9)
     is_recent = abs(time.time() - newest) < LIVE_SECONDS
     revision = f"{identity[:8]}{everything.hexdigest()}{'+' if is_recent else ''}"
-    return Standing(identity, f"{identity[:8]}{data.hexdigest()}", revision, size, is_recent)
+    return Standing(identity, f"{identity[:8]}{data.hexdigest()}", revision, size)
 
 
 def _identity(run: Path) -> str:

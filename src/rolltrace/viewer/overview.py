@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rolltrace.query.run import Run
+from rolltrace.query.run_state import planned_rollouts
 from rolltrace.query.totals import COUNTED, Totals, ask_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.freeform import plain_mapping
@@ -21,7 +22,6 @@ from rolltrace.viewer.answers import (
 from rolltrace.viewer.charts import SPREAD
 from rolltrace.viewer.columns import columns_with
 from rolltrace.viewer.library import OpenRun, find_measures
-from rolltrace.viewer.planned import planned_rollouts
 
 _MOST_VALUES = 100
 _MOST_PROBLEMS = 20
@@ -76,6 +76,7 @@ def ask_overview(run: OpenRun, card: RunCard) -> RunAnswer:
         rollouts=totals.rollouts,
         retried=totals.retried,
         superseded=totals.superseded,
+        collides=totals.collides,
         groups=totals.groups,
         groups_with_signal=told["signals"][0],
         groups_without_signal=told["signals"][1],

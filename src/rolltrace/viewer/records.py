@@ -23,7 +23,8 @@ _MOST_SCORES = 500
 _PLACE = ("split", "iteration", "env", "group")
 _KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
 _ROLLOUTS = """
-    select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session, superseded, retried
+    select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session,
+        superseded, retried, collides
     from every_rollout
 """
 _PLACES = f'{_ROLLOUTS} where {_KEY} order by "index", session, attempt, id limit {_MOST_PLACES}'

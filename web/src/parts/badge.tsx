@@ -1,5 +1,6 @@
 // Small marks: how a run or a rollout stands.
 import type { RunCard } from "../source/answers";
+import { count } from "../format";
 import { hasEnded } from "../stop-reasons";
 import { Visible } from "./said";
 
@@ -13,17 +14,31 @@ export function Badge({ tone = "plain", children, title }: { tone?: Tone; childr
   );
 }
 
+const STATES: Record<RunCard["state"], { tone: Tone; title: string }> = {
+  running: { tone: "good", title: "A session is open, and wrote its ledger in the last 30 seconds" },
+  complete: { tone: "plain", title: "Every session was closed, and what was planned is there" },
+  interrupted: { tone: "warn", title: "Every session was closed, and some of what was planned is not there" },
+  died: { tone: "bad", title: "A session was not closed and is silent, and no later session took over" },
+  unknown: { tone: "plain", title: "There is no ledger" },
+};
+
 export function RunState({ state, live }: { state: RunCard["state"]; live: boolean }) {
-  if (live)
-    return (
-      <Badge tone="good" title="It is being written now">
-        <span className="live-dot" /> live
-      </Badge>
-    );
-  if (state === "closed") return <Badge title="Every session was closed, and nothing was lost">complete</Badge>;
-  if (state === "open") return <Badge tone="warn" title="A session was never closed: its writer died, or waits">not closed</Badge>;
-  if (state === "lost") return <Badge tone="bad" title="Something that was begun is not in the run">lost some</Badge>;
-  return <Badge title="There is no ledger">no ledger</Badge>;
+  const { tone, title } = STATES[state];
+  return (
+    <Badge tone={tone} title={title}>
+      {live && <span className="live-dot" />} {state === "unknown" ? "no ledger" : state}
+    </Badge>
+  );
+}
+
+/** How many rollouts are of places that several sessions recorded at once; nothing where none are. */
+export function Collides({ n }: { n: number | null }) {
+  if (n === null || n === 0) return null;
+  return (
+    <Badge tone="bad" title="Sessions that overlap in time recorded the same places of groups; all of these rollouts count">
+      {count(n)} collide
+    </Badge>
+  );
 }
 
 export function StopReason({ reason, status }: { reason: string; status: string }) {

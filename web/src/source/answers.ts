@@ -17,8 +17,8 @@ export interface RunCard {
   run: string | null;
   created_at: string | null;
   written_at: string | null;
-  state: "closed" | "open" | "lost" | "unknown";
-  /** Open, and written to a moment ago. */
+  state: "running" | "complete" | "interrupted" | "died" | "unknown";
+  /** Whether its state is `running`. */
   live: boolean;
   /** How many count; null where the run is too large to be read for a list. */
   rollouts: number | null;
@@ -28,6 +28,8 @@ export interface RunCard {
   groups: number | null;
   lost: number;
   in_doubt: number;
+  /** Rollouts of places that several sessions recorded at once. */
+  collides: number | null;
   /** Rollouts whose status is `error`. */
   errors: number | null;
   mean_reward: Num | null;
@@ -63,6 +65,7 @@ export interface RunAnswer {
   rollouts: number;
   retried: number;
   superseded: number;
+  collides: number;
   groups: number;
   groups_with_signal: number;
   groups_without_signal: number;
@@ -279,7 +282,7 @@ export interface RolloutAnswer {
   /** The other seats of the same episode, this one included; empty where it is no game. */
   seats: GroupPlace[];
   /** Other attempts and sessions of the same place, this one included. */
-  attempts: { id: string; attempt: number; session: string; status: string; stop_reason: string; superseded: boolean }[];
+  attempts: { id: string; attempt: number; session: string; status: string; stop_reason: string; superseded: boolean; collides: boolean }[];
 }
 export interface GroupPlace {
   id: string;

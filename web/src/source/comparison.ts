@@ -22,6 +22,8 @@ export interface Comparison extends GroupKey {
   rubric: RubricGrid | null;
   scores: GroupScore[];
   retried: number;
+  /** How many members are of places that several sessions recorded at once. */
+  collides: number;
 }
 export interface Excerpt {
   message: MessageRecord;

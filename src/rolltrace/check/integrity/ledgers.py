@@ -8,6 +8,8 @@ from msgspec.structs import asdict
 from rolltrace.check.audit import audit
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
+from rolltrace.query.run_state import RunState, died_sessions, planned_episodes, session_state
+from rolltrace.query.totals import ask_totals
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name
 from rolltrace.store.ledger import Ledger
 
@@ -101,14 +103,45 @@ def unfinished_rollouts(run: Subject) -> Iterator[Finding]:
 
 
 @audit(
+    Severity.WARNING,
+    "The session was not closed, and has written nothing for half a minute: its process was killed, or the machine "
+    "died. What it had flushed is safe, what was in flight is lost, and no later session took over. "
+    "`rolltrace run --resume RUN` completes a run that `rolltrace run` began.",
+)
+def died_session(run: Subject) -> Iterator[Finding]:
+    """No session died, unless a later one took over."""
+    for ledger in died_sessions(run.ledgers.values()):
+        yield _finding(ledger, f"died; the last line of its ledger is of {ledger.at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@audit(
     Severity.INFO,
-    "The session was never closed: it is still writing, or it was killed. What it flushed is safe.",
+    "The session is not closed: it is at work, or it died and a later session took over. What it flushed is safe.",
 )
 def open_sessions(run: Subject) -> Iterator[Finding]:
     """Every session was closed."""
+    died = {ledger.session for ledger in died_sessions(run.ledgers.values())}
     for ledger in run.ledgers.values():
-        if not ledger.closed:
-            yield _finding(ledger, f"not closed; its last word is of {ledger.at:%Y-%m-%d %H:%M:%S} UTC")
+        if not ledger.closed and ledger.session not in died:
+            state, at = session_state(ledger), ledger.at
+            yield _finding(ledger, f"{state}; the last line of its ledger is of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@audit(
+    Severity.INFO,
+    "The run was closed before its plan was done. What is there is sound; statistics are of a part of the plan. "
+    "`rolltrace run --resume RUN` completes a run that `rolltrace run` began.",
+)
+def interrupted_run(run: Subject) -> Iterator[Finding]:
+    """What was planned is there."""
+    planned = planned_episodes(run.info)
+    if planned is None:
+        return
+    for (state,) in run.tables.sql("select state from runs"):
+        if state == RunState.INTERRUPTED:
+            finished = ask_totals(run.tables).finished
+            data = {"planned": planned, "finished": finished}
+            yield Finding(f"{finished:,} of {planned:,} planned rollouts are there", data=data)
 
 
 @audit(

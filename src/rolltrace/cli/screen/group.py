@@ -68,6 +68,9 @@ class GroupScreen(FactSheet):
         self.folded(title)
         if group.retried:
             self.folded(Text(f"{counted(group.retried, 'attempt')} tried again", "yellow"))
+        if group.collides:
+            told = f"{counted(group.collides, 'member')} collide: several sessions recorded the same places at once"
+            self.folded(Text(told, "bold red"))
         if group.no_signal is not None:
             self.folded(Text(visible_line(group.no_signal), "bold yellow"))
         if group.task != group.group:

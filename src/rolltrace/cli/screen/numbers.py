@@ -9,7 +9,9 @@ from rich.text import Text
 
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.amounts import counted, print_folded
+from rolltrace.cli.screen.run_states import state_line
 from rolltrace.cli.screen.visible import duration, number, visible_line
+from rolltrace.query.run_state import RunState
 from rolltrace.query.summary import Iteration, Rewards, RunSummary
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -28,6 +30,7 @@ def show_numbers(console: Console, run: RunSummary) -> None:
     if run.run is not None and run.created_at is not None:
         print_folded(console, Text(f"{visible_line(run.run)} · {run.created_at:%Y-%m-%d %H:%M:%S} UTC", "dim"))
     console.print()
+    _fact(console, "state", state_line(run.state, run.planned, run.finished))
     _fact(console, "rollouts", _rollouts_text(run))
     _fact(console, "envs", Text(_shares(run.envs, run.rollouts)))
     _fact(console, "policies", Text(_shares(run.policies, run.rollouts)))
@@ -132,8 +135,9 @@ def _ledger_text(run: RunSummary) -> Text:
     if run.lost:
         text.append(f" · {counted(run.lost, 'rollout')} lost", "red")
     if run.in_doubt:
-        told = f" · {run.in_doubt:,} being played, or lost with a writer that died"
-        text.append(told, "yellow")
+        is_running = run.state is RunState.RUNNING
+        told = "being played, or lost with a session that died" if is_running else "lost with a session that died"
+        text.append(f" · {run.in_doubt:,} {told}", "yellow")
     if run.open_sessions:
         text.append(f" · {run.open_sessions:,} not closed", "yellow")
     return text

@@ -12,11 +12,13 @@ from rich.text import Text
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.chart import show_chart
 from rolltrace.cli.screen.console import cell, folded
+from rolltrace.cli.screen.run_states import state_line
 from rolltrace.cli.screen.styles import STATUS_STYLES
 from rolltrace.cli.screen.transcript import note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
 from rolltrace.query.address import group_address, short_addresses
 from rolltrace.query.histogram import Histogram
+from rolltrace.query.run_state import RunState, SessionState, session_state
 from rolltrace.query.totals import Totals
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
@@ -50,8 +52,8 @@ def show_header(console: Console, path: str, info: RunInfo) -> None:
         _print(console, Text("  ".join(told), "dim"))
 
 
-def show_totals(console: Console, totals: Totals) -> None:
-    """Print how many there are, what they were rewarded and how they ended."""
+def show_totals(console: Console, totals: Totals, state: RunState, planned: int | None) -> None:
+    """Print the run's state, how many rollouts there are, what they were rewarded and how they ended."""
     known = totals.mean_reward is not None
     mean = f"mean reward {number(totals.mean_reward)} (n = {totals.rewarded})" if known else "no rewards"
     line = Text(f"{_count(totals.rollouts, 'rollout')} in {_count(totals.groups, 'group')} · {mean}", "bold")
@@ -64,6 +66,7 @@ def show_totals(console: Console, totals: Totals) -> None:
     if totals.collides:
         line.append(f" · {totals.collides} collide: several sessions recorded the same places at once", "red")
     console.print()
+    _print(console, state_line(state, planned, totals.finished))
     _print(console, line)
 
 
@@ -164,12 +167,19 @@ def ledger_text(ledger: Ledger) -> str:
         if isinstance(counts, dict):
             what = name.replace("_", " ")
             parts.extend(f"{count} {what} ({visible_line(reason)})" for reason, count in counts.items())
+    state = session_state(ledger)
     if ledger.in_flight:
-        doubt = "being played, or lost with a writer that died" if ledger.in_doubt else "lost when it was closed"
-        parts.append(f"{ledger.in_flight} {doubt}")
-    if not ledger.closed:
-        parts.append("not closed")
+        parts.append(f"{ledger.in_flight} {_IN_FLIGHT[state]}")
+    if state is not SessionState.CLOSED:
+        parts.append(state.value)
     return ", ".join(parts)
+
+
+_IN_FLIGHT = {
+    SessionState.RUNNING: "being played",
+    SessionState.CLOSED: "lost when it was closed",
+    SessionState.DIED: "lost when it died",
+}
 
 
 def _count(count: int, what: str) -> str:

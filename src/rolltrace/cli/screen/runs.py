@@ -8,13 +8,14 @@ from rich.text import Text
 
 from rolltrace.cli.screen.amounts import size
 from rolltrace.cli.screen.console import cell
+from rolltrace.cli.screen.run_states import state_text
 from rolltrace.cli.screen.visible import number, visible_line
-from rolltrace.query.listing import Listed, State
+from rolltrace.query.listing import Listed
+from rolltrace.query.run_state import RunState
 
-_STYLES = {State.CLOSED: "green", State.OPEN: "yellow", State.LOST: "red", State.UNKNOWN: "red"}
 _MOST_NAMES = 3
 _SHORTEST = 6
-_NUMBERS, _NUMBERS_WIDE = 50, 66
+_NUMBERS, _NUMBERS_WIDE = 55, 71
 """How many columns a line takes besides names, envs and policies."""
 _DAY, _TIME = "%Y-%m-%d", "%Y-%m-%d %H:%M"
 _WIDE, _ROOMY = 100, 120
@@ -51,9 +52,14 @@ def show_runs(console: Console, runs: Sequence[Listed]) -> None:
 
 
 def _state(run: Listed) -> Text:
-    told = f"{run.lost:,} lost" if run.lost else f"{run.in_doubt:,} in doubt" if run.in_doubt else run.state.value
-    text = Text(told, _STYLES[run.state])
-    return text.append(f" · {run.collides:,} collide", "red") if run.collides else text
+    text = state_text(run.state)
+    if run.lost:
+        text.append(f" · {run.lost:,} lost", "red")
+    if run.in_doubt:
+        text.append(f" · {run.in_doubt:,} in flight", "red" if run.state is RunState.DIED else "")
+    if run.collides:
+        text.append(f" · {run.collides:,} collide", "red")
+    return text
 
 
 def _names(names: Sequence[str] | None) -> Text:

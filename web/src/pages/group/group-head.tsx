@@ -48,6 +48,7 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
         </nav>
       </header>
       <Signal group={group} />
+      <Collision group={group} />
       <dl className="group-facts">
         <Fact name="Members">{count(group.size)}</Fact>
         <Fact name="With a reward">
@@ -84,6 +85,18 @@ function Signal({ group }: { group: Comparison }) {
       <strong>No signal</strong>
       <span className="said">
         <Visible text={group.no_signal} />
+      </span>
+    </div>
+  );
+}
+
+function Collision({ group }: { group: Comparison }) {
+  if (group.collides === 0) return null;
+  return (
+    <div className="group-no-signal" role="note">
+      <strong>Collision</strong>
+      <span>
+        {plural(group.collides, "member")} {group.collides === 1 ? "has" : "have"} a place that another session recorded at the same time. All of them count, so this is several groups in one.
       </span>
     </div>
   );

@@ -28,11 +28,12 @@ export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: stri
       {attempts.length > 1 && (
         <Family name="Attempts">
           {attempts.map((one) => (
-            <Relative key={one.id} to={to(one.id)} here={one.id === rollout.id} title={`Attempt ${one.attempt}, ${one.status}${one.superseded ? ", superseded by a later session" : ""}`}>
+            <Relative key={one.id} to={to(one.id)} here={one.id === rollout.id} title={`Attempt ${one.attempt}, ${one.status}${one.superseded ? ", superseded by a later session" : ""}${one.collides ? ", collides with another session" : ""}`}>
               attempt {one.attempt} <Badge tone={one.status === "ok" ? "plain" : "bad"}>
                 <Name text={one.stop_reason} most={30} />
               </Badge>
               {one.superseded && <Badge tone="warn">superseded</Badge>}
+              {one.collides && <Badge tone="bad">collides</Badge>}
             </Relative>
           ))}
         </Family>

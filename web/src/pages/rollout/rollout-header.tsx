@@ -38,6 +38,11 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
               superseded
             </Badge>
           )}
+          {here?.collides && (
+            <Badge tone="bad" title="Another session that overlaps in time recorded the same place; both count">
+              collides
+            </Badge>
+          )}
           {rollout.tags.slice(0, 8).map((tag) => (
             <Badge key={tag}>
               <Name text={tag} most={40} />

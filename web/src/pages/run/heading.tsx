@@ -2,7 +2,7 @@
 import type { ReactNode } from "react";
 import { ago, count, plural, seconds, short, time } from "../../format";
 import { Name } from "../../parts/name";
-import { RunState } from "../../parts/badge";
+import { Collides, RunState } from "../../parts/badge";
 import { plain } from "../../parts/plain";
 import type { RunAnswer } from "../../source/answers";
 
@@ -15,6 +15,7 @@ export function Heading({ answer }: { answer: RunAnswer }) {
           <Name text={answer.name} />
         </h1>
         <RunState state={answer.state} live={answer.live} />
+        <Collides n={answer.collides} />
         {answer.path !== answer.name && (
           <span className="small faint run-path" title={plain(answer.path, 1_000)}>
             <Name text={answer.path} most={400} />

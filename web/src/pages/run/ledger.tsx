@@ -67,14 +67,15 @@ function ofSessions({ sessions, open_sessions, lost, in_doubt }: LedgerSummary):
   return [
     ...(sessions > 0 ? [`Written in ${plural(sessions, "session")}, ${closed}.`] : []),
     ...(lost > 0 ? [`${plural(lost, "rollout")} ${was(lost)} begun and ${is(lost)} not in the files: a writer died before ${before} safe on disk.`] : []),
-    ...(in_doubt > 0 ? [`${plural(in_doubt, "rollout")} ${is(in_doubt)} being played, or went with a writer that died.`] : []),
+    ...(in_doubt > 0 ? [`${plural(in_doubt, "rollout")} ${is(in_doubt)} being played, or lost with a session that died.`] : []),
   ];
 }
 
-function ofRepeats({ ledger, retried, superseded }: RunAnswer): string[] {
+function ofRepeats({ ledger, retried, superseded, collides }: RunAnswer): string[] {
   return [
     ...(retried > 0 ? [`${plural(retried, "attempt")} failed and ${was(retried)} tried again; only the last attempts count.`] : []),
     ...(superseded > 0 ? [`${plural(superseded, "rollout")} ${was(superseded)} repeated after a restart; the later ones count.`] : []),
+    ...(collides > 0 ? [`${plural(collides, "rollout")} collide: sessions that overlap in time recorded the same places of groups. All of them count. Give each rank or worker groups or indices of its own.`] : []),
     ...(ledger.scores_recorded > 0 ? [`${plural(ledger.scores_recorded, "late score")} recorded.`] : []),
   ];
 }

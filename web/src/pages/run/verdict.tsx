@@ -55,14 +55,16 @@ function show(part: string): void {
 
 const rank = (concern: Concern): number => (concern.tone === "bad" ? 0 : 1);
 
-function ofRecord({ ledger, problem_count, state, live }: RunAnswer): Concern[] {
+function ofRecord({ ledger, problem_count, state, planned, rollouts, collides }: RunAnswer): Concern[] {
   const found: Concern[] = [];
   const dropped = Object.values(ledger.dropped).reduce((sum, n) => sum + n, 0);
   if (problem_count > 0) found.push({ tone: "bad", text: `${plural(problem_count, "problem")} in the files`, part: "run-problems" });
   if (ledger.lost > 0) found.push({ tone: "bad", text: `${plural(ledger.lost, "rollout")} lost`, part: "run-ledger" });
   if (dropped > 0) found.push({ tone: "bad", text: `${plural(dropped, "rollout")} dropped`, part: "run-ledger" });
   if (!ledger.adds_up && ledger.lost === 0) found.push({ tone: "warn", text: "the ledger does not add up", part: "run-ledger" });
-  if (state === "open" && !live) found.push({ tone: "warn", text: "its writer died, or waits", part: "run-ledger" });
+  if (collides > 0) found.push({ tone: "bad", text: `${plural(collides, "rollout")} of sessions that collide`, part: "run-ledger" });
+  if (state === "died") found.push({ tone: "bad", text: "a session died", part: "run-ledger" });
+  if (state === "interrupted") found.push({ tone: "warn", text: planned === null ? "interrupted" : `interrupted with ${count(rollouts)} of ${count(planned)} rollouts`, part: "run-ledger" });
   return found;
 }
 

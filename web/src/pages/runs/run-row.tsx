@@ -3,7 +3,7 @@ import { toRollouts, toRun, filter } from "../../addresses";
 import { Sparkline } from "../../charts/sparkline";
 import { ago, bytes, count, finite, number, plural, share, time } from "../../format";
 import { Name } from "../../parts/name";
-import { Badge, RunState } from "../../parts/badge";
+import { Badge, Collides, RunState } from "../../parts/badge";
 import { plain } from "../../parts/plain";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
@@ -30,6 +30,7 @@ export function RunRow({ run }: { run: RunCard }) {
       </th>
       <td role="cell" className="runs-state">
         {run.problem === null ? <RunState state={run.state} live={run.live} /> : <Badge tone="warn">cannot be read</Badge>}
+        <Collides n={run.collides} />
       </td>
       <td role="cell" className="runs-progress">
         <Progress run={run} />

@@ -1,0 +1,102 @@
+"""The state of a run and of its sessions: running, complete, interrupted or died. Every reader asks here."""
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from rolltrace.store.layout import RunInfo
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.sessions import Sessions
+from rolltrace.trace.codec import utc_now
+
+SILENT_SECONDS = 30.0
+"""A session that is open writes its ledger at least every ten seconds; one that was silent for longer died."""
+
+_PLAN = ("iterations", "groups", "group_size")
+_MOST = 10**12
+
+
+class RunState(StrEnum):
+    """The state of a run, over all its sessions."""
+
+    RUNNING = "running"
+    """A session is open, and wrote its ledger lately."""
+    COMPLETE = "complete"
+    """Every session was closed, and what was planned is there; without a plan, whatever is there."""
+    INTERRUPTED = "interrupted"
+    """Every session was closed, and some of what was planned is not there."""
+    DIED = "died"
+    """A session was never closed and is silent, and no later session took over."""
+    UNKNOWN = "unknown"
+    """There is no ledger."""
+
+
+class SessionState(StrEnum):
+    """The state of one session."""
+
+    RUNNING = "running"
+    CLOSED = "closed"
+    DIED = "died"
+
+
+def session_state(ledger: Ledger, now: datetime | None = None) -> SessionState:
+    """The state of the session with this last ledger."""
+    if ledger.closed:
+        return SessionState.CLOSED
+    is_silent = (now or utc_now()) - ledger.at > timedelta(seconds=SILENT_SECONDS)
+    return SessionState.DIED if is_silent else SessionState.RUNNING
+
+
+def run_state(
+    ledgers: Collection[Ledger], planned: int | None, finished: int | None, now: datetime | None = None
+) -> RunState:
+    """The state of the run with these last ledgers, one for each session.
+
+    `planned` and `finished` count episodes (see `planned_episodes` and `Totals.finished`). Where `finished` is not
+    known, the lines that were written stand for it: a run with fewer of them is interrupted for certain.
+    """
+    if not ledgers:
+        return RunState.UNKNOWN
+    now = now or utc_now()
+    states = {ledger.session: session_state(ledger, now) for ledger in ledgers}
+    if SessionState.RUNNING in states.values():
+        return RunState.RUNNING
+    if died_sessions(ledgers, now):
+        return RunState.DIED
+    done = sum(ledger.recorded for ledger in ledgers) if finished is None else finished
+    return RunState.COMPLETE if planned is None or done >= planned else RunState.INTERRUPTED
+
+
+def died_sessions(ledgers: Collection[Ledger], now: datetime | None = None) -> list[Ledger]:
+    """The sessions that died and that no later session continued or restarted."""
+    died = [ledger for ledger in ledgers if session_state(ledger, now) is SessionState.DIED]
+    if not died:
+        return []
+    sessions = Sessions(ledgers)
+    return [
+        ledger for ledger in died if not any(sessions.supersedes(other.session, ledger.session) for other in ledgers)
+    ]
+
+
+def needs_count(ledgers: Collection[Ledger], planned: int | None) -> bool:
+    """Whether the state depends on how many episodes are finished."""
+    return planned is not None and run_state(ledgers, planned, None) is RunState.COMPLETE
+
+
+def planned_episodes(info: RunInfo) -> int | None:
+    """How many episodes a run is to have, as it was told or as the plan in its config says; None without a plan."""
+    if info.planned is not None:
+        return info.planned
+    planned = 1
+    for name in _PLAN:
+        value = info.config.get(name)
+        if type(value) is not int or not 0 < value <= _MOST:
+            return None
+        planned *= value
+    return planned if planned <= _MOST else None
+
+
+def planned_rollouts(info: RunInfo, seats: int) -> int | None:
+    """The same in rollouts, where each episode has so many seats."""
+    planned = planned_episodes(info)
+    return None if planned is None else planned * seats

@@ -1,0 +1,163 @@
+"""Running, complete, interrupted or died: one state, whoever is asked."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from answers import write
+from rolltrace.check.check import check_run
+from rolltrace.cli.app import cli
+from rolltrace.errors import InputError
+from rolltrace.jobs.play import play
+from rolltrace.query.listing import list_runs
+from rolltrace.query.run import open_run
+from rolltrace.query.run_state import RunState, run_state
+from rolltrace.query.summary import summarize
+from rolltrace.store.create import create_run
+from rolltrace.store.ledger import Ledger, decode_ledger, encode_ledger
+from rolltrace.trace.outcome import Status
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def session(start, end, *, closed=True, recorded=0, continues=None):
+    """The last ledger of a session that lasted from so many to so many seconds before now."""
+    begun = int((NOW - timedelta(seconds=start)).timestamp() * 1000)
+    return Ledger(
+        run="r", session=f"{begun:012x}{0:020x}", at=NOW - timedelta(seconds=end), closed=closed, recorded=recorded,
+        continues=continues,
+    )  # fmt: skip
+
+
+CLOSED = session(900, 800)
+DEAD = session(900, 31, closed=False)
+ALIVE = session(900, 29, closed=False)
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "planned", "finished", "state"),
+    [
+        ([], None, None, RunState.UNKNOWN),
+        ([CLOSED], None, 0, RunState.COMPLETE),
+        ([CLOSED], 1200, 64, RunState.INTERRUPTED),
+        ([CLOSED], 1200, 1200, RunState.COMPLETE),
+        ([replace(CLOSED, recorded=64)], 1200, None, RunState.INTERRUPTED),
+        ([replace(CLOSED, recorded=1200)], 1200, None, RunState.COMPLETE),
+        ([ALIVE], 1200, 64, RunState.RUNNING),
+        ([DEAD], 1200, 64, RunState.DIED),
+        ([DEAD], None, 64, RunState.DIED),
+        ([CLOSED, DEAD, ALIVE], 1200, 64, RunState.RUNNING),
+        ([CLOSED, DEAD], 1200, 1200, RunState.DIED),
+        ([DEAD, session(20, 10)], 1200, 1200, RunState.COMPLETE),
+        ([DEAD, session(20, 10)], 1200, 64, RunState.INTERRUPTED),
+        ([DEAD, session(500, 10)], 1200, 64, RunState.DIED),
+        ([DEAD, session(500, 10, continues=(DEAD.session,))], 1200, 1200, RunState.COMPLETE),
+        ([session(900, -3600, closed=False)], None, 0, RunState.RUNNING),
+    ],
+)
+def test_state_of_a_run(ledgers, planned, finished, state):
+    """Any session that runs makes a run running; one that died and was not taken over, died; then the plan decides."""
+    assert run_state(ledgers, planned, finished, NOW) is state
+
+
+def states(path):
+    """The state as everything that reads a run says it."""
+    run = CliRunner()
+    said = {
+        "listing": str(list_runs(path).runs[0].state),
+        "summary": str(summarize(path).state),
+        "ls --json": json.loads(run.invoke(cli, ["ls", str(path), "--json"]).stdout)["state"],
+        "summary --json": json.loads(run.invoke(cli, ["summary", str(path), "--json"]).stdout)["state"],
+    }
+    with open_run(path) as opened:
+        [(said["sql"],)] = opened.sql("select state from runs").fetchall()
+    [state] = set(said.values())
+    for command in ("ls", "summary", "show"):
+        assert state in run.invoke(cli, [command, str(path)]).stdout
+    return state
+
+
+def test_run_that_was_stopped_early_is_interrupted(path):
+    """A run with 64 of 1,200 planned rollouts is interrupted, and everything that reads it says so."""
+    with create_run(path, planned=1200) as writer:
+        for index in range(64):
+            write(writer, index=index)
+    assert states(path) == "interrupted"
+    shown = CliRunner().invoke(cli, ["summary", str(path)]).stdout
+    assert "interrupted · 64 of 1,200 planned" in shown
+    [result] = check_run(path, only=["interrupted_run"]).results
+    assert [finding.data for finding in result.findings] == [{"planned": 1200, "finished": 64}]
+
+
+def test_what_was_cancelled_or_retried_is_not_done(path):
+    """Lines of cancelled rollouts and of earlier attempts do not make a plan complete."""
+    with create_run(path, planned=2) as writer:
+        write(writer)
+        write(writer, index=1, status=Status.CANCELLED, reward=None)
+        write(writer, index=2, attempt=0, status=Status.ERROR, reward=None)
+    with open_run(path) as run:
+        assert run.sql("select state, planned from runs").fetchall() == [("complete", 2)]
+    with create_run(path.parent / "other", planned=3) as writer:
+        write(writer)
+        write(writer, index=1, status=Status.CANCELLED, reward=None)
+        write(writer, index=2, attempt=0)
+        write(writer, index=2, attempt=1)
+    assert states(path.parent / "other") == "interrupted"
+
+
+def test_run_that_was_played_to_its_end_is_complete(path):
+    """`play` records its plan; a run that has all of it is complete, and one that lacks some is interrupted."""
+    play("arithmetic", "scripted:noisy", out=path, groups=2, group_size=2)
+    assert states(path) == "complete"
+    info = json.loads((path / "run.json").read_text())
+    info["config"]["groups"] = 600
+    (path / "run.json").write_text(json.dumps(info))
+    assert states(path) == "interrupted"
+
+
+def test_games_are_counted_in_episodes(path):
+    """A game of two seats is one episode of the plan."""
+    with create_run(path, planned=2) as writer:
+        for index in range(4):
+            write(writer, index=index, episode=index // 2, seat=index % 2)
+    assert states(path) == "complete"
+
+
+def append(path, ledger):
+    """Append a line to a session's ledger."""
+    with (path / "ledger" / f"{ledger.session}.jsonl").open("ab") as file:
+        file.write(encode_ledger(ledger))
+
+
+def last(path):
+    """The last line of the run's only ledger."""
+    [file] = (path / "ledger").iterdir()
+    return decode_ledger(file.read_bytes().splitlines(keepends=True)[-1])
+
+
+def test_session_that_falls_silent_died(path):
+    """A session that is open is running; half a minute after its last line it has died, and `check` fails."""
+    with create_run(path, planned=2) as writer:
+        write(writer)
+        writer.flush()
+        assert states(path) == "running"
+        assert check_run(path, only=["died_session"]).ok
+    closed = last(path)
+    append(path, replace(closed, closed=False, at=closed.at - timedelta(seconds=31)))
+    assert states(path) == "died"
+    assert not check_run(path, only=["died_session"]).ok
+    with create_run(path, join=True, continues=[writer.session]) as second:
+        write(second, index=1)
+    assert states(path) == "complete"
+    assert check_run(path, only=["died_session", "interrupted_run"]).ok
+
+
+@pytest.mark.parametrize("planned", [0, -1, 1.5, True, "many"])
+def test_plan_is_a_number_of_rollouts(path, planned):
+    """A plan that is no number of rollouts is refused, and no run is made."""
+    with pytest.raises(InputError, match="Expected planned= to be a number of rollouts"):
+        create_run(path, planned=planned)
+    assert not path.exists()
