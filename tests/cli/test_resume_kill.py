@@ -49,6 +49,7 @@ COMPARED = {
         "select * exclude (run, members), [[m.\"index\", m.reward, m.advantage] for m in members] as members "
         'from groups order by iteration, "group"'
     ),
+    "calls": 'select iteration, "group", role, policy, step, position, reply, error_type from calls order by all',
     "steps": (
         'select r.iteration, r."group", r."index", r.attempt, s.* exclude (rollout, run, seconds) '
         "from steps s join rollouts r on r.id = s.rollout "

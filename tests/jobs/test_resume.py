@@ -85,7 +85,7 @@ def test_names_are_the_same_where_tasks_repeat(tmp_path):
 
 
 class Broken(Noisy):
-    """Fails for every request of one group, at its first attempt or always."""
+    """Fails for the first member of one group, at its first attempts or always; its siblings take longer."""
 
     def __init__(self, group, attempts=99):
         super().__init__()
@@ -93,7 +93,9 @@ class Broken(Noisy):
 
     async def complete(self, request):
         if request.identity.group == self.group and request.identity.attempt < self.attempts:
-            raise ConnectionError("refused")
+            if request.identity.index == 0:
+                raise ConnectionError("refused")
+            await asyncio.sleep(0.1)
         return await super().complete(request)
 
 
@@ -190,8 +192,11 @@ async def test_a_group_that_was_cancelled_while_it_was_graded_is_not_finished(tm
         await task
     roles = {"grader": "scripted:noisy"}
     assert (await rolltrace.play_async(resume=tmp_path / "run", roles=roles)).groups == 1
-    with rolltrace.open_run(tmp_path / "run") as run:
-        assert run.sql("select count(*), count(reward) from rollouts").fetchone() == (4, 4)
+    await rolltrace.play_async("preference", "scripted:noisy", out=tmp_path / "whole")
+    for name in ("run", "whole"):
+        with rolltrace.open_run(tmp_path / name) as run:
+            assert run.sql("select count(*), count(reward) from rollouts").fetchone() == (4, 4)
+            assert run.sql("select count(*), count(error_type) from calls").fetchone() == (12, 0)
 
 
 # What may be given

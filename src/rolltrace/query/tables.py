@@ -108,7 +108,7 @@ NEEDS = {
     "groups": ("rollouts", "scores", "groups"),
     "steps": ("rollouts", "steps"),
     "messages": ("rollouts", "messages"),
-    "calls": ("rollouts", "calls", "score_calls"),
+    "calls": ("rollouts", "calls", "score_calls", "scores"),
 }
 """By the table that a statement names, what must be read for it."""
 

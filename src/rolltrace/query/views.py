@@ -32,7 +32,7 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts],
     for table in ("steps", "messages", "calls"):
         if table in tables:
             kept = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
-            late = f"union all ({_rows('score_calls', runs)})" if table == "calls" else ""
+            late = f"union all ({_score_calls(runs, superseded)})" if table == "calls" else ""
             connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept} {late}")
     if "scores" in tables:
         shown = ", ".join(quoted(name) for name in RAW["scores"] if name not in {**PLACE, **WRITTEN})
@@ -41,6 +41,20 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts],
     for table in SMALL:
         if table in tables:
             connection.execute(f"create view {table} as {_rows(table, runs)}")
+
+
+def _score_calls(runs: Sequence[Parts], superseded: int) -> str:
+    """The calls of group graders, without those of sessions whose rollouts of the group were all superseded."""
+    calls = _rows("score_calls", runs)
+    if not superseded or not any("scores" in parts for parts in runs):
+        return calls
+    return f"""
+        select c.* from ({calls}) c anti join (
+            select scores.id from ({_rows("scores", runs)}) scores join (
+                select {GROUP_KEY}, session from _everything group by all having bool_and(superseded)
+            ) using ({GROUP_KEY}, session)
+        ) left_behind on left_behind.id = c.score
+    """
 
 
 def _create_rollouts(
