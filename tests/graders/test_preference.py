@@ -393,7 +393,7 @@ async def test_cancellation_passes():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert [(score.value, score.error.type) for score in sink.scores] == [(None, "CancelledError")] * 3
+    assert [(score.value, score.error.type) for score in sink.scores] == [(None, "Interrupted")] * 3
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -416,11 +416,11 @@ def test_redaction_sees_every_text(tmp_path):
     assert len(list((tmp_path / "run/blobs").iterdir())) > 0
 
 
-class Keys(Secrets):
+class Addresses(Secrets):
     """Makes secrets of the shape that the guide's example hides."""
 
     def __call__(self, what):
-        self.made.append(f"sk-{what.replace(' ', '_')}_{len(self.made)}-é")
+        self.made.append(f"{what.replace(' ', '_')}_{len(self.made)}@example-é")
         return self.made[-1]
 
 
@@ -430,7 +430,7 @@ def test_the_documented_redaction_hides_every_text(tmp_path):
     [example] = re.findall(r"^from rolltrace import Recording, redact_pattern\n\nhide = .*\n", guide, re.MULTILINE)
     names = {}
     exec(example, names)
-    plain, secret = Keys(), Keys()
+    plain, secret = Addresses(), Addresses()
     with create_run(tmp_path / "plain", trace=Recording(tokens=True)) as run:
         everything(run, plain)
     with create_run(tmp_path / "run", trace=Recording(redact=names["hide"], tokens=True)) as run:
