@@ -355,3 +355,15 @@ def test_stretch_without_rows_is_kept(path, monkeypatch, lines_read):
     lines_read.clear()
     assert count(path, "select count(*) from calls") == (0,)
     assert lines_read == []
+
+
+def test_a_cache_may_be_deleted_between_questions_about_different_tables(path, opened):
+    """Files of tables that were asked for before, and are not asked for now, are not missed."""
+    with create_run(path) as writer:
+        write(writer)
+    compact(path)
+    run = opened(path)
+    assert run.sql("select size from groups").fetchall() == [(1,)]
+    shutil.rmtree(path / "cache")
+    assert run.sql("select count(*) from rollouts").fetchall() == [(1,)]
+    assert run.sql("select size from groups").fetchall() == [(1,)]

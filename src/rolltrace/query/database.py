@@ -120,7 +120,10 @@ class Database:
                 self._lock.release()
 
     def _drop_unsound(self) -> bool:
-        return sum(run.drop_unsound() for run in self.runs) > 0  # all of them
+        if not sum(run.drop_unsound() for run in self.runs):  # of all of them
+            return False
+        self._engines = {}  # a new engine is not to have tables of before, whose files may be gone, too
+        return True
 
     def _current_engine(self, needed: set[str], clock: Clock) -> Engine:
         for number in range(len(self.runs)):
