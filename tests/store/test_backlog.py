@@ -1,13 +1,15 @@
 """What waits to be written: in order, within its bounds, and nothing lost between coming and going."""
 
+import asyncio
 import threading
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rolltrace.store import backlog as module
-from rolltrace.store.backlog import Backlog, Errand, Job
+from rolltrace.store.backlog import WAITING_FRACTION, Backlog, Barrier, Flag, Job
 from rolltrace.trace.blob import Blob
 
 LIMIT = 100
@@ -21,6 +23,7 @@ class BacklogMachine(RuleBasedStateMachine):
         self.backlog = Backlog(LIMIT, patience=0.0)
         self.expected = []
         self.closed = False
+        self.refusing = False
 
     @property
     def size(self):
@@ -30,20 +33,22 @@ class BacklogMachine(RuleBasedStateMachine):
     def put(self, size):
         job = Job("rollouts", b"x" * size)
         reason = self.backlog.put(job)
+        if not self.expected or self.size <= LIMIT // 2:
+            self.refusing = False
         if self.closed:
             assert reason == "closed"
-        elif self.size and self.size + size > LIMIT:
+        elif self.expected and (self.refusing or self.size + size > LIMIT):
             assert reason == "queue full"
+            self.refusing = True
         else:  # it fits, or is alone
             assert reason is None
             self.expected.append(job)
 
     @rule()
     def send(self):
-        errand = self.backlog.send(lambda: None)
-        assert (errand is None) == self.closed
-        if errand is not None:
-            self.expected.append(errand)
+        barrier = Barrier()
+        self.backlog.send(barrier)
+        self.expected.append(barrier)
 
     @precondition(lambda self: self.expected or self.closed)
     @rule()
@@ -71,7 +76,7 @@ class BacklogMachine(RuleBasedStateMachine):
     @invariant()
     def bound_is_kept(self):
         assert self.backlog._size == self.size
-        assert self.size <= LIMIT or sum(isinstance(item, Job) and item.size > 0 for item in self.expected) == 1
+        assert self.size <= LIMIT or isinstance(self.expected[0], Job)
 
 
 class TestBacklogMachine(BacklogMachine.TestCase):
@@ -120,16 +125,91 @@ def test_who_waits_is_told_of_the_end():
     assert backlog.take(60) is None
 
 
-def test_refusing_ends_when_there_is_room():
-    """After one wait in vain nobody waits; once something was taken, callers may wait again."""
+def test_refusing_ends_when_half_of_the_room_is_free():
+    """After one wait in vain nobody waits and nothing is taken until half of the room is free."""
     backlog = Backlog(10, patience=0.01)
-    backlog.put(Job("rollouts", b"x" * 10))
+    for _ in range(5):
+        assert backlog.put(Job("rollouts", b"xx")) is None
     assert backlog.put(Job("rollouts", b"y")) == "queue full"
-    backlog._patience = 3600  # whoever waits now waits for ever
+    backlog._patience = 3600  # who waits now waits very long
+    assert backlog.put(Job("rollouts", b"y")) == "queue full"
+    backlog._waiting.popleft()
+    backlog._size -= 2
     assert backlog.put(Job("rollouts", b"y")) == "queue full"
     backlog.take(0)
     assert backlog.put(Job("rollouts", b"y" * 10)) is None
-    assert backlog._refusing is False
+
+
+class SlowDisk:
+    """A clock that advances only while a caller waits or works, and a disk that takes so many bytes in a second."""
+
+    def __init__(self, backlog, rate, monkeypatch):
+        self.now = self.waited = 0.0
+        self._backlog, self._rate, self._done = backlog, rate, 0.0
+        monkeypatch.setattr(module, "BATCH_BYTES", 1)
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(Flag, "wait", lambda flag, seconds: self._wait(seconds))
+
+    def work(self, seconds):
+        """The caller does something else."""
+        self._advance(seconds)
+
+    def _wait(self, seconds):
+        """A caller waits until the disk has taken the next line."""
+        size = self._backlog._waiting[0].size if self._backlog._waiting else 0
+        spent = min(seconds, max(0.0, self._done + size / self._rate - self.now) + 1e-9)
+        self.waited += spent
+        self._advance(spent)
+        return True
+
+    def _advance(self, seconds):
+        self.now += seconds
+        while self._backlog._waiting and self._done + self._backlog._waiting[0].size / self._rate <= self.now:
+            self._done = max(self._done, 0.0) + self._backlog._waiting[0].size / self._rate
+            self._backlog._hurried = True
+            self._backlog.take(0)
+        if not self._backlog._waiting:
+            self._done = self.now
+
+
+@pytest.mark.parametrize("rate", [10, 1_000, 50_000, 99_000, 200_000])
+def test_slow_disk_takes_a_small_part_of_the_time(rate, monkeypatch):
+    """Whatever a disk can take, callers wait for `patience`, then for a small part of the time, and lose the rest."""
+    patience, pause, size = 1.0, 0.001, 100  # 100,000 bytes a second are handed in
+    backlog = Backlog(2_000, patience)
+    disk = SlowDisk(backlog, rate, monkeypatch)
+    refused = 0
+    for _ in range(60_000):
+        refused += backlog.put(Job("rollouts", b"x" * size)) is not None
+        disk.work(pause)
+    assert disk.waited <= patience + WAITING_FRACTION * disk.now + 1e-6
+    assert (refused == 0) == (rate >= 99_000)
+    taken = 60_000 - refused
+    assert taken >= min(0.4 * rate * disk.now / size, 60_000 * 0.9)  # the disk is still put to use
+
+
+def test_event_loop_never_waits():
+    """A caller inside a running event loop is refused at once, however patient the backlog is."""
+    backlog = Backlog(10, patience=3600)
+
+    async def put_too_much():
+        return [backlog.put(Job("rollouts", b"x" * 10)) for _ in range(3)]
+
+    assert asyncio.run(put_too_much()) == [None, "queue full", "queue full"]
+    assert [job.size for job in backlog.take(0)] == [10]
+    assert backlog.put(Job("rollouts", b"x" * 10)) is None
+
+
+def test_endless_patience_never_refuses():
+    """Who says that callers may wait without end loses nothing."""
+    backlog = Backlog(10, patience=float("inf"))
+    backlog.put(Job("rollouts", b"x" * 10))
+    reasons = []
+    thread = threading.Thread(target=lambda: reasons.append(backlog.put(Job("rollouts", b"y" * 10))))
+    thread.start()
+    assert len(backlog.take(60)) == 1
+    thread.join()
+    assert reasons == [None]
 
 
 def test_threads_lose_nothing():
@@ -158,25 +238,20 @@ def test_threads_lose_nothing():
         assert [each for each in taken if each.startswith(name)] == [f"{name} {number}" for number in range(200)]
 
 
-def test_errand_comes_after_what_was_put_before_it():
-    """Whoever runs errands meets them in their place."""
+def test_barrier_comes_after_what_was_put_before_it():
+    """What was put in before a barrier is taken before it."""
     backlog = Backlog(100, patience=0)
     backlog.put(Job("rollouts", b"a"))
-    backlog.send(print)
+    backlog.send(Barrier())
     backlog.put(Job("rollouts", b"b"))
-    assert [type(item) for item in backlog.take(0)] == [Job, Errand, Job]
+    assert [type(item) for item in backlog.take(0)] == [Job, Barrier, Job]
 
 
-def test_closing_inside_itself_does_not_hang():
-    """The garbage collector may close a backlog in the very thread that is taking from it."""
-    backlog = Backlog(100, patience=0)
-
-    def close_while_taking():
-        with backlog._lock:
-            backlog.close()
-
-    thread = threading.Thread(target=close_while_taking, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert backlog.take(0) is None
+def test_flag_ends_one_wait():
+    """A flag that is set, once or often, ends one wait; it says whether it was set in time."""
+    flag = Flag()
+    assert flag.wait(0) is False
+    flag.set()
+    flag.set()
+    assert flag.wait() is True
+    assert flag.wait(0) is False

@@ -1,5 +1,6 @@
 """A disk that fails in every way: the program goes on, the ledger and one warning tell, and recording recovers."""
 
+import _thread
 import contextlib
 import errno
 import logging
@@ -13,6 +14,7 @@ import pytest
 
 from rolltrace.errors import StorageError
 from rolltrace.store import scribe
+from rolltrace.store.backlog import Backlog, Flag
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
@@ -285,23 +287,25 @@ def test_failing_seal_keeps_the_plain_file(tmp_path, fail, caplog):
 def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
     """Without a thread `flush` and `close` write what waits; when threads can be started again, one does."""
 
-    def refuse(self):
+    def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    with create_run(tmp_path / "run") as writer:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            write(writer, 0)
-            assert indices(tmp_path / "run") == []
-            assert writer.flush() is True
-            assert indices(tmp_path / "run") == [0]
-            write(writer, 1)
-        write(writer, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(_thread, "start_new_thread", refuse)
+        writer = create_run(tmp_path / "run")
+        write(writer, 0)
+        assert indices(tmp_path / "run") == []
         assert writer.flush() is True
-        assert indices(tmp_path / "run") == [0, 1, 2]
-        assert writer._thread.is_alive()
-    with create_run(tmp_path / "run", join=True) as writer, monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        assert indices(tmp_path / "run") == [0]
+        write(writer, 1)
+    write(writer, 2)
+    assert writer.flush() is True
+    assert indices(tmp_path / "run") == [0, 1, 2]
+    assert writer._worker.is_started
+    writer.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(_thread, "start_new_thread", refuse)
+        writer = create_run(tmp_path / "run", join=True)
         write(writer, 3)
         writer.close()
     assert sorted(indices(tmp_path / "run")) == [0, 1, 2, 3]
@@ -326,10 +330,17 @@ def test_hanging_disk(tmp_path, monkeypatch, caplog):
         write(writer, 0)
         hangs.wait()
         waited = {}
-        room = writer._backlog._room.wait
-        for index in range(1, 10):
-            writer._backlog._room.wait = lambda left, index=index: waited.setdefault(index, left) and room(left)
-            write(writer, index, "x" * 3000)
+        wait = Flag.wait
+
+        def note_wait(flag, seconds):
+            if threading.current_thread() is threading.main_thread():
+                waited[index] = seconds
+            return wait(flag, seconds)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Flag, "wait", note_wait)
+            for index in range(1, 10):
+                write(writer, index, "x" * 3000)
         [(first, seconds)] = waited.items()  # and the rest did not wait
         assert 0 < seconds <= 0.2
         dropped = 10 - first
@@ -383,11 +394,11 @@ def test_each_thread_is_told_of_a_loss(tmp_path, fail):
         assert writer.flush() is True
 
 
-def test_one_warning_from_many_threads(tmp_path, fail, caplog):
+def test_one_warning_from_many_threads(tmp_path, monkeypatch, caplog):
     """Threads that lose at the same time tell of it once."""
     start = threading.Barrier(8)
     with create_run(tmp_path / "run", trace=Recording(queue_bytes=1, queue_seconds=0)) as writer:
-        writer._start_thread = lambda: None  # nobody empties the queue
+        monkeypatch.setattr(Backlog, "_batch", lambda backlog: [])  # nobody empties the queue
         write(writer, 0)
 
         def lose():
@@ -401,6 +412,7 @@ def test_one_warning_from_many_threads(tmp_path, fail, caplog):
         for thread in threads:
             thread.join()
         assert writer.ledger.dropped == {"queue full": 160}
+        monkeypatch.undo()
     assert_told(writer, caplog, "queue full")
 
 
@@ -442,6 +454,7 @@ def test_flush_brings_blobs_to_the_disk_before_their_lines(tmp_path, synced):
     blobs = {Blob.of(bytes([number])).name for number in range(20)}
     with create_run(tmp_path / "run") as writer:
         writer._scribe.keep_up = lambda: None  # only a flush brings anything to the disk here
+        assert writer.flush()
         synced.clear()
         for number in range(40):
             show(writer, number, bytes([number % 20]))

@@ -82,7 +82,7 @@ def test_child_has_its_own_session(tmp_path):
 
 
 def test_child_does_not_write_what_its_parent_has_queued(tmp_path):
-    """What waits in the parent when it forks is written once, by the parent; also when a lock is held meanwhile."""
+    """What waits in the parent when it forks is written once, by the parent."""
     run_script(
         tmp_path,
         """
@@ -100,16 +100,6 @@ def test_child_does_not_write_what_its_parent_has_queued(tmp_path):
         hangs.wait()
         for number in range(5):
             play(run, f"queued {number}")
-        held, release = threading.Event(), threading.Event()
-
-        def hold():
-            with run._backlog._lock, run._tally._lock, run._starting, run._closing:
-                held.set()
-                release.wait()
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        held.wait()
 
         def child():
             goes_on.set()
@@ -117,9 +107,7 @@ def test_child_does_not_write_what_its_parent_has_queued(tmp_path):
             assert run.flush()
 
         fork(child)
-        release.set()
         goes_on.set()
-        holder.join()
         assert run.flush()
         run.close()
         """,
@@ -127,34 +115,24 @@ def test_child_does_not_write_what_its_parent_has_queued(tmp_path):
     assert groups(tmp_path) == [["child"], ["first", *(f"queued {number}" for number in range(5))]]
 
 
-def test_child_that_never_writes_leaves_nothing(tmp_path):
-    """A child that does something else ends as it should, also while its parent's locks are held."""
+@pytest.mark.parametrize("ending", ["pass", "del run; gc.collect()", "run.close()", "run.flush() and os._exit(0)"])
+def test_child_that_never_writes_leaves_nothing(tmp_path, ending):
+    """A child that does something else ends as it should, and is no session unless it asks for one."""
     run_script(
         tmp_path,
-        """
+        f"""
         run = create_run(sys.argv[1])
         play(run, "parent")
-        held, release = threading.Event(), threading.Event()
-
-        def hold():
-            with run._backlog._lock:
-                held.set()
-                release.wait()
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        held.wait()
 
         def child():
             global run
-            del run
-            gc.collect()
+            {ending}
 
         fork(child)
-        release.set()
         """,
     )
     assert groups(tmp_path) == [["parent"]]
+    assert len(list((tmp_path / "run/ledger").iterdir())) == (2 if "flush" in ending else 1)
 
 
 def test_grandchildren(tmp_path):
@@ -243,11 +221,12 @@ def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
     """A writer that is garbage writes what it was handed and gives back its files; its ledger says: not closed."""
     run = create_run(tmp_path / "run")
     play(run, "kept")
-    thread, cycle = run._thread, [run]
+    worker, cycle = run._worker, [run]
     cycle.append(cycle)
     del run, cycle
     gc.collect()
-    thread.join()
+    worker.wait_until_finished(30)
+    assert worker.is_finished
     assert groups(tmp_path) == [["kept"]]
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
     assert (ledger.recorded, ledger.closed) == (1, False)
@@ -336,56 +315,12 @@ def test_flush_close_and_put_from_many_threads(tmp_path):
     assert flushed[True] >= run.ledger.recorded // 2
 
 
-def test_close_while_a_thread_is_being_started(tmp_path, monkeypatch):
-    """A writer that is closed while its first line comes has one thread at work on its files, never two."""
-    starting, goes_on = threading.Event(), threading.Event()
-    real = threading.Thread.start
-
-    def slow_start(self):
-        if self.name == "rolltrace-writer":
-            starting.set()
-            goes_on.wait()
-        real(self)
-
+def test_worker_that_is_started_twice(tmp_path):
+    """A signal handler may start the thread that its caller is about to start: one of them works, never two."""
     run = create_run(tmp_path / "run")
-    player = threading.Thread(target=play, args=(run, "first"))
-    closer = threading.Thread(target=run.close)
-    monkeypatch.setattr(threading.Thread, "start", slow_start)
-    player.start()
-    starting.wait()
-    closer.start()
-    closer.join(0.05)
-    waited = closer.is_alive()
-    goes_on.set()
-    assert waited
-    player.join()
-    closer.join()
-    assert run.ledger.adds_up
+    for number in range(50):
+        run._worker.is_started = False
+        play(run, str(number))
+    run.close()
+    assert groups(tmp_path) == [[str(number) for number in range(50)]]
     assert len(list((tmp_path / "run/ledger").iterdir())) == 1
-
-
-@pytest.mark.parametrize("continues", [None, ("01970000000000000000000000000002",)])
-def test_forked_and_unpickled_writers_are_of_their_parents_job(tmp_path, continues):
-    """A writer that was forked or unpickled continues what its parent does, and names its parent's session."""
-    create_run(tmp_path / "run").close()
-    run_script(
-        tmp_path,
-        f"""
-        import pickle
-        with create_run(sys.argv[1], join=True, continues={continues!r}) as run:
-            play(run, "parent")
-            def child():
-                play(run, "child")
-                with pickle.loads(pickle.dumps(run)) as other:
-                    play(other, "grandchild")
-            fork(child)
-        """,
-    )
-    reader = RunReader(tmp_path / "run")
-    session = {rollout.group: rollout.session for rollout in reader.rollouts()}
-    ledgers = reader.ledgers()
-    assert len(set(session.values())) == 3
-    assert {ledgers[session[name]].continues for name in session} == {continues}
-    assert {name: ledgers[session[name]].job for name in session} == {
-        "parent": "", "child": session["parent"], "grandchild": session["parent"],
-    }  # fmt: skip

@@ -1,12 +1,15 @@
 """What became of every rollout that was begun: counts that must add up."""
 
-import threading
+import contextlib
+import operator
 from collections import Counter
+from typing import Any
 
 import msgspec
 
 from rolltrace.store.layout import decode_versioned
 from rolltrace.trace.codec import json_encoder, seal, utc_now, verify
+from rolltrace.trace.draft import new_id
 from rolltrace.trace.rollout import FORMAT_VERSION, Moment
 
 
@@ -75,116 +78,119 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """Counts on their way to a ledger; any thread may count."""
+    """Counts on their way to a ledger.
+
+    Any thread may count, and so may a signal handler that interrupts one that counts: there is no lock, and every
+    change is one call into C, which no handler, no exception and no other thread can divide. A rollout is in flight
+    while its key is in `_open`; what was dispatched is derived, so the sum is always right.
+    """
 
     def __init__(self, continues: tuple[str, ...] | None = None, job: str = "") -> None:
         self.closed = False
         self.continues = continues
         self.job = job
-        self.losses = 0
+        self._open: dict[str, object] = {}
+        self._pop: Any = self._open.pop
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """By field of the ledger and reason."""
+        self._reasons: dict[str, object] = {}
+
+    @property
+    def losses(self) -> int:
         """Everything that could not be kept, of whatever kind."""
-        self._lock = threading.Lock()
-        self._reasons: set[str] = set()
-        self._in_flight: Counter[str] = Counter()
-        self._count_in_flight = 0
-        self._dispatched = 0
-        self._recorded = 0
-        self._scores_recorded = 0
-        self._unrecordable: Counter[str] = Counter()
-        self._dropped: Counter[str] = Counter()
-        self._scores_dropped: Counter[str] = Counter()
-        self._blobs_dropped: Counter[str] = Counter()
-        self._texts_dropped: Counter[str] = Counter()
-        self._unsynced: Counter[str] = Counter()
+        return self._counts["losses", ""]
 
     def lose(self, reason: str) -> bool:
         """Count something that could not be kept, of whatever kind; whether it is the first for that reason."""
-        with self._lock:
-            self.losses += 1
-            is_first = reason not in self._reasons
-            self._reasons.add(reason)
-            return is_first
+        self._count("losses")
+        mark = object()
+        return self._reasons.setdefault(reason, mark) is mark
 
-    def begin(self, rollout: str) -> None:
-        """Count a rollout that starts."""
-        with self._lock:
-            self._dispatched += 1
-            self._in_flight[rollout] += 1  # an id that its owner gave to two is counted twice
-            self._count_in_flight += 1
+    def begin(self, rollout: str) -> str:
+        """Count a rollout that starts; the key by which it is settled is its id, if no other has that."""
+        key, mark = rollout, object()
+        while self._open.setdefault(key, mark) is not mark:
+            key = f"{rollout} {new_id()}"
+        return key
 
-    def record(self, rollout: str) -> None:
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was ever counted."""
+        return not self._open and not self._counts
+
+    def is_open(self, key: str) -> bool:
+        """Whether the rollout is in flight."""
+        return key in self._open
+
+    def record(self, key: str) -> None:
         """Count a line that was written."""
-        with self._lock:
-            self._end(rollout)
-            self._recorded += 1
+        self._settle(key, "recorded", "")
 
-    def drop(self, rollout: str, reason: str) -> None:
+    def drop(self, key: str, reason: str) -> None:
         """Count a line that could not be written."""
-        with self._lock:
-            self._end(rollout)
-            self._dropped[reason] += 1
+        self._settle(key, "dropped", reason)
 
-    def refuse(self, rollout: str, reason: str) -> None:
+    def refuse(self, key: str, reason: str) -> None:
         """Count a line that cannot be kept."""
-        with self._lock:
-            self._end(rollout)
-            self._unrecordable[reason] += 1
+        self._settle(key, "unrecordable", reason)
 
     def score(self) -> None:
         """Count a score that was written."""
-        with self._lock:
-            self._scores_recorded += 1
+        self._count("scores_recorded")
 
     def drop_score(self, reason: str) -> None:
         """Count a score that could not be written."""
-        with self._lock:
-            self._scores_dropped[reason] += 1
+        self._count("scores_dropped", reason)
 
     def drop_blob(self, reason: str) -> None:
         """Count a blob that could not be kept."""
-        with self._lock:
-            self._blobs_dropped[reason] += 1
+        self._count("blobs_dropped", reason)
 
     def drop_text(self, reason: str) -> None:
         """Count a rollout or score whose text could not be kept."""
-        with self._lock:
-            self._texts_dropped[reason] += 1
+        self._count("texts_dropped", reason)
 
     def miss_sync(self, reason: str) -> None:
         """Count a file or folder that the disk did not confirm."""
-        with self._lock:
-            self._unsynced[reason] += 1
+        self._count("unsynced", reason)
 
     def ledger(self, run: str, session: str) -> Ledger:
         """The counts as they stand."""
-        with self._lock:
-            return Ledger(
-                run=run,
-                session=session,
-                at=utc_now(),
-                dispatched=self._dispatched,
-                recorded=self._recorded,
-                unrecordable=dict(self._unrecordable),
-                dropped=dict(self._dropped),
-                in_flight=self._count_in_flight,
-                scores_recorded=self._scores_recorded,
-                scores_dropped=dict(self._scores_dropped),
-                blobs_dropped=dict(self._blobs_dropped),
-                texts_dropped=dict(self._texts_dropped),
-                unsynced=dict(self._unsynced),
-                closed=self.closed,
-                continues=self.continues,
-                job=self.job,
-            )
+        # One call for both, so that they are of the same moment.
+        counts, in_flight = map(_call, (dict, len), (self._counts, self._open))
+        by_reason: dict[str, Any] = {field: {} for field in _BY_REASON}
+        for (field, reason), count in counts.items():
+            if field in by_reason:
+                by_reason[field][reason] = count
+        recorded = counts.get(("recorded", ""), 0)
+        refused = sum(by_reason["unrecordable"].values()) + sum(by_reason["dropped"].values())
+        return Ledger(
+            run=run,
+            session=session,
+            at=utc_now(),
+            dispatched=recorded + refused + in_flight,
+            recorded=recorded,
+            in_flight=in_flight,
+            scores_recorded=counts.get(("scores_recorded", ""), 0),
+            closed=self.closed,
+            continues=self.continues,
+            job=self.job,
+            **by_reason,
+        )
 
-    def _end(self, rollout: str) -> None:
-        if self._in_flight[rollout] > 0:
-            self._in_flight[rollout] -= 1
-            self._count_in_flight -= 1
-            if not self._in_flight[rollout]:
-                del self._in_flight[rollout]
-        else:  # written without having been begun here, such as an imported one
-            self._dispatched += 1
+    def _count(self, field: str, reason: str = "") -> None:
+        self._counts.update(((field, reason),))
+
+    def _settle(self, key: str, field: str, reason: str) -> None:
+        """Count what became of a rollout, which is then no longer in flight; also of one that was not begun here."""
+        self._open[key] = (field, reason)
+        with contextlib.suppress(KeyError):  # settled by another thread in this very moment
+            # Taken out of those in flight and counted in one call: nothing can come between.
+            self._counts.update(map(self._pop, (key,)))
+
+
+_call: Any = operator.call
+_BY_REASON = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "texts_dropped", "unsynced")
 
 
 def encode_ledger(ledger: Ledger) -> bytes:

@@ -201,9 +201,9 @@ class RolloutRecorder:
         if self._ended:
             return
         outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error)
-        self._ended = True
         if self._keeper.records:
             self._keeper.end(self._draft, outcome)
+        self._ended = True
 
     def __enter__(self) -> Self:
         return self
@@ -211,7 +211,10 @@ class RolloutRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.end(error=error)
+        try:
+            self.end(error=error)
+        finally:
+            self.end(error=error)  # if the first was interrupted, by Ctrl-C or a signal handler that raises
 
     def _outcome(self, stop_reason: str, stopped_by: StoppedBy, pending: bool, error: BaseException | None) -> Outcome:
         grade = self._draft.grade

@@ -54,7 +54,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     queue_bytes: int = 64 * _MEGABYTE
     """How much may wait to be written."""
     queue_seconds: float = 1.0
-    """How long a caller waits for room where that much waits. After that its rollout is dropped, and counted."""
+    """How long a caller waits for room where that much waits; after that, at most 5 % of the time. Else its rollout is
+    dropped, and counted. A thread that runs an event loop never waits."""
     segment_bytes: int = 64 * _MEGABYTE
     """How large a file grows before the next is begun and it is sealed."""
 

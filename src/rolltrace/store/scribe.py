@@ -1,28 +1,33 @@
 """Brings lines to the disk, and keeps the ledger of what became of them; one thread at a time."""
 
-import contextlib
 import errno
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from rolltrace.errors import RolltraceError
+from rolltrace.store.background import Sealer, log_soon
 from rolltrace.store.backlog import Job
 from rolltrace.store.blobs import blob_path, write_blob
 from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger, Tally, encode_ledger
-from rolltrace.store.sealed import seal_file
 from rolltrace.store.segment import Segment, sync_file, sync_folder
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.codec import utc_now
 
 logger = logging.getLogger(__name__)
 
 LEDGER_SECONDS = 1.0
 """How old the ledger on disk, and what was not yet brought to the disk, may grow while lines come."""
+
+HEARTBEAT_SECONDS = 9.0
+"""How old the ledger on disk may grow while nothing comes, so that readers can tell a session that is alive."""
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _KNOWN_BLOBS = 10_000
 """How many names of blobs are remembered as kept; one that is forgotten is compared again when it comes again."""
@@ -41,25 +46,29 @@ class Scribe:
         self._run = run
         self._session = session
         self._tally = tally
+        self._unsealed_told: set[str] = set()
+        self._sealer = Sealer(self._tell_unsealed)
         self._segments = {
-            ROLLOUTS: Segment(path / ROLLOUTS, session, segment_name, segment_bytes, self._seal),
-            SCORES: Segment(path / SCORES, session, segment_name, segment_bytes, self._seal),
+            ROLLOUTS: Segment(path / ROLLOUTS, session, segment_name, segment_bytes, self._sealer.seal),
+            SCORES: Segment(path / SCORES, session, segment_name, segment_bytes, self._sealer.seal),
         }
         self._ledger = Segment(path / LEDGER, session, ledger_name)
         self.is_asked_to_close = False
         """Whether the writer ends as it should; else nobody has closed it."""
         self._last_ledger: Ledger | None = None
+        self._closed_at: datetime | None = None
+        self._ledger_written_at = 0.0
+        self.ledger_is_missing = False
+        """Whether the last ledger could not be written."""
         self._due = 0.0
         self._descriptor_waits = 0
         """How often in a row there was no descriptor; after so many, lines are dropped at once."""
         self._kept_blobs: dict[str, None] = {}
         self._unsafe_blobs: set[str] = set()
-        self._unsealed_told: set[str] = set()
-        self._sealer: ThreadPoolExecutor | None = None
-        self._sealing: list[Future[Path]] = []
 
     def write(self, jobs: Sequence[Job]) -> None:
         """Write lines; those of one folder in one go."""
+        jobs = self._once(jobs)
         for job in jobs:
             for blob in job.blobs:
                 self._keep_blob(blob)
@@ -68,9 +77,12 @@ class Scribe:
 
     def keep_up(self) -> None:
         """Bring to the disk what has waited long enough."""
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + LEDGER_SECONDS
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + LEDGER_SECONDS
             self.sync()
+            if now - self._ledger_written_at >= HEARTBEAT_SECONDS:
+                self._write_ledger(even_if_same=True)
 
     def sync(self) -> None:
         """Bring everything to the disk, the ledger last, so that it never speaks of lines that are not there yet."""
@@ -83,12 +95,19 @@ class Scribe:
     def close(self) -> None:
         """Write the final ledger, give back the files, and wait for segments that are being sealed."""
         self._tally.closed = self.is_asked_to_close
+        self._closed_at = utc_now()  # what is lost later does not make the session longer
         self.sync()
+        if self.ledger_is_missing:
+            self._tell_missing_ledger()
         for segment in (*self._segments.values(), self._ledger):
             segment.close()
-        if self._sealer is not None:
-            self._sealer.shutdown(wait=True)
-            self._note_sealed()
+        self._sealer.wait()
+
+    def write_late_ledger(self) -> None:
+        """Write the ledger after `close`, with what was lost since, and give back its file."""
+        self._write_ledger()
+        self._sync_segment(self._ledger)
+        self._ledger.close()
 
     def let_go(self) -> None:
         """Forget files that belong to another process, from which this one was forked."""
@@ -98,12 +117,23 @@ class Scribe:
     def lost(self, reason: str, what: str, error: BaseException | None = None) -> str:
         """Tell of a loss, once for each reason; returns the reason."""
         if self._tally.lose(reason):
-            with contextlib.suppress(Exception):  # a log handler may raise anything, and no more is to be lost for it
-                logger.warning(
-                    "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
-                    what, self._path, reason if error is None else f"{reason}, {error}",
-                )  # fmt: skip
+            log_soon(
+                logger,
+                "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
+                what, self._path, reason if error is None else f"{reason}, {error}",
+            )  # fmt: skip
         return reason
+
+    def _once(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs without those of a rollout that was handed in before; an interrupted caller may try again."""
+        once, seen = [], set()
+        for job in jobs:
+            if not job.is_adopted:
+                if job.rollout in seen or not self._tally.is_open(job.rollout):
+                    continue
+                seen.add(job.rollout)
+            once.append(job)
+        return once
 
     def _append(self, folder: str, jobs: Sequence[Job]) -> None:
         if not jobs:
@@ -178,16 +208,38 @@ class Scribe:
             self._unsafe_blobs |= unsafe
             self._miss_sync(error)
 
-    def _write_ledger(self) -> None:
+    def _write_ledger(self, even_if_same: bool = False) -> None:
         ledger = self._tally.ledger(self._run, self._session)
+        if self._closed_at is not None:
+            ledger = replace(ledger, at=self._closed_at)
         last = self._last_ledger
-        if last is not None and replace(ledger, at=last.at) == last:
+        if last is not None and not even_if_same and replace(ledger, at=last.at) == last:
             return
         try:
-            self._ledger.append([encode_ledger(ledger)])
-            self._last_ledger = ledger
+            self._append_ledger(encode_ledger(ledger))
         except OSError as error:
+            self.ledger_is_missing = True
             self.lost(_reason(error), "a line of the ledger", error)
+        else:
+            self.ledger_is_missing = False
+            self._last_ledger = ledger
+            self._ledger_written_at = time.monotonic()
+
+    def _append_ledger(self, line: bytes) -> None:
+        try:
+            self._append_patiently(self._ledger, [line])
+        except OSError as error:
+            # The last line is all that counts, and the room of those before it is there even on a full disk.
+            if error.errno not in _NO_ROOM or not self._ledger.overwrite(line):
+                raise
+
+    def _tell_missing_ledger(self) -> None:
+        ledger = self._tally.ledger(self._run, self._session)
+        log_soon(
+            logger,
+            "Could not write the ledger of %s: %d of %d rollouts are not recorded, and nothing on the disk says so.",
+            self._path, ledger.lost, ledger.dispatched,
+        )  # fmt: skip
 
     def _sync_segment(self, segment: Segment) -> None:
         try:
@@ -198,31 +250,11 @@ class Scribe:
     def _miss_sync(self, error: OSError) -> None:
         self._tally.miss_sync(self.lost(_reason(error), "what was written since the last flush", error))
 
-    def _seal(self, path: Path) -> None:
-        """Have a full segment sealed by a thread of its own: the next lines need not wait for it."""
-        if self._sealer is None:
-            self._sealer = ThreadPoolExecutor(1, thread_name_prefix="rolltrace-seal")
-        self._note_sealed()
-        try:
-            self._sealing.append(self._sealer.submit(seal_file, path))
-        except RuntimeError:  # the interpreter is shutting down, and begins nothing new
-            logger.debug("%s is not sealed at exit", path)
-
-    def _note_sealed(self) -> None:
-        waiting = []
-        for future in self._sealing:
-            if not future.done():
-                waiting.append(future)
-            elif isinstance(error := future.exception(), Exception):
-                self._tell_unsealed(error)
-        self._sealing = waiting
-
     def _tell_unsealed(self, error: Exception) -> None:
         """Nothing is lost: the plain segment stands, and `rolltrace compact` will try again."""
         if _reason(error) not in self._unsealed_told:
             self._unsealed_told.add(_reason(error))
-            with contextlib.suppress(Exception):
-                logger.warning("Could not seal a segment of %s: %s. It stays as it is.", self._path, error)
+            log_soon(logger, "Could not seal a segment of %s: %s. It stays as it is.", self._path, error)
 
 
 def _what(folder: str) -> str:

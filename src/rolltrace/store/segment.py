@@ -34,6 +34,8 @@ class Segment:
         self._size = 0
         self._is_synced = True
         self._folder_is_synced = True
+        self._closed_file: tuple[int, tuple[int, int], int] | None = None
+        """Number, identity and size of the file that `close` gave back."""
         self._failure: OSError | None = None  # that befell a file which was given back; `sync` must tell
 
     def append(self, lines: Sequence[bytes]) -> None:
@@ -71,10 +73,38 @@ class Segment:
             sync_folder(self._folder)
             self._folder_is_synced = True
 
+    def overwrite(self, line: bytes) -> bool:
+        """Replace all lines by this one, in the room that they have; False if that is not enough, or fails.
+
+        A crash in the middle of it leaves a damaged line, so this is for a disk that takes no more.
+        """
+        status = self._status()
+        if status is None or status.st_nlink == 0 or status.st_blocks * 512 < len(line):
+            return False
+        try:
+            # The descriptor of `append` writes at the end, wherever it is told to write.
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            found = os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) != self._identity or os.pwrite(descriptor, line, 0) != len(line):
+                return False
+            os.ftruncate(descriptor, len(line))
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        self._size = len(line)
+        self._is_synced = False
+        return True
+
     def close(self) -> None:
-        """Give back the file; a later `append` begins a new one."""
+        """Give back the file; a later `append` goes on in it, if it is still as it was, and else begins a new one."""
         if self._descriptor is not None:
+            identity, size = self._identity, self._size
             self._abandon()
+            self._closed_file = None if identity is None else (self._sequence - 1, identity, size)
 
     def let_go(self) -> None:
         """Give back a descriptor that was inherited from another process, whose file it is."""
@@ -85,6 +115,8 @@ class Segment:
         return self._folder / self._name(self._writer, self._sequence)
 
     def _open(self) -> int:
+        if self._closed_file is not None and (descriptor := self._reopen(*self._closed_file)) is not None:
+            return descriptor
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         refuse_link(self._folder)
         self._descriptor = os.open(self._path, flags, 0o666)
@@ -93,6 +125,21 @@ class Segment:
         self._size = 0
         self._folder_is_synced = False
         return self._descriptor
+
+    def _reopen(self, sequence: int, identity: tuple[int, int], size: int) -> int | None:
+        """The file that was given back; None if it is another, or not as it was."""
+        self._closed_file = None
+        path = self._folder / self._name(self._writer, sequence)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino, status.st_size) != (*identity, size):
+            os.close(descriptor)
+            return None
+        self._descriptor, self._identity, self._size, self._sequence = descriptor, identity, size, sequence
+        return descriptor
 
     def _status(self) -> os.stat_result | None:
         """What is known of the open file; None where the descriptor no longer means it.

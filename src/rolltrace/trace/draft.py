@@ -88,6 +88,8 @@ class Draft:
     def __init__(self, header: Header, *, keeps_tokens: bool = True) -> None:
         self.header = header
         self.id = header.id
+        self.ticket: tuple[str, str] | None = None
+        """The session that began it, and the key by which that knows it."""
         self.conversation = Conversation()
         self.notes: list[Note] = []
         self.calls: list[Call] = []

@@ -1,0 +1,252 @@
+"""Does the disk work of one session in a thread of its own, until the session is closed or the process ends."""
+
+import _thread
+import atexit
+import contextlib
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rolltrace.store.background import forget_logging_after_fork, start_thread, wait_until_logged
+from rolltrace.store.backlog import Backlog, Barrier, Flag, Job
+from rolltrace.store.layout import ROLLOUTS
+from rolltrace.store.ledger import Tally
+from rolltrace.store.scribe import LEDGER_SECONDS, Scribe
+
+LATE_SECONDS = 0.1
+"""How long losses after closing wait for more before they are written to the ledger."""
+
+_STUCK_SECONDS = 1.0
+"""How long a caller waits for another that works in the place of a thread, and may be what it has interrupted."""
+
+
+class Worker:
+    """The one that empties a session's backlog.
+
+    Any caller may start it, any number of times: whoever holds the right to work does the work.
+    """
+
+    def __init__(self, backlog: Backlog, scribe: Scribe, tally: Tally) -> None:
+        self._backlog = backlog
+        self._scribe = scribe
+        self._tally = tally
+        self._right = _thread.allocate_lock()
+        self._late_right = _thread.allocate_lock()
+        self._is_late = False
+        self._late_is_running = False
+        self._thread: int | None = None
+        self._closers: deque[Flag] = deque()
+        self.is_started = False
+        self.is_finished = False
+        """Whether the final ledger is written and the files are given back."""
+
+    def start(self) -> bool:
+        """Have a thread that works; False where none can be started, and `flush` and `close` do the work."""
+        if not self.is_started and not self.is_finished and start_thread(self._run):
+            self.is_started = True
+            _running[self] = None
+            finish_when_process_ends()
+        return self.is_started or self.is_finished
+
+    def flush(self) -> None:
+        """Return when all that was put in before would survive a power loss."""
+        if self._thread == _thread.get_ident():  # such as a finalizer of a user's object
+            self._scribe.sync()
+        elif self._backlog.is_closed:
+            self.wait_until_finished()
+            self.write_late()
+        else:
+            barrier = Barrier()
+            self._backlog.send(barrier)
+            if not self.start():
+                self._work_here()
+            if not self.is_finished:  # as it may be since; then nothing is left to wait for
+                barrier.wait(None if self.is_started else _STUCK_SECONDS)
+        wait_until_logged()
+
+    def close(self, seconds: float | None = None) -> None:
+        """Have all written, the final ledger too, and the files given back; wait for it, at most so long."""
+        self._scribe.is_asked_to_close = True
+        self._backlog.close()
+        if not self.is_started and self._is_unused():
+            self.skip()
+        elif not self.start():
+            self._work_here()
+        self.wait_until_finished(seconds)
+        wait_until_logged()
+
+    def skip(self) -> None:
+        """Be finished without having done anything, as in a forked process that has nothing to record."""
+        self._backlog.close()
+        self._tally.closed = True
+        self.is_finished = True
+
+    def _is_unused(self) -> bool:
+        return not self._backlog.has_left_over and self._tally.is_unused
+
+    def wait_until_finished(self, seconds: float | None = None) -> None:
+        """Wait for the end of a worker whose backlog is closed."""
+        finished = Flag()
+        self._closers.append(finished)
+        if not self.is_finished and self._thread != _thread.get_ident():
+            finished.wait(seconds if self.is_started else _STUCK_SECONDS)
+
+    # Losses after closing
+
+    def note_late(self) -> None:
+        """Have the ledger on disk say what was lost after it was closed."""
+        self._is_late = True
+        _late[self] = None
+        if not self.is_finished:  # its end writes the ledger anyway, or notes what was too late for that
+            return
+        if _is_exiting:
+            self.write_late()
+        elif not self._late_is_running:
+            self._late_is_running = True
+            if not start_thread(self._run_late):
+                self._late_is_running = False
+                self.write_late()
+
+    def write_late(self) -> None:
+        """Bring the ledger up to date after closing; what waits although nothing is taken any more was lost."""
+        if not (self._is_late or self._scribe.ledger_is_missing) or not self.is_finished:
+            return
+        if not self._late_right.acquire(timeout=_STUCK_SECONDS):
+            return
+        try:
+            self._is_late = False
+            self._drop_left_over()
+            self._try(self._scribe.write_late_ledger)
+        finally:
+            self._late_right.release()
+        if not self._is_late and not self._scribe.ledger_is_missing:
+            _late.pop(self, None)
+
+    def _run_late(self) -> None:
+        while self._late_is_running:
+            time.sleep(LATE_SECONDS)
+            self.write_late()
+            self._late_is_running = False  # the next loss starts another thread
+            self._late_is_running = self._is_late  # unless it came just now
+
+    def _drop_left_over(self) -> None:
+        for item in self._backlog.left_over():
+            if isinstance(item, Job):
+                self.drop(item, "closed")
+            else:
+                item.set()
+
+    def drop(self, job: Job, reason: str) -> None:
+        """Count a line that will not be written."""
+        if job.folder != ROLLOUTS:
+            self._tally.drop_score(self._scribe.lost(reason, "a score"))
+        elif job.is_adopted or self._tally.is_open(job.rollout):
+            self._tally.drop(job.rollout, self._scribe.lost(reason, "a rollout"))
+
+    # The work
+
+    def _run(self) -> None:
+        if self._right.acquire(blocking=False):
+            self._thread = _thread.get_ident()
+            self._try(self._scribe.sync)  # readers see a session that has not recorded anything yet
+            while (batch := self._backlog.take(LEDGER_SECONDS)) is not None:
+                self._write(batch)
+            self._finish()
+
+    def _work_here(self) -> None:
+        """Bring everything to the disk where no thread can be started to do it."""
+        if not self._right.acquire(blocking=False):
+            return
+        try:
+            while batch := self._backlog.take(0):
+                self._write(batch)
+            if self._backlog.is_closed and not self.is_finished:
+                self._finish()
+        finally:
+            self._right.release()
+
+    def _finish(self) -> None:
+        self._try(self._scribe.close)
+        self.is_finished = True
+        self._thread = None
+        if self._backlog.has_left_over or self._is_late or self._scribe.ledger_is_missing:
+            self._is_late = True
+            _late[self] = None
+            self.write_late()
+        while self._closers:
+            with contextlib.suppress(IndexError):  # another thread was quicker
+                self._closers.popleft().set()
+        _running.pop(self, None)
+
+    def _write(self, batch: Sequence[Job | Barrier]) -> None:
+        """Write jobs, and set each barrier when those before it are on the disk, whatever happens."""
+        jobs: list[Job] = []
+        for item in batch:
+            if isinstance(item, Job):
+                jobs.append(item)
+                continue
+            self._try(partial(self._scribe.write, jobs))
+            jobs = []
+            self._try(self._scribe.sync)
+            item.set()
+        if jobs:
+            self._try(partial(self._scribe.write, jobs))
+        self._try(self._scribe.keep_up)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Do something; whatever happens, the thread lives and the loss is counted."""
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001 - a bug of ours is not to stop recording
+            with contextlib.suppress(BaseException):
+                self._scribe.lost(type(error).__name__, "something", error)
+
+
+# Processes end in more than one way, and are forked
+
+_running: dict[Worker, None] = {}
+_late: dict[Worker, None] = {}
+"""Those whose ledger on disk does not say yet what was lost."""
+_endings: list[Callable[[], None]] = []
+_guarded_process: int | None = None
+_is_exiting = False
+
+
+def at_process_end(action: Callable[[], None]) -> None:
+    """Have something done when the process ends, before workers are waited for."""
+    _endings.append(action)
+
+
+def finish_when_process_ends() -> None:
+    """Have all work finished when this process ends; one of multiprocessing's ends without `atexit`."""
+    global _guarded_process
+    if _guarded_process != os.getpid():
+        _guarded_process = os.getpid()
+        atexit.unregister(_finish_all)
+        atexit.register(_finish_all)
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, _finish_all, exitpriority=0)
+
+
+def forget_workers_after_fork() -> None:
+    """The threads of the parent are not in this process."""
+    global _is_exiting
+    _is_exiting = False
+    _running.clear()
+    _late.clear()
+    forget_logging_after_fork()
+
+
+def _finish_all() -> None:
+    global _is_exiting
+    _is_exiting = True
+    for action in _endings:
+        action()
+    for worker in list(_running):  # of writers that were deleted; what they were handed is still to be written
+        worker.wait_until_finished()
+    for worker in list(_late):
+        worker.write_late()
+    wait_until_logged()

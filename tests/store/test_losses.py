@@ -1,0 +1,284 @@
+"""Losses are on the disk: what came after closing, and what a full or slow disk could not take."""
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+from rolltrace.store import scribe, worker
+from rolltrace.store.create import create_run
+from rolltrace.store.reader import RunReader
+
+PROLOGUE = """
+import asyncio, atexit, os, resource, signal, sys, threading
+from rolltrace.store.create import create_run
+from rolltrace.store.recording import Recording
+
+def play(run, index=0, text="1 + 1?"):
+    with run.rollout(env="sums", task="t", group="g", index=index) as recorder:
+        recorder.step(text, "2", 1.0)
+"""
+
+
+def run_program(tmp_path, body, seconds=60):
+    """Run a program on a run of its own; returns what it printed."""
+    command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(body), str(tmp_path / "run")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, ran.stderr
+
+
+def play(run, index=0, text="1 + 1?"):
+    """Record a rollout of one step."""
+    with run.rollout(env="sums", task="t", group="g", index=index) as recorder:
+        recorder.step(text, "2", 1.0)
+
+
+def ledger_on_disk(path):
+    """The one ledger of a run, which adds up, and says of as many lines as there are that they were recorded."""
+    reader = RunReader(path)
+    [ledger] = reader.ledgers().values()
+    assert reader.problems == ()
+    assert ledger.adds_up
+    assert ledger.recorded == len(list(reader.rollouts()))
+    return ledger
+
+
+def until(condition):
+    """Wait for something that happens soon."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)
+
+
+# After closing
+
+
+def test_threads_that_go_on_after_closing(tmp_path):
+    """What worker threads hand in after the block is counted in the ledger on disk when the process has ended."""
+    run_program(
+        tmp_path,
+        """
+        def work():
+            for index in range(1000):
+                play(run, index)
+
+        with create_run(sys.argv[1]) as run:
+            threads = [threading.Thread(target=work) for _ in range(5)]
+            for thread in threads:
+                thread.start()
+            while run.ledger.recorded < 500:
+                run.flush()
+        """,
+    )
+    ledger = ledger_on_disk(tmp_path / "run")
+    assert ledger.closed
+    assert ledger.dispatched == ledger.recorded + ledger.dropped["closed"] == 5000
+
+
+def test_losses_after_closing_are_written_while_the_process_goes_on(tmp_path):
+    """The ledger on disk says soon what was lost after closing, also where nothing else is called; its file is one."""
+    run = create_run(tmp_path / "run")
+    play(run)
+    run.close()
+    closed_at = ledger_on_disk(tmp_path / "run").at
+    for index in range(10):
+        play(run, index)
+    run.score("id", "advantage", 1.0)
+    until(lambda: ledger_on_disk(tmp_path / "run").scores_dropped == {"closed": 1})
+    assert ledger_on_disk(tmp_path / "run").dropped == {"closed": 10}
+    play(run)
+    assert run.flush() is False
+    assert ledger_on_disk(tmp_path / "run").dropped == {"closed": 11}
+    assert ledger_on_disk(tmp_path / "run").at == closed_at  # the session is no longer than it was
+    assert len(list((tmp_path / "run/ledger").iterdir())) == 1
+    open_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    assert not [name for name in open_files if name.startswith(str(tmp_path))]
+
+
+def test_losses_at_exit_are_written(tmp_path):
+    """What `atexit` handlers hand in before the run is closed is recorded; what they hand in after it is counted."""
+    run_program(
+        tmp_path,
+        """
+        runs = []
+        atexit.register(lambda: [play(runs[0], index) for index in range(20)])  # runs last
+        runs.append(create_run(sys.argv[1]))
+        atexit.register(lambda: [play(runs[0], index) for index in range(30)])  # runs first
+        """,
+    )
+    ledger = ledger_on_disk(tmp_path / "run")
+    assert (ledger.recorded, ledger.dropped, ledger.closed) == (30, {"closed": 20}, True)
+
+
+def test_losses_of_a_child_are_its_own(tmp_path):
+    """A process that was forked after closing does not touch the ledger of its parent."""
+    run_program(
+        tmp_path,
+        """
+        run = create_run(sys.argv[1])
+        play(run)
+        run.close()
+        child = os.fork()
+        if child == 0:
+            play(run)
+            sys.exit()
+        os.waitpid(child, 0)
+        play(run)
+        """,
+    )
+    parent, child = sorted(RunReader(tmp_path / "run").ledgers().values(), key=lambda ledger: -ledger.recorded)
+    assert (parent.recorded, parent.dropped) == (1, {"closed": 1})
+    assert (child.recorded, child.dropped, child.job) == (0, {"closed": 1}, parent.session)
+
+
+# A full disk
+
+
+def test_disk_that_is_full_from_the_start(tmp_path):
+    """Where not one rollout fits the ledger on disk still counts them, in the room of its first line."""
+    said, _ = run_program(
+        tmp_path,
+        """
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        run = create_run(sys.argv[1])
+        run.flush()
+        [ledger] = os.scandir(os.path.join(sys.argv[1], "ledger"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (ledger.stat().st_size + 60, resource.RLIM_INFINITY))
+        for number in range(3):
+            for index in range(100):
+                play(run, index, "x" * 5000)
+            print(run.flush())
+        """,
+    )
+    assert said == "False\n" * 3
+    ledger = ledger_on_disk(tmp_path / "run")
+    assert (ledger.dispatched, ledger.dropped, ledger.closed) == (300, {"EFBIG": 300}, True)
+
+
+def test_ledger_that_cannot_be_written_is_written_later(tmp_path, monkeypatch, caplog):
+    """If the disk takes nothing until the run is closed, that is logged once, and the ledger is written at exit."""
+    real = os.open
+
+    def refuse(path, flags, *rest, **named):
+        if flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, flags, *rest, **named)
+
+    create_run(tmp_path / "run").close()
+    for file in (tmp_path / "run/ledger").iterdir():
+        file.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        run = create_run(tmp_path / "run", join=True)
+        for index in range(5):
+            play(run, index)
+        run.close()
+        run.close()
+    assert list((tmp_path / "run/ledger").iterdir()) == []
+    [missing] = [
+        record.getMessage() for record in caplog.records if "Could not write the ledger" in record.getMessage()
+    ]
+    assert "5 of 5 rollouts" in missing
+    worker._finish_all()  # as at the end of the process
+    monkeypatch.setattr(worker, "_is_exiting", False)
+    assert ledger_on_disk(tmp_path / "run").dropped == {"ENOSPC": 5}
+
+
+# A slow disk
+
+
+def test_slow_disk_does_not_stop_the_loop(tmp_path):
+    """A disk that makes room again and again, each time soon, is waited for within a bound; the rest is counted."""
+    said, _ = run_program(
+        tmp_path,
+        """
+        real, asked, may_write = os.write, threading.Semaphore(0), threading.Semaphore(0)
+
+        def slow(descriptor, data):
+            if data[:1] == b"{" and len(data) > 1000:
+                may_write.acquire()
+            return real(descriptor, data)
+
+        from rolltrace.store import backlog
+        backlog.BATCH_BYTES = 1
+        wait, waits = backlog.Flag.wait, 0
+
+        def make_room(flag, seconds=None):  # whenever the loop waits for room, the disk takes one line
+            global waits
+            if threading.current_thread() is threading.main_thread() and not done:
+                waits += 1
+                may_write.release()
+            return wait(flag, seconds)
+
+        done = False
+        run = create_run(sys.argv[1], trace=Recording(queue_bytes=50_000, queue_seconds=0.05))
+        run.flush()
+        os.write, backlog.Flag.wait = slow, make_room
+        for index in range(20_000):
+            play(run, index, "x" * 5000)
+            if run.ledger.dropped:
+                break
+        print(index, waits, run.ledger.dropped)
+        done = True
+        may_write.release(100_000)
+        run.close()
+        """,
+        seconds=120,
+    )
+    index = int(said.split()[0])
+    assert index < 19_999
+    assert ledger_on_disk(tmp_path / "run").dropped["queue full"] == 1
+
+
+def test_event_loop_never_stands_still(tmp_path):
+    """Inside a running event loop nothing waits for a disk that hangs, however long a caller may wait elsewhere."""
+    run_program(
+        tmp_path,
+        """
+        real, goes_on = os.write, threading.Event()
+
+        def hang(descriptor, data):
+            if data[:1] == b"{" and len(data) > 1000:
+                goes_on.wait()
+            return real(descriptor, data)
+
+        async def loop(run):
+            for index in range(100):
+                play(run, index, "x" * 5000)
+                await asyncio.sleep(0)
+
+        with create_run(sys.argv[1], trace=Recording(queue_bytes=50_000, queue_seconds=3600)) as run:
+            os.write = hang
+            asyncio.run(loop(run))
+            goes_on.set()
+        """,
+    )
+    ledger = ledger_on_disk(tmp_path / "run")
+    assert ledger.dispatched == 100
+    assert ledger.dropped["queue full"] >= 50
+
+
+# A session that is alive
+
+
+def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
+    """A session that is open and idle writes its ledger again and again, from the moment it is opened."""
+    monkeypatch.setattr(scribe, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(scribe, "LEDGER_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "LEDGER_SECONDS", 0.01)
+    with create_run(tmp_path / "run") as run:
+        path = tmp_path / f"run/ledger/{run.session}.jsonl"
+        until(lambda: path.exists() and len(path.read_bytes().splitlines()) >= 4)
+        before = ledger_on_disk(tmp_path / "run")
+        until(lambda: ledger_on_disk(tmp_path / "run").at > before.at)
+        assert not before.closed
+    assert ledger_on_disk(tmp_path / "run").closed
+
+
+def test_idle_ledger_is_younger_than_readers_expect():
+    """Readers take a session for dead whose ledger is older than half a minute; it is written every ten seconds."""
+    assert scribe.HEARTBEAT_SECONDS + scribe.LEDGER_SECONDS <= 10
