@@ -36,6 +36,7 @@ def create_run(
     trace: Recording | Level | str | None = None,
     continues: Iterable[str] | None = None,
     planned: int | None = None,
+    handle_sigterm: bool = True,
 ) -> RunWriter:
     """A writer for a new run at `path`; with `join`, for one that exists, as a new session.
 
@@ -45,6 +46,9 @@ def create_run(
     `continues` names the sessions that this one resumes: it supersedes those and no others, and `()` supersedes none.
     Without it, readers go by time: a session that begins after another has ended repeats it, sessions that overlap
     collide.
+
+    If SIGTERM has its default action and this is the main thread, the signal records open rollouts as cancelled and
+    closes the run before it ends the process; `handle_sigterm=False` leaves it alone.
     """
     place = Path(path)
     continued = _continued(continues, join)
@@ -56,7 +60,7 @@ def create_run(
     except OSError as error:
         kind = InputError if error.errno in _NO_PLACE else StorageError
         raise kind(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
-    return RunWriter(place, info, recording, continued)
+    return RunWriter(place, info, recording, continued, handle_sigterm=handle_sigterm)
 
 
 def fresh_path(folder: str | Path, name: str) -> Path:

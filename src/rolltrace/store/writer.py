@@ -1,6 +1,7 @@
 """Writes rollouts and scores into a run: any thread hands them in, one thread of its own brings them to the disk."""
 
 import os
+import signal
 import threading
 import weakref
 from pathlib import Path
@@ -15,6 +16,7 @@ from rolltrace.store.ledger import Ledger, Tally
 from rolltrace.store.recorder import About, RolloutRecorder
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.scribe import Scribe
+from rolltrace.store.sigterm import close_on_sigterm, forget_on_sigterm
 from rolltrace.store.worker import Worker, at_process_end, forget_workers_after_fork
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft, Line, new_id
@@ -38,6 +40,7 @@ class RunWriter:
         recording: Recording,
         continues: tuple[str, ...] | None = None,
         job: str = "",
+        handle_sigterm: bool = True,
     ) -> None:
         self.path = path
         """Where the run is, as it was named."""
@@ -55,6 +58,9 @@ class RunWriter:
         _open_writers.add(self)
         if self.records and not job:  # that of another process begins when something is recorded in it
             self._worker.start()  # readers are to see the session, and that it is alive
+        self._handles_sigterm = handle_sigterm
+        if self.records and handle_sigterm:
+            close_on_sigterm(self)
 
     def begin_session_after_fork(self) -> None:
         """Become another session, in a process that was forked from that of this one."""
@@ -72,6 +78,7 @@ class RunWriter:
         """The id of this opening of the run; its files are named after it."""
         self._tally = Tally(self.continues, self.job)
         self._told = threading.local()
+        self._recorders: weakref.WeakSet[RolloutRecorder] = weakref.WeakSet()
         self._scribe = Scribe(self._place, self.run, self.session, self._tally, self.recording.segment_bytes)
         self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
         self._worker = Worker(self._backlog, self._scribe, self._tally)
@@ -133,7 +140,10 @@ class RunWriter:
 
     def rollout(self, **about: Unpack[About]) -> RolloutRecorder:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
-        return RolloutRecorder(self, about)
+        recorder = RolloutRecorder(self, about)
+        if self.records:
+            self._recorders.add(recorder)
+        return recorder
 
     def score(
         self,
@@ -180,6 +190,16 @@ class RunWriter:
         What is handed in later is lost, and counted in the ledger on disk.
         """
         self._worker.close()
+        forget_on_sigterm(self)
+
+    def close_within(self, seconds: float) -> None:
+        """Close, and wait for it at most so long; for the end of the process."""
+        self._worker.close(max(0.0, seconds))
+
+    def cancel_open(self) -> None:
+        """Record the rollouts that `rollout` began and that have not ended as cancelled, with the steps they have."""
+        for recorder in list(self._recorders):
+            recorder.end(error=SystemExit(128 + signal.SIGTERM))
 
     @property
     def records(self) -> bool:
@@ -201,7 +221,9 @@ class RunWriter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a writer of the same run with a session of its own."""
-        return RunWriter, (self._place, self.info, self.recording, self.continues, self.job or self.session)
+        return RunWriter, (
+            self._place, self.info, self.recording, self.continues, self.job or self.session, self._handles_sigterm,
+        )  # fmt: skip
 
     def _put(self, job: Job) -> None:
         self._worker.start()

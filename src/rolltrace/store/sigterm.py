@@ -1,0 +1,64 @@
+"""Records open rollouts and closes runs when SIGTERM comes, which is how SLURM and Kubernetes end a process."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import weakref
+from types import FrameType
+from typing import Protocol
+
+CLOSING_SECONDS = 10.0
+"""How long closing may take: a disk may hang, and who sends SIGTERM sends SIGKILL soon after."""
+
+
+class Closable(Protocol):
+    """A writer of a run."""
+
+    def cancel_open(self) -> None:
+        """Record open rollouts as cancelled."""
+        ...
+
+    def close_within(self, seconds: float) -> None:
+        """Close, and wait for it at most so long."""
+        ...
+
+
+_writers: "weakref.WeakSet[Closable]" = weakref.WeakSet()
+
+
+def close_on_sigterm(writer: Closable) -> None:
+    """Have a writer closed on SIGTERM, if the signal has its default action and this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    current = signal.getsignal(signal.SIGTERM)
+    if current is signal.SIG_DFL:
+        with contextlib.suppress(ValueError):  # not in the main interpreter
+            signal.signal(signal.SIGTERM, _handle)
+            _writers.add(writer)
+    elif current is _handle:
+        _writers.add(writer)
+
+
+def forget_on_sigterm(writer: Closable) -> None:
+    """Leave a writer alone that was closed; after the last, SIGTERM has its default action again."""
+    _writers.discard(writer)
+    if not _writers and threading.current_thread() is threading.main_thread():
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(signal.SIGTERM) is _handle:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _handle(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+    try:
+        deadline = time.monotonic() + CLOSING_SECONDS
+        writers = list(_writers)
+        for writer in writers:
+            with contextlib.suppress(Exception):  # a rollout that another thread changes at this moment
+                writer.cancel_open()
+        for writer in writers:
+            writer.close_within(deadline - time.monotonic())
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)

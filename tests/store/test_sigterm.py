@@ -1,0 +1,216 @@
+"""SIGTERM, as cluster schedulers send it: open rollouts are recorded, runs are closed, and the process ends."""
+
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from rolltrace.store.reader import RunReader
+
+PROLOGUE = """
+import os, signal, sys, threading
+from rolltrace.store.create import create_run
+path = sys.argv[1]
+
+def begin(run, index):
+    r = run.rollout(env="sums", task="t", group="g", index=index)
+    r.step("1 + 1?", "2", 0.5)
+    r.send([{"role": "user", "content": "and then?"}])
+    return r
+
+def wait():
+    print("ready", flush=True)
+    threading.Event().wait()
+"""
+
+
+def terminated(tmp_path, body):
+    """The exit status of a program that is sent SIGTERM when it is ready; what it says after that is printed."""
+    command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(body), str(tmp_path / "run")]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline() == "ready\n", program.communicate()[1]
+        program.send_signal(signal.SIGTERM)
+        said, errors = program.communicate(timeout=30)
+    finally:
+        program.kill()
+    assert errors == ""
+    return program.returncode, said
+
+
+def outcomes(path):
+    """Of each rollout its index, status and number of steps; and whether all sessions are closed."""
+    reader = RunReader(path)
+    rollouts = sorted((rollout.index, rollout.status.value, len(rollout.steps)) for rollout in reader.rollouts())
+    ledgers = reader.ledgers().values()
+    assert all(ledger.adds_up for ledger in ledgers)
+    return rollouts, all(ledger.closed and not ledger.in_flight for ledger in ledgers)
+
+
+def test_open_rollouts_are_recorded_as_cancelled(tmp_path):
+    """Rollouts of all threads are recorded with the steps they have, the run is closed, and the process ends."""
+    status, _ = terminated(
+        tmp_path,
+        """
+        run = create_run(path)
+        begin(run, 0).end()
+        mine = begin(run, 1)
+        theirs = []
+        thread = threading.Thread(target=lambda: theirs.append(begin(run, 2)) or threading.Event().wait(), daemon=True)
+        thread.start()
+        while not theirs:
+            pass
+        wait()
+        """,
+    )
+    assert status == -signal.SIGTERM
+    assert outcomes(tmp_path / "run") == ([(0, "ok", 1), (1, "cancelled", 1), (2, "cancelled", 1)], True)
+    cancelled = [rollout for rollout in RunReader(tmp_path / "run").rollouts() if rollout.index == 1]
+    assert (cancelled[0].reward, cancelled[0].reward_so_far, cancelled[0].stop_reason) == (None, 0.5, "cancelled")
+    assert cancelled[0].pending_messages[-1].content == "and then?"
+
+
+def test_several_runs(tmp_path):
+    """Every open run is closed; one that was closed before stays as it is."""
+    status, _ = terminated(
+        tmp_path,
+        """
+        runs = [create_run(f"{path}{number}") for number in range(3)]
+        open_rollouts = [begin(run, 0) for run in runs[:2]]
+        begin(runs[2], 0).end()
+        runs[2].close()
+        wait()
+        """,
+    )
+    assert status == -signal.SIGTERM
+    assert [outcomes(tmp_path / f"run{number}") for number in range(3)] == [
+        ([(0, "cancelled", 1)], True), ([(0, "cancelled", 1)], True), ([(0, "ok", 1)], True),
+    ]  # fmt: skip
+
+
+def test_it_can_be_turned_off(tmp_path):
+    """With `handle_sigterm=False` the signal has its default action, at once."""
+    status, _ = terminated(
+        tmp_path,
+        """
+        run = create_run(path, handle_sigterm=False)
+        r = begin(run, 0)
+        run.flush()
+        wait()
+        """,
+    )
+    assert status == -signal.SIGTERM
+    assert outcomes(tmp_path / "run") == ([], False)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_handlers_of_the_program_are_left_alone(tmp_path, when):
+    """A handler that the program has installed, before or after, is called, and stays when the run is closed."""
+    install = "signal.signal(signal.SIGTERM, mine)"
+    status, said = terminated(
+        tmp_path,
+        f"""
+        def mine(*_):
+            run.close()
+            print("mine", signal.getsignal(signal.SIGTERM) is mine, flush=True)
+            sys.exit(7)
+        {install if when == "before" else ""}
+        run = create_run(path)
+        {install if when == "after" else ""}
+        r = begin(run, 0)
+        wait()
+        """,
+    )
+    assert (status, said) == (7, "mine True\n")
+    assert RunReader(tmp_path / "run").ledgers().popitem()[1].in_flight == 1
+
+
+def test_default_action_is_restored(tmp_path):
+    """When the last run is closed SIGTERM has its default action; a run made in a thread does not change it."""
+    program = """
+        first, second = create_run(path), create_run(path + "2")
+        handled = signal.getsignal(signal.SIGTERM)
+        assert handled is not signal.SIG_DFL
+        first.close()
+        assert signal.getsignal(signal.SIGTERM) is handled
+        second.close()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        runs = []
+        thread = threading.Thread(target=lambda: runs.append(create_run(path + "3")))
+        thread.start()
+        thread.join()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        """
+    command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(program), str(tmp_path / "run")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_forked_children_end_their_own(tmp_path):
+    """A child records its own open rollouts and not those of its parent, which goes on; an idle one leaves nothing."""
+    status, said = terminated(
+        tmp_path,
+        """
+        run = create_run(path)
+        parents = begin(run, 0)
+        children = []
+        for number in range(2):
+            ready, told = os.pipe()
+            children.append(os.fork())
+            if children[-1] == 0:
+                childs = begin(run, 1) if number else None
+                os.write(told, b"x")
+                threading.Event().wait()
+            os.read(ready, 1)
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+        assert [os.waitpid(child, 0)[1] for child in children] == [signal.SIGTERM] * 2
+        parents.step("and?", "3", 0.5)
+        wait()
+        """,
+    )
+    assert (status, said) == (-signal.SIGTERM, "")
+    assert outcomes(tmp_path / "run") == ([(0, "cancelled", 2), (1, "cancelled", 1)], True)
+    assert len(RunReader(tmp_path / "run").ledgers()) == 2
+
+
+def test_at_random_moments(tmp_path):
+    """Whatever the signal interrupts, the process ends by it, the run is closed, and nothing is in flight."""
+    moment = random.Random(7)
+    body = """
+        run = create_run(path)
+        def work(first):
+            index = first
+            while True:
+                with run.rollout(env="sums", task="t", group="g", index=index) as r:
+                    r.step("1 + 1?", "2", 1.0)
+                index += 2
+        threading.Thread(target=work, args=(1,), daemon=True).start()
+        while run.ledger.recorded < 100:
+            run.flush()
+        print("ready", flush=True)
+        work(0)
+        """
+    for number in range(8):
+        place = tmp_path / str(number)
+        place.mkdir()
+        command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(body), str(place / "run")]
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert program.stdout.readline() == "ready\n"
+        time.sleep(moment.random() / 20)  # so that each is interrupted somewhere else
+        program.send_signal(signal.SIGTERM)
+        try:
+            assert program.wait(30) == -signal.SIGTERM
+        finally:
+            program.kill()
+            program.communicate()
+        reader = RunReader(place / "run")
+        ids = [rollout.id for rollout in reader.rollouts()]
+        [ledger] = reader.ledgers().values()
+        assert ledger.adds_up
+        assert ledger.closed
+        assert ledger.recorded == len(ids) == len(set(ids))
