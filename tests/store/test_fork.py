@@ -177,6 +177,63 @@ def test_multiprocessing(tmp_path, method):
     assert groups(tmp_path) == [["child 0"], ["child 1"], ["parent"], ["pool"]]
 
 
+POOLS = {
+    "executor": """
+            with ProcessPoolExecutor(2, mp_context=context) as pool:
+                for future in [pool.submit(task, run, str(number)) for number in range(40)]:
+                    future.result()
+    """,
+    "pool": """
+            with context.Pool(2) as pool:  # which ends its processes with SIGTERM
+                pool.starmap(task, [(run, str(number)) for number in range(40)], chunksize=1)
+    """,
+    "threads": """
+            with ProcessPoolExecutor(2, mp_context=context) as pool:
+                for future in [pool.submit(threaded, pickle.dumps(run), number) for number in range(10)]:
+                    future.result()
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("closes", [False, True])
+def test_pool_is_one_session_per_process(tmp_path, method, kind, closes):
+    """A writer that is pickled into tasks is one session in each process, also if tasks close it or run in threads."""
+    run_script(
+        tmp_path,
+        f"""
+        import pickle
+
+        def task(run, name):
+            play(run, name)
+            {"run.close()" if closes else "run.flush()"}
+
+        def threaded(pickled, first):
+            threads = [
+                threading.Thread(target=lambda n=n: task(pickle.loads(pickled), f"{{first}} {{n}}")) for n in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context({method!r})
+            run = create_run(sys.argv[1])
+            play(run, "parent")
+{POOLS[kind]}
+        """,
+    )
+    sessions = groups(tmp_path)
+    assert "parent" in {name for session in sessions for name in session}
+    assert sum(map(len, sessions)) == 41
+    assert len(sessions) <= 3
+    ledgers = RunReader(tmp_path / "run").ledgers().values()
+    assert len(ledgers) == len(sessions)
+    assert all(ledger.closed for ledger in ledgers)
+
+
 @pytest.mark.parametrize(
     "ending", ["pass", "sys.exit(0)", "del run", "del run; gc.collect()", "run.flush()", "run.close(); run.close()"]
 )
@@ -235,13 +292,15 @@ def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
 
 
 def test_pickled_writer_is_another_session(tmp_path):
-    """A copy by way of pickle writes the same run with the same settings, as a session of its own."""
+    """A copy by way of pickle writes the same run with the same settings, as one session of its own."""
     with create_run(tmp_path / "run", trace=Recording(level="numbers")) as run:
         play(run, "original")
         with pickle.loads(pickle.dumps(run)) as copy:
             play(copy, "copy")
+            assert pickle.loads(pickle.dumps(run)) is copy
             assert (copy.run, copy.recording) == (run.run, run.recording)
     assert groups(tmp_path) == [["copy"], ["original"]]
+    copy.close_for_good()
 
 
 def test_use_after_close(tmp_path):

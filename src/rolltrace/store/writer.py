@@ -53,6 +53,8 @@ class RunWriter:
         """The sessions that this one continues, and supersedes; None: not stated."""
         self.job = job
         """The session that this writer was forked or unpickled from; empty where it was not."""
+        self.is_shared = False
+        """Whether it was unpickled, and is the same for all tasks of this process."""
         self._editor = Editor(recording, self._text_lost)
         self._begin_session()
         _open_writers.add(self)
@@ -187,8 +189,16 @@ class RunWriter:
     def close(self) -> None:
         """Flush, write the final ledger and give back the files. What is still in flight shows in the ledger.
 
-        What is handed in later is lost, and counted in the ledger on disk.
+        What is handed in later is lost, and counted in the ledger on disk. A writer that was unpickled belongs to all
+        tasks of the process: it is flushed, and closed when the process ends.
         """
+        if self.is_shared:
+            self.flush()
+        else:
+            self.close_for_good()
+
+    def close_for_good(self) -> None:
+        """Close, also a writer that was unpickled."""
         self._worker.close()
         forget_on_sigterm(self)
 
@@ -220,8 +230,8 @@ class RunWriter:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process, a writer of the same run with a session of its own."""
-        return RunWriter, (
+        """In another process, that process's writer of the same run, with a session of its own."""
+        return _unpickled_writer, (
             self._place, self.info, self.recording, self.continues, self.job or self.session, self._handles_sigterm,
         )  # fmt: skip
 
@@ -245,12 +255,28 @@ class RunWriter:
         self._tally.drop_text(self._scribe.lost(f"redact: {type(error).__name__}", what))
 
 
+_unpickled: dict[tuple[Path, str, str], RunWriter] = {}
+"""By the run and the session that was pickled: tasks of a pool come one after the other, and are one session."""
+
+
+def _unpickled_writer(
+    place: Path, info: RunInfo, recording: Recording, continues: tuple[str, ...] | None, job: str, handle_sigterm: bool
+) -> RunWriter:
+    """The writer of this process for a run and a session, made when it is first asked for."""
+    key = (place, info.id, job)
+    if key not in _unpickled:
+        writer = RunWriter(place, info, recording, continues, job, handle_sigterm)
+        writer.is_shared = True
+        _unpickled.setdefault(key, writer)
+    return _unpickled[key]
+
+
 _open_writers: "weakref.WeakSet[RunWriter]" = weakref.WeakSet()
 
 
 def _close_all() -> None:
     for writer in list(_open_writers):
-        writer.close()
+        writer.close_for_good()
 
 
 def _begin_sessions_after_fork() -> None:
