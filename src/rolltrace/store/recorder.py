@@ -65,6 +65,10 @@ class Keeper(Sink, Protocol):
         """Whether anything is recorded at all."""
         ...
 
+    def forget(self, recorder: "RolloutRecorder") -> None:
+        """Note that a recorder's rollout has ended."""
+        ...
+
 
 class RolloutRecorder:
     """One rollout while it is being played elsewhere.
@@ -204,6 +208,7 @@ class RolloutRecorder:
         if self._keeper.records:
             self._keeper.end(self._draft, outcome)
         self._ended = True
+        self._keeper.forget(self)
 
     def __enter__(self) -> Self:
         return self

@@ -56,8 +56,7 @@ def _handle(_number: int, _frame: FrameType | None) -> None:
         deadline = time.monotonic() + CLOSING_SECONDS
         writers = list(_writers)
         for writer in writers:
-            with contextlib.suppress(Exception):  # a rollout that another thread changes at this moment
-                writer.cancel_open()
+            writer.cancel_open()
         for writer in writers:
             writer.close_within(deadline - time.monotonic())
     finally:

@@ -1,5 +1,6 @@
 """Writes rollouts and scores into a run: any thread hands them in, one thread of its own brings them to the disk."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -80,7 +81,8 @@ class RunWriter:
         """The id of this opening of the run; its files are named after it."""
         self._tally = Tally(self.continues, self.job)
         self._told = threading.local()
-        self._recorders: weakref.WeakSet[RolloutRecorder] = weakref.WeakSet()
+        # Weak, but without callbacks: an exception that a signal handler raises in one is swallowed.
+        self._recorders: dict[int, weakref.ref[RolloutRecorder]] = {}
         self._scribe = Scribe(self._place, self.run, self.session, self._tally, self.recording.segment_bytes)
         self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
         self._worker = Worker(self._backlog, self._scribe, self._tally)
@@ -144,8 +146,12 @@ class RunWriter:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
         recorder = RolloutRecorder(self, about)
         if self.records:
-            self._recorders.add(recorder)
+            self._recorders[id(recorder)] = weakref.ref(recorder)
         return recorder
+
+    def forget(self, recorder: RolloutRecorder) -> None:
+        """Note that a recorder's rollout has ended."""
+        self._recorders.pop(id(recorder), None)
 
     def score(
         self,
@@ -208,8 +214,10 @@ class RunWriter:
 
     def cancel_open(self) -> None:
         """Record the rollouts that `rollout` began and that have not ended as cancelled, with the steps they have."""
-        for recorder in list(self._recorders):
-            recorder.end(error=SystemExit(128 + signal.SIGTERM))
+        for reference in list(self._recorders.values()):
+            with contextlib.suppress(Exception):  # another thread may change the rollout at this moment
+                if (recorder := reference()) is not None:
+                    recorder.end(error=SystemExit(128 + signal.SIGTERM))
 
     @property
     def records(self) -> bool:
