@@ -17,6 +17,7 @@ from rolltrace.query.state import RunTables
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import Place
 from rolltrace.store.reader import RunReader
+from rolltrace.store.recording import Recording
 from rolltrace.trace.codec import encode_rollout
 from rolltrace.trace.draft import Line
 from rolltrace.trace.rollout import Grade
@@ -144,6 +145,25 @@ def test_a_score_whose_line_was_damaged_costs_only_itself(path, opened):
     segment.write_bytes(segment.read_bytes().replace(b'"value":2.0', b'"value":3.0'))
     assert run.get(rollout).reward == 1.0
     assert [problem.file for problem in run.problems] == [f"scores/{segment.name}"]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_all_rollouts_come_in_the_order_of_the_files_however_many_are_sorted_at_once(
+    tmp_path, opened, monkeypatch, rows
+):
+    """All rollouts and scores of all runs come once, by run, file and line, whatever the size of a page."""
+    for name in ("a", "b"):
+        with create_run(tmp_path / name, trace=Recording(segment_bytes=1500)) as writer:
+            for index in range(7):
+                score(writer, write(writer, index=index, reward=None), float(index))
+    run = opened(tmp_path)
+    order = "order by run, session, started_at"
+    expected = run.sql(f"select id, reward from rollouts {order}").fetchall()
+    monkeypatch.setattr("rolltrace.query.run._PAGE_ROWS", rows)
+    assert [(one.id, one.reward) for one in run.rollouts()] == expected
+    assert [one.rollout for one in run.scores()] == [rollout for rollout, _ in expected]
+    odd = [(rollout, reward) for rollout, reward in expected if reward % 2]
+    assert [(one.id, one.reward) for one in run.rollouts(where="reward % 2 = 1")] == odd
 
 
 def test_place_that_is_wrong_is_found_out(run):

@@ -3,10 +3,10 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Any, Literal, Self, overload
 
 from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownNameError
 from rolltrace.query.connection import MEMORY, THREADS, Limits
@@ -209,9 +209,29 @@ class Run:
                 self._opened = Database(self._readers, self._limits, self._problems)
             return self._opened
 
-    def _places(self, table: str, where: str | None, order_by: str | None, limit: int | None, offset: int) -> Result:
+    def _places(
+        self, table: str, where: str | None, order_by: str | None, limit: int | None, offset: int
+    ) -> Iterable[tuple[Any, ...]]:
         """Where the lines of a table are."""
+        if order_by is None and limit is None and not offset:
+            return self._pages(table, where)
         return self._select(table, where, order_by, "run, _file, _offset", limit, offset)
+
+    def _pages(self, table: str, where: str | None) -> Iterator[tuple[Any, ...]]:
+        """All places in the order of the files, some files at a time: sorting all at once takes memory for each row."""
+        database = self._database
+        places = database.check_expressions(table, where, None)
+        tables = places.tables | {table}
+        counted = f"select run, _file, count(*) from ({places.sql}) group by run, _file order by run, _file"
+        files = Result(Statement(counted, tables), database)  # here, so that a wrong condition is told at once
+
+        def read() -> Iterator[tuple[Any, ...]]:
+            for run, first, last in _file_ranges(files):
+                between = f"run = {literal(run)} and _file between {literal(first)} and {literal(last)}"
+                sql = f"from ({places.sql}) where {between} order by _file, _offset"
+                yield from Result(Statement(sql, tables), database)
+
+        return read()
 
     def _select(
         self, table: str, where: str | None, order_by: str | None, default_order: str, limit: int | None, offset: int
@@ -229,7 +249,7 @@ class Run:
     def _rollouts_of(self, ids: Sequence[str]) -> Iterator[Rollout]:
         return self.rollouts(where=f"id in ({', '.join(map(literal, ids))})", order_by='"index", id')
 
-    def _rollouts_at(self, places: Result) -> Iterator[Rollout]:
+    def _rollouts_at(self, places: Iterable[tuple[Any, ...]]) -> Iterator[Rollout]:
         """The rollouts whose lines are at these places, with their scores."""
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
@@ -246,7 +266,7 @@ class Run:
                     else:
                         yield with_scores(found.rollout(rollout, Place(file, offset, length)), late[name])
 
-    def _scores_at(self, places: Result) -> Iterator[Score]:
+    def _scores_at(self, places: Iterable[tuple[Any, ...]]) -> Iterator[Score]:
         """The scores whose lines are at these places; one whose file was damaged since is left out."""
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
@@ -262,6 +282,24 @@ class Run:
             for reader in self._readers
         }
 
+
+def _file_ranges(files: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, str, str]]:
+    """Run, first and last of files that follow each other and have about a page of rows together."""
+    page: tuple[str, str, str] | None = None
+    rows = 0
+    for run, file, count in files:
+        if page is not None and page[0] == run and rows + count <= _PAGE_ROWS:
+            page, rows = (run, page[1], file), rows + count
+            continue
+        if page is not None:
+            yield page
+        page, rows = (run, file, file), count
+    if page is not None:
+        yield page
+
+
+_PAGE_ROWS = 50_000
+"""How many places are sorted at once, unless one file has more."""
 
 _opening = threading.Lock()
 
