@@ -9,13 +9,17 @@ from click.testing import CliRunner
 
 from answers import write
 from rolltrace.cli.app import cli
+from rolltrace.jobs.replay import replayed_policy
+from rolltrace.policies.base import Request
 from rolltrace.query.compact import compact
+from rolltrace.query.group import find_group
 from rolltrace.query.listing import list_runs
 from rolltrace.query.run import open_run
 from rolltrace.query.summary import summarize
 from rolltrace.query.totals import ask_totals, read_totals
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import decode_ledger, encode_ledger
+from rolltrace.trace.score import GroupKey
 
 RANKS, EACH = 4, 20
 
@@ -138,6 +142,29 @@ def test_resume_with_a_clock_that_is_behind(path, counted, monkeypatch):
     assert counted() == (1, 1, 0, 0)
     with open_run(path) as run:
         assert [rollout.id for rollout in run.rollouts()] == [kept]
+
+
+async def test_readers_of_groups_and_replays_follow_a_stated_resume(path, monkeypatch):
+    """A score about the group, and what is replayed, are those of the session that states the resume."""
+    key = GroupKey("train", 0, "sums", "g")
+
+    def record(writer, said):
+        with writer.rollout(env="sums", task="t", group="g", index=0) as recorder:
+            recorder.step("1 + 1?", said, 1.0)
+        writer.score(None, "difficulty", 1.0, group=key, producer=said)
+
+    with create_run(path) as first:
+        record(first, "old")
+    behind = f"{int(first.session[:12], 16) - 3_600_000:012x}{0:020x}"
+    monkeypatch.setattr("rolltrace.store.writer.new_id", lambda: behind)
+    with create_run(path, join=True, continues=[first.session]) as second:
+        record(second, "new")
+    with open_run(path) as run:
+        [rollout] = run.rollouts()
+        assert [score.producer for score in find_group(run, key, 10).scores] == ["new"]
+    request = Request(messages=rollout.steps[0].trace.prompt, identity=rollout.identity, step=0)
+    completion = await replayed_policy(path).complete(request)
+    assert completion.message.content == "new"
 
 
 def _work(writer, index):

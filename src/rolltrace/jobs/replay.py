@@ -5,6 +5,7 @@ from pathlib import Path
 from rolltrace.errors import InputError
 from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.store.reader import RunReader
+from rolltrace.store.sessions import Sessions
 from rolltrace.trace.rewrite import is_withheld
 
 
@@ -20,4 +21,5 @@ def replayed_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPoli
         raise InputError(
             f"Expected a run with its text to replay at {path}, got one recorded as numbers: record with --trace full."
         )
-    return ReplayPolicy(reader, name=f"replay:{Path(path).name}", strict=strict)
+    supersedes = Sessions(reader.ledgers().values()).supersedes
+    return ReplayPolicy(reader, name=f"replay:{Path(path).name}", strict=strict, supersedes=supersedes)

@@ -1,8 +1,9 @@
 """What was recorded, found by what is asked: a rollout by its identity, a group's calls by role and prompt."""
 
 import hashlib
+import operator
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from rolltrace.trace.careful import encode_carefully
@@ -14,6 +15,9 @@ _KEPT = 256
 """So many rollouts that were asked for last are kept: those that are being played need not be read at every turn."""
 
 Key = tuple[str, int, str, str, str, int, int]
+
+Supersedes = Callable[[str, str], bool]
+"""Whether the rollouts of the first session replace those of the second."""
 
 
 class Records(Protocol):
@@ -62,11 +66,12 @@ class Kept:
 class Finder:
     """Finds records from any thread. The first question reads all of them once, and keeps only where each is."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, supersedes: Supersedes = operator.gt) -> None:
         self._records = records
+        self._supersedes = supersedes
         self._lock = threading.Lock()
         self._ids: dict[Key, tuple[str, str]] | None = None
-        """Session and id by key: of two sessions that played the same, the later one counts, as in every view."""
+        """Session and id by key: of two sessions that played the same, the superseding one counts."""
         self._calls: dict[tuple[str, bytes], list[Call]] | None = None
         self._read: dict[str, Rollout] = {}
 
@@ -101,8 +106,14 @@ class Finder:
         ids: dict[Key, tuple[str, str]] = {}
         for rollout in self._records.rollouts():
             key, place = key_of(rollout), (rollout.session, rollout.id)
-            ids[key] = max(place, ids.get(key, place))
+            ids[key] = self._newer(place, ids.get(key, place))
         return ids
+
+    def _newer(self, one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
+        """The one that counts; of sessions that collide, the one with the larger id."""
+        if self._supersedes(one[0], other[0]):
+            return one
+        return other if self._supersedes(other[0], one[0]) else max(one, other)
 
     def _index_calls(self) -> dict[tuple[str, bytes], list[Call]]:
         found: dict[tuple[str, bytes], list[Call]] = {}

@@ -1,6 +1,7 @@
 """A policy that says again what was recorded, as long as it is asked the same."""
 
 import asyncio
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from rolltrace.errors import ContextOverflowError, PolicyError
 from rolltrace.policies.base import Completion, Request, completion_of
-from rolltrace.policies.recorded import Finder, Records, digest_of, whole_prompts
+from rolltrace.policies.recorded import Finder, Records, Supersedes, digest_of, whole_prompts
 from rolltrace.policies.roles import POLICY
 from rolltrace.trace.convert import clean_message
 from rolltrace.trace.message import Message, ToolSpec
@@ -33,10 +34,13 @@ class ReplayPolicy:
     version: int | str | None = None
     context_length: int | None = None
 
-    def __init__(self, records: Records, *, name: str = "replay", strict: bool = True) -> None:
+    def __init__(
+        self, records: Records, *, name: str = "replay", strict: bool = True, supersedes: Supersedes = operator.gt
+    ) -> None:
+        """Replay `records`. `supersedes` says which of two sessions counts; by default the one with the larger id."""
         self.name = name
         self.strict = strict
-        self._finder = Finder(records)
+        self._finder = Finder(records, supersedes)
         self._asked: Counter[tuple[str, str, bytes]] = Counter()
         """By rollout, role and prompt, how often a call was answered: asked again, the next one answers."""
 

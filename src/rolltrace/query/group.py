@@ -10,6 +10,7 @@ from rolltrace.errors import InputError, RolltraceError, UnknownNameError
 from rolltrace.query.run import Run
 from rolltrace.query.tables import literal
 from rolltrace.query.totals import COUNTED
+from rolltrace.store.sessions import Sessions
 from rolltrace.trace.freeform import restore_mapping
 from rolltrace.trace.outcome import Layer
 from rolltrace.trace.rollout import Failure, Rollout
@@ -114,10 +115,13 @@ def _get(run: Run, rollout: str) -> Rollout | None:
 
 
 def _scores(run: Run, place: list[Any], rollouts: Sequence[Rollout]) -> list[AboutGroup]:
-    """The scores about the group; one of a session before the members' is left out: that group was played again."""
-    oldest = min((rollout.session for rollout in rollouts), default="")
-    scores = map(_about_group, run.sql(_SCORES, place))
-    return [score for score in scores if score.session >= oldest]
+    """The scores about the group, without those of sessions that a member's session supersedes."""
+    scores = [_about_group(row) for row in run.sql(_SCORES, place)]
+    members = {rollout.session for rollout in rollouts}
+    if members.issuperset(score.session for score in scores):
+        return scores
+    supersedes = Sessions(run.ledgers().values()).supersedes
+    return [score for score in scores if not any(supersedes(member, score.session) for member in members)]
 
 
 def _about_group(row: tuple[Any, ...]) -> AboutGroup:

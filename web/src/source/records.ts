@@ -93,6 +93,8 @@ export interface CallRecord {
   continues?: number | null;
   about?: string | null;
   termination?: string | null;
+  /** Where the stored text quotes other messages; the server puts the text back, so the page never needs it. */
+  quotes?: Json[];
 }
 export interface ScoreRecord {
   v: number;
