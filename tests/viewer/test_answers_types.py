@@ -20,6 +20,8 @@ RECORDS = {
     "StepRecord": rollout.Step, "CallRecord": rollout.Call, "ScoreRecord": score.Score,
     "RolloutRecord": rollout.Rollout, "GroupKey": answers.GroupKey,
 }  # fmt: skip
+LATE = {"line_reward": float, "group_grade": rollout.Grade}
+"""What `encode_with_scores` adds to a rollout's line."""
 ELSEWHERE = {"ErrorAnswer"}
 """What no struct stands behind."""
 
@@ -77,6 +79,8 @@ def inside(kind: Any) -> type | None:
 def compare(path: str, named: Fields, kind: type) -> None:
     """Both have the same fields, and so have the objects in them."""
     own = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    if kind is rollout.Rollout:
+        own |= LATE
     assert set(named) == set(own), path
     for name, inner in named.items():
         within = inside(own[name])
