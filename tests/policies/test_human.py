@@ -253,7 +253,8 @@ async def test_a_group_that_nobody_will_grade_says_so():
             await anext(groups)
     assert sorted(rollout.status for rollout in sink.rollouts) == ["cancelled", "ok"]
     [score] = sink.scores
-    assert (score.name, score.value, score.error.type) == ("reward", None, "PersonLeft")
+    assert (score.name, score.value, score.error.type) == ("reward", None, "Interrupted")
+    assert "PersonLeft" in score.error.message
 
 
 async def test_a_question_can_be_called_off(typist):

@@ -58,17 +58,19 @@ def test_any_numbers_come_back(values):
 
 @pytest.mark.parametrize("value", FLOATS, ids=repr)
 def test_rewards_come_back(value):
-    """Every reward of a rollout, its steps and its grade is the same float again."""
+    """Every reward of a rollout, its steps and its grade is the same float again; a duration is never negative."""
+    duration = 0.0 if value < 0 else value
     draft = one_step(reward=value, env_reward=value, seconds=value)
     draft.grade = Grade(value, {"n": value}, {"n": value})
     draft.calls.append(Call("grader", "judge", (), seconds=value))
     rollout = finished(draft, reward=value, reward_so_far=value, unclamped_reward=value)
     [step] = rollout.steps
-    for back in (step.reward, step.env_reward, step.seconds, rollout.reward, rollout.reward_so_far):
+    for back in (step.reward, step.env_reward, rollout.reward, rollout.reward_so_far):
         assert same(back, value)
+    assert same(step.seconds, duration)
     assert same(rollout.unclamped_reward, value)
     assert same(rollout.grade, Grade(value, {"n": value}, {"n": value}))
-    assert same(rollout.calls[0].seconds, value)
+    assert same(rollout.calls[0].seconds, duration)
 
 
 @pytest.mark.parametrize("value", FLOATS, ids=repr)

@@ -21,8 +21,11 @@ _SECONDS = 1.0
 _LOOKS = 50
 """How often it is looked for meanwhile."""
 
-_Running = dict[str, dict[int, str]]
-"""The names of what runs beside the loop, by kind and identity."""
+_Running = dict[str, dict[threading.Thread | int, str]]
+"""The names of what runs beside the loop, by kind and by thread or process id.
+
+A thread is its own key, which keeps it alive: the id of an object that is gone may be that of a new one.
+"""
 
 
 async def check_leftovers(bench: Bench, pickled: bytes) -> None:
@@ -59,17 +62,14 @@ async def _left(before: _Running) -> dict[str, list[str]]:
 
 def _more(before: _Running) -> dict[str, list[str]]:
     now = _running()
-    return {
-        kind: [name for key, name in now[kind].items() if key not in earlier]
-        for kind, earlier in before.items()
-        if len(now[kind]) >= len(earlier) + _PLAYS
-    }
+    fresh = {kind: [name for key, name in now[kind].items() if key not in before[kind]] for kind in before}
+    return {kind: names for kind, names in fresh.items() if len(names) >= _PLAYS}
 
 
 def _running() -> _Running:
     threads = [thread for thread in threading.enumerate() if not thread.name.startswith(_OTHERS)]
     return {
-        "threads": {id(thread): thread.name for thread in threads},
+        "threads": {thread: thread.name for thread in threads},
         "child processes": {number: f"process {number}" for number in sorted(_children())},
     }
 
