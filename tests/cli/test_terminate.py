@@ -166,6 +166,24 @@ def test_a_second_signal_does_not_wait_for_envs(tmp_path, first, second, code):
     check_record(tmp_path / "run", 4)
 
 
+@pytest.mark.parametrize(("name", "word", "code"), [("SIGINT", "Interrupted", 1), ("SIGTERM", "Terminated", 143)])
+def test_a_signal_before_the_run_exists(tmp_path, name, word, code):
+    """A command that ends before there is a run says so, and does not offer to complete it."""
+    (tmp_path / "early.py").write_text(EARLY.format(name=name))
+    with started(tmp_path, "run", "early:Env", "--out", "run") as process:
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.splitlines()[-1]) == (code, f"{word}. Nothing was recorded.")
+    assert not (tmp_path / "run").exists()
+
+
+EARLY = """
+import os, signal
+os.kill(os.getpid(), signal.{name})
+if signal.{name} == signal.SIGINT:
+    os.kill(os.getpid(), signal.SIGINT)  # the first waits for the play to be cancelled
+raise ImportError
+"""
+
 NEVER_ANSWERS = """
 import asyncio, sys
 

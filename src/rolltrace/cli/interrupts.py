@@ -29,9 +29,10 @@ class InterruptedExit(SystemExit):
 
 @contextlib.contextmanager
 def ending_cleanly(place: Path, hint: str = "") -> Iterator[None]:
-    """End with exit code 1 after Ctrl-C and 143 after SIGTERM, and say where the record is."""
+    """End with exit code 1 after Ctrl-C and 143 after SIGTERM, and say where the record is, if there is one."""
     # Lazy, because a command that is only asked for its help needs none of it.
     from rolltrace.jobs.blocking import TERMINATED
+    from rolltrace.store.layout import is_run
 
     try:
         yield
@@ -44,5 +45,8 @@ def ending_cleanly(place: Path, hint: str = "") -> Iterator[None]:
     else:
         return
     with contextlib.suppress(OSError):  # the terminal may be gone
-        click.echo(f"{what}. What was in flight is recorded as cancelled in {place}.{hint}", err=True)
+        if is_run(place):
+            click.echo(f"{what}. What was in flight is recorded as cancelled in {place}.{hint}", err=True)
+        else:
+            click.echo(f"{what}. Nothing was recorded.", err=True)
     raise InterruptedExit(code)
