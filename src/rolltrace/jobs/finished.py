@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 from rolltrace.jobs.plan import Plan
 from rolltrace.query.run import Run
-from rolltrace.rollout.strategies import FailFast
+from rolltrace.rollout.strategies import RETRIED_LAYERS, FailFast
+from rolltrace.trace.failure import INTERRUPTED
+from rolltrace.trace.outcome import Layer
 
 _GROUPS = """
     select iteration, env, "group",
@@ -15,11 +17,11 @@ _GROUPS = """
         count(*) filter (status = 'cancelled' and stop_reason <> 'episode_aborted') as cancelled,
         count(*) filter (status = 'error' or stop_reason = 'episode_aborted') as failed,
         count(*) filter (status = 'ok' and line_reward is null and graded.rollout is null) as ungraded,
-        count(*) filter (status = 'error' and error_layer in ('policy', 'env') and attempt < $retries) as to_retry
+        count(*) filter (status = 'error' and list_contains($retried, error_layer) and attempt < $retries) as to_retry
     from rollouts left join (
         select distinct rollout from scores
         where name = 'reward' and rollout is not null
-            and (value is not null or error_type is null or (error_layer, error_type) <> ('runner', 'Interrupted'))
+            and (value is not null or error_type is null or (error_layer, error_type) <> ($runner, $interrupted))
     ) graded on graded.rollout = rollouts.id
     where split = $split and not retried
     group by all
@@ -45,7 +47,12 @@ Groups = dict[tuple[str, str], GroupRecord]
 def read_groups(run: Run, plan: Plan) -> dict[int, Groups]:
     """What a run has of the groups of its plan, by iteration."""
     found: dict[int, Groups] = {}
-    for row in run.sql(_GROUPS, {"split": plan.split, "retries": plan.retries}).dicts():
+    rules = {
+        "retried": [layer.value for layer in RETRIED_LAYERS],
+        "runner": Layer.RUNNER.value,
+        "interrupted": INTERRUPTED,
+    }
+    for row in run.sql(_GROUPS, {"split": plan.split, "retries": plan.retries, **rules}).dicts():
         is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
         # With FailFast the rest of a group is cancelled because of a failure, and that is its result.
         is_cancelled = row["cancelled"] and not (isinstance(plan.strategy, FailFast) and row["failed"])

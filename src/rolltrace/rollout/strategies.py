@@ -43,6 +43,10 @@ def parse_strategy(text: str) -> Strategy:
         raise InputError(f"Expected keep-viable:FRACTION with a fraction from 0 to 1, got {text!r}.") from None
 
 
+RETRIED_LAYERS = (Layer.POLICY, Layer.ENV)
+"""The layers of failures that are retried."""
+
+
 def can_retry(failure: Failure) -> bool:
     """Whether another attempt could succeed: the policy or the env failed."""
-    return failure.layer in (Layer.POLICY, Layer.ENV)
+    return failure.layer in RETRIED_LAYERS
