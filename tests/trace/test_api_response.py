@@ -132,11 +132,21 @@ def test_unusual_end(form):
 
 
 @FORMS
-@pytest.mark.parametrize("count", [0, 2])
-def test_several_choices_are_refused(form, count):
+def test_several_choices_are_refused(form):
     """Several choices are several answers: the error says to record each."""
-    with pytest.raises(InputError, match=rf"one choice, got {count}: record each"):
-        unpack_response(form(chat(choices=count)))
+    with pytest.raises(InputError, match=r"one choice, got 2: record each"):
+        unpack_response(form(chat(choices=2)))
+
+
+@FORMS
+def test_no_choices_are_a_malformed_completion(form):
+    """A response without choices is something that a server did: it is recorded, with what else it says."""
+    unpacked = unpack_response(form(chat(choices=0)))
+    assert message_of(unpacked) == Message("assistant", "")
+    assert unpacked.termination is Termination.MALFORMED
+    assert unpacked.parse_error == "the response has no choices"
+    assert unpacked.facts["model"] == "qwen"
+    assert unpacked.usage is not None
 
 
 def test_one_choice_and_a_text_completion():

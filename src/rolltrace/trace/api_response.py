@@ -46,7 +46,11 @@ def unpack_response(response: Any) -> ApiResponse | None:
 
 
 def _from_completion(response: Any, choices: Sequence[Any]) -> ApiResponse:
-    if len(choices) != 1:
+    if not choices:
+        message = {"role": "assistant", "content": ""}
+        reason = "the response has no choices"
+        return ApiResponse(message, Termination.MALFORMED, reason, _field(response, "usage"), _facts(response))
+    if len(choices) > 1:
         raise InputError(
             f"Expected a response with one choice, got {len(choices)}: record each choice as a rollout of its own, "
             "with response=completion.choices[i].message."
