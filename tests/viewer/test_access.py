@@ -11,13 +11,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 import rolltrace
 from asking import answer, ask, post, request
-from rolltrace.viewer.access import host_names, is_loopback
+from rolltrace.viewer.access import Access, host_names, is_loopback
 from rolltrace.viewer.guesses import Guesses
 from viewing import Viewer, viewing
 
@@ -143,6 +144,46 @@ async def test_a_flood_of_guesses_is_not_looked_at():
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert not guesses.is_flooding("10.0.0.1")
+
+
+async def test_a_flood_from_many_clients_does_not_refuse_the_right_token():
+    """While the wrong tokens of many clients wait, further wrong ones are refused, and the right one is let in."""
+    access = Access(_empty_app, "the-right-token-here", ["viewer"], 80)
+    clients = [f"10.0.0.{number}" for number in range(30)]
+    waiting = [asyncio.create_task(_status(access, client, "wrong")) for client in clients for _ in range(15)]
+    await asyncio.sleep(0)
+    try:
+        assert await _status(access, "10.1.0.1", "wrong") == 429
+        assert await _status(access, "10.1.0.1", "the-right-token-here") == 200
+        assert await _status(access, clients[0], "the-right-token-here") == 200
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _empty_app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _status(access: Access, client: str, token: str) -> int:
+    """The status of the answer to a client's question with this token."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    headers = [(b"host", b"viewer"), (b"authorization", f"Bearer {token}".encode())]
+    scope = {
+        "type": "http", "method": "GET", "path": "/api/runs", "query_string": b"", "headers": headers,
+        "client": (client, 1), "scheme": "http", "server": ("viewer", 80),
+    }  # fmt: skip
+    await access(scope, receive, send)
+    return int(sent[0]["status"])
 
 
 def test_the_address_lets_in_and_leaves_the_token_behind(viewer: Viewer):

@@ -101,15 +101,14 @@ class Access:
         return response
 
     async def _check_token(self, request: Request, given: str) -> Response | None:
-        """Refuse a wrong token, after a while where there were many."""
+        """Refuse a wrong token, after a delay if there were many, and any token of a client that floods the server."""
         client = request.client.host if request.client else ""
         if self._guesses.is_flooding(client):
-            message = "Expected fewer wrong tokens at once: try again in a few seconds."
-            response = _refused(429, "TooManyGuesses", message)
-            response.headers["retry-after"] = "2"
-            return response
+            return _too_many()
         if _is_same(given, self._token):
             return None
+        if self._guesses.is_full():
+            return _too_many()
         await self._guesses.slow_down(client)
         return _unknown(request.url.path, "")
 
@@ -171,6 +170,12 @@ def _is_same(given: str, known: str) -> bool:
 
 def _refused(status: int, kind: str, message: str) -> Response:
     return JSONResponse({"error": {"type": kind, "message": message}}, status)
+
+
+def _too_many() -> Response:
+    response = _refused(429, "TooManyGuesses", "Expected fewer wrong tokens at once: try again in a few seconds.")
+    response.headers["retry-after"] = "2"
+    return response
 
 
 def _unknown(path: str, refresh: str) -> Response:

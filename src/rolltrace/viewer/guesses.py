@@ -1,26 +1,28 @@
-"""Slows wrong guesses of the token, without keeping the right one out."""
+"""Delays the answers to wrong tokens, and bounds how many of them wait."""
 
 import asyncio
 import time
 from collections import Counter, OrderedDict
 
 _FREE = 5
-"""So many wrong tokens of a client are answered at once: somebody mistyped."""
+"""How many wrong tokens of a client are answered without a delay: people mistype."""
 _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 2.0
 _FORGET_SECONDS = 60.0
 _MOST_CLIENTS = 1024
 _MOST_WAITING = 16
-"""So many wrong guesses of one client wait for their answers at once; while they do, it gets no further ones in."""
+"""How many wrong tokens of one client may wait for their answers; meanwhile its further tokens are not compared."""
 _MOST_WAITING_IN_ALL = 128
+"""How many of all clients may wait; meanwhile further wrong tokens are refused at once, and the right one is let in."""
 
 
 class Guesses:
-    """Counts the wrong guesses of each client, and delays the answers to them more and more.
+    """Counts the wrong tokens of each client, and delays the answers to them more and more.
 
-    Only the request that guessed wrong waits, as a coroutine: the server goes on. The right token is never delayed. A
-    client that floods the server with guesses has `is_flooding`, and is refused without a look at its token until some
-    of its guesses are answered; so parallel connections do not help it.
+    Only the request with the wrong token waits, as a coroutine; the right token is never delayed. A client that floods
+    the server (`is_flooding`) is refused before its token is compared, the right one included, until some of its wrong
+    tokens are answered: otherwise parallel connections would test tokens without a delay. Other clients are let in
+    with the right token whatever it sends.
     """
 
     def __init__(self) -> None:
@@ -28,8 +30,12 @@ class Guesses:
         self._waiting: Counter[str] = Counter()
 
     def is_flooding(self, client: str) -> bool:
-        """Whether too many wrong guesses, of this client or of all, still wait for their answers."""
-        return self._waiting[client] >= _MOST_WAITING or self._waiting.total() >= _MOST_WAITING_IN_ALL
+        """Whether too many wrong tokens of this client still wait for their answers."""
+        return self._waiting[client] >= _MOST_WAITING
+
+    def is_full(self) -> bool:
+        """Whether too many wrong tokens, of all clients together, still wait for their answers."""
+        return self._waiting.total() >= _MOST_WAITING_IN_ALL
 
     async def slow_down(self, client: str) -> None:
         """Count a wrong guess, and return when it may be answered."""
