@@ -235,6 +235,15 @@ def test_prompts_of_other_columns(tmp_path):
         assert check_env(type(tasks), args={key: value for key, value in tasks.args.items() if value is not None}) == []
 
 
+def test_a_missing_column_is_told_with_the_argument_that_named_it():
+    """Criteria are read from the column `criteria_column`; `criteria` is a file."""
+    rows = [{"prompt": "Why?", "rubric": ["Says why."]}]
+    with pytest.raises(DataError) as caught:
+        RubricTasks(data=rows, criteria_column="rubrik")
+    assert "the column `rubrik` that criteria_column=rubrik names" in str(caught.value)
+    assert "Did you mean criteria_column=rubric?" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["chat.parquet", "chat_saved"])
 def test_nested_columns_come_through(name):
     """Messages and criteria are lists of structs, whose nulls are fields that a row does not have."""

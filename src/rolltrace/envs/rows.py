@@ -42,10 +42,11 @@ def read_rows(
 ) -> list[Row]:
     """The rows of a file or dataset, in order, as records of `row_type`.
 
-    A field is read from the column that `columns` names, else from the first of `defaults` that is there, by default
-    the column of its own name; an empty tuple leaves the field out. Of the fields `any_of`, a row needs one. Other
-    columns go into the record's field `other`, if it has one. `unique` names a field that no two rows may share. If a
-    row has no `id`, one is made of its `content`. `accept` checks and completes a record, or raises `DataError`.
+    A field is read from the column that `columns` names, as the argument FIELD or FIELD_column, else from the first of
+    `defaults` that is there, by default the column of its own name; an empty tuple leaves the field out. Of the fields
+    `any_of`, a row needs one. Other columns go into the record's field `other`, if it has one. `unique` names a field
+    that no two rows may share. If a row has no `id`, one is made of its `content`. `accept` checks and completes a
+    record, or raises `DataError`.
     """
     reading = _Reading(row_type, columns, defaults, any_of)
     rows: list[Row] = []
@@ -81,7 +82,11 @@ class _Reading:
         self._type = row_type
         self._fields = {field.encode_name: field for field in msgspec.structs.fields(row_type)}
         self._keeps_other = self._fields.pop("other", None) is not None
-        self._columns = {field: given for field, given in columns.items() if given is not None}
+        self._columns = {
+            argument.removesuffix("_column"): (argument, given)
+            for argument, given in columns.items()
+            if given is not None
+        }
         self._defaults = defaults
         self._any_of = any_of
         self._takes_text = {name for name, field in self._fields.items() if _takes_text(field.type)}
@@ -109,11 +114,11 @@ class _Reading:
             raise DataError(f"{reason[:1].lower()}{reason[1:]}.") from error
 
     def _value(self, name: str, values: Mapping[str, Any], used: set[str]) -> Any:
-        given = self._columns.get(name)
-        if given is None:
+        if name not in self._columns:
             column = next((each for each in self._defaults.get(name, (name,)) if each in values), None)
             used.add(column or name)
             return _MISSING if column is None else values[column]
+        argument, given = self._columns[name]
         names = _names(given, values)
         if not names:
             return _MISSING
@@ -121,7 +126,7 @@ class _Reading:
         for column in names:
             value = _look_up(values, column)
             if value is _MISSING:
-                raise DataError(_missing([name], values, column))
+                raise DataError(_not_found(argument, column, values))
             used.add(column)
             found.append(value)
         return found[0] if len(found) == 1 else _flattened(found)
@@ -177,18 +182,22 @@ def _from_text(value: Any, name: str) -> Any:
     ]
 
 
-def _missing(fields: Sequence[str], values: Mapping[str, Any], column: str | None = None) -> str:
-    there = [str(name) for name in values]
-    listed = ", ".join(f"`{name}`" for name in there) or "none"
-    if column is not None:
-        near = difflib.get_close_matches(column, there, n=1)
-        hint = f" Did you mean {fields[0]}={near[0]}?" if near else ""
-        return f"expected the column `{column}` that {fields[0]}={column} names, got the columns {listed}.{hint}"
+def _not_found(argument: str, column: str, values: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(column, map(str, values), n=1)
+    hint = f" Did you mean {argument}={near[0]}?" if near else ""
+    return f"expected the column `{column}` that {argument}={column} names, got the columns {_listed(values)}.{hint}"
+
+
+def _missing(fields: Sequence[str], values: Mapping[str, Any]) -> str:
     wanted = " or ".join(f"`{field}`" for field in fields)
-    known = ((field, name) for field in fields for name in _SYNONYMS.get(field, ()) if name in there)
+    known = ((field, name) for field in fields for name in _SYNONYMS.get(field, ()) if name in values)
     field, name = next(known, (fields[0], "COLUMN"))
     hint = f": say which one it is, such as --arg {field}={name}" if field in _SYNONYMS else ""
-    return f"expected a column {wanted}, got the columns {listed}{hint}."
+    return f"expected a column {wanted}, got the columns {_listed(values)}{hint}."
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}`" for name in values) or "none"
 
 
 def _identified(row: Row, content: str, repeats: Counter[str]) -> Row:

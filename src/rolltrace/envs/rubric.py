@@ -78,7 +78,6 @@ class RubricTasks(Tasks):
         self.sampling = msgspec.structs.replace(SAMPLING, max_tokens=max_tokens)
         self.criteria = None if criteria is None else read_criteria(criteria)
         if self.inner is None:
-            columns = {name.removesuffix("_column"): column for name, column in columns.items()}
             source = SHIPPED if data is None else data
             self.rows = read_prompts(source, RubricRow, columns, split, self._accept)
             self.count = len(self.rows)
