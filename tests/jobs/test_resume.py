@@ -288,6 +288,20 @@ def test_data_that_was_an_object_is_given_again(tmp_path):
     assert rolltrace.play(resume=tmp_path / "run", args={"data": data}).groups == 1
 
 
+def test_long_lists_are_given_again(tmp_path):
+    """A dataset in a list is not copied into run.json, unless it is small."""
+    rows = [{"question": f"{n} + 1?", "answer": n + 1} for n in range(2000)]
+    play_some(tmp_path / "short", 1, env="problems", groups=2, args={"data": rows[:4]})
+    assert rolltrace.play(resume=tmp_path / "short").groups == 1
+    play_some(tmp_path / "run", 1, env="problems", groups=2, args={"data": rows})
+    assert (tmp_path / "run/run.json").stat().st_size < 10_000
+    config = json.loads((tmp_path / "run/run.json").read_text())["config"]
+    assert (config["args"], config["objects"]) == ({"data": "list of 2000"}, ["args.data"])
+    with pytest.raises(InputError, match=r"arguments data of .* were given as Python objects: .*args=\{\"data\": …\}"):
+        rolltrace.play(resume=tmp_path / "run")
+    assert rolltrace.play(resume=tmp_path / "run", args={"data": rows}).groups == 1
+
+
 # What is refused
 
 

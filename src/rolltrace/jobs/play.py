@@ -37,6 +37,8 @@ from rolltrace.trace.freeform import Note, plain_value
 log = logging.getLogger(__name__)
 
 OnGroup = Callable[[GroupResult], None]
+_MAX_ARG_BYTES = 4096
+"""A longer list or map that is given as an argument is described in run.json, not copied."""
 
 
 def play(
@@ -192,10 +194,10 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def _is_object(value: Any) -> bool:
-    """Whether an argument, such as a dataset, cannot be recorded, so that a run holds only what it was."""
+    """Whether an argument, such as a dataset, cannot be recorded or is too large, so that a run only describes it."""
     notes: list[Note] = []
-    plain_value(value, "", notes)
-    return bool(notes)
+    plain = plain_value(value, "", notes)
+    return bool(notes) or (not isinstance(plain, str) and len(msgspec.json.encode(plain)) > _MAX_ARG_BYTES)
 
 
 def _nothing_played(resumption: Resumption) -> Summary:
