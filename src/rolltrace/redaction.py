@@ -68,7 +68,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_mapping(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments without secrets, at any depth; the same object where there are none. Numbers are never secrets."""
+    """The arguments with secrets replaced, at any depth; the same object if no secret is in it. Numbers never are."""
     changed = {}
     for name, value in arguments.items():
         if type(value) not in _NEVER_SECRET and (redacted := _redact_value(name, value)) is not value:

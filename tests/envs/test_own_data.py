@@ -158,7 +158,7 @@ def test_several_files_by_a_pattern(tmp_path):
     assert [row.question for row in ProblemsTasks(data=f"{tmp_path}/*.parquet").problems] == ["first?", "second?"]
     odd = write_parquet(tmp_path / "[ab]'*.parquet", [{"question": "odd?", "answer": "1"}])
     assert [row.question for row in ProblemsTasks(data=odd).problems] == ["odd?"]
-    with pytest.raises(DataError, match="expected files that match this pattern, there are none"):
+    with pytest.raises(DataError, match="expected files that match this pattern, but no file does"):
         ProblemsTasks(data=f"{tmp_path}/*.csv")
 
 

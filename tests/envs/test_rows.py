@@ -81,7 +81,9 @@ def test_an_empty_file_is_an_error(tmp_path, data):
 
 def test_what_is_no_file_is_an_error(tmp_path):
     """A path that is not there, is a directory or is no path at all is named."""
-    with pytest.raises(DataError, match=r"none\.jsonl: expected a JSONL, CSV or Parquet file, or .* there is none"):
+    with pytest.raises(
+        DataError, match=r"none\.jsonl: expected a JSONL, CSV or Parquet file, or .* but nothing is at this path"
+    ):
         read_rows(tmp_path / "none.jsonl", Plain)
     with pytest.raises(DataError, match=r"expected a directory made by `save_to_disk`, got one without state\.json"):
         read_rows(tmp_path, Plain)

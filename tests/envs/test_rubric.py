@@ -378,7 +378,7 @@ def test_bad_files_of_criteria(tmp_path, text, message):
         read_criteria(path)
     assert "criteria.json" in str(caught.value)
     assert message in str(caught.value)
-    with pytest.raises(DataError, match="there is none at this path"):
+    with pytest.raises(DataError, match="nothing is at this path"):
         read_criteria(tmp_path / "absent.json")
 
 

@@ -185,7 +185,7 @@ def test_shards_are_read_in_order(tmp_path):
     assert [number for number, _ in rows_of(SHAPES / "gsm8k_saved")] == [1, 2, 3]
     folder = saved(tmp_path)
     (folder / "data-00001-of-00002.arrow").unlink()
-    with pytest.raises(DataError, match=r"expected the file that state\.json names, there is none"):
+    with pytest.raises(DataError, match=r"expected the file that state\.json names, but it is missing"):
         rows_of(folder)
 
 

@@ -99,7 +99,7 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     metavar="RUN",
     type=click.Path(path_type=Path),
     help="Complete an interrupted run: play its groups that are not finished, as it was planned. Only --policy, "
-    "--concurrency, --json and the --arg of a secret may be given with it.",
+    "--concurrency, --force, --json and the --arg of a secret may be given with it.",
 )
 @click.option("--force", is_flag=True, help="Resume a run even if it may still be running.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")

@@ -147,7 +147,7 @@ def _read_arrow(file: Path, before: int) -> Iterator[Any]:
                         number += 1
                         yield row
     except FileNotFoundError:
-        raise DataError(f"{file}: expected the file that state.json names, there is none.") from None
+        raise DataError(f"{file}: expected the file that state.json names, but it is missing.") from None
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{file}: row {number + 1}: expected an Arrow stream, got: {reason}") from error

@@ -88,7 +88,7 @@ def _matching(path: Path) -> list[Path]:
     except (OSError, ValueError):
         return [path]
     if not found:
-        raise DataError(f"{path}: expected files that match this pattern, there are none.")
+        raise DataError(f"{path}: expected files that match this pattern, but no file does.")
     return found
 
 
@@ -105,7 +105,7 @@ def _open_path(path: Path, split: str | None) -> Source:
     except InputError:
         raise
     except FileNotFoundError:
-        raise DataError(f"{path}: expected {_EXPECTED}, there is none at this path.") from None
+        raise DataError(f"{path}: expected {_EXPECTED}, but nothing is at this path.") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: expected {_EXPECTED} that can be read, got {error}.") from error
     return _open_file(path, start.removeprefix(_MARK))

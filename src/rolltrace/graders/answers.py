@@ -36,7 +36,7 @@ def extract_answer(text: str) -> str | None:
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{}` whose braces close; None where there is none."""
+    r"""The content of the last `\boxed{}` whose braces close, or None if the text has no such box."""
     box = _last_box(text)
     return None if box is None else box[1]
 

@@ -183,8 +183,6 @@ def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
         if len(run.paths) > 1:
             raise InputError(f"Expected one run to resume, got {path}, which holds {len(run.paths)}: name one of them.")
         info = run.info
-        if info is None:
-            raise InputError(f"Expected a run to resume, but the run.json of {path} cannot be read.")
         plan, recording = _read_config(info, run.path)
         ledgers = run.ledgers()
         last_seen = _last_seen(run, ledgers)

@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     unasked_roles: list[str] = []
     """Roles that were given a policy, and that nothing in the environment asked: perhaps misspelt."""
     roles_played_by_policy: list[str] = []
-    """Other roles that the policy played itself, because nobody was given them."""
+    """Other roles that the policy played itself, because no policy was given for them."""
 
     @property
     def succeeded(self) -> bool:
@@ -52,7 +52,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """A summary as one JSON object; a mean that is not finite is spelt out."""
+    """A summary as one JSON object; a mean that is not finite is a string."""
     fields = {name: getattr(summary, name) for name in summary.__struct_fields__}
     fields["mean_reward"] = wire_number(summary.mean_reward)
     return json_encoder.encode(fields)

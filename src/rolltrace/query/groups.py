@@ -12,7 +12,7 @@ ReadRollouts = Callable[[Sequence[str]], Iterator[Rollout]]
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout of a group: of each place in it the last attempt of the latest session."""
+    """One rollout of a group: the last attempt at its place in the group, of a session that no other supersedes."""
 
     id: str
     """The rollout's id."""

@@ -47,7 +47,7 @@ def create_repeats(
 
 
 def _related(parts: Sequence[Part]) -> str | None:
-    """The rows that can be concerned, some of them perhaps twice; None where there are none."""
+    """The rows that can be concerned, some of them perhaps twice; None if no row can be."""
     selects = [
         f"select {_COLUMNS} from {read_files([part.path])} where shared" for part in parts if part.label.facts.shared
     ]

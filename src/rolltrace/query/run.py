@@ -276,7 +276,7 @@ class Run:
                     yield read
 
     def _line_readers(self, stack: contextlib.ExitStack) -> dict[str, LineReader]:
-        """By run, who reads its lines; a run that is alone may have lost its id."""
+        """The reader of lines of each run, by its id; by an empty text if there is one run only."""
         return {
             "" if len(self._readers) == 1 else reader.info.id: stack.enter_context(LineReader(reader))
             for reader in self._readers

@@ -62,11 +62,12 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run comes to. What counts is as in `totals.Totals`: the last attempts of the latest sessions."""
+    """The numbers of a run. `totals.Totals` says which rollouts count."""
 
     path: str
-    run: str | None
-    created_at: datetime | None
+    run: str
+    """The id of the run."""
+    created_at: datetime
     state: RunState
     planned: int | None
     """How many rollouts (of games: episodes) the run is to have, where that is known."""
@@ -205,7 +206,7 @@ def summarize(path: str | Path) -> RunSummary:
 
 
 def encode_run_summary(summary: RunSummary) -> bytes:
-    """A summary as one JSON object; a number that is not finite is spelt out."""
+    """A summary as one JSON object; a number that is not finite is a string."""
     fields = msgspec.structs.asdict(summary)
     fields["rewards"] = _wire_rewards(summary.rewards)
     fields["iterations"] = [

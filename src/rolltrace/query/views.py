@@ -134,7 +134,7 @@ def _touched(part: Part, parts: Sequence[Part], again: str | None, late: str | N
 def _create_lates(
     connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part], scores: Sequence[Part]
 ) -> list[str | None]:
-    """For each part, a table of the rewards that scores gave after it was made; None where there are none."""
+    """For each part, a table of the rewards that scores gave after it was made; None if no score did."""
     rewards = [score for score in scores if score.label.facts.rewards]
     lates = [tuple(score.path for score in rewards if not _is_within(score, part.label.scores)) for part in parts]
     names = {paths: f"{name}_{number}" for number, paths in enumerate(dict.fromkeys(filter(None, lates)))}

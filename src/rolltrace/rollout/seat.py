@@ -76,7 +76,7 @@ class Played(msgspec.Struct):
 
     @property
     def reward(self) -> float | None:
-        """The total as it stands now, the group's grade included; None where there is none."""
+        """The total as it stands now, the group's grade included; None if the rollout has no reward."""
         latest = latest_reward(self.told)
         return self.line_reward if latest is None else latest.value
 

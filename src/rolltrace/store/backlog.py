@@ -119,7 +119,7 @@ class Backlog:
         """All that waits, when something does or the time has passed; None when there will be nothing more."""
         if not self._waiting and not self.is_closed:
             self._idle = True
-            if not self._waiting and not self.is_closed:  # what came before `_idle` was seen woke nobody
+            if not self._waiting and not self.is_closed:  # a job put before `_idle` was set did not wake us
                 self._wake.wait(seconds)
             self._idle = False
         if self._waiting and not self._hurried and not self.is_closed:

@@ -9,15 +9,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from rolltrace.errors import InputError
+from rolltrace.redaction import PLACEHOLDER
 from rolltrace.trace.freeform import Placeholder
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
 
-REDACTED = "[redacted]"
 _ESCAPES = re.compile(r"(?:\\u[0-9A-Fa-f]{4})+")
 
 
-def redact_pattern(*patterns: str | re.Pattern[str], replacement: str = REDACTED) -> "PatternRedaction":
+def redact_pattern(*patterns: str | re.Pattern[str], replacement: str = PLACEHOLDER) -> "PatternRedaction":
     r"""A function for `Recording(redact=…)` that replaces each match of the patterns, wherever there is text.
 
     That is the text, reasoning, names, tool calls (arguments, names and ids) and other fields of every message, and
@@ -34,7 +34,7 @@ class PatternRedaction:
     """Replaces each match of the patterns in a message or a free-form map. It pickles."""
 
     patterns: tuple[re.Pattern[str], ...]
-    replacement: str = REDACTED
+    replacement: str = PLACEHOLDER
 
     def __call__(self, value: Any) -> Any:
         """The same message or map, redacted."""

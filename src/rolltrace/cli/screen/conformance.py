@@ -10,7 +10,7 @@ from rolltrace.envs.check import Rule, Violation
 
 
 def show_violations(console: Console, env: str, violations: Sequence[Violation]) -> None:
-    """Print one sentence for each violation, or that there is none."""
+    """Print one sentence for each violation, or that the environment passes."""
     for violation in violations:
         sentence = Text(visible_line(str(violation)))
         sentence.stylize("bold red", 0, len(violation.rule))

@@ -27,8 +27,7 @@ _SOUND = {"dispatched", "recorded", "scores_recorded", "in_flight"}
 def show_numbers(console: Console, run: RunSummary) -> None:
     """Print what the run comes to."""
     print_folded(console, Text(visible_line(run.path), "bold"))
-    if run.run is not None and run.created_at is not None:
-        print_folded(console, Text(f"{visible_line(run.run)} · {run.created_at:%Y-%m-%d %H:%M:%S} UTC", "dim"))
+    print_folded(console, Text(f"{visible_line(run.run)} · {run.created_at:%Y-%m-%d %H:%M:%S} UTC", "dim"))
     console.print()
     _fact(console, "state", state_line(run.state, run.planned, run.finished))
     _fact(console, "rollouts", _rollouts_text(run))
