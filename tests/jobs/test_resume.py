@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 import rolltrace
@@ -11,6 +12,7 @@ from rolltrace.errors import InputError
 from rolltrace.jobs.resume import open_resumption
 from rolltrace.policies.load import load_policy
 from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.query.summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.score import GroupKey
@@ -112,6 +114,24 @@ def test_a_failure_is_a_result(tmp_path, strategy, retries):
     assert len(played) == 1
     assert played[0] not in finished
     assert rolltrace.play(resume=tmp_path / "run", policy=policy).groups == 0
+    assert summarize(tmp_path / "run").state == "complete"
+    whole = rolltrace.play("arithmetic", policy, out=tmp_path / "whole", **plan)
+    assert whole.groups == 3
+    assert summarize(tmp_path / "whole").state == "complete"
+
+
+def test_cancelled_siblings_of_a_failure_are_not_finished(tmp_path):
+    """Without fail-fast a failure aborts no siblings: those that were cancelled are left to play, and readers agree."""
+    policy = Broken("difficulty1-seed0-1")
+    rolltrace.play("arithmetic", policy, out=tmp_path / "run", groups=3)
+    [segment] = tmp_path.glob("run/rollouts/*")
+    lines = [json.loads(line) for line in segment.read_bytes().splitlines()]
+    for line in lines:
+        if line["group"] == policy.group and line["index"] == 1:
+            line.update(status="cancelled", stop_reason="cancelled")
+    segment.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    assert summarize(tmp_path / "run").state == "interrupted"
+    assert open_resumption(tmp_path / "run").groups_left == 1
 
 
 def test_an_episode_that_was_to_be_retried_is_not_finished(tmp_path):

@@ -372,7 +372,7 @@ def test_equal_rewards_teach_nothing(group, path):
 REASONS = {
     "1 failed (env: ValueError)": failed(Layer.ENV, "ValueError"),
     "1 cancelled": {"status": Status.CANCELLED, "stop_reason": "cancelled", "reward": None},
-    "1 stopped because another seat failed": {
+    "1 aborted because another seat or member failed": {
         "status": Status.ERROR, "stop_reason": "episode_aborted", "reward": None,
     },
     "1 without a grade so far": {"reward": None},

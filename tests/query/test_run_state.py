@@ -126,6 +126,14 @@ def test_games_are_counted_in_episodes(path):
     assert states(path) == "complete"
 
 
+def test_an_aborted_episode_is_finished(path):
+    """An episode that was aborted because a seat failed has its result, whichever seat that was."""
+    with create_run(path, planned=1) as writer:
+        write(writer, index=0, episode=0, seat=0, status=Status.CANCELLED, stop_reason="episode_aborted", reward=None)
+        write(writer, index=1, episode=0, seat=1, status=Status.ERROR, stop_reason="error", reward=None)
+    assert states(path) == "complete"
+
+
 def append(path, ledger):
     """Append a line to a session's ledger."""
     with (path / "ledger" / f"{ledger.session}.jsonl").open("ab") as file:

@@ -204,6 +204,8 @@ async def test_fail_fast_cancels_awaits_and_records_before_clean_up(tmp_path):
     assert at_clean_up == [(set(), [1, 1, 1, 1])]
     rollouts = recorded(tmp_path / "run")
     assert [rollout.status for rollout in rollouts] == ["cancelled", "cancelled", "error", "cancelled"]
+    aborted = "episode_aborted"
+    assert [rollout.stop_reason for rollout in rollouts] == [aborted, aborted, "error", aborted]
     assert all(rollout.pending_prompt is not None for rollout in rollouts)
     assert group.failure is not None
     assert group.failure.message == "down"

@@ -4,18 +4,18 @@ from typing import NamedTuple
 
 from rolltrace.jobs.plan import Plan
 from rolltrace.query.run import Run
-from rolltrace.rollout.strategies import RETRIED_LAYERS, FailFast
+from rolltrace.query.tables import CANCELLED
+from rolltrace.rollout.strategies import RETRIED_LAYERS
 from rolltrace.trace.failure import INTERRUPTED
 from rolltrace.trace.outcome import Layer
 
-_GROUPS = """
+_GROUPS = f"""
     select iteration, env, "group",
         count(*) as members,
         count(distinct "index") as indexes,
         max("index") + 1 as places,
         count(distinct session) as sessions,
-        count(*) filter (status = 'cancelled' and stop_reason <> 'episode_aborted') as cancelled,
-        count(*) filter (status = 'error' or stop_reason = 'episode_aborted') as failed,
+        count(*) filter ({CANCELLED}) as cancelled,
         count(*) filter (status = 'ok' and line_reward is null and graded.rollout is null) as ungraded,
         count(*) filter (status = 'error' and list_contains($retried, error_layer) and attempt < $retries) as to_retry
     from rollouts left join (
@@ -25,7 +25,7 @@ _GROUPS = """
     ) graded on graded.rollout = rollouts.id
     where split = $split and not retried
     group by all
-"""
+"""  # noqa: S608 - the condition is a constant
 """What the run shows of each group: of superseded rollouts and earlier attempts, nothing.
 
 A group grader that was interrupted has given no result; one that failed has.
@@ -54,9 +54,7 @@ def read_groups(run: Run, plan: Plan) -> dict[int, Groups]:
     }
     for row in run.sql(_GROUPS, {"split": plan.split, "retries": plan.retries, **rules}).dicts():
         is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
-        # With FailFast the rest of a group is cancelled because of a failure, and that is its result.
-        is_cancelled = row["cancelled"] and not (isinstance(plan.strategy, FailFast) and row["failed"])
-        is_finished = bool(is_whole and not is_cancelled and not row["ungraded"] and not row["to_retry"])
+        is_finished = is_whole and not (row["cancelled"] or row["ungraded"] or row["to_retry"])
         groups = found.setdefault(row["iteration"], {})
         groups[row["env"], row["group"]] = GroupRecord(row["members"], is_finished)
     return found

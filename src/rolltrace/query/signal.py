@@ -76,7 +76,7 @@ def _reason(member: Standing) -> str:
     if member.grading is not None:
         return f"without a grade ({_failure(member.grading)})"
     if member.stop_reason == StopReason.EPISODE_ABORTED:
-        return "stopped because another seat failed"
+        return "aborted because another seat or member failed"
     if member.status is Status.CANCELLED:
         return "cancelled"
     if member.error is not None:

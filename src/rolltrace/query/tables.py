@@ -96,8 +96,10 @@ ROLLOUT_COLUMNS = (
 GROUP_ORDER = 'split, iteration, env, try_cast("group" as bigint) nulls last, "group"'
 """The order of groups, in SQL: their names are often numbers, which people count."""
 
-FINISHED = "not superseded and not retried and status <> 'cancelled' and coalesce(seat, 0) = 0"
-"""The condition that a rollout stands for an episode that counts and was not cancelled."""
+CANCELLED = "(status = 'cancelled' and stop_reason <> 'episode_aborted')"
+"""The condition that a rollout was interrupted. One that was aborted because another failed has its result."""
+FINISHED = f"not superseded and not retried and not {CANCELLED} and coalesce(seat, 0) = 0"
+"""The condition that a rollout stands for an episode that counts and is finished; `totals` has it in Python."""
 
 NEEDS = {
     "runs": ("runs",),

@@ -18,6 +18,7 @@ from rolltrace.store.ledger import Ledger
 from rolltrace.store.problems import Problem
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.numbers import Float, restore_number
+from rolltrace.trace.outcome import Status, StopReason
 from rolltrace.trace.rollout import Moment
 
 Record = TypeVar("Record")
@@ -38,7 +39,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     collides: int
     """Rollouts that count, of whose place another session that overlaps has one that counts, too."""
     finished: int
-    """How many episodes that count were not cancelled: rollouts, but of a game only those of the first seat."""
+    """How many episodes that count are finished: rollouts, but of a game only those of the first seat."""
     groups: int
     rewarded: int
     """How many have a finite reward."""
@@ -158,7 +159,7 @@ def totals_of(read: Counted) -> Totals:
         retried=len(current) - len(counted),
         superseded=len(heads) - len(current),
         collides=read.collides,
-        finished=sum(head.status != "cancelled" and not head.seat for head in counted),
+        finished=sum(map(_is_finished, counted)),
         groups=len({place_of(head)[:-1] for head in counted}),
         rewarded=len(numbers),
         mean_reward=sum(numbers) / len(numbers) if numbers else None,
@@ -167,6 +168,11 @@ def totals_of(read: Counted) -> Totals:
         stop_reasons=_by_frequency(Counter(head.stop_reason for head in counted)),
         sessions=_by_frequency(Counter(head.session for head in heads)),
     )
+
+
+def _is_finished(head: Head) -> bool:
+    """The condition `FINISHED` on a line that counts."""
+    return not head.seat and (head.status != Status.CANCELLED or head.stop_reason == StopReason.EPISODE_ABORTED)
 
 
 def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:

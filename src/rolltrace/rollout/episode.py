@@ -11,7 +11,7 @@ from rolltrace.rollout.blame import BLAME_ENV, BlamedError
 from rolltrace.rollout.contract import checked_envs
 from rolltrace.rollout.seat import Played, Seat
 from rolltrace.rollout.settings import Settings
-from rolltrace.rollout.stop import CANCELLED, stop_for_failure
+from rolltrace.rollout.stop import ABORTED, CANCELLED, stop_for_failure
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft, new_id
 from rolltrace.trace.failure import failure_of
@@ -37,11 +37,12 @@ class Episode:
         self._number = number
         self._settings = settings
         self._on_record = on_record
+        self._seats: list[Seat] = []
 
     async def play(self, attempt: int) -> list[Played]:
         """Make the envs and play them."""
         builder = self._builder
-        seats = [self._seat(number, attempt) for number in range(builder.seats)]
+        seats = self._seats = [self._seat(number, attempt) for number in range(builder.seats)]
         try:
             with BLAME_ENV:
                 made = await awaitable(builder.make_episode(self._number), builder, "make_episode")
@@ -51,11 +52,16 @@ class Episode:
             return [seat.record(stop) for seat in seats]
         except BaseException:
             for seat in seats:
-                seat.record(CANCELLED)
+                seat.record(ABORTED if seat.aborted else CANCELLED)
             raise
         if len(seats) == 1:
             return [await seats[0].play(envs[0])]
         return await _play_together(seats, envs)
+
+    def abort(self) -> None:
+        """Let the seats be recorded as aborted, not as cancelled, when the play is cancelled."""
+        for seat in self._seats:
+            seat.aborted = True
 
     def _seat(self, number: int, attempt: int) -> Seat:
         builder, settings = self._builder, self._settings

@@ -93,10 +93,14 @@ class GroupPlay:
             await self._clean_up()
 
     async def _play_episodes(self) -> None:
-        tasks = [asyncio.create_task(self._play_episode(number)) for number in range(self.builder.episodes)]
+        episodes = [
+            Episode(self.builder, self.key, number, self._settings, self._take_in)
+            for number in range(self.builder.episodes)
+        ]
+        tasks = [asyncio.create_task(self._play_episode(episode)) for episode in episodes]
         try:
             if isinstance(self._strategy, FailFast):
-                await self._until_failure(tasks)
+                await self._until_failure(episodes, tasks)
             for failed in await _failures_of(tasks):
                 if failed is not None and not isinstance(failed, asyncio.CancelledError):
                     raise failed
@@ -108,8 +112,7 @@ class GroupPlay:
                 self._score_failure(self._played_to_an_end(), _interruption(error))
             raise
 
-    async def _play_episode(self, number: int) -> None:
-        episode = Episode(self.builder, self.key, number, self._settings, self._take_in)
+    async def _play_episode(self, episode: Episode) -> None:
         attempt = 0
         try:
             while self._should_retry(members := await episode.play(attempt), attempt):
@@ -130,14 +133,17 @@ class GroupPlay:
             return False
         return any(member.error is not None and can_retry(member.error) for member in members)
 
-    async def _until_failure(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until all have ended, or one has failed with no retry left; then cancel the rest."""
+    async def _until_failure(self, episodes: Sequence[Episode], tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until all have ended, or one has failed with no retry left; then abort the rest."""
         waiting = set(tasks)
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._episode_failed or any(task.cancelled() or task.exception() is not None for task in done):
-                for task in waiting:
-                    task.cancel()
+                for episode, task in zip(episodes, tasks, strict=True):
+                    if task in waiting:
+                        if self._episode_failed:
+                            episode.abort()
+                        task.cancel()
                 return
 
     def _failure(self, members: Sequence[Played]) -> Failure | None:

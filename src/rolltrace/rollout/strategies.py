@@ -10,7 +10,7 @@ from rolltrace.trace.rollout import Failure
 
 
 class FailFast(msgspec.Struct, frozen=True):
-    """The first failure ends the group: its siblings are cancelled, awaited and recorded before clean-up."""
+    """The first failure ends the group: its siblings are aborted, awaited and recorded before clean-up."""
 
 
 class KeepViable(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ class EnvFailure(StrEnum):
     CANCELLED = "cancelled"
     """The rollout was cancelled while the env was at work."""
     ABORTED = "aborted"
-    """Another seat of the episode failed or was stopped while the env was at work."""
+    """Another seat, or with FailFast another episode, failed or was stopped while the env was at work."""
 
 
 class Status(StrEnum):
@@ -74,6 +74,7 @@ class StopReason(StrEnum):
     ERROR = "error"
     CANCELLED = "cancelled"
     EPISODE_ABORTED = "episode_aborted"
+    """Another seat of the episode failed or was stopped; with FailFast, another episode of the group failed."""
 
 
 class StoppedBy(StrEnum):
