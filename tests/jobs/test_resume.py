@@ -366,6 +366,48 @@ def test_a_run_that_may_still_be_played_is_refused(tmp_path):
         assert rolltrace.play(resume=tmp_path / "run", force=True).groups == 1
 
 
+def test_of_two_resumes_at_once_one_is_refused(tmp_path):
+    """A session that began after the run was read plays the same groups, whether it is still open or not."""
+    play_some(tmp_path / "run", 1, groups=2)
+    late = open_resumption(tmp_path / "run")
+    with create_run(tmp_path / "run", join=True, continues=late.sessions) as other:
+        other.flush()
+        with pytest.raises(InputError, match=f"session {other.session} of .* began"):
+            rolltrace.play(resume=late)
+    with pytest.raises(InputError, match=f"session {other.session} of .* began"):
+        rolltrace.play(resume=late)
+    assert len(RunReader(tmp_path / "run").ledgers()) == 2
+    assert rolltrace.play(resume=tmp_path / "run").groups == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_resumes_that_join_at_once_the_later_one_stops(tmp_path, monkeypatch, is_first):
+    """Neither saw the other before it joined; the one with the larger id plays nothing."""
+    play_some(tmp_path / "run", 1, groups=2)
+    others = []
+
+    def join_both(path, **options):
+        opened = [create_run(path, **options) for _ in range(2)]
+        opened.sort(key=lambda writer: writer.session, reverse=not is_first)
+        opened[1].flush()
+        others.append(opened[1])
+        return opened[0]
+
+    monkeypatch.setattr("rolltrace.jobs.play.create_run", join_both)
+    if is_first:
+        assert rolltrace.play(resume=tmp_path / "run").groups == 1
+    else:
+        with pytest.raises(InputError, match=r"session .* of .* began"):
+            rolltrace.play(resume=tmp_path / "run")
+    others[0].close()
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert all(ledger.closed for ledger in run.ledgers().values())
+    monkeypatch.undo()
+    assert rolltrace.play(resume=tmp_path / "run").groups == (0 if is_first else 1)
+    with rolltrace.open_run(tmp_path / "run") as run:
+        assert run.sql("select count(*), count(*) filter (collides) from rollouts").fetchone() == (8, 0)
+
+
 def test_changed_code_is_told(tmp_path, caplog):
     """Another revision of the working directory is a warning, not an error."""
     play_some(tmp_path / "run", 1, groups=2)

@@ -164,7 +164,12 @@ class Job(msgspec.Struct, frozen=True):
             for given, loaded in ((self.policy, policy), *((self.roles[role], one) for role, one in roles.items())):
                 if isinstance(given, str):
                     ours.push_async_callback(close_policy, loaded)
+            if self.resumption is not None:
+                self.resumption.refuse_others()
             with self._open_writer(tasks, policy) as writer, rarer_collections():
+                if self.resumption is not None:
+                    writer.flush()  # so that a session that joins at the same time sees this one
+                    self.resumption.refuse_others(writer.session)
                 if open_play is not None:
                     open_play.write_to(writer)
                 summary = await record(tasks, policy, self.plan, writer, self.on_group, roles, open_play, rounds)

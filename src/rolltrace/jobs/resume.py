@@ -21,6 +21,7 @@ from rolltrace.rollout.runner import GroupNames
 from rolltrace.store.create import code_revision
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
+from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.codec import utc_now
 
@@ -108,6 +109,18 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
                 "is not among them: its tasks, data or code have changed. Start a new run."
             )
         return frozenset(finished)
+
+    def refuse_others(self, own: str | None = None) -> None:
+        """Refuse to play beside a session that began after the run was read, for it plays the same groups.
+
+        Of two that joined at the same time, the one with the smaller id goes on; `own` is the id of the caller's.
+        """
+        for session in RunReader(self.path).ledgers():
+            if session not in self.sessions and (own is None or session < own):
+                raise InputError(
+                    f"Expected an interrupted run, but session {session} of {self.path} began in the meantime and may "
+                    "still be running: wait until it has ended, and resume again if something is left."
+                )
 
     # What may be given again
 
