@@ -113,9 +113,19 @@ def test_run_that_was_played_to_its_end_is_complete(path):
     play("arithmetic", "scripted:noisy", out=path, groups=2, group_size=2)
     assert states(path) == "complete"
     info = json.loads((path / "run.json").read_text())
-    info["config"]["groups"] = 600
+    assert info["planned"] == 4
+    info["planned"] = 600
     (path / "run.json").write_text(json.dumps(info))
     assert states(path) == "interrupted"
+
+
+def test_no_plan_is_read_from_the_config(path):
+    """The config of a loop of your own is its own affair, even if it has the names of `play`'s options."""
+    with create_run(path, config={"iterations": 1000, "groups": 8, "group_size": 4}) as writer:
+        write(writer)
+    assert states(path) == "complete"
+    with open_run(path) as run:
+        assert run.sql("select planned from runs").fetchall() == [(None,)]
 
 
 def test_games_are_counted_in_episodes(path):

@@ -61,7 +61,7 @@ ROWS = rows()
 def played(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of these rollouts, asked as the server asks it."""
     folder = tmp_path_factory.mktemp("answers")
-    with create_run(folder / "run", config={"iterations": 5, "groups": 3, "group_size": 4}) as writer:
+    with create_run(folder / "run", planned=60) as writer:
         for row in ROWS:
             failure = Failure(Layer.ENV, "ValueError", "it broke") if row["error_type"] else None
             row["id"] = write(

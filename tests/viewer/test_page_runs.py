@@ -38,7 +38,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
 
 def record(path: Path, rewards: list[float | None]) -> None:
     """A run with one rollout in each iteration; without a reward it fails."""
-    with rolltrace.create_run(path, config={"iterations": len(rewards), "groups": 1, "group_size": 1}) as run:
+    with rolltrace.create_run(path, planned=len(rewards)) as run:
         add(run, rewards)
 
 
@@ -150,7 +150,7 @@ def test_runs_appear_and_grow_without_a_reload(page: "Page", tmp_path: Path) -> 
         enter(page, viewer)
         expect(page.get_by_role("heading", name="No runs yet")).to_be_visible()
         page.evaluate("() => { window.same = true; }")
-        with rolltrace.create_run(tmp_path / "first", config={"iterations": 4, "groups": 1, "group_size": 1}) as run:
+        with rolltrace.create_run(tmp_path / "first", planned=4) as run:
             add(run, [0.5])
             run.flush()
             row = row_of(page, "first")

@@ -54,7 +54,7 @@ def make(path: Path, count: int = 3, **fields: Any) -> list[str]:
 def test_a_growing_run_is_followed(library: Library, ask_it: Any):
     """Each rollout and each late score changes the revision and is in the next answer; so is the end of the run."""
     path = library.folder.path / "growing"
-    with create_run(path, config={"iterations": 4, "groups": 1, "group_size": 1}) as writer:
+    with create_run(path, planned=4) as writer:
         seen = set()
         for iteration in range(4):
             rollout = write(writer, iteration=iteration, group=str(iteration), reward=1.0)

@@ -45,6 +45,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if not self.split:
             raise InputError("Expected the name of a split, such as train or test, got an empty one.")
 
+    @property
+    def planned_episodes(self) -> int:
+        """How many episodes the run is to have."""
+        return self.groups * self.group_size * self.iterations
+
     def as_config(self) -> dict[str, Any]:
         """The plan as a run's config holds it."""
         return {**msgspec.structs.asdict(self), "strategy": describe_strategy(self.strategy)}

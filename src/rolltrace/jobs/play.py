@@ -178,7 +178,7 @@ class Job(msgspec.Struct, frozen=True):
     def _open_writer(self, tasks: Tasks, policy: Policy) -> RunWriter:
         if self.resumption is not None:
             return create_run(self.out, join=True, continues=self.resumption.sessions, trace=self.trace)
-        return create_run(self.out, self._config(tasks, policy), trace=self.trace)
+        return create_run(self.out, self._config(tasks, policy), trace=self.trace, planned=self.plan.planned_episodes)
 
     def _config(self, tasks: Tasks, policy: Policy) -> dict[str, Any]:
         """All that is needed to complete the run, or to play it again."""

@@ -12,9 +12,6 @@ from rolltrace.trace.codec import utc_now
 SILENT_SECONDS = 30.0
 """A session that is open writes its ledger at least every ten seconds; one that was silent for longer died."""
 
-_PLAN = ("iterations", "groups", "group_size")
-_MOST = 10**12
-
 
 class RunState(StrEnum):
     """The state of a run, over all its sessions."""
@@ -84,16 +81,8 @@ def needs_count(ledgers: Collection[Ledger], planned: int | None) -> bool:
 
 
 def planned_episodes(info: RunInfo) -> int | None:
-    """How many episodes a run is to have, as it was told or as the plan in its config says; None without a plan."""
-    if info.planned is not None:
-        return info.planned
-    planned = 1
-    for name in _PLAN:
-        value = info.config.get(name)
-        if type(value) is not int or not 0 < value <= _MOST:
-            return None
-        planned *= value
-    return planned if planned <= _MOST else None
+    """How many episodes a run is to have, as was stated when it was made; None without a plan."""
+    return info.planned
 
 
 def planned_rollouts(info: RunInfo, seats: int) -> int | None:
