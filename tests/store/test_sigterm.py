@@ -28,9 +28,9 @@ def wait():
 """
 
 
-def terminated(tmp_path, body):
+def terminated(tmp_path, body, prologue=PROLOGUE):
     """The exit status of a program that is sent SIGTERM when it is ready; what it says after that is printed."""
-    command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(body), str(tmp_path / "run")]
+    command = [sys.executable, "-c", prologue + textwrap.dedent(body), str(tmp_path / "run")]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert program.stdout.readline() == "ready\n", program.communicate()[1]
@@ -176,6 +176,110 @@ def test_forked_children_end_their_own(tmp_path):
     assert (status, said) == (-signal.SIGTERM, "")
     assert outcomes(tmp_path / "run") == ([(0, "cancelled", 2), (1, "cancelled", 1)], True)
     assert len(RunReader(tmp_path / "run").ledgers()) == 2
+
+
+SILENT = """
+import asyncio, os, signal, sys, threading, rolltrace
+from rolltrace.envs.registry import load_env
+path = sys.argv[1]
+
+class Silent:
+    name, version, context_length, asked = "silent", None, None, 0
+    def count_tokens(self, request):
+        return None
+    async def complete(self, request):
+        self.asked += 1
+        if self.asked == 4:
+            print("ready", flush=True)
+        await asyncio.Event().wait()
+"""
+
+PLAYERS = {
+    "play_async": """
+asyncio.run(rolltrace.play_async("arithmetic", Silent(), out=path, groups=1))
+""",
+    "runner": """
+async def main():
+    builder = load_env("arithmetic", {}).builder(0, episodes=4, seed=0)
+    async for _ in rolltrace.Runner(Silent(), sink=run).play([builder]):
+        pass
+run = rolltrace.create_run(path)
+asyncio.run(main())
+""",
+    "runner in a thread": """
+async def main():
+    builder = load_env("arithmetic", {}).builder(0, episodes=4, seed=0)
+    async for _ in rolltrace.Runner(Silent(), sink=run).play([builder]):
+        pass
+run = rolltrace.create_run(path)
+threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+threading.Event().wait()
+""",
+}
+
+
+@pytest.mark.parametrize("player", PLAYERS)
+def test_rollouts_of_a_runner_are_recorded_as_cancelled(tmp_path, player):
+    """Rollouts that a runner has in flight are recorded like those of a recorder."""
+    status, _ = terminated(tmp_path, PLAYERS[player], SILENT)
+    assert status == -signal.SIGTERM
+    assert outcomes(tmp_path / "run") == ([(index, "cancelled", 0) for index in range(4)], True)
+
+
+def test_a_play_beside_an_open_run(tmp_path):
+    """A play ends as usual while another run is open, whose rollouts are recorded too; its handler comes back."""
+    status, said = terminated(
+        tmp_path,
+        """
+        run = rolltrace.create_run(path + "1")
+        r = run.rollout(env="sums", task="t", group="g", index=7)
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            rolltrace.play("arithmetic", Silent(), out=path, groups=1)
+        finally:
+            print(sys.exception(), signal.getsignal(signal.SIGTERM) is handler, flush=True)
+        """,
+        SILENT,
+    )
+    assert (status, said) == (143, "143 True\n")
+    assert outcomes(tmp_path / "run") == ([(index, "cancelled", 0) for index in range(4)], True)
+    assert outcomes(tmp_path / "run1") == ([(7, "cancelled", 0)], True)
+
+
+def test_a_stubborn_play_beside_an_open_run(tmp_path):
+    """A second signal ends the process at once, and the other run is closed as well."""
+    status, _ = terminated(
+        tmp_path,
+        """
+        class Stubborn(Silent):
+            async def complete(self, request):
+                try:
+                    await super().complete(request)
+                except asyncio.CancelledError:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    await super().complete(request)
+        run = rolltrace.create_run(path + "1")
+        r = run.rollout(env="sums", task="t", group="g", index=7)
+        rolltrace.play("arithmetic", Stubborn(), out=path, groups=1)
+        """,
+        SILENT,
+    )
+    assert status == 143
+    assert outcomes(tmp_path / "run") == ([(index, "cancelled", 0) for index in range(4)], True)
+    assert outcomes(tmp_path / "run1") == ([(7, "cancelled", 0)], True)
+
+
+def test_default_action_after_a_play_in_which_the_last_run_was_closed(tmp_path):
+    """When a play ends, SIGTERM has its default action if no run is open any more."""
+    program = """
+        run = rolltrace.create_run(path + "1")
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        rolltrace.play("arithmetic", "scripted:noisy", out=path, on_group=lambda _: run.close())
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        """
+    command = [sys.executable, "-c", SILENT + textwrap.dedent(program), str(tmp_path / "run")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_at_random_moments(tmp_path):

@@ -9,10 +9,11 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rolltrace.policies.human import leaving_interrupts
 from rolltrace.rollout.runner import Runner
+from rolltrace.store.sigterm import cancel_open_rollouts, end_writers, is_default, restore_handler
 from rolltrace.store.writer import RunWriter
 
 Value = TypeVar("Value")
@@ -81,18 +82,32 @@ class OpenPlay:
 
     def end(self) -> None:
         """Record what is in flight and close the session, in bounded time: a disk may hang, a lock may be held."""
-        thread = threading.Thread(target=self._end, name="rolltrace-end", daemon=True)
-        thread.start()
-        thread.join(_CLOSE_SECONDS)
+        _do_in_time(self._end)
+
+    def exit(self) -> NoReturn:
+        """End the process at once, and before that, in bounded time, this play and every other open run."""
+        _do_in_time(self._end_all)
+        os._exit(TERMINATED)
 
     def _end(self) -> None:
         self._record_here()
         if self._writer is not None:
             self._writer.close()
 
+    def _end_all(self) -> None:
+        cancel_open_rollouts()
+        self._end()
+        end_writers(_CLOSE_SECONDS)
+
     def _record_here(self) -> None:
         for runner in self._runners:
             runner.record_cancelled()
+
+
+def _do_in_time(action: Callable[[], None]) -> None:
+    thread = threading.Thread(target=action, name="rolltrace-end", daemon=True)
+    thread.start()
+    thread.join(_CLOSE_SECONDS)
 
 
 def run_blocking(make: Callable[[OpenPlay], Coroutine[Any, Any, Value]]) -> Value:
@@ -195,24 +210,29 @@ class _Signals:
         if threading.current_thread() is threading.main_thread():
             if _raises_interrupt(signal.getsignal(signal.SIGINT)):
                 self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            if is_default(signal.getsignal(signal.SIGTERM)):
                 self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            if number == signal.SIGTERM:
+                restore_handler(handler)
+            else:
+                signal.signal(number, handler)
 
     def ending(self) -> BaseException:
         """What the play raises because of the signals that came."""
-        return SystemExit(TERMINATED) if signal.SIGTERM in self.received else KeyboardInterrupt()
+        if signal.SIGTERM not in self.received:
+            return KeyboardInterrupt()
+        cancel_open_rollouts()  # those of other runs, which no block may end when this is raised
+        return SystemExit(TERMINATED)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
         is_first = len(self.received) == 1
         if not is_first and signal.SIGTERM in self.received:
-            self._play.end()
-            os._exit(TERMINATED)
+            self._play.exit()
         if not is_first:
             raise KeyboardInterrupt
         self._play.cancel()
@@ -228,8 +248,7 @@ class _Signals:
         pause.wait(_RECORD_SECONDS)
         self._play.record_cancelled()
         pause.wait(_EXIT_SECONDS - _RECORD_SECONDS - _ANSWER_SECONDS)
-        self._play.end()
-        os._exit(TERMINATED)
+        self._play.exit()
 
 
 def _raises_interrupt(handler: Any) -> bool:

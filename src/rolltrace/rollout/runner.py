@@ -85,7 +85,8 @@ class Runner:
         It is for a process that has to end while envs block or swallow their cancellation.
         """
         for seat in tuple(self._settings.open_seats):
-            seat.record(CANCELLED)
+            if seat.draft.header.session == self._settings.sink.session:  # not of the process this was forked from
+                seat.record(CANCELLED)
 
     async def play(
         self,
@@ -104,6 +105,9 @@ class Runner:
         """
         crowd = _Crowd(self.concurrency)
         settings = self._settings_here()
+        register_open = getattr(settings.sink, "register_open", None)
+        if register_open is not None:
+            register_open(self)
         draw = _drawing(builders)
         try:
             while True:

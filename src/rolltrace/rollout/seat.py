@@ -171,13 +171,13 @@ class Seat:
 
     def record(self, stop: Stop) -> Played:
         """Write the line, once."""
-        if self._played is not None:
+        if self._played is None:
+            self._played = Played(self.draft, stop, self._outcome(stop))
+            self._on_record(self._played)
+        elif self not in self._settings.open_seats:  # else a signal handler has interrupted this method
             return self._played
-        outcome = self._outcome(stop)
-        self._played = Played(self.draft, stop, outcome)
-        self._on_record(self._played)
         try:
-            self._settings.sink.end(self.draft, outcome)
+            self._settings.sink.end(self.draft, self._played.outcome)
         except Exception:
             # A sink must not raise; one that does loses its record, not the rollout.
             log.exception("The sink failed to take rollout %s", self.draft.id)

@@ -210,6 +210,10 @@ class RolloutRecorder:
         self._ended = True
         self._keeper.forget(self)
 
+    def record_cancelled(self) -> None:
+        """End the rollout as cancelled, because the process ends."""
+        self.end(error=SystemExit())
+
     def __enter__(self) -> Self:
         return self
 

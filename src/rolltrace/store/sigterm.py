@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 CLOSING_SECONDS = 10.0
 """How long closing may take: a disk may hang, and who sends SIGTERM sends SIGKILL soon after."""
@@ -50,14 +50,34 @@ def forget_on_sigterm(writer: Closable) -> None:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def is_default(handler: Any) -> bool:
+    """Whether a handler of SIGTERM is the default action, or the one that this module installs in its place."""
+    return handler is signal.SIG_DFL or handler is _handle
+
+
+def restore_handler(before: Any) -> None:
+    """Install again what another handler has replaced; ours only if there still is a writer to close."""
+    is_unused = before is _handle and not _writers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL if is_unused else before)
+
+
+def cancel_open_rollouts() -> None:
+    """Record the open rollouts of every writer as cancelled."""
+    for writer in list(_writers):
+        writer.cancel_open()
+
+
+def end_writers(seconds: float) -> None:
+    """Record open rollouts as cancelled and close every writer; wait for it at most so long."""
+    deadline = time.monotonic() + seconds
+    cancel_open_rollouts()
+    for writer in list(_writers):
+        writer.close_within(deadline - time.monotonic())
+
+
 def _handle(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
     try:
-        deadline = time.monotonic() + CLOSING_SECONDS
-        writers = list(_writers)
-        for writer in writers:
-            writer.cancel_open()
-        for writer in writers:
-            writer.close_within(deadline - time.monotonic())
+        end_writers(CLOSING_SECONDS)
     finally:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import threading
 import weakref
 from pathlib import Path
@@ -24,6 +23,7 @@ from rolltrace.trace.draft import Draft, Line, new_id
 from rolltrace.trace.freeform import as_text, describe
 from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.sink import OpenRollouts
 
 
 class RunWriter:
@@ -82,7 +82,7 @@ class RunWriter:
         self._tally = Tally(self.continues, self.job)
         self._told = threading.local()
         # Weak, but without callbacks: an exception that a signal handler raises in one is swallowed.
-        self._recorders: dict[int, weakref.ref[RolloutRecorder]] = {}
+        self._open: dict[weakref.ref[OpenRollouts], None] = {}
         self._scribe = Scribe(self._place, self.run, self.session, self._tally, self.recording.segment_bytes)
         self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
         self._worker = Worker(self._backlog, self._scribe, self._tally)
@@ -91,6 +91,14 @@ class RunWriter:
         self._finalizer.atexit = False
 
     # What a runner hands in
+
+    def register_open(self, rollouts: OpenRollouts) -> None:
+        """Have rollouts in flight recorded as cancelled if SIGTERM comes; they are held weakly."""
+        for reference in list(self._open):
+            if reference() is None:
+                self._open.pop(reference, None)
+        if self.records:
+            self._open[weakref.ref(rollouts)] = None
 
     def begin(self, header: Header) -> Draft:
         """A draft for a rollout that starts now; it is in flight until its line is written."""
@@ -146,12 +154,12 @@ class RunWriter:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
         recorder = RolloutRecorder(self, about)
         if self.records:
-            self._recorders[id(recorder)] = weakref.ref(recorder)
+            self._open[weakref.ref(recorder)] = None
         return recorder
 
     def forget(self, recorder: RolloutRecorder) -> None:
         """Note that a recorder's rollout has ended."""
-        self._recorders.pop(id(recorder), None)
+        self._open.pop(weakref.ref(recorder), None)
 
     def score(
         self,
@@ -213,11 +221,11 @@ class RunWriter:
         self._worker.close(max(0.0, seconds))
 
     def cancel_open(self) -> None:
-        """Record the rollouts that `rollout` began and that have not ended as cancelled, with the steps they have."""
-        for reference in list(self._recorders.values()):
+        """Record the rollouts in flight of recorders and runners as cancelled, with the steps they have."""
+        for reference in list(self._open):
             with contextlib.suppress(Exception):  # another thread may change the rollout at this moment
-                if (recorder := reference()) is not None:
-                    recorder.end(error=SystemExit(128 + signal.SIGTERM))
+                if (rollouts := reference()) is not None:
+                    rollouts.record_cancelled()
 
     @property
     def records(self) -> bool:

@@ -7,6 +7,14 @@ from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.score import Score
 
 
+class OpenRollouts(Protocol):
+    """Has rollouts in flight, such as a runner."""
+
+    def record_cancelled(self) -> None:
+        """Record every rollout in flight as cancelled, with the steps it has; a signal handler may call it."""
+        ...
+
+
 class Sink(Protocol):
     """Keeps rollouts and scores. No method waits on a disk or raises into a rollout."""
 
