@@ -62,21 +62,48 @@ def test_threads_that_go_on_after_closing(tmp_path):
     run_program(
         tmp_path,
         """
+        closed = threading.Event()
+
         def work():
-            for index in range(1000):
+            for index in range(500):
+                play(run, index)
+            closed.wait()
+            for index in range(500):
                 play(run, index)
 
         with create_run(sys.argv[1]) as run:
-            threads = [threading.Thread(target=work) for _ in range(5)]
-            for thread in threads:
-                thread.start()
-            while run.ledger.recorded < 500:
-                run.flush()
+            for _ in range(5):
+                threading.Thread(target=work).start()
+        closed.set()
         """,
     )
     ledger = ledger_on_disk(tmp_path / "run")
     assert ledger.closed
     assert ledger.dispatched == ledger.recorded + ledger.dropped["closed"] == 5000
+    assert ledger.dropped["closed"] >= 2500
+
+
+def test_process_that_ends_while_a_late_ledger_is_written(tmp_path):
+    """A process waits for the ledger that counts losses after closing, also where the disk is slow."""
+    run_program(
+        tmp_path,
+        """
+        import time
+        real, is_writing = os.write, threading.Event()
+
+        def slow(descriptor, data):
+            is_writing.set()
+            time.sleep(1.5)
+            return real(descriptor, data)
+
+        run = create_run(sys.argv[1])
+        run.close()
+        os.write = slow
+        play(run)
+        assert is_writing.wait(30)
+        """,
+    )
+    assert ledger_on_disk(tmp_path / "run").dropped == {"closed": 1}
 
 
 def test_losses_after_closing_are_written_while_the_process_goes_on(tmp_path):

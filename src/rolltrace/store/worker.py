@@ -34,7 +34,7 @@ class Worker:
         self._scribe = scribe
         self._tally = tally
         self._right = _thread.allocate_lock()
-        self._late_right = _thread.allocate_lock()
+        self._late_lock = _thread.allocate_lock()
         self._is_late = False
         self._late_is_running = False
         self._thread: int | None = None
@@ -76,6 +76,8 @@ class Worker:
         elif not self.start():
             self._work_here()
         self.wait_until_finished(seconds)
+        if seconds is None:
+            self.write_late()
         wait_until_logged()
 
     def skip(self) -> None:
@@ -110,27 +112,36 @@ class Worker:
                 self._late_is_running = False
                 self.write_late()
 
-    def write_late(self) -> None:
-        """Bring the ledger up to date after closing; what waits although nothing is taken any more was lost."""
-        if not (self._is_late or self._scribe.ledger_is_missing) or not self.is_finished:
-            return
-        if not self._late_right.acquire(timeout=_STUCK_SECONDS):
+    def write_late(self, seconds: float = _STUCK_SECONDS) -> None:
+        """Bring the ledger up to date after closing; return when it is on the disk, also if another thread writes it.
+
+        What is in the backlog by now was lost. A negative timeout waits for the other thread without limit.
+        """
+        if not self.is_finished or not self._late_lock.acquire(timeout=seconds):
             return
         try:
-            self._is_late = False
-            self._drop_left_over()
-            self._try(self._scribe.write_late_ledger)
-        finally:
-            self._late_right.release()
-        if not self._is_late and not self._scribe.ledger_is_missing:
+            if self._has_late_news:
+                self._is_late = False
+                self._drop_left_over()
+                self._try(self._scribe.write_late_ledger)
             _late.pop(self, None)
+            if self._has_late_news:  # also what was lost since the line before
+                _late[self] = None
+        finally:
+            self._late_lock.release()
+
+    @property
+    def _has_late_news(self) -> bool:
+        return self._is_late or self._backlog.has_left_over or self._scribe.ledger_is_missing
 
     def _run_late(self) -> None:
-        while self._late_is_running:
+        while True:
             time.sleep(LATE_SECONDS)
             self.write_late()
             self._late_is_running = False  # the next loss starts another thread
-            self._late_is_running = self._is_late  # unless it came just now
+            if not self._is_late:
+                return
+            self._late_is_running = True  # for a loss that came before
 
     def _drop_left_over(self) -> None:
         for item in self._backlog.left_over():
@@ -172,8 +183,7 @@ class Worker:
         self._try(self._scribe.close)
         self.is_finished = True
         self._thread = None
-        if self._backlog.has_left_over or self._is_late or self._scribe.ledger_is_missing:
-            self._is_late = True
+        if self._has_late_news:
             _late[self] = None
             self.write_late()
         while self._closers:
@@ -248,5 +258,5 @@ def _finish_all() -> None:
     for worker in list(_running):  # of writers that were deleted; what they were handed is still to be written
         worker.wait_until_finished()
     for worker in list(_late):
-        worker.write_late()
+        worker.write_late(-1)  # a thread that is writing the ledger would be killed
     wait_until_logged()
