@@ -1,6 +1,7 @@
 """Runs that are killed at any moment and resumed: what they show is what an undisturbed run shows."""
 
 import contextlib
+import os
 import random
 import re
 import signal
@@ -16,21 +17,27 @@ from rolltrace.query.run import open_run
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "write-a-game.md"
 SLOW = """
-import asyncio, random
+import asyncio, os, pathlib, random
 from rolltrace.policies.noisy.policy import Noisy
 
 class Slow(Noisy):
     def __init__(self, fails: float = 0.0):
         super().__init__(name="slow")
         self.fails = fails
+        self.asked = 0
 
     async def complete(self, request):
+        self.asked += 1
+        if "HOLD_AFTER" in os.environ and self.asked > int(os.environ["HOLD_AFTER"]):
+            pathlib.Path(os.environ["HOLD_FILE"]).touch()
+            await asyncio.Event().wait()
         chance = random.Random(request.seed)
         await asyncio.sleep(chance.random() * 0.03)
         if chance.random() < self.fails:
             raise ConnectionError("refused")
         return await super().complete(request)
 """
+"""A policy that takes its time. After HOLD_AFTER requests it answers no more, and makes HOLD_FILE."""
 JOBS = {
     "arithmetic": [
         "arithmetic", "--policy", "slow:Slow,fails=0.1", "--retries", "2", "--groups", "12", "--iterations", "3",
@@ -70,42 +77,32 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(folder):
-    """By job, what a run shows that nothing interrupted, and how long it took; each is played when asked for."""
+    """By job, what a run shows that nothing interrupted; each is played when asked for."""
     known = {}
 
     def play(job):
         if job not in known:
             with started(folder, *JOBS[job], "--out", f"{job}-undisturbed") as process:
-                wait_for_run(folder / f"{job}-undisturbed", process)
-                begun = time.monotonic()
                 _, told = process.communicate(timeout=120)
             assert process.returncode == 0, told
-            known[job] = (shown(folder / f"{job}-undisturbed"), time.monotonic() - begun)
+            known[job] = shown(folder / f"{job}-undisturbed")
         return known[job]
 
     return play
 
 
 @contextlib.contextmanager
-def started(folder, *words):
+def started(folder, *words, **variables):
     """`rolltrace run` in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-m", "rolltrace", "run", *words],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=folder, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         yield process
     finally:
         process.kill()
         process.communicate()
-
-
-def wait_for_run(path, process):
-    """Return when the run is there, or the process has ended."""
-    deadline = time.monotonic() + 60
-    while not (path / "run.json").exists() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def shown(path):
@@ -121,33 +118,43 @@ def rounded(value):
     return round(value, 9) + 0.0 if isinstance(value, float) else value
 
 
-def interrupt(folder, words, path, chance, seconds, number):
-    """Start it, and send the signal at some moment after it has begun to play; SIGKILL also before."""
-    before = set(path.glob("rollouts/*"))
-    with started(folder, *words) as process:
-        wait_for_run(path, process)
-        while number != signal.SIGKILL and process.poll() is None and set(path.glob("rollouts/*")) == before:
+def interrupt(folder, words, chance, requests, number):
+    """Start it, and send the signal after some of the requests; whether it was not finished before.
+
+    The policy answers no more of them, so that the run cannot end first. A resume may need fewer and end.
+    """
+    held = folder / "held"
+    held.unlink(missing_ok=True)
+    after = chance.randrange(requests)
+    deadline = time.monotonic() + 120
+    with started(folder, *words, HOLD_AFTER=str(after), HOLD_FILE=str(held)) as process:
+        while not held.exists() and process.poll() is None:
+            assert time.monotonic() < deadline
             time.sleep(0.005)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(chance.random() * seconds)
+            process.wait(chance.random() * 0.05)  # others are still being answered, graded and written
         process.send_signal(number)
         _, told = process.communicate(timeout=60)
     assert "Traceback" not in told
-    assert process.returncode in (0, 1, 143, -number), told
+    assert process.returncode in ((1, 143, -number) if held.exists() else (0,)), told
+    return held.exists()
 
 
 def interrupt_and_resume(folder, undisturbed, job, seed, number=signal.SIGKILL):
     """A run that is interrupted once or more and then resumed shows what an undisturbed one shows."""
-    expected, seconds = undisturbed(job)
+    expected = undisturbed(job)
+    requests = (len(expected["steps"]) + len(expected["calls"])) * 9 // 10
     chance = random.Random(f"{job} {seed}")
     name = f"{job}-{seed}-{number}"
     path = folder / name
     resume = ["--resume", name, "--force"]
-    interrupt(folder, [*JOBS[job], "--out", name], path, chance, seconds, number)
-    while chance.random() < 0.5:  # resumes are interrupted, too
-        interrupt(folder, resume, path, chance, seconds, number)
+    is_unfinished = interrupt(folder, [*JOBS[job], "--out", name], chance, requests, number)
+    assert is_unfinished
+    while is_unfinished and chance.random() < 0.5:  # resumes are interrupted, too
+        is_unfinished = interrupt(folder, resume, chance, requests, number)
     with started(folder, *resume) as process:
         _, told = process.communicate(timeout=120)
+    assert ("Nothing to do" in told) == (not is_unfinished)
     assert process.returncode == 0, told
     found = shown(path)
     for table, rows in expected.items():
