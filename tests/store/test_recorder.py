@@ -479,6 +479,7 @@ def test_wrong_end_is_told_and_can_be_repeated(run):
         ((None, "advantage", 1.0), "got neither"),
         ((5, "advantage", 1.0), "rollout's id"),
         (("id", None, 1.0), "score's name"),
+        (("id", "", 1.0), "score's name"),
     ],
 )
 def test_wrong_score_is_told(run, arguments, message):
@@ -635,3 +636,22 @@ def test_api_response_with_several_choices_is_refused(run):
         r.step(QUESTION, CHAT, 1.0)
     [rollout] = recorded(run)
     assert [message.content for message in rollout.messages] == ["2 + 2?", "4"]
+
+
+@pytest.mark.parametrize(
+    ("response", "content"),
+    [
+        ({"finish_reason": None, "message": {"role": "assistant", "content": "c"}}, "c"),
+        ({"content": "c"}, "c"),
+        ({"error": {"message": "overloaded"}}, ""),
+        (None, ""),
+    ],
+    ids=["choice without a finish reason", "no role", "error body", "nothing"],
+)
+def test_a_response_is_the_assistant_s(tmp_path, response, content):
+    """A response without a role is recorded as the assistant's."""
+    with create_run(tmp_path / "run") as run, run.rollout(env="e", task="t", group="g", index=0) as r:
+        r.step("hello", response, 1.0)
+    [rollout] = RunReader(tmp_path / "run").rollouts()
+    said = rollout.steps[0].trace.policy_response
+    assert (said.role, said.content) == ("assistant", content)

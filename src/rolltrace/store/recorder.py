@@ -142,6 +142,8 @@ class RolloutRecorder:
             parse_error = unpacked.parse_error if parse_error is None else parse_error
             usage = unpacked.usage if usage is None else usage
             extra = with_strays(extra, {"api_response": unpacked.facts} if unpacked.facts else {})
+        elif response is None or (isinstance(response, Mapping) and "role" not in response):
+            response = {"content": "", **(response or {}), "role": "assistant"}
         self._has_reward = self._has_reward or reward is not None
         draft.step(
             self._freezer.freeze_response(response),

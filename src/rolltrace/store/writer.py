@@ -173,7 +173,7 @@ class RunWriter:
     ) -> None:
         """Record a late fact about the rollout of this id, or about a group."""
         texts: tuple[Any, ...] = (name, "" if rollout is None else rollout)
-        if not all(isinstance(text, str) for text in texts):
+        if not name or not all(isinstance(text, str) for text in texts):
             raise InputError(
                 f"Expected a rollout's id and a score's name, got {describe(rollout)} and {describe(name)}."
             )

@@ -36,7 +36,7 @@ def unpack_response(response: Any) -> ApiResponse | None:
             return _from_completion(response, choices)
         if _is_list(output := _field(response, "output")):
             return _from_output(response, output)
-        if _field(response, "message") is not None and _field(response, "finish_reason") is not None:
+        if _field(_field(response, "message"), "role") is not None:
             return _from_choice(response, response)
     except InputError:
         raise
