@@ -87,17 +87,18 @@ def test_names_are_the_same_where_tasks_repeat(tmp_path):
 
 
 class Broken(Noisy):
-    """Fails for the first member of one group, at its first attempts or always; its siblings take longer."""
+    """Fails for the first member of one group, at its first attempts or always; siblings may wait to be cancelled."""
 
-    def __init__(self, group, attempts=99):
+    def __init__(self, group, attempts=99, siblings_wait=False):
         super().__init__()
-        self.group, self.attempts = group, attempts
+        self.group, self.attempts, self.siblings_wait = group, attempts, siblings_wait
 
     async def complete(self, request):
         if request.identity.group == self.group and request.identity.attempt < self.attempts:
             if request.identity.index == 0:
                 raise ConnectionError("refused")
-            await asyncio.sleep(0.1)
+            if self.siblings_wait:
+                await asyncio.wait_for(asyncio.Event().wait(), 60)
         return await super().complete(request)
 
 
@@ -105,10 +106,13 @@ class Broken(Noisy):
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_failure_is_a_result(tmp_path, strategy, retries):
     """A group that failed is finished, with the siblings that fail-fast cancelled and the retries that were made."""
-    policy = Broken("difficulty1-seed0-1")
+    is_fail_fast = strategy == rolltrace.FailFast()
+    policy = Broken("difficulty1-seed0-1", siblings_wait=is_fail_fast)
     plan = {"groups": 3, "strategy": strategy, "retries": retries}
     finished = play_some(tmp_path / "run", 2, policy=policy, **plan)
     assert policy.group in finished
+    cancelled = [rollout for rollout in RunReader(tmp_path / "run").rollouts() if rollout.status == "cancelled"]
+    assert len(cancelled) == (3 if is_fail_fast else 0)
     played = []
     rolltrace.play(resume=tmp_path / "run", policy=policy, on_group=lambda group: played.append(group.group))
     assert len(played) == 1
