@@ -178,6 +178,44 @@ def test_forked_children_end_their_own(tmp_path):
     assert len(RunReader(tmp_path / "run").ledgers()) == 2
 
 
+def test_a_forked_child_that_records_nothing_has_the_default_action(tmp_path):
+    """SIGTERM ends such a child at once, also in a call into C; one that records handles it until its run is closed."""
+    status, said = terminated(
+        tmp_path,
+        """
+        import itertools, time
+        run = create_run(path)
+        handler = signal.getsignal(signal.SIGTERM)
+        ready, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(told, b"x")
+            sum(itertools.repeat(0))  # never returns, so no handler in Python is run
+        os.read(ready, 1)
+        os.kill(child, signal.SIGTERM)
+        deadline = time.monotonic() + 20
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if ended == (0, 0):
+            os.kill(child, signal.SIGKILL)
+        assert ended == (child, signal.SIGTERM)
+        child = os.fork()
+        if child == 0:
+            before = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            begin(run, 1).end()
+            during = signal.getsignal(signal.SIGTERM) is handler
+            run.close()
+            after = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            os._exit(7 if before and during and after else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert signal.getsignal(signal.SIGTERM) is handler
+        wait()
+        """,
+    )
+    assert (status, said) == (-signal.SIGTERM, "")
+    assert outcomes(tmp_path / "run") == ([(1, "ok", 1)], True)
+
+
 SILENT = """
 import asyncio, os, signal, sys, threading, rolltrace
 from rolltrace.envs.registry import load_env

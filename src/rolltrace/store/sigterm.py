@@ -50,6 +50,17 @@ def forget_on_sigterm(writer: Closable) -> None:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def restore_default_after_fork() -> None:
+    """Give SIGTERM its default action in a forked process, which may never record anything.
+
+    A handler in Python would keep the process alive until a call into C returns.
+    """
+    _writers.clear()
+    with contextlib.suppress(ValueError):
+        if signal.getsignal(signal.SIGTERM) is _handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def is_default(handler: Any) -> bool:
     """Whether a handler of SIGTERM is the default action, or the one that this module installs in its place."""
     return handler is signal.SIG_DFL or handler is _handle

@@ -16,7 +16,7 @@ from rolltrace.store.ledger import Ledger, Tally
 from rolltrace.store.recorder import About, RolloutRecorder
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.scribe import Scribe
-from rolltrace.store.sigterm import close_on_sigterm, forget_on_sigterm
+from rolltrace.store.sigterm import close_on_sigterm, forget_on_sigterm, restore_default_after_fork
 from rolltrace.store.worker import Worker, at_process_end, forget_workers_after_fork
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.draft import Draft, Line, new_id
@@ -62,6 +62,7 @@ class RunWriter:
         if self.records and not job:  # that of another process begins when something is recorded in it
             self._worker.start()  # readers are to see the session, and that it is alive
         self._handles_sigterm = handle_sigterm
+        self._awaits_sigterm = False  # whether SIGTERM is to be handled once this process records something
         if self.records and handle_sigterm:
             close_on_sigterm(self)
 
@@ -73,6 +74,7 @@ class RunWriter:
             self._scribe.let_go()
         self.job = self.job or self.session
         self._begin_session()
+        self._awaits_sigterm = self.records and self._handles_sigterm and not was_closed
         if was_closed:
             self._worker.skip()
 
@@ -104,7 +106,7 @@ class RunWriter:
         """A draft for a rollout that starts now; it is in flight until its line is written."""
         draft = Draft(header, keeps_tokens=bool(self.recording.tokens))
         if self.records:
-            self._worker.start()
+            self._start()
             draft.ticket = (self.session, self._tally.begin(header.id))
         return draft
 
@@ -214,6 +216,7 @@ class RunWriter:
     def close_for_good(self) -> None:
         """Close, also a writer that was unpickled."""
         self._worker.close()
+        self._awaits_sigterm = False
         forget_on_sigterm(self)
 
     def close_within(self, seconds: float) -> None:
@@ -251,8 +254,14 @@ class RunWriter:
             self._place, self.info, self.recording, self.continues, self.job or self.session, self._handles_sigterm,
         )  # fmt: skip
 
-    def _put(self, job: Job) -> None:
+    def _start(self) -> None:
+        if self._awaits_sigterm and threading.current_thread() is threading.main_thread():
+            self._awaits_sigterm = False
+            close_on_sigterm(self)
         self._worker.start()
+
+    def _put(self, job: Job) -> None:
+        self._start()
         reason = self._backlog.put(job)
         if reason is not None:
             self._worker.drop(job, reason)
@@ -298,6 +307,7 @@ def _close_all() -> None:
 def _begin_sessions_after_fork() -> None:
     """Give each open writer a session of its own; what the parent has queued is the parent's to write."""
     forget_workers_after_fork()
+    restore_default_after_fork()
     for writer in list(_open_writers):
         writer.begin_session_after_fork()
 
