@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 import rolltrace
+from answers import write
 from rolltrace.store.writer import RunWriter
+from rolltrace.trace.outcome import Status
 from viewing import Viewer, viewing
 
 pytest.importorskip("playwright")
@@ -273,6 +275,18 @@ def test_huge_rewards_and_odd_words_are_drawn(page: "Page", tmp_path: Path) -> N
         drawn = page.locator(".measure svg path").evaluate_all("all => all.map(path => path.getAttribute('d')).join()")
         assert not re.search("NaN|Infinity", drawn)
         expect(page.locator(".run-config-glance")).to_have_text("mo\ufffddel a\ufffdb")
+
+
+def test_an_interrupted_run_says_what_is_finished(page: "Page", tmp_path: Path) -> None:
+    """Cancelled rollouts are recorded but not finished, and a game counts as one episode."""
+    with rolltrace.create_run(tmp_path / "games", planned=3) as run:
+        for index in range(6):
+            status = Status.CANCELLED if index > 3 else Status.OK
+            write(run, index=index, episode=index // 2, seat=index % 2, status=status, stop_reason="cancelled")
+    with viewing(tmp_path) as viewer:
+        enter(page, viewer, "#/run/games")
+        expect(page.locator(".verdict")).to_contain_text("interrupted with 2 of 3 episodes")
+        expect(page.locator(".vital-more", has_text="planned")).to_have_text("2 of 3 episodes planned")
 
 
 def test_the_run_grows_without_a_reload(page: "Page", tmp_path: Path) -> None:

@@ -83,9 +83,3 @@ def needs_count(ledgers: Collection[Ledger], planned: int | None) -> bool:
 def planned_episodes(info: RunInfo) -> int | None:
     """How many episodes a run is to have, as was stated when it was made; None without a plan."""
     return info.planned
-
-
-def planned_rollouts(info: RunInfo, seats: int) -> int | None:
-    """The same in rollouts, where each episode has so many seats."""
-    planned = planned_episodes(info)
-    return None if planned is None else planned * seats

@@ -28,7 +28,9 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     """How many count; None where the run is too large to be read for a list."""
     recorded: int
     planned: int | None
-    """How many its configuration announces, where it does."""
+    """How many episodes it is to have, where that was stated."""
+    finished: int | None
+    """How many episodes are finished; None where the run is too large to be read for a list."""
     groups: int | None
     lost: int
     in_doubt: int
@@ -148,6 +150,9 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
     revision: str
     planned: int | None
+    """How many episodes it is to have, where that was stated."""
+    finished: int
+    """How many episodes are finished."""
     rollouts: int
     retried: int
     superseded: int

@@ -11,7 +11,7 @@ import msgspec
 from rolltrace.errors import RolltraceError
 from rolltrace.query.listing import MOST_BYTES, Listed, describe_run
 from rolltrace.query.run import Run
-from rolltrace.query.run_state import RunState, planned_rollouts
+from rolltrace.query.run_state import RunState
 from rolltrace.query.totals import COUNTED, Counted, Totals, ask_totals, read_counted, totals_of
 from rolltrace.store.layout import CACHE
 from rolltrace.store.reader import RunReader
@@ -28,7 +28,7 @@ _CURVE = f"""
     select iteration, count(*) as n, avg(reward) as mean from {COUNTED} and isfinite(reward) and iteration is not null
     group by iteration
 """
-_FAILED = f"select count(*) filter (status = 'error'), max(seat) from {COUNTED}"
+_FAILED = f"select count(*) filter (status = 'error') from {COUNTED}"
 
 _logger = logging.getLogger("rolltrace.viewer")
 
@@ -40,7 +40,6 @@ class _Facts:
     """What a card says beside the totals; they are found on the way to these."""
 
     errors: int | None = None
-    seats = 1
     curve: Curve = ()
     problems = 0
 
@@ -86,16 +85,13 @@ class Cards:
         except Exception as error:
             _logger.exception("The run %r cannot be read.", key)  # and the others can
             return _unreadable(key, path, type(error).__name__)
-        problem = _problem(facts)
-        planned = planned_rollouts(reader.info, facts.seats)
-        return _card(key, listed, facts, planned, problem)
+        return _card(key, listed, facts, _problem(facts))
 
     def _totals(self, key: str, path: Path, standing: Standing, facts: _Facts) -> Totals | None:
         """What the run comes to, where that can be had quickly."""
         if standing.bytes <= MOST_BYTES:
             read = read_counted(path)
             facts.errors = sum(head.status == "error" for head in read.counted)
-            facts.seats = 1 + max((head.seat or 0 for head in read.counted), default=0)
             facts.curve = _curve_of(read)
             facts.problems = read.problems
             return totals_of(read)
@@ -115,8 +111,7 @@ def _problem(facts: _Facts) -> str | None:
 
 def _ask(run: Run, facts: _Facts) -> Totals:
     facts.curve = run.sql(_CURVE).fetchall()
-    [(facts.errors, seat)] = run.sql(_FAILED).fetchall()
-    facts.seats = 1 + (seat or 0)
+    [(facts.errors,)] = run.sql(_FAILED).fetchall()
     return ask_totals(run)
 
 
@@ -147,7 +142,7 @@ def _mean(found: tuple[int, float] | None) -> float | None:
     return None if found is None else found[1] / found[0]
 
 
-def _card(key: str, listed: Listed, facts: _Facts, planned: int | None, problem: str | None) -> RunCard:
+def _card(key: str, listed: Listed, facts: _Facts, problem: str | None) -> RunCard:
     fields: Mapping[str, object] = msgspec.structs.asdict(listed)
     same = (
         "run",
@@ -155,6 +150,8 @@ def _card(key: str, listed: Listed, facts: _Facts, planned: int | None, problem:
         "written_at",
         "rollouts",
         "recorded",
+        "planned",
+        "finished",
         "groups",
         "lost",
         "in_doubt",
@@ -166,7 +163,6 @@ def _card(key: str, listed: Listed, facts: _Facts, planned: int | None, problem:
         name=listed.name,
         state=listed.state.value,
         live=listed.state is RunState.RUNNING,
-        planned=planned,
         errors=facts.errors,
         sparkline=sparkline(facts.curve),
         envs=listed.envs,
@@ -180,6 +176,6 @@ def _card(key: str, listed: Listed, facts: _Facts, planned: int | None, problem:
 def _unreadable(key: str, path: Path, problem: str) -> RunCard:
     return RunCard(
         key=key, name=path.name, run=None, created_at=None, written_at=None, state=RunState.UNKNOWN.value, live=False,
-        rollouts=None, recorded=0, planned=None, groups=None, lost=0, in_doubt=0, collides=None, errors=None,
-        mean_reward=None, sparkline=(), envs=None, policies=None, bytes=0, problem=problem,
+        rollouts=None, recorded=0, planned=None, finished=None, groups=None, lost=0, in_doubt=0, collides=None,
+        errors=None, mean_reward=None, sparkline=(), envs=None, policies=None, bytes=0, problem=problem,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rolltrace.query.run import Run
-from rolltrace.query.run_state import planned_rollouts
+from rolltrace.query.run_state import planned_episodes
 from rolltrace.query.totals import COUNTED, Totals, ask_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.freeform import plain_mapping
@@ -31,7 +31,7 @@ _NUMBERS = f"""
         coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,
         coalesce(sum(completion_tokens), 0)::bigint as completion_tokens, avg(seconds) as mean_seconds,
         min(started_at) as started_at, max(ended_at) as ended_at,
-        min(iteration) as first, max(iteration) as last, count(distinct iteration) as count, max(seat) as seat
+        min(iteration) as first, max(iteration) as last, count(distinct iteration) as count
     from (select *, reward as value from {COUNTED})
 """
 _SIGNALS = """
@@ -72,7 +72,8 @@ def ask_overview(run: OpenRun, card: RunCard) -> RunAnswer:
         state=card.state,
         live=card.live,
         revision=revision,
-        planned=planned_rollouts(info, 1 if row["seat"] is None else row["seat"] + 1),
+        planned=planned_episodes(info),
+        finished=totals.finished,
         rollouts=totals.rollouts,
         retried=totals.retried,
         superseded=totals.superseded,

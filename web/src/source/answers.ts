@@ -23,8 +23,10 @@ export interface RunCard {
   /** How many count; null where the run is too large to be read for a list. */
   rollouts: number | null;
   recorded: number;
-  /** How many its configuration announces, where it does. */
+  /** How many episodes it is to have, where that was stated. */
   planned: number | null;
+  /** How many episodes are finished; null where the run is too large to be read for a list. */
+  finished: number | null;
   groups: number | null;
   lost: number;
   in_doubt: number;
@@ -61,7 +63,10 @@ export interface RunAnswer {
   state: RunCard["state"];
   live: boolean;
   revision: string;
+  /** How many episodes it is to have, where that was stated. */
   planned: number | null;
+  /** How many episodes are finished. */
+  finished: number;
   rollouts: number;
   retried: number;
   superseded: number;

@@ -141,7 +141,7 @@ def interrupted_run(run: Subject) -> Iterator[Finding]:
         if state == RunState.INTERRUPTED:
             finished = ask_totals(run.tables).finished
             data = {"planned": planned, "finished": finished}
-            yield Finding(f"{finished:,} of {planned:,} planned rollouts are there", data=data)
+            yield Finding(f"{finished:,} of {planned:,} planned episodes are finished", data=data)
 
 
 @audit(

@@ -55,7 +55,7 @@ function show(part: string): void {
 
 const rank = (concern: Concern): number => (concern.tone === "bad" ? 0 : 1);
 
-function ofRecord({ ledger, problem_count, state, planned, rollouts, collides }: RunAnswer): Concern[] {
+function ofRecord({ ledger, problem_count, state, planned, finished, collides }: RunAnswer): Concern[] {
   const found: Concern[] = [];
   const dropped = Object.values(ledger.dropped).reduce((sum, n) => sum + n, 0);
   if (problem_count > 0) found.push({ tone: "bad", text: `${plural(problem_count, "problem")} in the files`, part: "run-problems" });
@@ -64,7 +64,7 @@ function ofRecord({ ledger, problem_count, state, planned, rollouts, collides }:
   if (!ledger.adds_up && ledger.lost === 0) found.push({ tone: "warn", text: "the ledger does not add up", part: "run-ledger" });
   if (collides > 0) found.push({ tone: "bad", text: `${plural(collides, "rollout")} of sessions that collide`, part: "run-ledger" });
   if (state === "died") found.push({ tone: "bad", text: "a session died", part: "run-ledger" });
-  if (state === "interrupted") found.push({ tone: "warn", text: planned === null ? "interrupted" : `interrupted with ${count(rollouts)} of ${count(planned)} rollouts`, part: "run-ledger" });
+  if (state === "interrupted") found.push({ tone: "warn", text: planned === null ? "interrupted" : `interrupted with ${count(finished)} of ${plural(planned, "episode")}`, part: "run-ledger" });
   return found;
 }
 

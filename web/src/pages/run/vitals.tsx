@@ -83,16 +83,16 @@ function Part({ name, of, unit, to, warn, bad = 2 }: PartProperties) {
 }
 
 function Progress({ answer }: { answer: RunAnswer }) {
-  const { planned, ledger, rollouts } = answer;
-  const done = planned !== null && planned > 0 ? Math.min(1, ledger.recorded / planned) : null;
+  const { planned, finished, rollouts } = answer;
+  const done = planned !== null && planned > 0 ? Math.min(1, finished / planned) : null;
   return (
     <div className="vital">
       <dt>Rollouts</dt>
       <dd>
         <span className="vital-value number">{count(rollouts)}</span>
-        {done !== null && <progress className="run-progress" value={done} max={1} aria-label={`${share(ledger.recorded, planned ?? 0)} of the planned rollouts`} />}
+        {done !== null && <progress className="run-progress" value={done} max={1} aria-label={`${share(finished, planned ?? 0)} of the planned episodes`} />}
         <span className="vital-more small soft">
-          {planned === null ? `in ${plural(answer.groups, "group")}` : `of ${count(planned)} planned`}
+          {planned === null ? `in ${plural(answer.groups, "group")}` : `${count(finished)} of ${plural(planned, "episode")} planned`}
         </span>
       </dd>
     </div>

@@ -58,18 +58,19 @@ export function RunRow({ run }: { run: RunCard }) {
 }
 
 function Progress({ run }: { run: RunCard }) {
-  const shown = run.rollouts ?? run.recorded;
   const planned = run.planned !== null && run.planned > 0 ? run.planned : null;
+  const finished = run.finished ?? run.recorded;
+  const isPartial = planned !== null && finished < planned;
   return (
     <>
-      <span className="number">{count(shown)}</span>
-      {planned !== null && planned !== shown && <span className="number faint"> of {count(planned)}</span>}
+      <span className="number">{count(isPartial ? finished : (run.rollouts ?? run.recorded))}</span>
+      {isPartial && <span className="number faint"> of {count(planned)}</span>}
       {planned !== null && (
         <progress
-          className={run.recorded >= planned ? "done" : ""}
-          value={Math.min(run.recorded, planned)}
+          className={isPartial ? "" : "done"}
+          value={Math.min(finished, planned)}
           max={planned}
-          aria-label={`${share(run.recorded, planned)} of what was planned`}
+          aria-label={`${share(finished, planned)} of what was planned`}
         />
       )}
     </>
