@@ -16,6 +16,7 @@ from rolltrace.jobs.plan import Plan, plan_of
 from rolltrace.jobs.rounds import Round, round_of
 from rolltrace.policies.base import Policy
 from rolltrace.query.run import Run, open_run
+from rolltrace.query.run_state import SILENT_SECONDS, SessionState, session_state
 from rolltrace.redaction import PLACEHOLDER
 from rolltrace.rollout.runner import GroupNames
 from rolltrace.store.create import code_revision
@@ -24,9 +25,6 @@ from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.codec import utc_now
-
-ALIVE_SECONDS = 30.0
-"""A session that is not closed and has written its ledger within this may still be running."""
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,13 +249,15 @@ def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
 
 
 def _refuse_alive(path: Path, ledgers: Mapping[str, Ledger], last_seen: Mapping[str, Any]) -> None:
+    now = utc_now()
     for session, at in last_seen.items():
-        is_closed = session in ledgers and ledgers[session].closed
-        age = (utc_now() - at).total_seconds()
-        if not is_closed and age < ALIVE_SECONDS:
+        # One without a ledger began lately, or died before its first ledger.
+        ledger = ledgers.get(session) or Ledger(run="", session=session, at=at)
+        if session_state(ledger, now) is SessionState.RUNNING:
+            age = (now - at).total_seconds()
             raise InputError(
                 f"Expected an interrupted run, but session {session} of {path} wrote {max(0.0, age):.0f} s ago and may "
-                f"still be running. If it has died, wait until {ALIVE_SECONDS:.0f} s have passed, or use --force "
+                f"still be running. If it has died, wait until {SILENT_SECONDS:.0f} s have passed, or use --force "
                 "(force=True)."
             )
 
