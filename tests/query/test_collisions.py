@@ -2,12 +2,13 @@
 
 import multiprocessing
 import os
+from datetime import timedelta
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from answers import write
+from answers import score, write
 from rolltrace.cli.app import cli
 from rolltrace.jobs.replay import replayed_policy
 from rolltrace.policies.base import Request
@@ -19,6 +20,7 @@ from rolltrace.query.summary import summarize
 from rolltrace.query.totals import ask_totals, read_totals
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import decode_ledger, encode_ledger
+from rolltrace.trace.codec import utc_now
 from rolltrace.trace.score import GroupKey
 
 RANKS, EACH = 4, 20
@@ -142,6 +144,18 @@ def test_resume_with_a_clock_that_is_behind(path, counted, monkeypatch):
     assert counted() == (1, 1, 0, 0)
     with open_run(path) as run:
         assert [rollout.id for rollout in run.rollouts()] == [kept]
+
+
+def test_scores_about_a_group_are_in_the_order_of_their_lines(path):
+    """A score that was written later comes later, even if the clock was set back between the two."""
+    key = GroupKey("train", 0, "sums", "g")
+    with create_run(path) as writer:
+        write(writer, env="sums", group="g")
+        for producer, back in (("old", 0), ("new", 3600)):
+            at = utc_now() - timedelta(seconds=back)
+            score(writer, None, 1.0, name="group_grade", group=key, producer=producer, at=at)
+    with open_run(path) as run:
+        assert [one.producer for one in find_group(run, key, 10).scores] == ["old", "new"]
 
 
 async def test_readers_of_groups_and_replays_follow_a_stated_resume(path, monkeypatch):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, UnknownNameError
+from rolltrace.query.latest import in_order
 from rolltrace.query.run import Run
 from rolltrace.query.tables import literal
 from rolltrace.query.totals import COUNTED
@@ -29,7 +30,7 @@ _MEMBERS = f"""
 """
 _SCORES = f"""
     select id, session, name, value, data, producer, "at", error_layer, error_type, error_message
-    from scores where rollout is null and {_KEY} order by "at", id
+    from scores where rollout is null and {_KEY}
 """
 
 
@@ -57,6 +58,7 @@ class AboutGroup(NamedTuple):
     at: datetime
     error: Failure | None
     """Without its traceback."""
+    rollout: None = None
 
 
 class GroupRecords(NamedTuple):
@@ -116,12 +118,19 @@ def _get(run: Run, rollout: str) -> Rollout | None:
 
 def _scores(run: Run, place: list[Any], rollouts: Sequence[Rollout]) -> list[AboutGroup]:
     """The scores about the group, without those of sessions that a member's session supersedes."""
-    scores = [_about_group(row) for row in run.sql(_SCORES, place)]
+    found = [_about_group(row) for row in run.sql(_SCORES, place)]
+    scores = _in_order(run, found) if len(found) > 1 else found
     members = {rollout.session for rollout in rollouts}
     if members.issuperset(score.session for score in scores):
         return scores
     supersedes = Sessions(run.ledgers().values()).supersedes
     return [score for score in scores if not any(supersedes(member, score.session) for member in members)]
+
+
+def _in_order(run: Run, scores: Sequence[AboutGroup]) -> list[AboutGroup]:
+    """The scores by the rule of late scores, the latest last."""
+    places = run.score_places(f"id in ({', '.join(literal(score.id) for score in scores)})")
+    return in_order((places[score.id], score) for score in scores if score.id in places)
 
 
 def _about_group(row: tuple[Any, ...]) -> AboutGroup:

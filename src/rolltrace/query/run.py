@@ -143,6 +143,10 @@ class Run:
         """Scores, one by one: as `rollouts`, of the table `scores`."""
         return self._scores_at(self._places("scores", where, order_by, limit, offset))
 
+    def score_places(self, where: str) -> dict[str, Place]:
+        """By id, where the lines of these scores are."""
+        return {row[1]: Place(*row[2:]) for row in self._places("scores", where, None, None, 0)}
+
     def sql(self, sql: str, parameters: Parameters = None, timeout: float | None = None) -> Result:
         """The answer to one SELECT over the tables of `docs/tables.md`; it reads, and can do nothing else.
 
