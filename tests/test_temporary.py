@@ -1,6 +1,8 @@
 """Temporary folders: gone with their process or with the next command, and a full disk there is told."""
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,3 +111,37 @@ def test_only_abandoned_folders_of_ours_are_removed(tmp_path, monkeypatch):
     with temporary_folder() as folder:
         assert (folder / "lock").is_file()
     assert not folder.exists()
+
+
+def test_folder_is_locked_while_it_is_removed(tmp_path, monkeypatch):
+    """A process that has made a folder and not yet locked it cannot begin to use it while another removes it."""
+    (tmp_path / "rolltrace-new").mkdir()
+    (tmp_path / "rolltrace-new/lock").touch()
+    real, refused = shutil.rmtree, []
+
+    def remove(path, **options):
+        with (Path(path) / "lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                refused.append(Path(path).name)
+        real(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    remove_abandoned(tmp_path)
+    assert refused == ["rolltrace-new"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_old_folder_without_a_lock_goes_only_if_it_is_empty(tmp_path):
+    """An old folder without a lock is removed only if it is still empty at that moment."""
+    old = tmp_path / "rolltrace-old"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    remove_abandoned(tmp_path)
+    assert not old.exists()
+    old.mkdir()
+    (old / "file").touch()
+    os.utime(old, (0, 0))
+    remove_abandoned(tmp_path)
+    assert old.exists()

@@ -65,8 +65,7 @@ def remove_abandoned(parent: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in [entry for entry in entries if entry.name.startswith(PREFIX)]:
             with contextlib.suppress(OSError):
-                if _is_abandoned(Path(entry.path), entry.stat(follow_symlinks=False)):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                _remove_if_abandoned(Path(entry.path), entry.stat(follow_symlinks=False))
 
 
 @contextlib.contextmanager
@@ -104,17 +103,18 @@ def _lock_new(path: Path) -> int | None:
     return None
 
 
-def _is_abandoned(folder: Path, status: os.stat_result) -> bool:
+def _remove_if_abandoned(folder: Path, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        return False
+        return
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:  # killed before it was made, or being made
-        return not any(folder.iterdir()) and status.st_mtime < time.time() - _EMPTY_SECONDS
+        if status.st_mtime < time.time() - _EMPTY_SECONDS:
+            folder.rmdir()  # fails if it is not empty
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        # Under the lock: a process that has just made the folder waits for it, and then makes another.
+        shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)
-    return True

@@ -65,32 +65,27 @@ class Sealer:
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
         self._on_failure = on_failure
         self._paths: deque[Path] = deque()
-        self._right = _thread.allocate_lock()
+        self._work_lock = _thread.allocate_lock()
         """Held by the one thread that seals."""
 
     def seal(self, path: Path) -> None:
         """Have a segment sealed; where no thread can be started it stays as it is."""
         self._paths.append(path)
         if not start_thread(self._run):
-            self._paths.clear()
+            with contextlib.suppress(ValueError):  # another thread has sealed it
+                self._paths.remove(path)
 
     def wait(self) -> None:
-        """Wait until all are sealed."""
-        while self._paths or self._right.locked():
-            with self._right:
-                pass
+        """Return when all are sealed; this thread seals those that no other has begun."""
+        self._run()
 
     def _run(self) -> None:
-        while self._paths and self._right.acquire(blocking=False):
-            try:
-                self._seal_all()
-            finally:
-                self._right.release()
+        with self._work_lock, contextlib.suppress(IndexError):  # until none is left
+            while True:
+                self._seal(self._paths.popleft())
 
-    def _seal_all(self) -> None:
-        while self._paths:
-            try:
-                seal_file(self._paths[0])
-            except Exception as error:  # noqa: BLE001 - the plain segment stands, and can be sealed later
-                self._on_failure(error)
-            self._paths.popleft()
+    def _seal(self, path: Path) -> None:
+        try:
+            seal_file(path)
+        except Exception as error:  # noqa: BLE001 - the plain segment stands, and can be sealed later
+            self._on_failure(error)

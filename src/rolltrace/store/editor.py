@@ -1,5 +1,6 @@
 """Makes the lines of a run: as much of each rollout and score as is to be recorded."""
 
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -106,7 +107,12 @@ class Editor:
         draft.recorded = recorded
         header = draft.header
         key = GroupKey(header.split, header.iteration, header.env, header.group)
-        self._ungraded.setdefault(key, []).append(weakref.ref(draft))
+        members = self._ungraded.setdefault(key, [])
+        members.append(weakref.ref(draft))
+        if len(members).bit_count() == 1:  # at each power of two, so that looking through all stays cheap
+            for reference in [reference for reference in members if reference() is None]:
+                with contextlib.suppress(ValueError):  # another thread was quicker
+                    members.remove(reference)
         if len(self._ungraded) > _MOST_GROUPS:
             self._ungraded.pop(next(iter(self._ungraded)), None)
 
