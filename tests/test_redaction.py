@@ -1,5 +1,6 @@
 """Secret-looking arguments: recognised by name and by value, and replaced by one placeholder."""
 
+import json
 import string
 
 import pytest
@@ -12,9 +13,10 @@ SECRET_NAMES = [
     "key", "api_key", "apikey", "API_KEY", "apiKey", "openai-api-key", "token", "hf_token", "access_token", "secret",
     "auth_tokens", "client_secret", "aws_secret_access_key", "password", "db_password", "passwd", "passphrase", "auth",
     "authorization", "Authorization", "credentials", "private_key", "bearer", "session_cookie", "api_keys",
+    "keys",
 ]  # fmt: skip
 PLAIN_NAMES = [
-    "max_tokens", "tokens", "token_budget", "keyword", "keys", "key_variable", "monkey", "answer_key", "eos_token",
+    "max_tokens", "tokens", "token_budget", "keyword", "sort_keys", "key_variable", "monkey", "answer_key", "eos_token",
     "stop_token", "sort_key", "tokenizer", "author", "data", "difficulty", "env", "",
 ]  # fmt: skip
 SECRET_VALUES = [
@@ -63,6 +65,40 @@ def test_secret_values(value):
 def test_specifications(text, redacted):
     """In a specification of a policy only the secret argument is replaced."""
     assert redact_text(text) == (text if redacted is None else redacted)
+
+
+@pytest.mark.parametrize(
+    ("given", "redacted"),
+    [
+        ({"Authorization": "Basic X", "cookie": ["QQ"]}, {"Authorization": PLACEHOLDER, "cookie": [PLACEHOLDER]}),
+        ({"keys": {"openai": "QQ", "n": 1}}, {"keys": {"openai": PLACEHOLDER, "n": PLACEHOLDER}}),
+        ([{"a": {"token": [["QQ"], 7]}}], [{"a": {"token": [PLACEHOLDER, PLACEHOLDER]}}]),
+        ({"url": "http://h?key=QQ", "n": 1}, {"url": f"http://h?key={PLACEHOLDER}", "n": 1}),
+        ({"inner": json.dumps({"cookie": ["QQ"]})}, {"inner": json.dumps({"cookie": [PLACEHOLDER]})}),
+    ],
+)
+def test_json_text_is_redacted_like_the_value_it_holds(given, redacted):
+    """A text that is a JSON object or list loses the same secrets as the object or list itself."""
+    assert redact_mapping({"x": given}) == {"x": redacted}
+    text = redact_text(f" {json.dumps(given, separators=(',', ':'))}\n")
+    assert json.loads(text) == redacted
+    assert redact_text(text) == text
+
+
+def test_json_text_without_secrets_is_not_rewritten():
+    """White space, escapes and the form of numbers stay if there is nothing to redact."""
+    text = ' {"a":[1.50, "\\u00e9"],\t"max_tokens" : 1E3}\n'
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "around", ["{},", '{"n":1,{}', "[" * 100_000 + "{}", "[" * 80 + "{}" + "]" * 80, '[{},"' + "x" * 1_000_000 + '"]']
+)
+def test_text_that_cannot_be_read_as_json_is_redacted_by_pattern(around):
+    """Damaged, deep or huge JSON, and objects that repeat a key, lose text under secret names."""
+    text = redact_text(around.replace("{}", '{"token":"QQ","token":1}'))
+    assert f'"token":"{PLACEHOLDER}"' in text
+    assert "QQ" not in text
 
 
 def test_numbers_and_empty_values_stay():

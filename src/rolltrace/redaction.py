@@ -1,5 +1,6 @@
 """Which arguments look like secrets, and the placeholder that a record holds in their place."""
 
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,7 +18,7 @@ _SECRET_WORDS = frozenset(
 _LAST_WORDS = frozenset({"key", "token", "auth", "cookie", "jwt", "pat"})
 """A name that ends in one of these is a secret's, unless the word before says that it is something else."""
 _PLURALS = frozenset({"keys", "tokens"})
-"""These only after a word that says so: `max_tokens` is a number."""
+"""These only after a word that says so: `max_tokens` is a number. `keys` alone is a secret's too."""
 _BEFORE_PLURALS = frozenset({"api", "access", "auth", "private", "refresh", "session"})
 _HARMLESS_BEFORE = frozenset(
     {
@@ -28,8 +29,10 @@ _HARMLESS_BEFORE = frozenset(
 _NEVER_SECRET = frozenset({int, float, bool, type(None)})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
-_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(?:(?!,[A-Za-z_][A-Za-z0-9_]*=)[^&\n])+")
-"""`NAME=VALUE` inside a text, such as an argument in a policy's specification, where the next begins with `,NAME=`."""
+_PAIR = re.compile(r"(?<![A-Za-z0-9_-])([A-Za-z0-9_-]+)=(?:(?!,[A-Za-z_][A-Za-z0-9_]*=)[^&\n])+")
+"""`NAME=VALUE` inside a text, such as an argument in a policy's specification, where the next begins with `,NAME=`.
+
+A match begins only where a name does: searching from each letter of a long word takes quadratic time."""
 _JSON_PAIR = re.compile(r'"([A-Za-z_][A-Za-z0-9_-]*)"(\s*:\s*)"(?:[^"\\]|\\.)+"')
 """`"NAME": "VALUE"` inside a text, such as an argument that is given as JSON."""
 _VALUES = re.compile(
@@ -43,6 +46,8 @@ _VALUES = re.compile(
     re.DOTALL,
 )
 """Values that are keys whatever they are called: those of well-known services, tokens, passwords in addresses."""
+_MAX_JSON_LENGTH = 1_000_000
+_MAX_JSON_DEPTH = 50
 
 
 @lru_cache(maxsize=1024)
@@ -52,14 +57,18 @@ def is_secret_name(name: str) -> bool:
     if not words:
         return False
     before = words[-2] if len(words) > 1 else ""
-    if not _SECRET_WORDS.isdisjoint(words) or (words[-1] in _PLURALS and before in _BEFORE_PLURALS):
+    if not _SECRET_WORDS.isdisjoint(words) or words == ["keys"]:
         return True
+    if words[-1] in _PLURALS:
+        return before in _BEFORE_PLURALS
     return words[-1] in _LAST_WORDS and before not in _HARMLESS_BEFORE
 
 
 @lru_cache(maxsize=256)
 def redact_text(text: str) -> str:
     """The text without values that look like keys, and without those of secret names in it."""
+    if (redacted := _redact_json(text)) is not None:
+        return _VALUES.sub(PLACEHOLDER, redacted)  # keys of objects too
     text = _VALUES.sub(PLACEHOLDER, text)
     text = _PAIR.sub(lambda pair: f"{pair[1]}={PLACEHOLDER}" if is_secret_name(pair[1]) else pair[0], text)
     return _JSON_PAIR.sub(
@@ -76,16 +85,45 @@ def redact_mapping(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**arguments, **changed} if changed else arguments
 
 
+def _redact_json(text: str) -> str | None:
+    """The JSON object or list in a text, redacted; the same text if it has no secret, None if it is something else."""
+    if len(text) > _MAX_JSON_LENGTH or not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError):
+        return None
+    if _is_deep(value):
+        return None
+    redacted = _redact_value(None, value)
+    return text if redacted == value else json.dumps(redacted)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # A dict would hide all but the last value of a repeated key, and the text would keep them.
+    if len(fields := dict(pairs)) < len(pairs):
+        raise ValueError("Expected unique keys in an object, got a repeated one.")
+    return fields
+
+
+def _is_deep(value: Any) -> bool:
+    layer = [value]
+    for _ in range(_MAX_JSON_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in layer if isinstance(one, dict | list)]
+        if not (layer := [item for items in inner for item in items]):
+            return False
+    return True
+
+
 def _redact_value(name: Any, value: Any) -> Any:
+    is_secret = isinstance(name, str) and is_secret_name(name)
     if isinstance(value, str):
-        if value and isinstance(name, str) and is_secret_name(name):
+        if value and is_secret:
             return PLACEHOLDER
         return redacted if (redacted := redact_text(value)) != value else value
     if isinstance(value, Mapping):
-        if value and isinstance(name, str) and is_secret_name(name):
-            return dict.fromkeys(value, PLACEHOLDER)
-        return redact_mapping(value)
+        return dict.fromkeys(value, PLACEHOLDER) if value and is_secret else redact_mapping(value)
     if isinstance(value, list | tuple):
-        items = [_redact_value(name, item) for item in value]
+        items = [PLACEHOLDER if is_secret else _redact_value(name, item) for item in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return value

@@ -46,6 +46,22 @@ def test_secrets_are_used_and_not_recorded(rolltrace, tmp_path, monkeypatch):
     assert all(secret not in shown.output for secret in ("hunter2", "p4ssw0rd", "horse"))
 
 
+def test_secrets_inside_json_arguments_are_not_recorded(rolltrace, tmp_path, monkeypatch):
+    """An argument given as JSON text is stored without the secrets in it, whatever their type."""
+    (tmp_path / "asking_env.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    headers = '{"Authorization":"Basic QQSECRETQQ","cookie":["QQSECRETQQ"],"keys":{"openai":"QQSECRETQQ"},"page":2}'
+    shown = rolltrace(
+        "run", "asking_env:Asks", "--policy", "asking_env:make,password=x", "--out", "here",
+        "--arg", "api_key=x", "--arg", f"base={headers}",
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    stored = {"Authorization": PLACEHOLDER, "cookie": [PLACEHOLDER], "keys": {"openai": PLACEHOLDER}, "page": 2}
+    config = json.loads((tmp_path / "here" / "run.json").read_bytes())["config"]
+    assert json.loads(config["args"]["base"]) == stored
+    assert not [path for path in (tmp_path / "here").rglob("*") if path.is_file() and b"QQSECRET" in path.read_bytes()]
+
+
 def test_a_loops_own_config_and_arguments_are_redacted_too(tmp_path):
     """What `create_run` and `run.rollout` are given is redacted likewise, at any depth and of any type."""
     config = {"optimizer": {"lr": 0.1}, "wandb": {"api_key": "abc"}, "tokens": 5, "eos_token": "</s>"}
