@@ -5,8 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +21,9 @@ from rolltrace.errors import DataError, InputError, UnknownNameError
 from rolltrace.graders.answers import auto_score
 from rolltrace.policies.base import completion_of
 from rolltrace.query.run import open_run
+
+pa = pytest.importorskip("pyarrow")  # the core alone is without it
+pq = pytest.importorskip("pyarrow.parquet")
 
 SHAPES = Path(__file__).parent / "shapes"
 GSM8K = ["gsm8k.jsonl", "gsm8k.parquet", "gsm8k.csv", "gsm8k_saved"]

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +14,9 @@ from hypothesis import strategies as st
 from rolltrace.envs import sources
 from rolltrace.envs.sources import open_sources
 from rolltrace.errors import DataError, InputError
+
+pa = pytest.importorskip("pyarrow")  # the core alone is without it
+pq = pytest.importorskip("pyarrow.parquet")
 
 SHAPES = Path(__file__).parent / "shapes"
 

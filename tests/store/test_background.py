@@ -63,7 +63,7 @@ def test_pending_rollouts_of_one_group_leave_nothing(tmp_path):
 
     def dead_references():
         gc.collect()
-        return sum(isinstance(thing, weakref.ref) and thing() is None for thing in gc.get_objects())
+        return sum(issubclass(type(thing), weakref.ref) and thing() is None for thing in gc.get_objects())
 
     before = dead_references()
     with create_run(tmp_path / "run") as run:
