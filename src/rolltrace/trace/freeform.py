@@ -137,11 +137,15 @@ def join_surrogates(text: str) -> str:
 
 
 def as_text(value: Any, path: str, notes: list[Note]) -> str:
-    """Text as it is, nothing as empty text, anything else as JSON, noted."""
+    """Text as it is, nothing as empty text, bytes decoded as UTF-8, anything else as JSON, noted."""
     if isinstance(value, str):
         return clean_text(value, path, notes)
     if value is None:
         return ""
+    if isinstance(value, bytes | bytearray | memoryview):
+        # Not as JSON: a redaction could not find text in base64.
+        notes.append(Note(path, f"expected text, got {type(value).__name__}: decoded as UTF-8"))
+        return bytes(value).decode("utf-8", "replace")
     notes.append(Note(path, f"expected text, got {type(value).__name__}: kept as JSON"))
     return json_text(value, path, notes)
 
