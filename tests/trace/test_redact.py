@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace import Message, Part, ToolCall, redact_pattern
+from rolltrace import Message, Part, Recording, ToolCall, create_run, open_run, redact_pattern
 from rolltrace.errors import InputError
 from rolltrace.trace.frozen import FrozenMap
 
@@ -59,6 +59,29 @@ def test_json_cannot_hide_a_match(arguments):
     [redacted] = HIDE(Message("assistant", "", tool_calls=(call(arguments),))).tool_calls
     assert "example" not in redacted.arguments
     assert "redacted" in redacted.arguments
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_in_place_of_text_are_redacted(tmp_path, kind):
+    """Content, a response and arguments given as bytes are recorded as text, with a note, so a pattern finds them."""
+    secret = kind(f"to {SECRET} \N{SNOWMAN} ".encode() + b"\xff")
+    calls = [{"id": "1", "type": "function", "function": {"name": "send", "arguments": secret}}]
+    prompt = [
+        {"role": "user", "content": secret},
+        {"role": "user", "content": [{"type": "text", "text": secret}]},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        Message("user", secret),
+    ]
+    with (
+        create_run(tmp_path / "run", trace=Recording(redact=HIDE)) as run,
+        run.rollout(env="e", task="t", group="g", index=0) as rollout,
+    ):
+        rollout.step(prompt=prompt, response=secret, reward=1.0)
+    [recorded] = open_run(tmp_path / "run").rollouts()
+    shown = "to [redacted] \N{SNOWMAN} \ufffd"
+    assert [message.content for message in recorded.messages] == [shown, shown, "", shown, shown]
+    assert recorded.messages[2].tool_calls[0].arguments == shown
+    assert sum("decoded as UTF-8" in note.message for note in recorded.notes) == 5
 
 
 def test_a_map_by_hand():
