@@ -139,6 +139,7 @@ def test_the_reference_lists_columns_and_writes_their_names(asked: Viewer, page:
     page.get_by_text("one row for each rollout").click()
     page.get_by_role("button", name="group", exact=True).click()
     expect(page.get_by_label("SQL statement")).to_have_value('select "group" from rollouts')
+    expect(page.get_by_label("SQL statement")).to_be_focused()
     page.keyboard.type(", env")
     page.keyboard.press("Control+Enter")
     expect(page.locator(".sql-table tbody tr").first).to_contain_text("sums")
