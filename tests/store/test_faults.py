@@ -3,8 +3,10 @@
 import _thread
 import contextlib
 import errno
+import io
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rolltrace.errors import StorageError
-from rolltrace.store import scribe
+from rolltrace.store import descriptors, scribe
 from rolltrace.store.backlog import Backlog, Flag
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
@@ -517,11 +519,78 @@ def test_names_of_blobs_do_not_fill_the_memory(tmp_path, monkeypatch):
     assert writer.ledger.complete
 
 
+# Descriptors
+
+
+@pytest.fixture
+def run_out_of_descriptors(monkeypatch):
+    """Makes the next opens of paths that match a pattern fail with EMFILE; what is returned counts the failures."""
+
+    def begin(pattern, failures):
+        count = 0
+
+        def out_of_descriptors(original):
+            def open_or_refuse(path, *rest, **named):
+                nonlocal count
+                if count < failures and re.search(pattern, str(path)):
+                    count += 1
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                return original(path, *rest, **named)
+
+            return open_or_refuse
+
+        monkeypatch.setattr(os, "open", out_of_descriptors(os.open))
+        monkeypatch.setattr(io, "open", out_of_descriptors(io.open))
+        return lambda: count
+
+    monkeypatch.setattr(descriptors, "RETRY_SECONDS", 0)
+    return begin
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["/rollouts/.+", "/rollouts$", "/scores/.+", "/scores$", "/ledger/.+", "/ledger$",
+     r"/blobs/\.sha256-", "/blobs/sha256-", "/blobs$"],
+)  # fmt: skip
+def test_flush_retries_while_there_is_no_descriptor(tmp_path, run_out_of_descriptors, caplog, pattern):
+    """Whichever file or folder cannot be opened for want of a descriptor, `flush` retries, and nothing is lost."""
+    count = run_out_of_descriptors(pattern, 5)
+    with create_run(tmp_path / "run") as writer:
+        show(writer, 0, b"png")
+        writer.score("rollout", "quality", 1.0)
+        assert writer.flush() is True
+        assert count() == 5
+    assert indices(tmp_path / "run") == [0]
+    assert writer.ledger.complete
+    assert writer.ledger.unsynced == {}
+    assert caplog.records == []
+
+
+def test_descriptors_that_never_come_are_a_loss(tmp_path, run_out_of_descriptors, caplog):
+    """Retries end after a while, and the next flush does not wait as long again."""
+    with create_run(tmp_path / "run") as writer:
+        assert writer.flush()
+        count = run_out_of_descriptors("/rollouts$", 10**9)
+        write(writer, 0)
+        assert writer.flush() is False
+        assert count() > descriptors.MAX_RETRIES
+        assert writer.flush() is False
+        assert count() < 2 * descriptors.MAX_RETRIES
+        assert set(writer.ledger.unsynced) == {"EMFILE"}
+    assert indices(tmp_path / "run") == [0]
+    assert len(caplog.records) == 1
+
+
 def test_a_process_without_a_descriptor_left_records_when_there_is_one(tmp_path):
     """A program with very many connections costs no line: the file is opened as soon as it can be."""
     code = """
-import os, resource, sys, threading
+import os, resource, sys, threading, time
 from rolltrace.store.create import create_run
+real_sleep, retries = time.sleep, threading.Event()
+def sleep(seconds):
+    retries.set()
+    real_sleep(seconds)
+time.sleep = sleep
 with create_run(sys.argv[1]) as run:
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     taken = []
@@ -535,7 +604,7 @@ with create_run(sys.argv[1]) as run:
     flushed = []
     flushing = threading.Thread(target=lambda: flushed.append(run.flush()))
     flushing.start()
-    flushing.join(0.2)
+    retries.wait(60)
     for descriptor in taken:
         os.close(descriptor)
     flushing.join()

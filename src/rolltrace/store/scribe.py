@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from rolltrace.errors import RolltraceError
 from rolltrace.store.background import Sealer, log_soon
 from rolltrace.store.backlog import Job
 from rolltrace.store.blobs import blob_path, write_blob
+from rolltrace.store.descriptors import DescriptorRetry
 from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger, Tally, encode_ledger
 from rolltrace.store.segment import Segment, sync_file, sync_folder
@@ -32,11 +34,6 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _KNOWN_BLOBS = 10_000
 """How many names of blobs are remembered as kept; one that is forgotten is compared again when it comes again."""
 
-_PASSING = frozenset({errno.EMFILE, errno.ENFILE})
-"""Too many files are open, here or in the whole system."""
-_MOST_WAITS = 200
-_WAIT_SECONDS = 0.05
-
 
 class Scribe:
     """The files of one session. Nothing that goes wrong with a file raises: it is counted by reason, and told once."""
@@ -48,11 +45,12 @@ class Scribe:
         self._tally = tally
         self._unsealed_told: set[str] = set()
         self._sealer = Sealer(self._tell_unsealed)
+        self._retry = DescriptorRetry()
         self._segments = {
-            ROLLOUTS: Segment(path / ROLLOUTS, session, segment_name, segment_bytes, self._sealer.seal),
-            SCORES: Segment(path / SCORES, session, segment_name, segment_bytes, self._sealer.seal),
+            folder: Segment(path / folder, session, segment_name, segment_bytes, self._sealer.seal, self._retry)
+            for folder in (ROLLOUTS, SCORES)
         }
-        self._ledger = Segment(path / LEDGER, session, ledger_name)
+        self._ledger = Segment(path / LEDGER, session, ledger_name, retry=self._retry)
         self.is_asked_to_close = False
         """Whether the writer ends as it should; else nobody has closed it."""
         self._last_ledger: Ledger | None = None
@@ -61,8 +59,6 @@ class Scribe:
         self.ledger_is_missing = False
         """Whether the last ledger could not be written."""
         self._due = 0.0
-        self._descriptor_waits = 0
-        """How often in a row there was no descriptor; after so many, lines are dropped at once."""
         self._kept_blobs: dict[str, None] = {}
         self._unsafe_blobs: set[str] = set()
 
@@ -139,7 +135,7 @@ class Scribe:
         if not jobs:
             return
         try:
-            self._append_patiently(self._segments[folder], [job.data for job in jobs])
+            self._segments[folder].append([job.data for job in jobs])
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             if len(jobs) == 1:
                 self._drop(jobs[0], self.lost(_reason(error), _what(folder), error))
@@ -149,20 +145,6 @@ class Scribe:
         else:
             for job in jobs:
                 self._tally.record(job.rollout) if folder == ROLLOUTS else self._tally.score()
-
-    def _append_patiently(self, segment: Segment, lines: list[bytes]) -> None:
-        """Append; where the process has no descriptor left for the file, somebody may give one back soon."""
-        while True:
-            try:
-                segment.append(lines)
-            except OSError as error:
-                if error.errno not in _PASSING or self._descriptor_waits >= _MOST_WAITS:
-                    raise
-                self._descriptor_waits += 1
-                time.sleep(_WAIT_SECONDS)
-            else:
-                self._descriptor_waits = 0
-                return
 
     def _drop(self, job: Job, reason: str) -> None:
         if job.folder == ROLLOUTS:
@@ -176,7 +158,7 @@ class Scribe:
             return
         try:
             if blob.data is not None:
-                write_blob(self._path / BLOBS, blob.name, blob.data, self._session)
+                self._retry(partial(write_blob, self._path / BLOBS, blob.name, blob.data, self._session))
             elif not blob_path(self._path / BLOBS, blob.name).is_file():
                 self._tally.drop_blob(self.lost("no data", "a blob"))
                 return
@@ -194,7 +176,7 @@ class Scribe:
         unsafe, self._unsafe_blobs = self._unsafe_blobs, set()
         for name in unsafe:
             try:
-                sync_file(blob_path(folder, name))
+                self._retry(partial(sync_file, blob_path(folder, name)))
             except FileNotFoundError as error:  # deleted meanwhile
                 self._tally.drop_blob(self.lost(_reason(error), "a blob", error))
                 self._kept_blobs.pop(name, None)
@@ -203,7 +185,7 @@ class Scribe:
                 self._miss_sync(error)
         try:
             if unsafe:
-                sync_folder(folder)
+                self._retry(partial(sync_folder, folder))
         except OSError as error:
             self._unsafe_blobs |= unsafe
             self._miss_sync(error)
@@ -227,7 +209,7 @@ class Scribe:
 
     def _append_ledger(self, line: bytes) -> None:
         try:
-            self._append_patiently(self._ledger, [line])
+            self._ledger.append([line])
         except OSError as error:
             # The last line is all that counts, and the room of those before it is there even on a full disk.
             if error.errno not in _NO_ROOM or not self._ledger.overwrite(line):

@@ -3,8 +3,10 @@
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from rolltrace.store.descriptors import DescriptorRetry
 from rolltrace.store.run_file import refuse_link
 
 
@@ -22,12 +24,14 @@ class Segment:
         name: Callable[[str, int], str],
         full_at: int | None = None,
         on_full: Callable[[Path], None] | None = None,
+        retry: DescriptorRetry | None = None,
     ) -> None:
         self._folder = folder
         self._writer = writer
         self._name = name
         self._full_at = full_at
         self._on_full = on_full
+        self._retry = DescriptorRetry() if retry is None else retry
         self._sequence = 0
         self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None
@@ -70,7 +74,7 @@ class Segment:
         if failure is not None:
             raise failure
         if not self._folder_is_synced:
-            sync_folder(self._folder)
+            self._retry(partial(sync_folder, self._folder))
             self._folder_is_synced = True
 
     def overwrite(self, line: bytes) -> bool:
@@ -83,7 +87,7 @@ class Segment:
             return False
         try:
             # The descriptor of `append` writes at the end, wherever it is told to write.
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = self._retry(partial(os.open, self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
         except OSError:
             return False
         try:
@@ -119,7 +123,7 @@ class Segment:
             return descriptor
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         refuse_link(self._folder)
-        self._descriptor = os.open(self._path, flags, 0o666)
+        self._descriptor = self._retry(partial(os.open, self._path, flags, 0o666))
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)
         self._size = 0
@@ -130,8 +134,9 @@ class Segment:
         """The file that was given back; None if it is another, or not as it was."""
         self._closed_file = None
         path = self._folder / self._name(self._writer, sequence)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = self._retry(partial(os.open, path, flags))
         except OSError:
             return None
         status = os.fstat(descriptor)
@@ -179,7 +184,7 @@ class Segment:
             if not self._is_synced and self._descriptor is not None and self._is_there():
                 os.fsync(self._descriptor)
             elif not self._is_synced:
-                sync_file(self._path)
+                self._retry(partial(sync_file, self._path))
         except OSError as error:
             self._failure = error
         self._close_descriptor()
