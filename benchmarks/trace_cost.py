@@ -141,6 +141,17 @@ def record_with_recorder(conversations: Sequence[Conversation], run: RunWriter) 
     return waits
 
 
+def record_appending(conversations: Sequence[Conversation], run: RunWriter) -> None:
+    """As a loop that only adds does it: new messages as dicts at every step."""
+    for index, (start, turns) in enumerate(conversations):
+        with run.rollout(**ABOUT, index=index) as recorder:
+            recorder.append(start)
+            for said, answered in turns:
+                recorder.step(response=said, reward=1.0, reward_data=REWARD_DATA)
+                recorder.append(answered)
+    run.flush()
+
+
 def _header(run: RunWriter, index: int) -> Header:
     return Header(
         id=new_id(),
@@ -176,6 +187,7 @@ RECORDED: dict[str, tuple[str, bool, Record]] = {
     "full": ("full", True, record_natively),
     "dicts": ("full", False, record_dicts),
     "recorder": ("full", False, record_with_recorder),
+    "append": ("full", False, record_appending),
 }
 """By variant, the level, whether it takes frozen messages, and how it records."""
 VARIANTS = ("naive", "floor", *RECORDED)
@@ -249,6 +261,21 @@ def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"variant": variant, "100 ÷ 25 turns": times, "× floor's": times / own} for variant, times in grown.items()]
 
 
+def append_growth(prose: measure.Prose, turns: Sequence[int], rounds: int, messages: int) -> list[dict[str, Any]]:
+    """What `append` costs per turn in longer and longer rollouts, against the shortest."""
+    made = {count: [make_conversation(prose, count) for _ in range(max(1, messages // count))] for count in turns}
+    samples: dict[int, list[float]] = {count: [] for count in turns}
+    for number in range(rounds + 1):
+        for count, conversations in made.items():
+            measured = sample("append", conversations)
+            if number > 0:
+                samples[count].append(1e6 * measured.cpu / count)
+    costs = {count: measure.median(measured) for count, measured in samples.items()}
+    return [
+        {"turns": count, "CPU µs per turn": cost, "× shortest": cost / costs[turns[0]]} for count, cost in costs.items()
+    ]
+
+
 def sealed_sizes(turns: int, rollouts: int) -> list[dict[str, Any]]:
     """How much of its plain size a sealed segment takes, of text that people wrote and of text that was made up."""
     kinds: dict[str, Text] = {"real": measure.RealText(), "made up": measure.Prose()}
@@ -293,6 +320,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = {
         "CPU and bytes of one rollout": rows,
         "Growth": growth(rows),
+        "Growth of append": append_growth(
+            prose, [2, 4] if options.quick else [100, 200, 500], options.rounds, options.messages
+        ),
         "Sealed": sealed_sizes(longest, 2 if options.quick else 100),
         "Wait for r.step()": waits(prose, longest, 2 if options.quick else 400),
     }

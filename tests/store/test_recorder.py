@@ -419,9 +419,7 @@ def test_tools_that_are_no_list_are_refused_at_once(tmp_path, tools, trace):
             assert [message.content for message in rollout.messages] == ["2 + 2?", "4"]
 
 
-@pytest.mark.parametrize(
-    "prompt", [None, 5, {"role": "user", "content": "one message"}, Message("user", "one message")]
-)
+@pytest.mark.parametrize("prompt", [5, {"role": "user", "content": "one message"}, Message("user", "one message")])
 def test_prompt_must_be_a_list(run, prompt):
     """One message in the place of many, or none, is an error that says what was expected; the rollout can go on."""
     with run.rollout(**WHICH) as r:

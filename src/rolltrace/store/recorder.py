@@ -18,10 +18,10 @@ from rolltrace.store.given import (
 )
 from rolltrace.trace.api_response import unpack_response
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.convert import as_tool
+from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.draft import new_id
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.message import Sampling, ToolSpec
+from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Grade, Header, Outcome, Tokens, Usage
 from rolltrace.trace.sink import Sink
@@ -30,6 +30,7 @@ from rolltrace.trace.sound import sound_grade, with_strays
 
 _EMPTY: dict[str, Any] = {}
 _NO_TOOLS: tuple[Any, ...] = ()
+_REQUIRED: Any = object()
 
 
 class About(TypedDict, total=False):
@@ -97,13 +98,29 @@ class RolloutRecorder:
         self._policy_version = header.policy_version
         self._tools: tuple[ToolSpec, ...] = ()
         self._tools_seen: Any = ()
+        self._has_prompt = False
+        self._is_ahead = False
+        """Whether the conversation has messages that the last whole history lacks."""
         self._has_reward = False
         self._ended = False
 
+    def append(self, messages: Sequence[Any] | Mapping[str, Any] | Message | str) -> None:
+        """Add messages to the conversation: one or several, a text as a user's message.
+
+        `step` adds the response by itself. If the first message is that response, it is not added twice.
+        """
+        self._refuse_if_ended()
+        listed = (messages,) if isinstance(messages, Mapping | Message) else as_messages(messages, "messages")
+        added = [as_message(message, "messages", self._draft.notes) for message in listed]
+        self._has_prompt = self._has_prompt or bool(added)
+        if self._keeper.records and added:
+            self._is_ahead = True
+            self._draft.extend(added[1:] if self._draft.is_open_response(added[0]) else added)
+
     def step(
         self,
-        prompt: Sequence[Any] | str,
-        response: Any,
+        prompt: Sequence[Any] | str | None = None,
+        response: Any = _REQUIRED,
         reward: float | None = 0.0,
         *,
         reward_data: Mapping[str, Any] = _EMPTY,
@@ -123,11 +140,14 @@ class RolloutRecorder:
     ) -> None:
         """Record one turn: the whole prompt as it was sent, what came back, and what it earned.
 
+        Without `prompt`, the prompt is the conversation so far: what `append` and earlier steps have added.
         Messages are chat dicts, API objects or `Message`. All is recorded as it is now, whatever becomes of it later.
         A prompt that is a text is taken for a user's message, a response that is one for an assistant's. A whole API
         response is unpacked: message, usage and how it ended. `reward=None` says that the turn has no reward yet.
         """
         self._refuse_if_ended()
+        if response is _REQUIRED:
+            raise InputError("Expected response=, what the policy answered, got none.")
         offered = _NO_TOOLS if tools is _NO_TOOLS else as_tools(tools)
         unpacked = None if type(response) is dict and "role" in response else unpack_response(response)
         self.send(prompt)
@@ -165,12 +185,22 @@ class RolloutRecorder:
             tokens=tokens,
         )
 
-    def send(self, prompt: Sequence[Any] | str) -> None:
-        """Record what is being sent now, before there is an answer; `step` does it where this was not called."""
+    def send(self, prompt: Sequence[Any] | str | None = None) -> None:
+        """Record what is being sent now, before there is an answer; `step` does it where this was not called.
+
+        Without `prompt`, that is the conversation so far.
+        """
         self._refuse_if_ended()
-        listed = as_messages(prompt, "prompt")
+        if prompt is None and not self._has_prompt:
+            raise InputError("Expected prompt=, or messages from `append` before it, got neither.")
+        self._has_prompt = True
+        listed = None if prompt is None else as_messages(prompt, "prompt")
         if self._keeper.records:
-            self._take_in(listed, "prompt")
+            if listed is None:
+                self._is_ahead = True
+                self._draft.extend(())
+            else:
+                self._take_in(listed, "prompt")
             self._draft.send()
 
     def observe(self, messages: Sequence[Any]) -> None:
@@ -248,7 +278,8 @@ class RolloutRecorder:
         )
 
     def _take_in(self, history: Iterable[Any], path: str) -> None:
-        grown = self._freezer.freeze_growth(history, path)
+        grown = None if self._is_ahead else self._freezer.freeze_growth(history, path)
+        self._is_ahead = False
         if grown is None:
             self._draft.replace(self._freezer.freeze(history, path))
         else:

@@ -147,6 +147,10 @@ class Draft:
         else:
             self.replace([*self.conversation.prompt, *messages])
 
+    def is_open_response(self, message: Message) -> bool:
+        """Whether it is the last step's response, which the conversation does not hold yet."""
+        return message == self._open_response
+
     def send(self) -> None:
         """Note that the conversation as it stands goes to the policy now."""
         self._body = None
