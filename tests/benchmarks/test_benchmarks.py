@@ -73,7 +73,7 @@ def test_endpoint_records_what_was_interrupted():
 def test_trace_cost_measures_every_variant():
     """Every variant is measured at every length, each has a ratio to the floor, and the floor's own is one."""
     rows = json.loads(run("trace_cost", "--json"))["figures"]["CPU and bytes of one rollout"]
-    variants = ["naive", "floor", "off", "numbers", "full", "dicts", "recorder"]
+    variants = ["naive", "floor", "off", "numbers", "full", "dicts", "recorder", "append"]
     assert [(row["turns"], row["variant"]) for row in rows] == [(t, variant) for t in (1, 3) for variant in variants]
     assert {row["× floor"] for row in rows if row["variant"] == "floor"} == {1.0}
     on_disk = {row["variant"]: row["KB on disk"] for row in rows}
