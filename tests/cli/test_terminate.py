@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from aiohttp import web
 
 from loopback import serving
 from rolltrace.check.check import check_run
+from rolltrace.query.run import open_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.outcome import Status
+from run_states import states
 
 IN_FLIGHT = 64
 
@@ -175,6 +178,59 @@ def test_a_signal_before_the_run_exists(tmp_path, name, word, code):
     assert (process.returncode, told.splitlines()[-1]) == (code, f"{word}. Nothing was recorded.")
     assert not (tmp_path / "run").exists()
 
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_run_that_ended_during_group_grading_is_interrupted(tmp_path, name):
+    """Every reader tells that the run is interrupted, as `--resume` finds, which plays the group again."""
+    (tmp_path / "graded.py").write_text(GRADED)
+    words = ["run", "graded:Graded", "--policy", "scripted:noisy", "--group-size", "2", "--iterations", "2"]
+    with started(tmp_path, *words, "--out", "run") as process:
+        while process.stderr.readline() != "the second grading\n":
+            assert process.poll() is None
+        process.send_signal(getattr(signal, name))
+        process.communicate(timeout=60)
+    check_interrupted_grading(tmp_path)
+
+
+def check_interrupted_grading(folder):
+    """Of two groups the second was not graded; a resumed session completes the run."""
+    with open_run(folder / "run") as run:
+        assert run.sql("select status, count(reward) from rollouts group by all").fetchall() == [("ok", 2)]
+    assert states(folder / "run") == "interrupted"
+    [result] = check_run(folder / "run", only=["interrupted_run"]).results
+    assert [finding.data for finding in result.findings] == [{"planned": 4, "finished": 2}]
+    with started(folder, "run", "--resume", "run", "--json") as process:
+        printed, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert json.loads(printed)["groups"] == 1
+    assert states(folder / "run") == "complete"
+    assert not check_run(folder / "run", only=["interrupted_run"]).results[0].findings
+
+
+GRADED = """
+import asyncio, pathlib, sys
+from rolltrace import Env, EnvGroupBuilder, Grade, Message, Observation, StepResult
+
+class Sum(Env):
+    async def initial_observation(self):
+        return Observation([Message("user", "What is 1 + 1?")])
+
+    async def step(self, completion):
+        return StepResult(reward=0.0, done=True)
+
+class Graded(EnvGroupBuilder):
+    async def make_episode(self, number):
+        return [Sum()]
+
+    async def grade_group(self, rollouts):
+        gradings = pathlib.Path("gradings")
+        number = len(gradings.read_text()) + 1 if gradings.exists() else 1
+        gradings.write_text("x" * number)
+        if number == 2:
+            print("the second grading", file=sys.stderr, flush=True)
+            await asyncio.sleep(3600)
+        return {rollout.id: Grade(1.0) for rollout in rollouts}
+"""
 
 EARLY = """
 import os, signal

@@ -7,18 +7,20 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from answers import write
+from answers import score, write
 from rolltrace.check.check import check_run
 from rolltrace.cli.app import cli
 from rolltrace.errors import InputError
 from rolltrace.jobs.play import play
-from rolltrace.query.listing import list_runs
+from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.query.run_state import RunState, run_state
-from rolltrace.query.summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger, decode_ledger, encode_ledger
-from rolltrace.trace.outcome import Status
+from rolltrace.trace.failure import INTERRUPTED
+from rolltrace.trace.outcome import Layer, Status
+from rolltrace.trace.rollout import Failure
+from run_states import states
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -61,23 +63,6 @@ ALIVE = session(900, 29, closed=False)
 def test_state_of_a_run(ledgers, planned, finished, state):
     """Any session that runs makes a run running; one that died and was not taken over, died; then the plan decides."""
     assert run_state(ledgers, planned, finished, NOW) is state
-
-
-def states(path):
-    """The state as everything that reads a run says it."""
-    run = CliRunner()
-    said = {
-        "listing": str(list_runs(path).runs[0].state),
-        "summary": str(summarize(path).state),
-        "ls --json": json.loads(run.invoke(cli, ["ls", str(path), "--json"]).stdout)["state"],
-        "summary --json": json.loads(run.invoke(cli, ["summary", str(path), "--json"]).stdout)["state"],
-    }
-    with open_run(path) as opened:
-        [(said["sql"],)] = opened.sql("select state from runs").fetchall()
-    [state] = set(said.values())
-    for command in ("ls", "summary", "show"):
-        assert state in run.invoke(cli, [command, str(path)]).stdout
-    return state
 
 
 def test_run_that_was_stopped_early_is_interrupted(path):
@@ -141,6 +126,34 @@ def test_an_aborted_episode_is_finished(path):
     with create_run(path, planned=1) as writer:
         write(writer, index=0, episode=0, seat=0, status=Status.CANCELLED, stop_reason="episode_aborted", reward=None)
         write(writer, index=1, episode=0, seat=1, status=Status.ERROR, stop_reason="error", reward=None)
+    assert states(path) == "complete"
+
+
+INTERRUPTED_GRADING = Failure(Layer.RUNNER, INTERRUPTED, "the group was not graded because of CancelledError")
+FAILED_GRADING = Failure(Layer.GRADER, "ValueError", "no verdict")
+
+
+@pytest.mark.parametrize(
+    ("errors", "state"),
+    [
+        ([], "complete"),
+        ([FAILED_GRADING], "complete"),
+        ([INTERRUPTED_GRADING], "interrupted"),
+        ([INTERRUPTED_GRADING, FAILED_GRADING], "complete"),
+    ],
+)
+def test_an_episode_whose_grading_was_interrupted_is_not_finished(path, errors, state):
+    """A null reward is a result if a loop of one's own recorded it or if grading failed, not if it was interrupted."""
+    with create_run(path, planned=2) as writer:
+        write(writer)
+        rollout = write(writer, index=1, reward=None)
+        for error in errors:
+            score(writer, rollout, None, error=error)
+    assert states(path) == state
+    compact(path)
+    assert states(path) == state
+    with create_run(path, join=True) as later:
+        score(later, rollout, 1.0)
     assert states(path) == "complete"
 
 

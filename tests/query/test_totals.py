@@ -20,8 +20,12 @@ from rolltrace.query.summary import summarize
 from rolltrace.query.totals import ask_totals, read_totals
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import seal, utc_now
+from rolltrace.trace.failure import INTERRUPTED
+from rolltrace.trace.outcome import Layer, Status
+from rolltrace.trace.rollout import Failure
 
 REWARDS = st.one_of(st.none(), st.floats(-2, 2), st.sampled_from([math.nan, math.inf, -math.inf, 1.7e308]))
+ERRORS = [None, Failure(Layer.RUNNER, INTERRUPTED, ""), Failure(Layer.GRADER, INTERRUPTED, "")]
 PLAYS = st.lists(
     st.fixed_dictionaries(
         {
@@ -35,7 +39,8 @@ PLAYS = st.lists(
             "policy": st.sampled_from(["p", "q"]),
             "reward": REWARDS,
             "stop_reason": st.sampled_from(["completed", "max_turns"]),
-            "scores": st.lists(st.tuples(st.integers(0, 2), REWARDS), max_size=2),
+            "status": st.sampled_from(Status),
+            "scores": st.lists(st.tuples(st.integers(0, 2), REWARDS, st.sampled_from(ERRORS)), max_size=2),
         }
     ),
     max_size=12,
@@ -51,8 +56,8 @@ def play(path, plays):
             for one in (one for one in plays if one["session"] == session):
                 fields = {name: value for name, value in one.items() if name not in ("session", "scores")}
                 rollout = write(writer, **fields)
-                for seconds, value in one["scores"]:
-                    score(writer, rollout, value, at=moment + timedelta(seconds=seconds))
+                for seconds, value, error in one["scores"]:
+                    score(writer, rollout, value, at=moment + timedelta(seconds=seconds), error=error)
 
 
 def told(totals):

@@ -4,10 +4,8 @@ from typing import NamedTuple
 
 from rolltrace.jobs.plan import Plan
 from rolltrace.query.run import Run
-from rolltrace.query.tables import CANCELLED
+from rolltrace.query.tables import CANCELLED, INTERRUPTED_SCORE
 from rolltrace.rollout.strategies import RETRIED_LAYERS
-from rolltrace.trace.failure import INTERRUPTED
-from rolltrace.trace.outcome import Layer
 
 _GROUPS = f"""
     select iteration, env, "group",
@@ -19,16 +17,14 @@ _GROUPS = f"""
         count(*) filter (status = 'ok' and line_reward is null and graded.rollout is null) as ungraded,
         count(*) filter (status = 'error' and list_contains($retried, error_layer) and attempt < $retries) as to_retry
     from rollouts left join (
-        select distinct rollout from scores
-        where name = 'reward' and rollout is not null
-            and (value is not null or error_type is null or (error_layer, error_type) <> ($runner, $interrupted))
+        select distinct rollout from scores where name = 'reward' and not {INTERRUPTED_SCORE}
     ) graded on graded.rollout = rollouts.id
     where split = $split and not retried
     group by all
-"""  # noqa: S608 - the condition is a constant
+"""  # noqa: S608 - the conditions are constants
 """What the run shows of each group: of superseded rollouts and earlier attempts, nothing.
 
-A group grader that was interrupted has given no result; one that failed has.
+Stricter than `FINISHED`: what the runner played has a reward or a score, so that one without both is not graded.
 """
 
 
@@ -47,12 +43,8 @@ Groups = dict[tuple[str, str], GroupRecord]
 def read_groups(run: Run, plan: Plan) -> dict[int, Groups]:
     """What a run has of the groups of its plan, by iteration."""
     found: dict[int, Groups] = {}
-    rules = {
-        "retried": [layer.value for layer in RETRIED_LAYERS],
-        "runner": Layer.RUNNER.value,
-        "interrupted": INTERRUPTED,
-    }
-    for row in run.sql(_GROUPS, {"split": plan.split, "retries": plan.retries, **rules}).dicts():
+    rules = {"retried": [layer.value for layer in RETRIED_LAYERS], "retries": plan.retries}
+    for row in run.sql(_GROUPS, {"split": plan.split, **rules}).dicts():
         is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
         is_finished = is_whole and not (row["cancelled"] or row["ungraded"] or row["to_retry"])
         groups = found.setdefault(row["iteration"], {})

@@ -42,7 +42,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     in_doubt: int
     """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
     finished: int | None = None
-    """How many of the planned ones are there and were not cancelled."""
+    """How many of the planned ones are there, were not cancelled, and had no interrupted grading."""
     rollouts: int | None = None
     """How many count: of each place in a group the last attempt that no later session repeated."""
     retried: int | None = None

@@ -3,6 +3,8 @@
 from typing import Any
 
 from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.trace.failure import INTERRUPTED
+from rolltrace.trace.outcome import Layer
 
 LAYOUT = 5
 """Changes whenever a stored column does; what was derived under another number is made anew."""
@@ -98,8 +100,25 @@ GROUP_ORDER = 'split, iteration, env, try_cast("group" as bigint) nulls last, "g
 
 CANCELLED = "(status = 'cancelled' and stop_reason <> 'episode_aborted')"
 """The condition that a rollout was interrupted. One that was aborted because another failed has its result."""
-FINISHED = f"not superseded and not retried and not {CANCELLED} and coalesce(seat, 0) = 0"
-"""The condition that a rollout stands for an episode that counts and is finished; `totals` has it in Python."""
+INTERRUPTED_SCORE = (
+    f"coalesce(value is null and error_layer = '{Layer.RUNNER.value}' and error_type = '{INTERRUPTED}', false)"
+)
+"""The condition that a score has no result because grading was interrupted. Grading that failed has one: null."""
+_INTERRUPTED_GRADING = f"""
+    select rollout from scores
+    where name = 'reward' and rollout in (select rollout from scores where name = 'reward' and {INTERRUPTED_SCORE})
+    group by rollout having bool_and({INTERRUPTED_SCORE})
+"""
+"""The rollouts that have no `reward` score but those of interrupted grading; few are grouped, so that it is quick."""
+FINISHED = (
+    f"not superseded and not retried and not {CANCELLED} and coalesce(seat, 0) = 0 "
+    f"and id not in ({_INTERRUPTED_GRADING})"
+)
+"""The condition that a rollout stands for an episode that counts and is finished; `totals` has it in Python.
+
+An episode whose only `reward` scores are of interrupted grading is not finished. One without scores is: whoever
+recorded it may give no reward.
+"""
 
 NEEDS = {
     "runs": ("runs",),

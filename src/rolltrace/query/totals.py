@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.problems import Problem
 from rolltrace.store.reader import RunReader
+from rolltrace.trace.failure import is_interruption
 from rolltrace.trace.numbers import Float, restore_number
 from rolltrace.trace.outcome import Status, StopReason
 from rolltrace.trace.rollout import Moment
@@ -65,14 +66,14 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 _QUESTION = f"""
     select count(*) filter (counts) as rollouts, count(*) filter (retried and not superseded) as retried,
         count(*) filter (superseded) as superseded, count(*) filter (collides) as collides,
-        count(*) filter ({FINISHED}) as finished,
+        count(*) filter (is_finished) as finished,
         count(distinct (run, split, iteration, env, "group")) filter (counts) as groups,
         count(*) filter (counts and isfinite(reward)) as rewarded,
         avg(reward) filter (counts and isfinite(reward)) as mean_reward,
         histogram(env) filter (counts) as envs, histogram(policy) filter (counts) as policies,
         histogram(stop_reason) filter (counts) as stop_reasons,
         histogram(session) as sessions
-    from (select *, not superseded and not retried as counts from every_rollout)
+    from (select *, not superseded and not retried as counts, {FINISHED} as is_finished from every_rollout)
 """
 
 
@@ -104,6 +105,13 @@ class Head(msgspec.Struct):
     seat: int | None = None
 
 
+class _Error(msgspec.Struct):
+    """What the totals need of a score's error."""
+
+    layer: str
+    type: str
+
+
 class _Late(msgspec.Struct):
     """What the totals need of a score's line."""
 
@@ -112,6 +120,12 @@ class _Late(msgspec.Struct):
     at: Moment
     rollout: str | None = None
     session: str = ""
+    error: _Error | None = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """The condition `INTERRUPTED_SCORE`."""
+        return self.value is None and self.error is not None and is_interruption(self.error.layer, self.error.type)
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -127,6 +141,8 @@ class Counted(msgspec.Struct, frozen=True):
     """How many of those are of a place that another session has, too."""
     rewards: Mapping[str, float | None]
     """By id, the reward of each that counts, late scores included."""
+    ungraded: Set[str]
+    """The ids of those whose grading was interrupted."""
     problems: int
     """How much of the files could not be read."""
 
@@ -139,9 +155,11 @@ def read_counted(path: Path) -> Counted:
     current = [head for number, head in enumerate(heads) if number not in counting.superseded]
     gone = counting.superseded | counting.retried
     counted = [head for number, head in enumerate(heads) if number not in gone]
-    late = latest_rewards(_records(path, SCORES, _Late, problems.append))
+    scores = [(place, score) for place, score in _records(path, SCORES, _Late, problems.append) if _is_reward(score)]
+    late = latest_rewards(scores)
+    ungraded = late.keys() - {score.rollout for _, score in scores if not score.is_interrupted}
     known = {head.id: restore_number(late.get(head.id, head.reward)) for head in counted}
-    return Counted(heads, current, counted, len(counting.collides), known, len(problems))
+    return Counted(heads, current, counted, len(counting.collides), known, ungraded, len(problems))
 
 
 def read_totals(path: Path) -> Totals:
@@ -159,7 +177,7 @@ def totals_of(read: Counted) -> Totals:
         retried=len(current) - len(counted),
         superseded=len(heads) - len(current),
         collides=read.collides,
-        finished=sum(map(_is_finished, counted)),
+        finished=sum(_is_finished(head) and head.id not in read.ungraded for head in counted),
         groups=len({place_of(head)[:-1] for head in counted}),
         rewarded=len(numbers),
         mean_reward=sum(numbers) / len(numbers) if numbers else None,
@@ -170,8 +188,12 @@ def totals_of(read: Counted) -> Totals:
     )
 
 
+def _is_reward(score: _Late) -> bool:
+    return score.name == "reward" and score.rollout is not None
+
+
 def _is_finished(head: Head) -> bool:
-    """The condition `FINISHED` on a line that counts."""
+    """The condition `FINISHED` on a line that counts, but for its scores."""
     return not head.seat and (head.status != Status.CANCELLED or head.stop_reason == StopReason.EPISODE_ABORTED)
 
 

@@ -11,6 +11,11 @@ INTERRUPTED = "Interrupted"
 _LONGEST_TEXT = 20_000
 
 
+def is_interruption(layer: str, kind: str) -> bool:
+    """Whether a failure of this layer and type says that grading was interrupted: nothing failed, a result is due."""
+    return layer == Layer.RUNNER and kind == INTERRUPTED
+
+
 def failure_of(layer: Layer, error: BaseException) -> Failure:
     """What went wrong, and in which layer, whatever the exception does when it is asked."""
     try:

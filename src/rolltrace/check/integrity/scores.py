@@ -6,8 +6,7 @@ from rolltrace.check.audit import Over, audit
 from rolltrace.check.catalogue import GROUP, found_score, group_of
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
-from rolltrace.trace.failure import INTERRUPTED
-from rolltrace.trace.outcome import Layer
+from rolltrace.trace.failure import is_interruption
 from rolltrace.trace.score import Score
 
 
@@ -78,6 +77,6 @@ def aimless_score(score: Score) -> Iterator[Finding]:
 def failed_score(score: Score) -> Iterator[Finding]:
     """Every score has a value, unless the play was interrupted before there was one."""
     error = score.error
-    if score.value is None and not (error and error.layer is Layer.RUNNER and error.type == INTERRUPTED):
+    if score.value is None and not (error and is_interruption(error.layer, error.type)):
         why = "and no error says why" if error is None else f"{error.layer.value} · {error.type}: {error.message}"
         yield Finding(f"{score.name} is null: {why}", data={} if error is None else {"layer": error.layer.value})
