@@ -60,9 +60,9 @@ class NeverCloses(Swallows):
 
 
 @contextlib.contextmanager
-def started(folder, *words):
+def started(folder, *words, module="rolltrace"):
     """The command in a process of its own, which is killed if it does not end."""
-    command = [sys.executable, "-m", "rolltrace", *words]
+    command = [sys.executable, "-m", module, *words]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -183,13 +183,42 @@ def test_a_signal_before_the_run_exists(tmp_path, name, word, code):
 def test_a_run_that_ended_during_group_grading_is_interrupted(tmp_path, name):
     """Every reader tells that the run is interrupted, as `--resume` finds, which plays the group again."""
     (tmp_path / "graded.py").write_text(GRADED)
-    words = ["run", "graded:Graded", "--policy", "scripted:noisy", "--group-size", "2", "--iterations", "2"]
-    with started(tmp_path, *words, "--out", "run") as process:
-        while process.stderr.readline() != "the second grading\n":
-            assert process.poll() is None
+    with started(tmp_path, "run", "graded:Graded", *TWO_GRADINGS) as process:
+        read_until(process, "the second grading")
         process.send_signal(getattr(signal, name))
         process.communicate(timeout=60)
     check_interrupted_grading(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_second_signal_does_not_wait_for_a_group_grader(tmp_path, name):
+    """The run is interrupted, too, if the grader swallows its cancellation."""
+    (tmp_path / "graded.py").write_text(GRADED)
+    with started(tmp_path, "run", "graded:Swallows", *TWO_GRADINGS) as process:
+        read_until(process, "the second grading")
+        process.send_signal(getattr(signal, name))
+        read_until(process, "cancelled")
+        process.send_signal(getattr(signal, name))
+        process.communicate(timeout=60)
+    check_interrupted_grading(tmp_path)
+
+
+def test_sigterm_during_group_grading_in_an_event_loop(tmp_path):
+    """The run of `play_async`, which SIGTERM does not cancel but ends, is interrupted as well."""
+    (tmp_path / "graded.py").write_text(GRADED)
+    with started(tmp_path, module="graded") as process:
+        read_until(process, "the second grading")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    check_interrupted_grading(tmp_path)
+
+
+def read_until(process, line):
+    """Read what the process writes to stderr, up to this line."""
+    for read in process.stderr:
+        if read.rstrip("\n") == line:
+            return
+    raise AssertionError(f"the process ended before it wrote {line!r}")
 
 
 def check_interrupted_grading(folder):
@@ -207,8 +236,10 @@ def check_interrupted_grading(folder):
     assert not check_run(folder / "run", only=["interrupted_run"]).results[0].findings
 
 
+TWO_GRADINGS = ["--policy", "scripted:noisy", "--group-size", "2", "--iterations", "2", "--out", "run"]
 GRADED = """
 import asyncio, pathlib, sys
+import rolltrace
 from rolltrace import Env, EnvGroupBuilder, Grade, Message, Observation, StepResult
 
 class Sum(Env):
@@ -228,8 +259,25 @@ class Graded(EnvGroupBuilder):
         gradings.write_text("x" * number)
         if number == 2:
             print("the second grading", file=sys.stderr, flush=True)
-            await asyncio.sleep(3600)
+            await self.hang()
         return {rollout.id: Grade(1.0) for rollout in rollouts}
+
+    async def hang(self):
+        while True:  # a signal that comes just before an event loop waits is handled when the loop wakes up
+            await asyncio.sleep(0.05)
+
+class Swallows(Graded):
+    async def hang(self):
+        while True:
+            try:
+                await super().hang()
+            except asyncio.CancelledError:
+                print("cancelled", file=sys.stderr, flush=True)
+
+if __name__ == "__main__":
+    asyncio.run(
+        rolltrace.play_async("graded:Graded", "scripted:noisy", out="run", groups=1, group_size=2, iterations=2)
+    )
 """
 
 EARLY = """

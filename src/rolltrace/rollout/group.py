@@ -27,7 +27,7 @@ from rolltrace.trace.draft import new_id
 from rolltrace.trace.failure import INTERRUPTED, failure_of
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.outcome import Layer, Status
-from rolltrace.trace.rollout import Call, Failure, Grade
+from rolltrace.trace.rollout import Call, Failure, Grade, latest_reward
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.sound import sound_grade
 
@@ -69,6 +69,7 @@ class GroupPlay:
     ) -> None:
         self.builder = builder
         self.key = key
+        self.session = settings.sink.session
         self._settings = settings
         self._strategy = settings.strategy
         self._on_episode_end = on_episode_end
@@ -82,6 +83,7 @@ class GroupPlay:
 
     async def play(self) -> GroupResult:
         """Play, grade and clean up. Only cancellation comes out as an exception, and clean-up is done then too."""
+        self._settings.open_groups.add(self)
         try:
             await self._play_episodes()
             members = [self._played[index] for index in sorted(self._played)]
@@ -90,7 +92,17 @@ class GroupPlay:
                 await self._grade(members, failure)
             return GroupResult(self.key, self.builder.task, tuple(members), failure)
         finally:
+            self._settings.open_groups.discard(self)
             await self._clean_up()
+
+    def record_interrupted(self, why: str) -> None:
+        """Record that the members that were played to an end, and have no reward yet, were not graded: nothing failed.
+
+        A runner may have recorded it before the grader ended.
+        """
+        if self.builder.grades_groups:
+            waiting = [member for member in self._played_to_an_end() if latest_reward(member.told) is None]
+            self._score_failure(waiting, _interruption(why))
 
     async def _play_episodes(self) -> None:
         episodes = [
@@ -108,8 +120,7 @@ class GroupPlay:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self.builder.grades_groups:  # no grade will come for those who wait for one
-                self._score_failure(self._played_to_an_end(), _interruption(error))
+            self.record_interrupted(type(error).__qualname__)
             raise
 
     async def _play_episode(self, episode: Episode) -> None:
@@ -172,10 +183,13 @@ class GroupPlay:
         try:
             given = await self._ask_grader(members, grader)
         except BlamedError as blamed:
-            self._fail_grading(pending, failure_of(Layer.GRADER, blamed.cause))
+            failure = failure_of(Layer.GRADER, blamed.cause)
+            self._score_failure(pending, failure)
+            self._score_failed_calls(failure)
             return
         except BaseException as error:
-            self._fail_grading(pending, _interruption(error))
+            self.record_interrupted(why := type(error).__qualname__)
+            self._score_failed_calls(_interruption(why))
             raise
         judged = [_Judged(member, given.grades, grader) for member in pending]
         # Before the members' rewards: a group that has all of them is finished, and is not played again.
@@ -246,8 +260,8 @@ class GroupPlay:
         failure = next((one.failure for one in judged if one.failure is not None), ungraded)
         self._score("group_grade", None, group=self.key, data=data, error=failure)
 
-    def _fail_grading(self, members: Sequence[Played], failure: Failure) -> None:
-        self._score_failure(members, failure)
+    def _score_failed_calls(self, failure: Failure) -> None:
+        """Record what the grader asked before it failed."""
         if self._calls:
             self._score("group_grade", None, group=self.key, error=failure)
 
@@ -321,9 +335,8 @@ class _Judged:
             self.grade = sound_grade(grade, "grade", self.notes)
 
 
-def _interruption(error: BaseException) -> Failure:
-    """Why a group has no grade that was cancelled before it had one; nothing failed."""
-    return Failure(Layer.RUNNER, INTERRUPTED, f"the group was not graded because of {type(error).__qualname__}")
+def _interruption(why: str) -> Failure:
+    return Failure(Layer.RUNNER, INTERRUPTED, f"the group was not graded because of {why}")
 
 
 async def _failures_of(tasks: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:

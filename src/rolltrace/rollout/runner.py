@@ -70,6 +70,7 @@ class Runner:
             seed=seed,
             gate=asyncio.Semaphore(concurrency),
             open_seats=set(),
+            open_groups=set(),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._names: dict[tuple[str, int], GroupNames] = {}
@@ -82,11 +83,15 @@ class Runner:
     def record_cancelled(self) -> None:
         """Record every rollout in flight as cancelled, with the steps it has, without waiting for its env.
 
-        It is for a process that has to end while envs block or swallow their cancellation.
+        Those that wait for their group's grade are recorded as not graded. It is for a process that has to end while
+        envs or graders block or swallow their cancellation.
         """
         for seat in tuple(self._settings.open_seats):
             if seat.draft.header.session == self._settings.sink.session:  # not of the process this was forked from
                 seat.record(CANCELLED)
+        for group in tuple(self._settings.open_groups):
+            if group.session == self._settings.sink.session:
+                group.record_interrupted("the end of the process")
 
     async def play(
         self,

@@ -29,3 +29,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds the policy requests in flight."""
     open_seats: set[Any]
     """The seats whose rollout is in flight: its line is not written yet."""
+    open_groups: set[Any]
+    """The groups that are being played or graded."""
