@@ -263,3 +263,98 @@ def test_log_lock_that_the_interrupted_thread_holds(tmp_path):
         """,
     )
     assert finish(program)[:2] == (0, "False\n")
+
+
+# No thread can be started at first: callers do the work
+
+LATE_THREADS = """
+    import _thread
+    from rolltrace.store import worker
+
+    class Threads:
+        '''Refuses to start threads until it allows it.'''
+        def __init__(self):
+            self.are_allowed = False
+            self.real = _thread.start_new_thread
+            self.ended = threading.Event()
+            _thread.start_new_thread = self.start
+        def start(self, action, arguments):
+            if not self.are_allowed:
+                raise RuntimeError("can't start new thread")
+            def run():
+                action(*arguments)
+                self.ended.set()
+            return self.real(run, ())
+
+    threads = Threads()
+"""
+
+
+def test_thread_that_starts_while_a_caller_works(tmp_path):
+    """A thread that can be started only while a caller flushes in its place does the work after that."""
+    program = start(
+        tmp_path,
+        LATE_THREADS
+        + """
+    run = create_run(sys.argv[1])
+    play(run, 0)
+    real, others = os.fsync, []
+
+    def fsync(descriptor):
+        if not others:
+            threads.are_allowed = True
+            others.append(threading.Thread(target=run.flush))
+            others[0].start()
+            threads.ended.wait(1)  # the new thread must not give up while this one works
+        real(descriptor)
+
+    os.fsync = fsync
+    run.flush()
+    others[0].join()
+    play(run, 1)
+    print(run.flush(), run.ledger.recorded)
+    run.close()
+    """,
+    )
+    status, said, errors = finish(program)
+    assert (status, said) == (0, "True 2\n"), errors
+    assert assert_adds_up(tmp_path / "run").complete
+
+
+@pytest.mark.parametrize("can_start", [True, False])
+@pytest.mark.parametrize("action", ["play(run, 1) or run.flush()", "run.close()"])
+def test_handler_at_moments_of_a_caller_that_works(tmp_path, action, can_start):
+    """A handler that interrupts the work of a caller ends, whether or not a thread can be started by then."""
+    program = start(
+        tmp_path,
+        EVERY_MOMENT
+        + LATE_THREADS
+        + f"""
+    def act():
+        threads.are_allowed = {can_start}
+        {action}
+
+    worker._STUCK_SECONDS = 0.001
+    worker.Worker.write_late.__defaults__ = (0.001,)
+    for work in (lambda: run.flush(), lambda: run.close()):
+        moment, came = 1, True
+        while came:
+            threads.are_allowed = False
+            run = create_run(sys.argv[1], join=os.path.exists(sys.argv[1]))
+            play(run, 0)
+            came = interrupted(work, moment, act)
+            run.close()
+            assert run.ledger.adds_up and run.ledger.in_flight == 0, (moment, run.ledger)
+            assert set(run.ledger.dropped) <= {{"closed"}}, (moment, run.ledger)
+            moment += 23  # each takes a session of its own
+        print(moment, flush=True)
+    """,
+    )
+    status, said, errors = finish(program, 120)
+    assert status == 0, errors
+    assert min(map(int, said.split())) > 1000
+    reader = RunReader(tmp_path / "run")
+    ids = [rollout.id for rollout in reader.rollouts()]
+    assert len(ids) == len(set(ids))
+    assert sum(ledger.recorded for ledger in reader.ledgers().values()) == len(ids)
+    assert all(ledger.adds_up and ledger.closed for ledger in reader.ledgers().values())

@@ -20,20 +20,25 @@ LATE_SECONDS = 0.1
 """How long losses after closing wait for more before they are written to the ledger."""
 
 _STUCK_SECONDS = 1.0
-"""How long a caller waits for another that works in the place of a thread, and may be what it has interrupted."""
+"""How long a caller waits for work that it may have interrupted itself, as a signal handler does."""
 
 
 class Worker:
     """The one that empties a session's backlog.
 
-    Any caller may start it, any number of times: whoever holds the right to work does the work.
+    Any caller may start it, any number of times: one thread does the work. While no thread can be started, callers do.
     """
 
     def __init__(self, backlog: Backlog, scribe: Scribe, tally: Tally) -> None:
         self._backlog = backlog
         self._scribe = scribe
         self._tally = tally
-        self._right = _thread.allocate_lock()
+        self._thread_lock = _thread.allocate_lock()
+        """Taken by the first thread that is started, and never released: another that is started too ends."""
+        self._work_lock = _thread.allocate_lock()
+        """Held by the thread, or by the caller in its place, that uses the scribe."""
+        self._callers: set[int] = set()
+        """The threads that are in `_work_here`."""
         self._late_lock = _thread.allocate_lock()
         self._is_late = False
         self._late_is_running = False
@@ -64,7 +69,7 @@ class Worker:
             if not self.start():
                 self._work_here()
             if not self.is_finished:  # as it may be since; then nothing is left to wait for
-                barrier.wait(None if self.is_started else _STUCK_SECONDS)
+                barrier.wait(_STUCK_SECONDS if self._may_be_stuck() else None)
         wait_until_logged()
 
     def close(self, seconds: float | None = None) -> None:
@@ -94,7 +99,7 @@ class Worker:
         finished = Flag()
         self._closers.append(finished)
         if not self.is_finished and self._thread != _thread.get_ident():
-            finished.wait(seconds if self.is_started else _STUCK_SECONDS)
+            finished.wait(_STUCK_SECONDS if self._may_be_stuck() else seconds)
 
     # Losses after closing
 
@@ -160,7 +165,11 @@ class Worker:
     # The work
 
     def _run(self) -> None:
-        if self._right.acquire(blocking=False):
+        if not self._thread_lock.acquire(blocking=False):
+            return
+        with self._work_lock:  # after a caller that works in the place of this thread
+            if self.is_finished:
+                return
             self._thread = _thread.get_ident()
             self._try(self._scribe.sync)  # readers see a session that has not recorded anything yet
             while (batch := self._backlog.take(LEDGER_SECONDS)) is not None:
@@ -169,15 +178,28 @@ class Worker:
 
     def _work_here(self) -> None:
         """Bring everything to the disk where no thread can be started to do it."""
-        if not self._right.acquire(blocking=False):
-            return
+        caller = _thread.get_ident()
+        is_nested = caller in self._callers  # in a signal handler that has interrupted this function
         try:
-            while batch := self._backlog.take(0):
-                self._write(batch)
-            if self._backlog.is_closed and not self.is_finished:
-                self._finish()
+            self._callers.add(caller)  # before the lock is taken: a handler may come in between
+            if self._work_lock.acquire(blocking=False):
+                try:
+                    self._empty_backlog()
+                finally:
+                    self._work_lock.release()
         finally:
-            self._right.release()
+            if not is_nested:
+                self._callers.discard(caller)
+
+    def _empty_backlog(self) -> None:
+        while not self.is_finished and (batch := self._backlog.take(0)):
+            self._write(batch)
+        if self._backlog.is_closed and not self.is_finished:
+            self._finish()
+
+    def _may_be_stuck(self) -> bool:
+        """Whether this thread may have interrupted the work itself, or there is no thread to wait for."""
+        return not self.is_started or _thread.get_ident() in self._callers
 
     def _finish(self) -> None:
         self._try(self._scribe.close)
