@@ -11,9 +11,21 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 
 from rolltrace.check.check import check_run
+from rolltrace.cli.app import cli
+from rolltrace.query.listing import list_runs
 from rolltrace.query.run import open_run
+from rolltrace.query.summary import summarize
+from rolltrace.store.ledger import encode_ledger
+from rolltrace.store.reader import RunReader
+from rolltrace.trace.codec import utc_now
+from rolltrace.viewer.cards import Cards
+from rolltrace.viewer.library import Library
+from rolltrace.viewer.overview import ask_overview
+from run_states import states
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "write-a-game.md"
 SLOW = """
@@ -175,6 +187,46 @@ def test_killed_runs_are_completed(folder, undisturbed, job, seed):
 def test_interrupted_runs_are_completed(folder, undisturbed, job, number):
     """After SIGTERM or Ctrl-C at any moment, a resumed run is that of an undisturbed one."""
     interrupt_and_resume(folder, undisturbed, job, 0, number)
+
+
+def test_a_killed_session_that_another_continues_is_over(folder):
+    """After SIGKILL and a resume at once, no reader says that the run is running or that rollouts are in flight."""
+    interrupt(folder, [*JOBS["arithmetic"], "--out", "continued"], random.Random(0), 60, signal.SIGKILL)
+    path = folder / "continued"
+    [killed] = RunReader(path).ledgers().values()
+    # The last ledger before a kill may be up to a second old: this is one with rollouts in flight, of this moment.
+    lines = len(list(RunReader(path).rollouts()))
+    late = replace(killed, at=utc_now(), dispatched=lines + 5, recorded=lines, in_flight=5)
+    with (path / "ledger" / f"{killed.session}.jsonl").open("ab") as file:
+        file.write(encode_ledger(late))
+    assert list_runs(path).runs[0].in_doubt == 5
+    assert states(path) == "running"
+    with started(folder, "--resume", "continued", "--force") as process:
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    assert states(path) == "complete"
+    [listed], summary = list_runs(path).runs, summarize(path)
+    assert (listed.lost, listed.in_doubt, summary.lost, summary.in_doubt) == (0, 0, 0, 0)
+    with open_run(path) as run:
+        assert run.sql("select sum(lost), sum(in_doubt), sum(in_flight) > 0 from ledger").fetchall() == [(0, 0, True)]
+    library = Library(path)
+    try:
+        [card] = Cards(library).all().runs
+        with library.open(card.key) as opened:
+            ledger = ask_overview(opened, card).ledger
+    finally:
+        library.close()
+    assert (card.live, card.lost, card.in_doubt, ledger.in_flight, ledger.in_doubt) == (False, 0, 0, 0, 0)
+    run = CliRunner()
+    for command in ("ls", "summary"):
+        assert "in flight" not in run.invoke(cli, [command, str(path)]).stdout
+    shown = run.invoke(cli, ["show", str(path)]).stdout
+    assert "continued by a later session" in " ".join(shown.split())
+    assert "being played" not in shown
+    [result] = check_run(path, only=["open_sessions"]).results
+    assert [finding.message.partition(";")[0] for finding in result.findings] == ["continued by a later session"]
+    with started(folder, "--resume", "continued") as process:  # no force: nothing is running
+        assert "Nothing to do" in process.communicate(timeout=60)[1]
 
 
 @pytest.mark.slow

@@ -58,6 +58,10 @@ ALIVE = session(900, 29, closed=False)
         ([DEAD, session(500, 10)], 1200, 64, RunState.DIED),
         ([DEAD, session(500, 10, continues=(DEAD.session,))], 1200, 1200, RunState.COMPLETE),
         ([session(900, -3600, closed=False)], None, 0, RunState.RUNNING),
+        ([ALIVE, session(20, 10, continues=(ALIVE.session,))], 1200, 1200, RunState.COMPLETE),
+        ([ALIVE, session(20, 10, continues=(ALIVE.session,))], 1200, 64, RunState.INTERRUPTED),
+        ([ALIVE, session(20, 10, closed=False, continues=(ALIVE.session,))], 1200, 64, RunState.RUNNING),
+        ([ALIVE, session(20, 10, continues=())], 1200, 1200, RunState.RUNNING),
     ],
 )
 def test_state_of_a_run(ledgers, planned, finished, state):

@@ -99,6 +99,15 @@ def test_circle_supersedes_nothing():
     assert superseded(alone) == [False]
 
 
+def test_sessions_that_others_state_to_continue():
+    """A session is continued by statement only, also over another session, and not by one that it continues itself."""
+    first, second = session(0, 10), session(11, 20, (name_at(0),))
+    assert Sessions([first, second, session(30, 40, (name_at(11),))]).continued == {name_at(0), name_at(11)}
+    assert Sessions([first, session(30, 40)]).continued == frozenset()
+    assert Sessions([session(0, 10, (name_at(20),)), session(20, 30, (name_at(0),))]).continued == frozenset()
+    assert Sessions([session(0, 10, (name_at(0),))]).continued == frozenset()
+
+
 def test_clock_that_was_set_back():
     """A session whose last line is older than its beginning lasted from one to the other."""
     assert superseded(session(100, 50), session(80, 120)) == [False, False]

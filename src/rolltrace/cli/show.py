@@ -49,7 +49,7 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
     from rolltrace.cli.screen.console import output
     from rolltrace.query.address import group_address
     from rolltrace.query.histogram import ask_histogram
-    from rolltrace.query.run_state import planned_episodes, run_state
+    from rolltrace.query.run_state import planned_episodes, run_state, settle_continued
     from rolltrace.query.totals import ask_totals
 
     console = output()
@@ -63,7 +63,7 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
         failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
         overview.show_rollouts(console, rollouts, failed)
     overview.show_rest(console, len(rollouts), totals.rollouts + totals.retried)
-    overview.show_ledgers(console, map(totals.settled, ledgers))
+    overview.show_ledgers(console, [totals.settled(ledger) for ledger in settle_continued(ledgers)])
     if rollouts:
         overview.show_ways(console, str(run.path), group_address(rollouts[0]))
 

@@ -16,7 +16,7 @@ from rolltrace.jobs.plan import Plan, plan_of
 from rolltrace.jobs.rounds import Round, round_of
 from rolltrace.policies.base import Policy
 from rolltrace.query.run import Run, open_run
-from rolltrace.query.run_state import SILENT_SECONDS, SessionState, session_state
+from rolltrace.query.run_state import SILENT_SECONDS, SessionState, continued_sessions, session_state
 from rolltrace.redaction import PLACEHOLDER
 from rolltrace.rollout.runner import GroupNames
 from rolltrace.store.create import code_revision
@@ -249,11 +249,11 @@ def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
 
 
 def _refuse_alive(path: Path, ledgers: Mapping[str, Ledger], last_seen: Mapping[str, Any]) -> None:
-    now = utc_now()
+    now, continued = utc_now(), continued_sessions(ledgers.values())
     for session, at in last_seen.items():
         # One without a ledger began lately, or died before its first ledger.
         ledger = ledgers.get(session) or Ledger(run="", session=session, at=at)
-        if session_state(ledger, now) is SessionState.RUNNING:
+        if session_state(ledger, now, continued) is SessionState.RUNNING:
             age = (now - at).total_seconds()
             raise InputError(
                 f"Expected an interrupted run, but session {session} of {path} wrote {max(0.0, age):.0f} s ago and may "

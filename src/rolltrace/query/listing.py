@@ -10,7 +10,7 @@ import msgspec
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
 from rolltrace.query.run import open_run
-from rolltrace.query.run_state import RunState, planned_episodes, run_state
+from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
 from rolltrace.query.totals import Totals, ask_totals, read_totals
 from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
 from rolltrace.store.reader import RunReader
@@ -40,7 +40,9 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     """How many rollouts were begun and are not there, as the ledgers tell and the files, where read, do not refute."""
     in_doubt: int
-    """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
+    """How many sessions that are not closed had in flight: being played, or lost with a writer that died.
+
+    What a session had in flight that another one continues is played again, and in neither number."""
     finished: int | None = None
     """How many of the planned ones are there, were not cancelled, and had no interrupted grading."""
     rollouts: int | None = None
@@ -115,7 +117,7 @@ def _age(reader: RunReader) -> tuple[float, str]:
 def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], Totals | None]) -> Listed:
     """One run below a directory; `ask` gives its totals, or None where they cannot be had quickly."""
     info, path, planned = reader.info, reader.path, planned_episodes(reader.info)
-    ledgers = list(reader.ledgers().values())  # before the files, which may be written to
+    ledgers = settle_continued(reader.ledgers().values())  # before the files, which may be written to
     totals = ask(path)
     if totals is not None:
         ledgers = [totals.settled(ledger) for ledger in ledgers]

@@ -4,6 +4,8 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.sessions import Sessions
@@ -17,7 +19,7 @@ class RunState(StrEnum):
     """The state of a run, over all its sessions."""
 
     RUNNING = "running"
-    """A session is open, and wrote its ledger lately."""
+    """A session is open, wrote its ledger lately, and no other states that it continues it."""
     COMPLETE = "complete"
     """Every session was closed, and what was planned is there; without a plan, whatever is there."""
     INTERRUPTED = "interrupted"
@@ -34,14 +36,31 @@ class SessionState(StrEnum):
     RUNNING = "running"
     CLOSED = "closed"
     DIED = "died"
+    CONTINUED = "continued by a later session"
+    """It was never closed, and another session states that it continues it."""
 
 
-def session_state(ledger: Ledger, now: datetime | None = None) -> SessionState:
-    """The state of the session with this last ledger."""
+def session_state(
+    ledger: Ledger, now: datetime | None = None, continued: Collection[str] = frozenset()
+) -> SessionState:
+    """The state of the session with this last ledger; `continued` is what `continued_sessions` gives for its run."""
     if ledger.closed:
         return SessionState.CLOSED
+    if ledger.session in continued:
+        return SessionState.CONTINUED
     is_silent = (now or utc_now()) - ledger.at > timedelta(seconds=SILENT_SECONDS)
     return SessionState.DIED if is_silent else SessionState.RUNNING
+
+
+def continued_sessions(ledgers: Collection[Ledger]) -> frozenset[str]:
+    """The sessions that another one states that it continues."""
+    return Sessions(ledgers).continued if any(ledger.continues for ledger in ledgers) else frozenset()
+
+
+def settle_continued(ledgers: Collection[Ledger]) -> list[Ledger]:
+    """The ledgers with nothing in flight in sessions that another one continues: that one plays it again."""
+    continued = continued_sessions(ledgers)
+    return [replace(ledger, in_flight=0) if ledger.session in continued else ledger for ledger in ledgers]
 
 
 def run_state(
@@ -55,8 +74,8 @@ def run_state(
     if not ledgers:
         return RunState.UNKNOWN
     now = now or utc_now()
-    states = {ledger.session: session_state(ledger, now) for ledger in ledgers}
-    if SessionState.RUNNING in states.values():
+    continued = continued_sessions(ledgers)
+    if any(session_state(ledger, now, continued) is SessionState.RUNNING for ledger in ledgers):
         return RunState.RUNNING
     if died_sessions(ledgers, now):
         return RunState.DIED

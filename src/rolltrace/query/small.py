@@ -10,7 +10,7 @@ import msgspec
 from rolltrace.query.build import copy
 from rolltrace.query.parts import Label, Part
 from rolltrace.query.rows import Facts
-from rolltrace.query.run_state import needs_count, planned_episodes, run_state
+from rolltrace.query.run_state import needs_count, planned_episodes, run_state, settle_continued
 from rolltrace.query.tables import SMALL, literal, quoted
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
@@ -34,7 +34,7 @@ def small_rows(reader: RunReader, table: str, count_finished: Callable[[], int])
         state = run_state(ledgers, planned, finished)
         rows = [{**_run_row(reader.path, reader.info), "planned": _fitting(planned), "state": state.value}]
     else:
-        rows = [_ledger_row(ledger) for ledger in ledgers]
+        rows = list(map(_ledger_row, ledgers, settle_continued(ledgers)))
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
@@ -64,9 +64,10 @@ def _run_row(path: Path, info: RunInfo) -> dict[str, Any]:
     }
 
 
-def _ledger_row(ledger: Ledger) -> dict[str, Any]:
-    """Every column is a field of the ledger, or one of its properties."""
+def _ledger_row(ledger: Ledger, settled: Ledger) -> dict[str, Any]:
+    """Every column is a field of the ledger, or one of its properties; `lost` and `in_doubt` are of the settled one."""
     row = {name: _fitting(getattr(ledger, name)) for name in SMALL["ledger"] if name != "at"}
+    row |= {name: _fitting(getattr(settled, name)) for name in ("lost", "in_doubt")}
     return row | {"at": ledger.at.astimezone(UTC).replace(tzinfo=None).isoformat()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.query.run import Run
-from rolltrace.query.run_state import RunState, planned_episodes, run_state
+from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
 from rolltrace.query.totals import COUNTED, ask_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
@@ -167,7 +167,7 @@ def summarize(path: str | Path) -> RunSummary:
         errors = tuple(Failures(*row) for row in run.sql(_ERRORS).fetchall())
         statuses = run.sql(f"select status, count(*) from {COUNTED} group by 1 order by 2 desc, 1").fetchall()
         ledgers = list(run.ledgers().values())
-        settled = [totals.settled(ledger) for ledger in ledgers]
+        settled = [totals.settled(ledger) for ledger in settle_continued(ledgers)]
         info, problems = run.info, run.problems
     planned = planned_episodes(info)
     return RunSummary(

@@ -73,6 +73,12 @@ class Sessions:
         """Of sessions that recorded the same rollout, those of which another one supersedes it."""
         return {one for one in together if any(self.supersedes(other, one) for other in together)}
 
+    @property
+    def continued(self) -> frozenset[str]:
+        """The sessions that another one states that it continues, directly or not. They are over, closed or not."""
+        stated = ((one, below) for one in self._known for below in self._stated_by(one))
+        return frozenset(below for one, below in stated if one not in self._stated_by(below))
+
     def supersedes(self, later: str, earlier: str) -> bool:
         """Whether what `later` recorded stands for what `earlier` recorded at the same place."""
         return earlier in self._below(later) and later not in self._below(earlier)  # a circle supersedes nothing

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rolltrace.query.run import Run
-from rolltrace.query.run_state import planned_episodes
+from rolltrace.query.run_state import planned_episodes, settle_continued
 from rolltrace.query.totals import COUNTED, Totals, ask_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.freeform import plain_mapping
@@ -124,7 +124,7 @@ def _in_utc(time: datetime | None) -> datetime | None:
 
 
 def _ledger(ledgers: Sequence[Ledger], totals: Totals) -> LedgerSummary:
-    settled = [totals.settled(ledger) for ledger in ledgers]
+    settled = [totals.settled(ledger) for ledger in settle_continued(ledgers)]
     maps: dict[str, Counter[str]] = {name: Counter() for name in _MAPS}
     for ledger in ledgers:
         for name, counter in maps.items():

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from rolltrace.check.audit import audit
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.subject import Subject
-from rolltrace.query.run_state import RunState, died_sessions, planned_episodes, session_state
+from rolltrace.query.run_state import RunState, continued_sessions, died_sessions, planned_episodes, session_state
 from rolltrace.query.totals import ask_totals
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name
 from rolltrace.store.ledger import Ledger
@@ -90,7 +90,7 @@ def dropped(run: Subject) -> Iterator[Finding]:
 def unfinished_rollouts(run: Subject) -> Iterator[Finding]:
     """Every rollout that was begun has an end, unless a later session continues its session."""
     elsewhere = run.ended_elsewhere()
-    continued = {session for ledger in run.ledgers.values() for session in ledger.continues or ()}
+    continued = continued_sessions(run.ledgers.values())
     for ledger in run.ledgers.values():
         if ledger.session in continued:  # what it had in flight was played again
             continue
@@ -121,9 +121,10 @@ def died_session(run: Subject) -> Iterator[Finding]:
 def open_sessions(run: Subject) -> Iterator[Finding]:
     """Every session was closed."""
     died = {ledger.session for ledger in died_sessions(run.ledgers.values())}
+    continued = continued_sessions(run.ledgers.values())
     for ledger in run.ledgers.values():
         if not ledger.closed and ledger.session not in died:
-            state, at = session_state(ledger), ledger.at
+            state, at = session_state(ledger, continued=continued), ledger.at
             yield _finding(ledger, f"{state}; the last line of its ledger is of {at:%Y-%m-%d %H:%M:%S} UTC")
 
 

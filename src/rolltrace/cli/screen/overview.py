@@ -1,7 +1,7 @@
 """A run as a table of its rollouts."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -18,7 +18,7 @@ from rolltrace.cli.screen.transcript import note_text
 from rolltrace.cli.screen.visible import compact, number, visible_line
 from rolltrace.query.address import group_address, short_addresses
 from rolltrace.query.histogram import Histogram
-from rolltrace.query.run_state import RunState, SessionState, session_state
+from rolltrace.query.run_state import RunState, SessionState, continued_sessions, session_state
 from rolltrace.query.totals import Totals
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
@@ -129,11 +129,13 @@ def show_rollouts(console: Console, rollouts: Sequence[Rollout], scores: Sequenc
             _print(console, Text(visible_line(f"{place}: {score.name}: {_failure_text(score.error)}"), "red"))
 
 
-def show_ledgers(console: Console, ledgers: Iterable[Ledger]) -> None:
+def show_ledgers(console: Console, ledgers: Collection[Ledger]) -> None:
     """Print what was lost, and what may be; a session that is closed and lost nothing gets no line."""
+    continued = continued_sessions(ledgers)
     for ledger in ledgers:
         if not ledger.complete or not ledger.closed or ledger.lost:
-            _print(console, Text(f"session {visible_line(ledger.session)}: {ledger_text(ledger)}", "yellow"))
+            text = f"session {visible_line(ledger.session)}: {ledger_text(ledger, continued)}"
+            _print(console, Text(text, "yellow"))
 
 
 def _place(rollout: Rollout) -> tuple[Any, ...]:
@@ -160,14 +162,14 @@ def _failure_text(failure: Failure) -> str:
     return f"{failure.layer.value} · {failure.type}: {failure.message}"
 
 
-def ledger_text(ledger: Ledger) -> str:
-    """What became of everything, with what was lost by reason."""
+def ledger_text(ledger: Ledger, continued: Collection[str] = frozenset()) -> str:
+    """What became of everything, with what was lost by reason; `continued` are the sessions that others continue."""
     parts = [f"{ledger.dispatched} dispatched", f"{ledger.recorded} recorded"]
     for name, counts in asdict(ledger).items():
         if isinstance(counts, dict):
             what = name.replace("_", " ")
             parts.extend(f"{count} {what} ({visible_line(reason)})" for reason, count in counts.items())
-    state = session_state(ledger)
+    state = session_state(ledger, continued=continued)
     if ledger.in_flight:
         parts.append(f"{ledger.in_flight} {_IN_FLIGHT[state]}")
     if state is not SessionState.CLOSED:
@@ -179,6 +181,7 @@ _IN_FLIGHT = {
     SessionState.RUNNING: "being played",
     SessionState.CLOSED: "lost when it was closed",
     SessionState.DIED: "lost when it died",
+    SessionState.CONTINUED: "played again",
 }
 
 
