@@ -213,6 +213,67 @@ def test_sigterm_during_group_grading_in_an_event_loop(tmp_path):
     check_interrupted_grading(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_run_that_ended_before_a_retry_is_interrupted(tmp_path, name):
+    """A game that failed and was to be retried is not finished, for every reader as for `--resume`."""
+    (tmp_path / "failing.py").write_text(FAILING)
+    words = ["--policy", "scripted:noisy", "--group-size", "1", "--retries", "1", "--out", "run"]
+    with started(tmp_path, "run", "failing:Failing", *words) as process:
+        read_until(process, "closing")
+        process.send_signal(getattr(signal, name))
+        process.communicate(timeout=60)
+    with open_run(tmp_path / "run") as run:
+        rollouts = run.sql("select attempt, seat, status, stop_reason, retried from rollouts order by all").fetchall()
+    assert rollouts == [
+        (0, 0, "error", "error", True),
+        (0, 1, "cancelled", "episode_aborted", True),
+        (1, 0, "cancelled", "cancelled", False),
+        (1, 1, "cancelled", "cancelled", False),
+    ]
+    assert states(tmp_path / "run") == "interrupted"
+    assert check_run(tmp_path / "run").ok
+    with started(tmp_path, "run", "--resume", "run", "--json") as process:
+        printed, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert json.loads(printed)["groups"] == 1
+    assert states(tmp_path / "run") == "complete"
+
+
+FAILING = """
+import asyncio, pathlib, sys
+from rolltrace import Env, EnvGroupBuilder, Message, Observation, StepResult
+
+class Fails(Env):
+    async def initial_observation(self):
+        return Observation([Message("user", "What is 1 + 1?")])
+
+    async def step(self, completion):
+        if pathlib.Path("failed").exists():
+            return StepResult(reward=1.0, done=True)
+        pathlib.Path("failed").touch()
+        raise ValueError("the board is broken")
+
+class ClosesSlowly(Fails):
+    async def step(self, completion):
+        if pathlib.Path("closed").exists():
+            return StepResult(reward=1.0, done=True)
+        await asyncio.sleep(3600)
+
+    async def close(self):
+        if not pathlib.Path("closed").exists():
+            pathlib.Path("closed").touch()
+            print("closing", file=sys.stderr, flush=True)
+            while True:
+                await asyncio.sleep(0.05)
+
+class Failing(EnvGroupBuilder):
+    seats = 2
+
+    async def make_episode(self, number):
+        return [Fails(), ClosesSlowly()]
+"""
+
+
 def read_until(process, line):
     """Read what the process writes to stderr, up to this line."""
     for read in process.stderr:

@@ -242,6 +242,36 @@ async def test_fail_fast_leaves_a_null_score_for_who_had_finished(tmp_path):
     assert "down" in score.error.message
 
 
+async def test_fail_fast_records_a_retry_that_was_due_as_aborted(tmp_path):
+    """A game that failed is not left at an attempt with a retry to come if another game ends the group meanwhile."""
+    closing = asyncio.Event()
+
+    async def answer(request):
+        if request.identity.index == 0:
+            await closing.wait()
+        if request.identity.index in (0, 2):
+            raise ConnectionError("down")
+        await asyncio.Event().wait()
+
+    class ClosesSlowly(Meddling):
+        async def close(self):
+            await super().close()
+            closing.set()
+            await asyncio.Event().wait()
+
+    def make(number):
+        return [Meddling(), ClosesSlowly() if number == 1 else Meddling()]
+
+    stage = Stage(make, episodes=2, seats=2)
+    [group] = await play(tmp_path / "run", stage, Remembering(answer), strategy=FailFast(), retries=1)
+    told = [(rollout.index, rollout.attempt, rollout.stop_reason) for rollout in recorded(tmp_path / "run")]
+    assert told == [
+        (0, 0, "error"), (0, 1, "error"), (1, 0, "episode_aborted"), (1, 1, "episode_aborted"),
+        (2, 0, "error"), (2, 1, "episode_aborted"), (3, 0, "episode_aborted"), (3, 1, "episode_aborted"),
+    ]  # fmt: skip
+    assert [(member.index, member.attempt) for member in group.members] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+
+
 @pytest.mark.parametrize(("fraction", "viable"), [(0.0, True), (0.5, True), (0.75, False)])
 async def test_keep_viable(tmp_path, fraction, viable):
     """Failures are data; the group counts while enough members are ok, and its grader sees the failed members too."""

@@ -38,6 +38,7 @@ class Episode:
         self._settings = settings
         self._on_record = on_record
         self._seats: list[Seat] = []
+        self._aborted = False
 
     async def play(self, attempt: int) -> list[Played]:
         """Make the envs and play them."""
@@ -58,8 +59,19 @@ class Episode:
             return [await seats[0].play(envs[0])]
         return await _play_together(seats, envs)
 
+    @property
+    def recorded(self) -> list[Played]:
+        """What is recorded of the last attempt; after a cancelled play, the rollout of each seat."""
+        return [seat.played for seat in self._seats if seat.played is not None]
+
+    def record_unplayed(self, attempt: int) -> None:
+        """Record an attempt that was due and will not be played, so that the one before does not count as the last."""
+        for number in range(self._builder.seats):
+            self._seat(number, attempt).record(ABORTED if self._aborted else CANCELLED)
+
     def abort(self) -> None:
         """Let the seats be recorded as aborted, not as cancelled, when the play is cancelled."""
+        self._aborted = True
         for seat in self._seats:
             seat.aborted = True
 

@@ -129,6 +129,10 @@ class GroupPlay:
             while self._should_retry(members := await episode.play(attempt), attempt):
                 attempt += 1
             self._episode_failed |= any(member.status is not Status.OK for member in members)
+        except BaseException:
+            if self._should_retry(episode.recorded, attempt):
+                episode.record_unplayed(attempt + 1)
+            raise
         finally:
             self._on_episode_end(self.builder.seats)
 

@@ -126,6 +126,11 @@ class Seat:
         self._played: Played | None = None
         settings.open_seats.add(self)
 
+    @property
+    def played(self) -> Played | None:
+        """The rollout once it is recorded."""
+        return self._played
+
     async def play(self, env: Env) -> Played:
         """Play to an end and record it; what is no failure of the rollout is raised again after that."""
         player = Player(env, self.draft, self._settings, self._policy, self._role)
