@@ -45,7 +45,7 @@ def run_script(tmp_path, body):
         command = [sys.executable, script, tmp_path / "run"]
         program = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
     try:
-        status = program.wait(timeout=30)
+        status = program.wait(timeout=120)
     except subprocess.TimeoutExpired:
         os.killpg(program.pid, signal.SIGKILL)  # a forked process that hangs too
         program.wait()
@@ -282,7 +282,7 @@ def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
     cycle.append(cycle)
     del run, cycle
     gc.collect()
-    worker.wait_until_finished(30)
+    worker.wait_until_finished(120)
     assert worker.is_finished
     assert groups(tmp_path) == [["kept"]]
     [ledger] = RunReader(tmp_path / "run").ledgers().values()

@@ -30,7 +30,7 @@ def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
     thread.start()
     script = str(Path(__file__).with_name("many_writers.py"))
     numbers = map(str, (PROCESSES, THREADS, ROLLOUTS))
-    subprocess.run([sys.executable, script, tmp_path / "run", *numbers], check=True, timeout=120)
+    subprocess.run([sys.executable, script, tmp_path / "run", *numbers], check=True, timeout=600)
     over.set()
     thread.join()
 

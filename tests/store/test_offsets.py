@@ -228,7 +228,7 @@ def test_builders_do_not_disturb_each_other(run):
         "        path.unlink(missing_ok=True)\n"
     )
     builders = [subprocess.Popen([sys.executable, "-c", program, str(run)]) for _ in range(3)]
-    assert [builder.wait(timeout=60) for builder in builders] == [0, 0, 0]
+    assert [builder.wait(timeout=300) for builder in builders] == [0, 0, 0]
     check(run)
     assert not list(run.glob("cache/.*"))
 

@@ -14,7 +14,7 @@ from rolltrace.query.listing import list_runs
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
-_SECONDS = 20
+_SECONDS = 120
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ import pytest
 
 from rolltrace.store.reader import RunReader
 
+_HANGS_AFTER = 600
+"""Seconds; far more than a program takes on a busy machine."""
+
 PROLOGUE = """
 import os, signal, sys, threading
 from rolltrace.store.create import create_run
@@ -28,10 +31,10 @@ def start(tmp_path, body, name="run"):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(program, seconds=60):
+def finish(program):
     """Wait for the end of a program, which must not hang."""
     try:
-        said, errors = program.communicate(timeout=seconds)
+        said, errors = program.communicate(timeout=_HANGS_AFTER)
     except subprocess.TimeoutExpired:
         program.kill()
         program.communicate()
@@ -81,7 +84,7 @@ def handle_at_random_moments(tmp_path, action, count, at_once=6):
             time.sleep(moment.random() / 50)  # so that each is interrupted somewhere else
             program.send_signal(signal.SIGTERM)
         for program, name in zip(programs, names, strict=True):
-            status, _, errors = finish(program, 30)
+            status, _, errors = finish(program)
             assert status == 0, errors
             assert assert_adds_up(tmp_path / name).closed
 
@@ -151,7 +154,7 @@ def test_handler_at_every_moment(tmp_path, action):
     run.close()
     """,
     )
-    status, said, errors = finish(program, 120)
+    status, said, errors = finish(program)
     assert status == 0, errors
     assert min(map(int, said.split())) > 10
     reader = RunReader(tmp_path / "run")
@@ -187,7 +190,7 @@ def test_exception_at_every_moment(tmp_path):
     run.close()
     """,
     )
-    status, said, errors = finish(program, 120)
+    status, said, errors = finish(program)
     assert status == 0, errors
     moments, in_flight = map(int, said.split())
     ledger = assert_adds_up(tmp_path / "run")
@@ -233,7 +236,7 @@ def test_three_thousand_keyboard_interrupts(tmp_path):
         run.close()
         """,
     )
-    status, _, errors = finish(program, 120)
+    status, _, errors = finish(program)
     assert status == 0, errors
     ledger = assert_adds_up(tmp_path / "run")
     assert ledger.closed
@@ -350,7 +353,7 @@ def test_handler_at_moments_of_a_caller_that_works(tmp_path, action, can_start):
         print(moment, flush=True)
     """,
     )
-    status, said, errors = finish(program, 120)
+    status, said, errors = finish(program)
     assert status == 0, errors
     assert min(map(int, said.split())) > 1000
     reader = RunReader(tmp_path / "run")

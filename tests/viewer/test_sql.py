@@ -121,9 +121,11 @@ def test_what_runs_for_ever_is_given_up_and_holds_up_nobody(viewer: Viewer):
     """While two such statements run, pages are answered; then both are told that their time is over."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running = [pool.submit(post, viewer, "sql", sql=sql, **RUN) for sql in ENDLESS]
+        answered_meanwhile = 0
         for question in ("runs", "run", "rollouts", "series", "outcomes", "revisions"):
             assert ask(viewer, question, **RUN).status == 200
-        assert not all(one.done() for one in running)
+            answered_meanwhile += not any(one.done() for one in running)
+        assert answered_meanwhile >= 2  # on a busy machine the time of the statements may be over before the last
         for one in running:
             assert one.result().json["error"]["type"] == "QueryTimeoutError"
     assert post(viewer, "sql", sql="select 42", **RUN).json["rows"] == [[42]]
