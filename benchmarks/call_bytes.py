@@ -10,12 +10,12 @@ from typing import Any
 import measure
 import msgspec
 
-from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.graders.preference import PreferenceGrader
-from rolltrace.graders.rubric import Criterion, RubricGrader
-from rolltrace.policies.base import Request
-from rolltrace.policies.scripted import Scripted
+from rolltrace.graders.preference_grader import PreferenceGrader
+from rolltrace.graders.rubric_grader import Criterion, RubricGrader
+from rolltrace.policies.policy import Request
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
@@ -50,11 +50,11 @@ CASES: dict[str, tuple[Callable[[str, str, int], EnvGroupBuilder], int]] = {
 }
 
 
-class Answers:
+class GeneratedReplies:
     """Plays policy and grader with text that never repeats."""
 
     def __init__(self, words: int) -> None:
-        self._prose = measure.Prose()
+        self._prose = measure.MarkovText()
         self._words = words
 
     def prompt(self) -> str:
@@ -69,10 +69,10 @@ class Answers:
         return self._prose.words(self._words)
 
 
-async def play(path: Path, answers: Answers, name: str, groups: int) -> None:
+async def play(path: Path, answers: GeneratedReplies, name: str, groups: int) -> None:
     """Play the groups of a case and record them."""
     make, episodes = CASES[name]
-    policy = Scripted(answers.reply)
+    policy = ScriptedReplies(answers.reply)
     with create_run(path) as run:
         builders = [make(answers.prompt(), str(number), episodes) for number in range(groups)]
         async for _ in Runner(policy, sink=run).play(builders):
@@ -105,7 +105,7 @@ class _Calls(msgspec.Struct):
 
 def once(name: str, options: Any) -> dict[str, float]:
     """One run of a case."""
-    answers = Answers(options.kilobytes * 1024 // _WORD_BYTES)
+    answers = GeneratedReplies(options.kilobytes * 1024 // _WORD_BYTES)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         seconds = measure.cpu_seconds(lambda: asyncio.run(play(path, answers, name, options.groups)))
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parameters = {name: getattr(options, name) for name in ("kilobytes", "groups", "rounds")}
     report = {"benchmark": "call_bytes", **measure.machine(), "parameters": parameters, "figures": figures}
     title = f"Calls of graders: answers of {options.kilobytes} KB, {options.groups} groups, {options.rounds} rounds"
-    measure.show(report, {title: figures}, options.json)
+    measure.print_report(report, {title: figures}, options.json)
 
 
 if __name__ == "__main__":

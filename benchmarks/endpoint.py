@@ -21,18 +21,18 @@ from typing import Any
 
 import measure
 
-from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.envs.problem import ProblemGroup
-from rolltrace.jobs.collector import rarer_collections
-from rolltrace.policies.base import Request
-from rolltrace.policies.endpoint.policy import EndpointPolicy
-from rolltrace.rollout.group import GroupResult
+from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.envs.problem_env import ProblemGroup
+from rolltrace.jobs.gc_threshold import raised_gc_threshold
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
+from rolltrace.policies.policy import Request
+from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Status
+from rolltrace.trace.stop_reasons import Status
 
 MODEL = "fifty-milliseconds"
 REPLY = "Both numbers are small, so I add them in my head.\nAnswer: 7"
@@ -41,7 +41,7 @@ _PARTS = 5
 _HEAD_END = b"\r\n\r\n"
 
 
-class Answering(asyncio.Protocol):
+class FakeChatServer(asyncio.Protocol):
     """A server as cheap as can be: reads requests of a stated length, and answers each a little later."""
 
     received = 0
@@ -79,8 +79,8 @@ class Answering(asyncio.Protocol):
                 return
             self._received = self._received[whole:]
             asyncio.get_running_loop().call_later(self._latency, self._reply)
-            Answering.received += 1
-            if Answering.received == self._tell_at:
+            FakeChatServer.received += 1
+            if FakeChatServer.received == self._tell_at:
                 print("full", flush=True)
 
     def _reply(self) -> None:
@@ -91,7 +91,7 @@ class Answering(asyncio.Protocol):
 async def serve(latency: float, tell_at: int) -> None:
     """Say the port, and answer until nobody holds the other end of standard input; say when so many have asked."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Answering(latency, tell_at), "127.0.0.1", 0, backlog=2048)
+    server = await loop.create_server(lambda: FakeChatServer(latency, tell_at), "127.0.0.1", 0, backlog=2048)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()
@@ -125,7 +125,7 @@ async def with_rolltrace(url: str, requests: int, in_flight: int) -> int:
     """So many rollouts of one turn, recorded in full; gives how many have a reward."""
     policy = EndpointPolicy(MODEL, url, max_in_flight=in_flight)
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder) / "run", trace="full") as run:
-        with rarer_collections():  # as `rolltrace.play` and `rolltrace run` do
+        with raised_gc_threshold():  # as `rolltrace.play` and `rolltrace run` do
             played = await play(run, policy, iter(range(requests)), in_flight)
         await policy.close()
     return played
@@ -295,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     milliseconds = round(1000 * options.latency)
     title = f"Endpoint: {options.in_flight} in flight, server of {milliseconds} ms, medians of {options.rounds} rounds"
     tables = {title: speed, "Memory of one long play": held, "Ctrl-C while nothing is answered": stopped}
-    measure.show(report, tables, options.json)
+    measure.print_report(report, tables, options.json)
 
 
 if __name__ == "__main__":

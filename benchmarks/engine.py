@@ -14,12 +14,12 @@ from typing import Any
 
 import measure
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
-from rolltrace.envs.problem import ProblemGroup
-from rolltrace.jobs.collector import rarer_collections
-from rolltrace.policies.base import Completion
-from rolltrace.policies.scripted import Scripted
-from rolltrace.rollout.group import GroupResult
+from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.envs.problem_env import ProblemGroup
+from rolltrace.jobs.gc_threshold import raised_gc_threshold
+from rolltrace.policies.policy import Completion
+from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
@@ -75,7 +75,7 @@ ENVS: dict[str, Callable[[int, int], EnvGroupBuilder]] = {"one_turn": OneTurnGro
 
 async def play(run: RunWriter, builders: Iterator[EnvGroupBuilder], in_flight: int) -> int:
     """Play all, and forget each group when it has ended."""
-    runner = Runner(Scripted([REPLY]), sink=run, concurrency=in_flight)
+    runner = Runner(ScriptedReplies([REPLY]), sink=run, concurrency=in_flight)
     results: AsyncIterator[GroupResult] = runner.play(builders)
     return sum([len(group.members) async for group in results])
 
@@ -87,7 +87,7 @@ def once(env: str, level: str, options: Any) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder, create_run(Path(folder) / "run", trace=level) as run:
         gc.collect()
         cpu, wall = time.process_time(), time.perf_counter()
-        with rarer_collections():  # as `rolltrace.play` and `rolltrace run` do
+        with raised_gc_threshold():  # as `rolltrace.play` and `rolltrace run` do
             played = asyncio.run(play(run, builders, options.in_flight))
         run.flush()
         return played / (time.process_time() - cpu), played / (time.perf_counter() - wall)
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     title = (
         f"Engine: {options.in_flight:,} in flight, groups of {options.group_size}, medians of {options.rounds} rounds"
     )
-    measure.show(report, {title: figures}, options.json)
+    measure.print_report(report, {title: figures}, options.json)
 
 
 if __name__ == "__main__":

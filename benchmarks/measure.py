@@ -20,11 +20,11 @@ PACKAGES = ("rolltrace", "msgspec", "zstandard", "duckdb")
 _WARM_BYTES = 32 << 20
 
 
-class Prose:
+class MarkovText:
     """Endless English-like text: a chain of word pairs, learnt from the language reference that Python ships."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._chance = random.Random(seed)  # noqa: S311 - not for secrets
+        self._rng = random.Random(seed)  # noqa: S311 - not for secrets
         words = _reference()
         self._followers: dict[str, list[str]] = {}
         for word, following in itertools.pairwise(words):
@@ -35,12 +35,12 @@ class Prose:
         """So many words that were never said in this order before."""
         said = []
         for _ in range(count):
-            self._word = self._chance.choice(self._followers.get(self._word, ["The"]))
+            self._word = self._rng.choice(self._followers.get(self._word, ["The"]))
             said.append(self._word)
         return " ".join(said)
 
 
-class RealText:
+class ReferenceText:
     """The language reference itself, passage by passage, and again from its start.
 
     It is about as long as what is compressed at once, so that next to nothing comes twice in that.
@@ -121,7 +121,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def show(report: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> None:
+def print_report(report: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> None:
     """Print the report as one object, or its tables for people."""
     if as_json:
         print(json.dumps(report))

@@ -15,14 +15,14 @@ import measure
 
 from rolltrace.query.compact import closed_segments, compact
 from rolltrace.query.run import open_run
+from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
-from rolltrace.store.sealed import seal_file
 from rolltrace.store.writer import RunWriter
-from rolltrace.trace.draft import Draft, new_id
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Header, Outcome, Usage
+from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
 
 GROUP_SIZE = 8
 GROUPS_IN_ITERATION = 64
@@ -30,7 +30,7 @@ WORDS = 100
 """In each of the four messages of a rollout: about 4.4 KB a line."""
 PARAGRAPHS = 40_000
 """So many different texts that few come twice in what is compressed at once."""
-IDS = "ids.json"
+ID_FILE = "ids.json"
 _BATCH = 2_000
 _KEPT_IDS = 500
 _PAGE = 50
@@ -59,7 +59,7 @@ QUESTIONS = {
 def write(path: Path, count: str) -> dict[str, Any]:
     """Write the run; the time to make up the rollouts is not counted."""
     rollouts = int(count)
-    prose, chance = measure.Prose(), random.Random(0)  # noqa: S311 - not for secrets
+    prose, rng = measure.MarkovText(), random.Random(0)  # noqa: S311 - not for secrets
     texts = [prose.words(WORDS) for _ in range(min(PARAGRAPHS, 4 * rollouts))]
     cpu = wall = 0.0
     kept: list[str] = []
@@ -67,7 +67,7 @@ def write(path: Path, count: str) -> dict[str, Any]:
     with create_run(path, trace="full") as run:
         for first in range(0, rollouts, _BATCH):
             numbers = range(first, min(first + _BATCH, rollouts))
-            plans = [(_header(run, number), chance.choices(texts, k=4), chance.random()) for number in numbers]
+            plans = [(_header(run, number), rng.choices(texts, k=4), rng.random()) for number in numbers]
             kept += [header.id for number, (header, _, _) in zip(numbers, plans, strict=True) if number % every == 0]
             cpu_before, wall_before = time.process_time(), time.perf_counter()
             for header, said, luck in plans:
@@ -75,7 +75,7 @@ def write(path: Path, count: str) -> dict[str, Any]:
             cpu, wall = cpu + time.process_time() - cpu_before, wall + time.perf_counter() - wall_before
         cpu_before, wall_before = time.process_time(), time.perf_counter()
     cpu, wall = cpu + time.process_time() - cpu_before, wall + time.perf_counter() - wall_before
-    (path.parent / IDS).write_text(json.dumps(kept))
+    (path.parent / ID_FILE).write_text(json.dumps(kept))
     lost = run.ledger.dispatched - run.ledger.recorded
     size = measure.folder_bytes(path / "rollouts")
     return {"rollouts": rollouts, "lost": lost, "seconds": wall, "CPU seconds": cpu, "MB on disk": size / 1e6}
@@ -91,23 +91,23 @@ def _header(run: RunWriter, number: int) -> Header:
     )  # fmt: skip
 
 
-def _play(draft: Draft, said: Sequence[str], luck: float, run: RunWriter) -> None:
+def _play(rollout_builder: RolloutBuilder, said: Sequence[str], luck: float, run: RunWriter) -> None:
     """Two turns; one rollout in fifty fails."""
     question, first, answer, second = said
-    draft.extend([Message("user", question)])
+    rollout_builder.extend([Message("user", question)])
     rewards = (0.0, float(luck > 0.5))
     for text, reward in zip((first, second), rewards, strict=True):
-        draft.send()
-        draft.step(
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(
             Message("assistant", text), reward=reward, env_reward=reward, env_state={"turn": 1},
             reward_data={"correct": reward, "format": luck}, metrics={"length": luck}, termination=Termination.EOS,
             usage=Usage(200, 120), seconds=luck,
         )  # fmt: skip
         if text is first:
-            draft.extend([Message("user", answer)])
-    draft.metrics["length"] = luck
+            rollout_builder.extend([Message("user", answer)])
+    rollout_builder.metrics["length"] = luck
     failed = luck < 0.02
-    run.end(draft, Outcome(
+    run.end(rollout_builder, Outcome(
         ended_at=datetime.now(UTC), status=Status.ERROR if failed else Status.OK,
         stop_reason=StopReason.ERROR if failed else StopReason.COMPLETED,
         stopped_by=StoppedBy.RUNNER if failed else StoppedBy.ENV, error=None,
@@ -119,7 +119,7 @@ def seal(path: Path) -> dict[str, Any]:
     """Seal what the writer has not sealed already while it wrote."""
     plain = [segment for segment in closed_segments(RunReader(path)) if segment.parent.name == "rollouts"]
     size = sum(segment.stat().st_size for segment in plain)
-    seconds = _seconds(lambda: [seal_file(segment) for segment in plain])
+    seconds = _seconds(lambda: [compress_segment(segment) for segment in plain])
     after = measure.folder_bytes(path / "rollouts")
     return {"segments": len(plain), "plain MB": size / 1e6, "seconds": seconds, "MB on disk": after / 1e6}
 
@@ -177,7 +177,7 @@ def compaction(path: Path) -> dict[str, Any]:
 
 
 def _ids(path: Path) -> list[str]:
-    found: list[str] = json.loads((path.parent / IDS).read_text())
+    found: list[str] = json.loads((path.parent / ID_FILE).read_text())
     return found
 
 
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = {
         "benchmark": "store_scale", **measure.machine(), "parameters": {"rollouts": options.rollouts}, "figures": tables
     }  # fmt: skip
-    measure.show(report, tables, options.json)
+    measure.print_report(report, tables, options.json)
 
 
 if __name__ == "__main__":

@@ -13,51 +13,51 @@ from typing import Any, NamedTuple
 import measure
 import msgspec
 
+from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
-from rolltrace.store.sealed import seal_file
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.draft import new_id
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Header, Outcome, Usage
+from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
 
 TURNS = (1, 10, 25, 50, 100)
 ASSISTANT_WORDS = 100
 TOOL_WORDS = 150
 REWARD_DATA = {"correct": 1.0, "format": 0.9, "length": 0.25}
-ABOUT: dict[str, Any] = {"env": "tools", "task": "17", "group": "17", "iteration": 4, "policy_version": 12}
+HEADER_FIELDS: dict[str, Any] = {"env": "tools", "task": "17", "group": "17", "iteration": 4, "policy_version": 12}
 
 Chat = list[dict[str, Any]]
-Text = measure.Prose | measure.RealText
+Text = measure.MarkovText | measure.ReferenceText
 
 
-class Conversation(NamedTuple):
+class ChatWorkload(NamedTuple):
     """One rollout to be recorded: what stands at the start, then what each turn adds."""
 
     start: Chat
     turns: list[Chat]
     """By turn, what the assistant says and what the tool answers."""
 
-    def fresh(self) -> "Conversation":
+    def fresh(self) -> "ChatWorkload":
         """The same, sharing nothing: no variant is to profit from what another has touched."""
         return copy.deepcopy(self)
 
 
-class Frozen(NamedTuple):
+class ConvertedWorkload(NamedTuple):
     """The same conversation of messages that were frozen when they arrived."""
 
     start: list[Message]
     turns: list[list[Message]]
 
 
-def make_conversation(prose: Text, turns: int) -> Conversation:
+def make_conversation(prose: Text, turns: int) -> ChatWorkload:
     """The tool-use workload."""
     start = [
         {"role": "system", "content": prose.words(TOOL_WORDS)},
         {"role": "user", "content": prose.words(ASSISTANT_WORDS)},
     ]
-    return Conversation(start, [_turn(prose, number) for number in range(turns)])
+    return ChatWorkload(start, [_turn(prose, number) for number in range(turns)])
 
 
 def _turn(prose: Text, number: int) -> Chat:
@@ -67,16 +67,16 @@ def _turn(prose: Text, number: int) -> Chat:
     return [said, {"role": "tool", "content": prose.words(TOOL_WORDS), "tool_call_id": f"call_{number}"}]
 
 
-def frozen(conversation: Conversation) -> Frozen:
+def convert_workload(conversation: ChatWorkload) -> ConvertedWorkload:
     """Every message as a record."""
     convert: Callable[[Chat], list[Message]] = lambda chat: [as_message(message, "", []) for message in chat]  # noqa: E731
-    return Frozen(convert(conversation.start), [convert(turn) for turn in conversation.turns])
+    return ConvertedWorkload(convert(conversation.start), [convert(turn) for turn in conversation.turns])
 
 
 # The variants: each records the conversations it is given, and returns when all is written
 
 
-def record_naively(conversations: Sequence[Conversation], folder: Path) -> None:
+def record_deep_copies(conversations: Sequence[ChatWorkload], folder: Path) -> None:
     """Deep-copies the prompt every turn and dumps one line of JSON."""
     with (folder / "naive.jsonl").open("w") as file:
         for start, turns in conversations:
@@ -87,7 +87,7 @@ def record_naively(conversations: Sequence[Conversation], folder: Path) -> None:
             file.write(json.dumps({"steps": steps}) + "\n")
 
 
-def record_floor(conversations: Sequence[Frozen], folder: Path) -> None:
+def record_floor(conversations: Sequence[ConvertedWorkload], folder: Path) -> None:
     """Encodes each message once and writes the bytes, nothing else."""
     encode = msgspec.json.Encoder().encode
     with (folder / "floor.jsonl").open("wb", buffering=0) as file:
@@ -98,39 +98,39 @@ def record_floor(conversations: Sequence[Frozen], folder: Path) -> None:
             file.write(b",".join(pieces) + b"\n")
 
 
-def record_natively(conversations: Sequence[Frozen], run: RunWriter) -> None:
+def record_with_builder(conversations: Sequence[ConvertedWorkload], run: RunWriter) -> None:
     """As the runner does it."""
     for index, (start, turns) in enumerate(conversations):
-        draft = run.begin(_header(run, index))
-        draft.extend(start)
+        rollout_builder = run.begin(_header(run, index))
+        rollout_builder.extend(start)
         for said, answered in turns:
-            draft.send()
-            _add_step(draft, said)
-            draft.extend([answered])
-        run.end(draft, _outcome(len(turns)))
+            rollout_builder.mark_prompt_sent()
+            _add_step(rollout_builder, said)
+            rollout_builder.extend([answered])
+        run.end(rollout_builder, _outcome(len(turns)))
     run.flush()
 
 
-def record_dicts(conversations: Sequence[Conversation], run: RunWriter) -> None:
+def record_dicts(conversations: Sequence[ChatWorkload], run: RunWriter) -> None:
     """As the runner does it, with dicts that are converted on the way in."""
     for index, (start, turns) in enumerate(conversations):
-        draft = run.begin(_header(run, index))
-        draft.extend([as_message(message, "messages", draft.notes) for message in start])
+        rollout_builder = run.begin(_header(run, index))
+        rollout_builder.extend([as_message(message, "messages", rollout_builder.notes) for message in start])
         for said, answered in turns:
-            draft.send()
-            _add_step(draft, as_message(said, "response", draft.notes))
-            draft.extend([as_message(answered, "messages", draft.notes)])
-        run.end(draft, _outcome(len(turns)))
+            rollout_builder.mark_prompt_sent()
+            _add_step(rollout_builder, as_message(said, "response", rollout_builder.notes))
+            rollout_builder.extend([as_message(answered, "messages", rollout_builder.notes)])
+        run.end(rollout_builder, _outcome(len(turns)))
     run.flush()
 
 
-def record_with_recorder(conversations: Sequence[Conversation], run: RunWriter) -> list[float]:
+def record_with_recorder(conversations: Sequence[ChatWorkload], run: RunWriter) -> list[float]:
     """As a loop that is not ours does it: the whole history as dicts at every step. Returns the wait for each step."""
     waits = []
     clock = time.perf_counter
     for index, (start, turns) in enumerate(conversations):
         history = list(start)
-        with run.rollout(**ABOUT, index=index) as recorder:
+        with run.rollout(**HEADER_FIELDS, index=index) as recorder:
             for said, answered in turns:
                 started = clock()
                 recorder.step(prompt=history, response=said, reward=1.0, reward_data=REWARD_DATA)
@@ -141,10 +141,10 @@ def record_with_recorder(conversations: Sequence[Conversation], run: RunWriter) 
     return waits
 
 
-def record_appending(conversations: Sequence[Conversation], run: RunWriter) -> None:
+def record_appending(conversations: Sequence[ChatWorkload], run: RunWriter) -> None:
     """As a loop that only adds does it: new messages as dicts at every step."""
     for index, (start, turns) in enumerate(conversations):
-        with run.rollout(**ABOUT, index=index) as recorder:
+        with run.rollout(**HEADER_FIELDS, index=index) as recorder:
             recorder.append(start)
             for said, answered in turns:
                 recorder.step(response=said, reward=1.0, reward_data=REWARD_DATA)
@@ -160,12 +160,12 @@ def _header(run: RunWriter, index: int) -> Header:
         index=index,
         policy="policy",
         started_at=datetime.now(UTC),
-        **ABOUT,
+        **HEADER_FIELDS,
     )
 
 
-def _add_step(draft: Any, said: Message) -> None:
-    draft.step(
+def _add_step(rollout_builder: Any, said: Message) -> None:
+    rollout_builder.step(
         said, reward=1.0, env_reward=1.0, reward_data=REWARD_DATA, termination=Termination.TOOL_CALLS,
         policy_version=12, usage=Usage(1000, 130), seconds=0.41,
     )  # fmt: skip
@@ -182,9 +182,9 @@ def _outcome(turns: int) -> Outcome:
 
 Record = Callable[[Sequence[Any], RunWriter], Any]
 RECORDED: dict[str, tuple[str, bool, Record]] = {
-    "off": ("off", True, record_natively),
-    "numbers": ("numbers", True, record_natively),
-    "full": ("full", True, record_natively),
+    "off": ("off", True, record_with_builder),
+    "numbers": ("numbers", True, record_with_builder),
+    "full": ("full", True, record_with_builder),
     "dicts": ("full", False, record_dicts),
     "recorder": ("full", False, record_with_recorder),
     "append": ("full", False, record_appending),
@@ -201,21 +201,21 @@ class Sample(NamedTuple):
     """Bytes on disk."""
 
 
-def sample(variant: str, conversations: Sequence[Conversation]) -> Sample:
+def sample(variant: str, conversations: Sequence[ChatWorkload]) -> Sample:
     """Record the conversations in a fresh folder."""
     given = [conversation.fresh() for conversation in conversations]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if variant in RECORDED:
             level, takes_frozen, record = RECORDED[variant]
-            messages: list[Any] = [frozen(one) for one in given] if takes_frozen else given
+            messages: list[Any] = [convert_workload(one) for one in given] if takes_frozen else given
             with create_run(folder / "run", trace=level) as run:
                 cpu = _cpu(lambda: record(messages, run))
         elif variant == "floor":
-            messages = [frozen(one) for one in given]
+            messages = [convert_workload(one) for one in given]
             cpu = _cpu(lambda: record_floor(messages, folder))
         else:
-            cpu = _cpu(lambda: record_naively(given, folder))
+            cpu = _cpu(lambda: record_deep_copies(given, folder))
         size = sum(path.stat().st_size for path in folder.rglob("*.jsonl") if path.parent.name != "ledger")
     return Sample(cpu / len(given), size / len(given))
 
@@ -226,7 +226,7 @@ def _cpu(action: Callable[[], Any]) -> float:
     return measure.cpu_seconds(action)
 
 
-def measure_turns(prose: measure.Prose, turns: int, options: Any) -> list[dict[str, Any]]:
+def measure_turns(prose: measure.MarkovText, turns: int, options: Any) -> list[dict[str, Any]]:
     """All variants at one length."""
     rollouts = 1 if options.quick else max(4, options.messages // turns)
     conversations = [make_conversation(prose, turns) for _ in range(rollouts)]
@@ -261,7 +261,7 @@ def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"variant": variant, "100 ÷ 25 turns": times, "× floor's": times / own} for variant, times in grown.items()]
 
 
-def append_growth(prose: measure.Prose, turns: Sequence[int], rounds: int, messages: int) -> list[dict[str, Any]]:
+def append_growth(prose: measure.MarkovText, turns: Sequence[int], rounds: int, messages: int) -> list[dict[str, Any]]:
     """What `append` costs per turn in longer and longer rollouts, against the shortest."""
     made = {count: [make_conversation(prose, count) for _ in range(max(1, messages // count))] for count in turns}
     samples: dict[int, list[float]] = {count: [] for count in turns}
@@ -278,21 +278,21 @@ def append_growth(prose: measure.Prose, turns: Sequence[int], rounds: int, messa
 
 def sealed_sizes(turns: int, rollouts: int) -> list[dict[str, Any]]:
     """How much of its plain size a sealed segment takes, of text that people wrote and of text that was made up."""
-    kinds: dict[str, Text] = {"real": measure.RealText(), "made up": measure.Prose()}
+    kinds: dict[str, Text] = {"real": measure.ReferenceText(), "made up": measure.MarkovText()}
     return [{"text": kind, "turns": turns, **_sealed_size(text, turns, rollouts)} for kind, text in kinds.items()]
 
 
 def _sealed_size(text: Text, turns: int, rollouts: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         with create_run(Path(name) / "run", trace="full") as run:
-            record_natively([frozen(make_conversation(text, turns)) for _ in range(rollouts)], run)
+            record_with_builder([convert_workload(make_conversation(text, turns)) for _ in range(rollouts)], run)
         [plain] = (Path(name) / "run" / "rollouts").glob("*.jsonl")
         before = plain.stat().st_size
-        after = seal_file(plain).stat().st_size
+        after = compress_segment(plain).stat().st_size
     return {"plain KB": before / 1000, "sealed KB": after / 1000, "sealed ÷ plain": after / before}
 
 
-def waits(prose: measure.Prose, turns: int, rollouts: int) -> list[dict[str, Any]]:
+def step_latencies(prose: measure.MarkovText, turns: int, rollouts: int) -> list[dict[str, Any]]:
     """How long a caller waits for `r.step()`."""
     few = [make_conversation(prose, turns) for _ in range(min(rollouts, 20))]
     with tempfile.TemporaryDirectory() as name, create_run(Path(name) / "run", trace="full") as run:
@@ -314,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.quick:
         options.turns, options.rounds, options.messages = [1, 3], 1, 3
-    prose = measure.Prose()
+    prose = measure.MarkovText()
     longest = 3 if options.quick else 50
     rows = [row for turns in options.turns for row in measure_turns(prose, turns, options)]
     tables = {
@@ -324,11 +324,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             prose, [2, 4] if options.quick else [100, 200, 500], options.rounds, options.messages
         ),
         "Sealed": sealed_sizes(longest, 2 if options.quick else 100),
-        "Wait for r.step()": waits(prose, longest, 2 if options.quick else 400),
+        "Wait for r.step()": step_latencies(prose, longest, 2 if options.quick else 400),
     }
     parameters = {name: getattr(options, name) for name in ("turns", "rounds", "messages", "naive_messages")}
     report = {"benchmark": "trace_cost", **measure.machine(), "parameters": parameters, "figures": tables}
-    measure.show(report, tables, options.json)
+    measure.print_report(report, tables, options.json)
 
 
 if __name__ == "__main__":

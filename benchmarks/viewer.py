@@ -74,9 +74,9 @@ def serving(folder: Path) -> Iterator[Viewer]:
             process.wait()
 
 
-def fresh(chance: random.Random) -> tuple[str, str]:
+def uncached_filter(rng: random.Random) -> tuple[str, str]:
     """A filter that keeps nearly all rollouts, and that was never asked before."""
-    return "filter", f"seed:min:{chance.random() * 1000:.9f}"
+    return "filter", f"seed:min:{rng.random() * 1000:.9f}"
 
 
 def questions(rollouts: int, ids: Sequence[str]) -> dict[str, tuple[str, Draw]]:
@@ -85,40 +85,41 @@ def questions(rollouts: int, ids: Sequence[str]) -> dict[str, tuple[str, Draw]]:
     page = ("limit", str(_PAGE))
     columns = ("columns", "iteration,env,group,index,reward,advantage,reward_data.correct,metrics.length,stop_reason")
 
-    def somewhere(chance: random.Random) -> tuple[str, str]:
-        return "offset", str(chance.randrange(max(1, rollouts - _PAGE)))
+    def somewhere(rng: random.Random) -> tuple[str, str]:
+        return "offset", str(rng.randrange(max(1, rollouts - _PAGE)))
 
-    def group(chance: random.Random) -> Parameters:
+    def group(rng: random.Random) -> Parameters:
         last = min(store_scale.GROUPS_IN_ITERATION, max(1, rollouts // store_scale.GROUP_SIZE))
-        place = {"iteration": chance.randrange(iterations), "group": chance.randrange(last)}
+        place = {"iteration": rng.randrange(iterations), "group": rng.randrange(last)}
         return [("split", "train"), ("env", "scale"), *((name, str(value)) for name, value in place.items())]
 
     asked: dict[str, tuple[str, Draw]] = {
-        "list": ("rollouts", lambda chance: [fresh(chance), page]),
-        "list, every kind of column": ("rollouts", lambda chance: [fresh(chance), page, columns]),
-        "list, another page of a known order": ("rollouts", lambda chance: [page, columns, somewhere(chance)]),
+        "list": ("rollouts", lambda rng: [uncached_filter(rng), page]),
+        "list, every kind of column": ("rollouts", lambda rng: [uncached_filter(rng), page, columns]),
+        "list, another page of a known order": ("rollouts", lambda rng: [page, columns, somewhere(rng)]),
     }
     for sort in _SORTS:
-        asked[f"sort by {sort}"] = ("rollouts", lambda chance, sort=sort: [("sort", sort), fresh(chance), page])
+        asked[f"sort by {sort}"] = ("rollouts", lambda rng, sort=sort: [("sort", sort), uncached_filter(rng), page])
     asked |= {
-        "filter by reward and status": ("rollouts", lambda chance: [
-            ("filter", f"reward:max:{chance.random()}"), ("filter", "status:is:ok"), fresh(chance), page]),
-        "filter by tag and iteration": ("rollouts", lambda chance: [
-            ("filter", "tags:has:scale"), ("filter", f"iteration:is:{chance.randrange(iterations)}"), page]),
-        "filter by advantage": ("rollouts", lambda chance: [("filter", f"advantage:min:{chance.random()}"), page]),
-        "filter by a reward part": ("rollouts", lambda chance: [
-            ("filter", f"reward_data.format:min:{chance.random()}"), page]),
-        "neighbours": ("neighbours", lambda chance: [("id", chance.choice(ids)), ("sort", "-reward"), fresh(chance)]),
-        "facets": ("facets", lambda chance: [("columns", "env,status,stop_reason,tags,policy"), fresh(chance)]),
-        "histogram": ("histogram", lambda chance: [("measure", "reward"), fresh(chance)]),
-        "histogram of a reward part": ("histogram", lambda chance: [("measure", "reward_data.format"), fresh(chance)]),
-        "series": ("series", lambda chance: [("measure", "reward"), fresh(chance)]),
-        "series of a metric": ("series", lambda chance: [("measure", "metrics.length"), fresh(chance)]),
-        "outcomes": ("outcomes", lambda chance: [fresh(chance)]),
+        "filter by reward and status": ("rollouts", lambda rng: [
+            ("filter", f"reward:max:{rng.random()}"), ("filter", "status:is:ok"), uncached_filter(rng), page]),
+        "filter by tag and iteration": ("rollouts", lambda rng: [
+            ("filter", "tags:has:scale"), ("filter", f"iteration:is:{rng.randrange(iterations)}"), page]),
+        "filter by advantage": ("rollouts", lambda rng: [("filter", f"advantage:min:{rng.random()}"), page]),
+        "filter by a reward part": ("rollouts", lambda rng: [
+            ("filter", f"reward_data.format:min:{rng.random()}"), page]),
+        "neighbours": ("neighbours", lambda rng: [("id", rng.choice(ids)), ("sort", "-reward"), uncached_filter(rng)]),
+        "facets": ("facets", lambda rng: [("columns", "env,status,stop_reason,tags,policy"), uncached_filter(rng)]),
+        "histogram": ("histogram", lambda rng: [("measure", "reward"), uncached_filter(rng)]),
+        "histogram of a reward part": (
+            "histogram", lambda rng: [("measure", "reward_data.format"), uncached_filter(rng)]),
+        "series": ("series", lambda rng: [("measure", "reward"), uncached_filter(rng)]),
+        "series of a metric": ("series", lambda rng: [("measure", "metrics.length"), uncached_filter(rng)]),
+        "outcomes": ("outcomes", lambda rng: [uncached_filter(rng)]),
         "group": ("group", group),
-        "rollout": ("rollout", lambda chance: [("id", chance.choice(ids))]),
-        "search": ("rollouts", lambda chance: [("search", chance.choice(_WORDS)), fresh(chance), page]),
-        "expression": ("rollouts", lambda chance: [("where", f"seconds < {chance.random()} and reward > 0"), page]),
+        "rollout": ("rollout", lambda rng: [("id", rng.choice(ids))]),
+        "search": ("rollouts", lambda rng: [("search", rng.choice(_WORDS)), uncached_filter(rng), page]),
+        "expression": ("rollouts", lambda rng: [("where", f"seconds < {rng.random()} and reward > 0"), page]),
         "run, known": ("run", lambda _: []),
         "runs, known": ("runs", lambda _: []),
         "revisions": ("revisions", lambda _: []),
@@ -148,10 +149,10 @@ def again(viewer: Viewer, rollouts: int, ids: Sequence[str], repeat: int) -> lis
     """How long each question takes, drawn anew each time."""
     rows = []
     for name, (question, draw) in questions(rollouts, ids).items():
-        chance = random.Random(name)  # noqa: S311 - not for secrets
-        viewer.ask(question, draw(chance))
+        rng = random.Random(name)  # noqa: S311 - not for secrets
+        viewer.ask(question, draw(rng))
         before = _cpu_seconds(viewer.process)
-        times = [_seconds(partial(viewer.ask, question, draw(chance))) for _ in range(repeat)]
+        times = [_seconds(partial(viewer.ask, question, draw(rng))) for _ in range(repeat)]
         cpu = _cpu_seconds(viewer.process) - before
         rows.append({
             "question": name, "p50 ms": 1000 * measure.median(times), "p95 ms": 1000 * measure.percentile(times, 0.95),
@@ -199,7 +200,7 @@ def measure_all(folder: Path, rollouts: int, repeat: int) -> dict[str, list[dict
     path = folder / RUN
     if not path.exists():
         store_scale.in_process("write", path, str(rollouts))
-    ids = json.loads((folder / store_scale.IDS).read_text())
+    ids = json.loads((folder / store_scale.ID_FILE).read_text())
     with serving(folder) as viewer:
         first = first_times(viewer, ids)
         built = _peak_megabytes(viewer.process)
@@ -230,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "benchmark": "viewer", **measure.machine(), "figures": tables,
         "parameters": {"rollouts": options.rollouts, "repeat": options.repeat},
     }  # fmt: skip
-    measure.show(report, tables, options.json)
+    measure.print_report(report, tables, options.json)
 
 
 if __name__ == "__main__":

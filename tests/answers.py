@@ -4,11 +4,11 @@ from typing import Any
 
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.draft import new_id
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Score
+from rolltrace.trace.stop_reasons import Status, StoppedBy
 
 _OUTCOME = set(Outcome.__annotations__)
 
@@ -18,18 +18,18 @@ def write(writer: RunWriter, steps: Any = 1, step: dict[str, Any] | None = None,
     outcome = {name: fields.pop(name) for name in list(fields) if name in _OUTCOME}
     metrics, grade = fields.pop("metrics", None), fields.pop("grade", None)
     identity = {"env": "sums", "task": "t", "group": "g", "index": 0, "id": new_id()} | fields
-    draft = writer.begin(Header(run=writer.run, session=writer.session, started_at=utc_now(), **identity))
-    draft.extend([Message("user", "1 + 1?")])
+    rollout_builder = writer.begin(Header(run=writer.run, session=writer.session, started_at=utc_now(), **identity))
+    rollout_builder.extend([Message("user", "1 + 1?")])
     for _ in range(steps):
-        draft.send()
-        draft.step(Message("assistant", "2"), **{"reward": 1.0, "env_reward": 1.0, **(step or {})})
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(Message("assistant", "2"), **{"reward": 1.0, "env_reward": 1.0, **(step or {})})
     good = Outcome(
         ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
         reward=1.0, reward_so_far=1.0, unclamped_reward=None,
     )  # fmt: skip
-    draft.metrics.update(metrics or {})
-    draft.grade = grade
-    line = draft.finish({**good, **outcome})  # type: ignore[typeddict-item]
+    rollout_builder.metrics.update(metrics or {})
+    rollout_builder.grade = grade
+    line = rollout_builder.encode({**good, **outcome})  # type: ignore[typeddict-item]
     writer.write_rollout(line)
     return line.id
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.draft import new_id
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Call, Header, Outcome
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.stop_reasons import Status, StoppedBy
 
 KEY = GroupKey("train", 0, "e", "g")
 
@@ -81,15 +81,17 @@ def record(
 ) -> None:
     """Record a group as a runner does: its members with calls of their own, then a score with calls."""
     with create_run(path, trace=Recording(redact=redact)) as run:
-        drafts = []  # a runner keeps them until the group is graded
+        rollout_builders = []  # a runner keeps them until the group is graded
         for index, conversation in enumerate(conversations):
             which: dict[str, Any] = {"env": KEY.env, "task": "t", "group": KEY.group, "index": index}
-            draft = run.begin(Header(id=new_id(), run=run.run, session=run.session, started_at=utc_now(), **which))
-            draft.extend(conversation)
-            draft.calls.extend(own_calls)
-            drafts.append(draft)
+            rollout_builder = run.begin(
+                Header(id=new_id(), run=run.run, session=run.session, started_at=utc_now(), **which)
+            )
+            rollout_builder.extend(conversation)
+            rollout_builder.calls.extend(own_calls)
+            rollout_builders.append(rollout_builder)
             run.end(
-                draft,
+                rollout_builder,
                 Outcome(
                     ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
                     reward=None, reward_so_far=0.0, unclamped_reward=None,

@@ -6,13 +6,13 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from rolltrace.cli.app import cli
-from rolltrace.query.listing import list_runs
 from rolltrace.query.run import open_run
+from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_state import planned_episodes, run_state
-from rolltrace.query.summary import summarize
-from rolltrace.query.totals import ask_totals
-from rolltrace.viewer.cards import Cards
-from rolltrace.viewer.library import Library
+from rolltrace.query.run_summary import summarize
+from rolltrace.query.run_totals import query_totals
+from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.run_list import RunList
 
 
 def states(path: Path) -> str:
@@ -24,15 +24,15 @@ def states(path: Path) -> str:
         "ls --json": json.loads(run.invoke(cli, ["ls", str(path), "--json"]).stdout)["state"],
         "summary --json": json.loads(run.invoke(cli, ["summary", str(path), "--json"]).stdout)["state"],
     }
-    library = Library(path)
+    library = OpenRuns(path)
     try:
-        [card] = Cards(library).all().runs
+        [card] = RunList(library).list().runs
         told["viewer"] = card.state
     finally:
         library.close()
     with open_run(path) as opened:
         [(told["sql"],)] = opened.sql("select state from runs").fetchall()
-        finished = ask_totals(opened).finished
+        finished = query_totals(opened).finished
         told["tables"] = str(run_state(opened.ledgers().values(), planned_episodes(opened.info), finished))
     assert len(set(told.values())) == 1, told
     state = told["sql"]

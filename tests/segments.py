@@ -2,21 +2,21 @@
 
 from pathlib import Path
 
-from drafts import header, outcome
+from rollout_builders import header, outcome
 from rolltrace.store.layout import FOLDERS
-from rolltrace.trace.draft import Draft
 from rolltrace.trace.message import Message
+from rolltrace.trace.rollout_builder import RolloutBuilder
 
 RUN = '{"v":1,"id":"run","created_at":"2026-01-02T03:04:05Z"}'
 
 
 def rollout_line(rollout: str, text: str = "2 + 2?", **fields: object) -> bytes:
     """The line of a rollout of one question and one answer."""
-    draft = Draft(header(id=rollout, **fields))
-    draft.extend([Message("user", text)])
-    draft.send()
-    draft.step(Message("assistant", "4"), reward=1.0)
-    return b"".join([draft.finish(outcome()).data])
+    rollout_builder = RolloutBuilder(header(id=rollout, **fields))
+    rollout_builder.extend([Message("user", text)])
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.step(Message("assistant", "4"), reward=1.0)
+    return b"".join([rollout_builder.encode(outcome()).data])
 
 
 def make_run(path: Path) -> Path:

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from rolltrace.envs.base import Env, EnvGroupBuilder
+from rolltrace.envs.env import Env, EnvGroupBuilder
 from rolltrace.envs.message_env import MessageEnv, MessageEnvAdapter, MessageStepResult
-from rolltrace.graders.base import Grader
-from rolltrace.policies.base import Completion, Request
-from rolltrace.rollout.limits import Limits
+from rolltrace.graders.grader import Grader
+from rolltrace.policies.policy import Completion, Request
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.convert import to_openai
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Grade, Rollout, Usage
+from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
 
 
 def said(text: str, termination: Termination = Termination.EOS, **fields: Any) -> Completion:
@@ -243,7 +243,7 @@ def recorded(path: Any) -> list[Rollout]:
     """What is on disk, by group, index and attempt."""
     reader = RunReader(path)
     rollouts = sorted(reader.rollouts(), key=lambda rollout: (rollout.group, rollout.index, rollout.attempt))
-    assert not reader.problems
+    assert not reader.read_errors
     return rollouts
 
 
@@ -284,8 +284,8 @@ class Case:
         [self.rollout] = recorded(self.tmp_path / "single")
         assert_faithful(self.rollout, self.policy)
         self.env = single.made[0]
-        self.graded = self.rollout.id in self.grader.asked
-        assert (self.rollout.grade is not None) == (self.graded and self.rollout.error is None)
+        self.needs_grade = self.rollout.id in self.grader.asked
+        assert (self.rollout.grade is not None) == (self.needs_grade and self.rollout.error is None)
 
         group = GradedStage(self.make, grader=self.grader)
         await play(self.tmp_path / "group", group, self.policy, limits=self.limits, **self.settings)
@@ -310,7 +310,7 @@ def expect_limit(case, reason, *, total):
     rollout = case.rollout
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == (Status.OK, reason, StoppedBy.RUNNER)
     assert rollout.reward == pytest.approx(total)
-    assert not case.graded
+    assert not case.needs_grade
     assert case.group_graded == [pytest.approx(total + 100)]
 
 

@@ -2,11 +2,11 @@
 
 import random
 
-from rolltrace.policies.base import Request
+from rolltrace.policies.policy import Request
 from rolltrace.trace.message import Message
 
 
-def chance(seed=0):
+def rng(seed=0):
     return random.Random(seed)
 
 

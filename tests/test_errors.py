@@ -65,7 +65,7 @@ def test_the_drawing_is_the_tree():
 
 def test_unknown_names_suggest_the_nearest():
     """The message says what was asked for, what is near, and what there is."""
-    error = UnknownNameError.among("env", "arithmetics", ["calculator", "arithmetic"])
+    error = UnknownNameError.for_name("env", "arithmetics", ["calculator", "arithmetic"])
     assert str(error) == "There is no env 'arithmetics'. Did you mean 'arithmetic'? Known: arithmetic, calculator."
-    assert str(UnknownNameError.among("env", "x", [])) == "There is no env 'x'."
+    assert str(UnknownNameError.for_name("env", "x", [])) == "There is no env 'x'."
     assert isinstance(pickle.loads(pickle.dumps(error)), LookupError)

@@ -8,7 +8,8 @@ from pathlib import Path
 import rolltrace
 
 PUBLIC = """
-Criterion Ending Game GameGroup GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader Table ask casting
+Criterion Game GameGroup GameResult GameTable GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader ask
+with_roles
 EnvError EnvFailure GraderError Group GroupMember Judge PolicyJudge ProblemGroup PromptOnlyGroup RoleError SingleUse
 Completion Env EnvGroupBuilder FailFast Grade Grader Hooks KeepViable Layer Limits MemorySink Message MessageEnv
 Level MessageEnvAdapter MessageStepResult Observation Part Policy ProblemEnv Recording Request Rollout

@@ -34,16 +34,16 @@ def make_runs(folder: Path) -> None:
 
 
 def _train(path: Path) -> None:
-    chance = random.Random(3)
+    rng = random.Random(3)
     plan = {"iterations": 60, "groups": 12, "group_size": 8}
     with rolltrace.create_run(path, config={**plan, "learning_rate": 1e-6, "model": "small-0.6b"}) as run:
         for iteration in range(plan["iterations"]):
             for group in range(plan["groups"]):
                 for index in range(plan["group_size"]):
-                    _record(run, chance, iteration, group, index)
+                    _record(run, rng, iteration, group, index)
 
 
-def _record(run: Any, chance: random.Random, iteration: int, group: int, index: int) -> None:
+def _record(run: Any, rng: random.Random, iteration: int, group: int, index: int) -> None:
     env = ("gsm8k", "math", "code")[group % 3]
     likely = min(0.95, 0.15 + iteration * 0.013 + (0.1 if env == "gsm8k" else -0.1))
     if iteration > 45 and env == "code":
@@ -60,15 +60,15 @@ def _record(run: Any, chance: random.Random, iteration: int, group: int, index: 
             policy_version=iteration,
             tags=("hard",) if env == "code" else (),
         ) as rollout:
-            if chance.random() < 0.015:
+            if rng.random() < 0.015:
                 raise TimeoutError("the sandbox did not answer within 30 s")
             is_right, is_well_formed, length = (
-                chance.random() < likely,
-                chance.random() < 0.9,
-                chance.lognormvariate(0, 0.4),
+                rng.random() < likely,
+                rng.random() < 0.9,
+                rng.lognormvariate(0, 0.4),
             )
-            answer = left + right if is_right else left + right + chance.choice([-10, -1, 1, 10])
-            thought = " ".join(chance.choices(WORDS, k=int(30 * length) + iteration // 2))
+            answer = left + right if is_right else left + right + rng.choice([-10, -1, 1, 10])
+            thought = " ".join(rng.choices(WORDS, k=int(30 * length) + iteration // 2))
             rollout.step(
                 prompt=[
                     {"role": "system", "content": "You are careful. End with a line `Answer: NUMBER`."},
@@ -77,7 +77,7 @@ def _record(run: Any, chance: random.Random, iteration: int, group: int, index: 
                 response={"role": "assistant", "content": f"{thought}.\nAnswer: {answer}"},
                 reward=is_right + 0.2 * is_well_formed - 0.1,
                 reward_data={"correct": is_right, "format": is_well_formed, "length": -0.1 * length},
-                metrics={"entropy": 2.0 - iteration * 0.02 + chance.random() * 0.1},
+                metrics={"entropy": 2.0 - iteration * 0.02 + rng.random() * 0.1},
                 usage={"prompt_tokens": 42, "completion_tokens": int(60 * length) + iteration},
             )
     except TimeoutError:

@@ -9,49 +9,49 @@ from typing import Any
 
 from rolltrace.version import __version__
 
-_HOMES = {
-    "rolltrace.envs.base": ("Env", "EnvGroupBuilder", "Observation", "SingleUse", "StepResult"),
+_NAMES_BY_MODULE = {
+    "rolltrace.envs.env": ("Env", "EnvGroupBuilder", "Observation", "SingleUse", "StepResult"),
     "rolltrace.envs.check": ("check_env",),
     "rolltrace.envs.message_env": ("MessageEnv", "MessageEnvAdapter", "MessageStepResult"),
-    "rolltrace.envs.game": ("Ending", "Game", "Table"),
+    "rolltrace.envs.game": ("Game", "GameResult", "GameTable"),
     "rolltrace.envs.game_group": ("GameGroup",),
-    "rolltrace.envs.problem": ("ProblemEnv", "ProblemGroup"),
+    "rolltrace.envs.problem_env": ("ProblemEnv", "ProblemGroup"),
     "rolltrace.envs.prompt_only": ("PromptOnlyEnv", "PromptOnlyGroup"),
     "rolltrace.envs.tasks": ("Tasks",),
     "rolltrace.envs.tool_env": ("ToolEnv",),
     "rolltrace.envs.tools": ("Tool", "ToolResult"),
     "rolltrace.errors": ("EnvError", "GraderError", "RoleError", "RolltraceError"),
-    "rolltrace.graders.base": ("Grader", "GroupGrade", "GroupGrader"),
+    "rolltrace.graders.grader": ("Grader", "GroupGrade", "GroupGrader"),
     "rolltrace.graders.judge": ("Judge", "PolicyJudge"),
-    "rolltrace.graders.preference": ("PreferenceGrader",),
-    "rolltrace.graders.rubric": ("Criterion", "RubricGrader"),
+    "rolltrace.graders.preference_grader": ("PreferenceGrader",),
+    "rolltrace.graders.rubric_grader": ("Criterion", "RubricGrader"),
     "rolltrace.jobs.play": ("play", "play_async"),
-    "rolltrace.policies.asking": ("ask", "casting"),
-    "rolltrace.policies.base": ("Completion", "Policy", "Request"),
+    "rolltrace.policies.role_calls": ("ask", "with_roles"),
+    "rolltrace.policies.policy": ("Completion", "Policy", "Request"),
     "rolltrace.query.groups": ("Group", "GroupMember"),
     "rolltrace.query.run": ("Run", "open_run"),
     "rolltrace.rollout.hooks": ("Hooks", "Turn"),
-    "rolltrace.rollout.limits": ("Limits",),
+    "rolltrace.rollout.limits_and_penalties": ("Limits",),
     "rolltrace.rollout.runner": ("Runner",),
-    "rolltrace.rollout.sink": ("MemorySink", "Sink"),
+    "rolltrace.rollout.memory_sink": ("MemorySink", "Sink"),
     "rolltrace.rollout.strategies": ("FailFast", "KeepViable"),
     "rolltrace.store.create": ("create_run",),
     "rolltrace.store.recording": ("Level", "Recording"),
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
-    "rolltrace.trace.outcome": ("EnvFailure", "Layer", "Status", "StopReason", "StoppedBy", "Termination"),
-    "rolltrace.trace.redact": ("redact_pattern",),
+    "rolltrace.trace.stop_reasons": ("EnvFailure", "Layer", "Status", "StopReason", "StoppedBy", "Termination"),
+    "rolltrace.trace.pattern_redaction": ("redact_pattern",),
     "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),
     "rolltrace.trace.score": ("Score",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
 
-__all__ = [*_HOME_OF, "__version__"]
+__all__ = [*_MODULE_OF, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'rolltrace' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value
 
 

@@ -48,7 +48,7 @@ def bind_arguments(
     bound = {}
     for name, value in args.items():
         if name not in by_name and not takes_any:
-            raise UnknownNameError.among(f"argument of {what}", name, by_name)
+            raise UnknownNameError.for_name(f"argument of {what}", name, by_name)
         bound[name] = _convert(value, by_name[name], what) if name in by_name else value
     for name, parameter in by_name.items():
         if parameter.default is parameter.empty and name not in bound and name not in supplied:

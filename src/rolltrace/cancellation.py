@@ -3,7 +3,7 @@
 import asyncio
 
 
-def is_being_cancelled() -> bool:
+def cancellation_requested() -> bool:
     """Whether somebody, a time-out included, has asked the running task to stop.
 
     Where nobody has, a `CancelledError` comes from code that awaited what it had itself cancelled: that is its failure,
@@ -16,12 +16,12 @@ def is_being_cancelled() -> bool:
 def is_failure(error: BaseException) -> bool:
     """Whether an exception is a failure of the code that raised it, and not the end of the task or of the process."""
     if isinstance(error, asyncio.CancelledError):
-        return not is_being_cancelled()
+        return not cancellation_requested()
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(_ends_all) is None
+        return error.subgroup(_ends_process) is None
     return isinstance(error, Exception | SystemExit)
 
 
-def _ends_all(error: BaseException) -> bool:
+def _ends_process(error: BaseException) -> bool:
     """Whether one of a group's exceptions is the end of more than the task that raised it."""
     return not isinstance(error, Exception | SystemExit | BaseExceptionGroup | asyncio.CancelledError)

@@ -24,7 +24,7 @@ Each carries its message as the only argument, so that each pickles.
 import difflib
 from collections.abc import Iterable
 
-_MOST_LISTED = 40
+_MAX_LISTED = 40
 """So many names are all told where one is unknown; of more, those that are near."""
 
 
@@ -40,12 +40,12 @@ class UnknownNameError(InputError, LookupError):
     """No env, policy or argument has that name."""
 
     @classmethod
-    def among(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+    def for_name(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownNameError":
         """Name what was asked for, the nearest known name, and all known names."""
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=_MOST_LISTED, cutoff=0.5)
+        near = difflib.get_close_matches(name, names, n=_MAX_LISTED, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        listed = names if len(names) <= _MOST_LISTED else near
+        listed = names if len(names) <= _MAX_LISTED else near
         more = f", and {len(names) - len(listed)} others" if len(listed) < len(names) else ""
         listing = f" Known: {', '.join(listed)}{more}." if listed else f" {len(names)} are known." if names else ""
         return cls(f"There is no {kind} {name!r}.{hint}{listing}")

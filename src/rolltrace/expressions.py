@@ -45,7 +45,7 @@ class _UndefinedError(Exception):
 class _Token(NamedTuple):
     kind: str
     text: str
-    place: int
+    position: int
 
 
 def evaluate(text: str) -> int | Fraction | float:
@@ -108,7 +108,7 @@ class _Parser:
     def refuse(self, expected: str) -> NoReturn:
         found = "the expression ends" if self.token.kind == "end" else f"there is {self.token.text[:40]!r}"
         hint = _HINTS.get(self.token.text, "")
-        raise ExpressionError(f"Expected {expected} at character {self.token.place + 1}, but {found}.{hint}")
+        raise ExpressionError(f"Expected {expected} at character {self.token.position + 1}, but {found}.{hint}")
 
     def take(self, sign: str) -> bool:
         """Whether the next token is this sign; if so it is consumed."""
@@ -124,7 +124,7 @@ class _Parser:
             binds, function = _OPERATORS[self.token.text]
             if binds < weakest:
                 break
-            place = self.token.place
+            place = self.token.position
             self.next += 1
             left = _compute(function, [left, self.operation(binds + 1)], place)
         return left
@@ -134,7 +134,7 @@ class _Parser:
         if self.depth > MAX_DEPTH:
             raise ExpressionError(
                 f"Expected at most {MAX_DEPTH} levels of parentheses, signs and powers, got more "
-                f"at character {self.token.place + 1}."
+                f"at character {self.token.position + 1}."
             )
         if self.take("-"):
             value = -self.signed()
@@ -147,7 +147,7 @@ class _Parser:
 
     def power(self) -> _Exact:
         base = self.atom()
-        place = self.token.place
+        place = self.token.position
         if self.take("**") or self.take("^"):
             return _compute(_power, [base, self.signed()], place)
         return base
@@ -171,7 +171,7 @@ class _Parser:
         if name.text not in _FUNCTIONS:
             raise ExpressionError(
                 f"Expected numbers, operators and the functions {', '.join(sorted(_FUNCTIONS))}, "
-                f"but there is {name.text[:40]!r} at character {name.place + 1}."
+                f"but there is {name.text[:40]!r} at character {name.position + 1}."
             )
         if not self.take("("):
             self.refuse(f"'(' after {name.text}")
@@ -184,9 +184,9 @@ class _Parser:
         if not fewest <= len(arguments) <= most:
             wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
             raise ExpressionError(
-                f"Expected {wanted} argument(s) for {name.text} at character {name.place + 1}, got {len(arguments)}."
+                f"Expected {wanted} argument(s) for {name.text} at character {name.position + 1}, got {len(arguments)}."
             )
-        return _compute(function, arguments, name.place)
+        return _compute(function, arguments, name.position)
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -211,8 +211,8 @@ def _number(token: _Token) -> _Exact:
     _, _, exponent = token.text.lower().partition("e")
     # Asked before Fraction is: it would write out every digit of 1e999999999.
     if exponent and (len(exponent) > 6 or abs(int(exponent)) > MAX_DIGITS):
-        _too_large(token.place)
-    return _bounded(Fraction(token.text), token.place)
+        _too_large(token.position)
+    return _bounded(Fraction(token.text), token.position)
 
 
 def _compute(function: Callable[..., Any], arguments: list[_Exact], place: int) -> _Exact:

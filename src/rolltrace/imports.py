@@ -18,7 +18,7 @@ def import_object(spec: str, kind: str) -> Any:
             found = getattr(found, name)
         except AttributeError:
             known = _own_names(found) if isinstance(found, ModuleType) else ()
-            raise UnknownNameError.among(f"{kind} in module {module_name} named", name, known) from None
+            raise UnknownNameError.for_name(f"{kind} in module {module_name} named", name, known) from None
     return found
 
 

@@ -11,12 +11,12 @@ import pytest
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.codec import seal, utc_now
-from rolltrace.trace.draft import new_id
+from rolltrace.trace.codec import add_checksum, utc_now
 from rolltrace.trace.message import Message, Part
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason
 from rolltrace.trace.rollout import Failure, Grade, Header, Outcome
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason
 
 PICTURE = Blob.of(b"not really a picture")
 
@@ -84,7 +84,7 @@ class Broken:
 
 
 def sealed(record: dict[str, Any]) -> bytes:
-    return seal(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode())
+    return add_checksum(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 @pytest.fixture
@@ -125,23 +125,23 @@ def sound_run(tmp_path_factory) -> Path:
 
 def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: Grade | None = None, **fields) -> str:
     """Record a rollout of one step with reward 1.0; its id."""
-    draft = writer.begin(
+    rollout_builder = writer.begin(
         Header(
             id=new_id(), run=writer.run, session=writer.session, env="sums", task="t", group=group, index=index,
             attempt=attempt, started_at=utc_now(),
         )
     )  # fmt: skip
-    draft.extend([Message("user", "1 + 1?", parts=(Part("image", blob=PICTURE),))])
-    draft.send()
-    draft.step(Message("assistant", "2"), reward=1.0, env_reward=1.0, reward_data={"correct": 1.0})
+    rollout_builder.extend([Message("user", "1 + 1?", parts=(Part("image", blob=PICTURE),))])
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.step(Message("assistant", "2"), reward=1.0, env_reward=1.0, reward_data={"correct": 1.0})
     if grade is not None:
-        draft.grade = grade
+        rollout_builder.grade = grade
     good = Outcome(
         ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
         reward=1.0, reward_so_far=1.0, unclamped_reward=None,
     )  # fmt: skip
-    writer.write_rollout(draft.finish({**good, **fields}))  # type: ignore[typeddict-item]
-    return draft.id
+    writer.write_rollout(rollout_builder.encode({**good, **fields}))  # type: ignore[typeddict-item]
+    return rollout_builder.id
 
 
 def score(writer: RunWriter, **fields) -> None:

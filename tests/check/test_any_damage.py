@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
 
 
 @settings(max_examples=60)

@@ -4,9 +4,9 @@ import re
 import shutil
 from pathlib import Path
 
-from rolltrace.check.catalogue import Catalogue
-from rolltrace.check.registry import built_in
-from rolltrace.query.tables import RAW
+from rolltrace.check.audit_registry import built_in_audits
+from rolltrace.check.record_index import RecordIndex
+from rolltrace.query.table_schema import STORED_COLUMNS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "check-run.md"
 
@@ -26,16 +26,19 @@ def test_the_code_of_the_guide_runs(sound_run, tmp_path, monkeypatch, capsys):
 
 def test_the_columns_of_the_catalogue_are_in_the_guide():
     """The guide has each table with its columns, and what SQL has is called as there."""
-    catalogue = Catalogue()
+    catalogue = RecordIndex()
     for table in ("rollouts", "scores", "blobs"):
         columns = [row["name"] for row in catalogue.rows(f"select name from pragma_table_info('{table}')")]
         assert f"| `{table}` | {', '.join(f'`{name}`' for name in columns)} |" in GUIDE.read_text()
         own = {"file", "offset", "file_session", "reward_so_far"}
-        assert table == "blobs" or set(columns) - own <= RAW[table].keys()
+        assert table == "blobs" or set(columns) - own <= STORED_COLUMNS[table].keys()
     catalogue.close()
 
 
 def test_every_audit_is_in_the_guide():
     """The table is what the audits say of themselves."""
-    rows = [f"| `{one.name}` | {one.severity.value} | {one.look.__doc__.strip().rstrip('.')} |" for one in built_in()]
+    rows = [
+        f"| `{one.name}` | {one.severity.value} | {one.function.__doc__.strip().rstrip('.')} |"
+        for one in built_in_audits()
+    ]
     assert GUIDE.read_text().rstrip().splitlines()[-len(rows) :] == rows

@@ -6,9 +6,9 @@ import os
 import pytest
 from msgspec.structs import fields
 
-from rolltrace.check.check import check_run
+from rolltrace.check.audit_registry import built_in_audits
+from rolltrace.check.check_run import check_run
 from rolltrace.check.finding import Severity
-from rolltrace.check.registry import built_in
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
 
@@ -316,11 +316,11 @@ FAULTS = [
     (flip_a_bit, {"damaged", "lost_lines", "index_gaps"}),
     (garble_a_score, {"damaged", "lost_lines", "reward_missing"}),
     (write_no_record, {"damaged", "lost_lines", "unknown_rollout"}),
-    (tear_the_end, {"torn_tails"}),
-    (cut_the_last_line, {"torn_tails", "lost_lines", "unknown_rollout"}),
+    (tear_the_end, {"truncated_files"}),
+    (cut_the_last_line, {"truncated_files", "lost_lines", "unknown_rollout"}),
     (write_a_newer_version, {"newer_version", "unknown_rollout"}),
     (lose_the_first_file, {"missing_segments"}),
-    (put_notes_beside, {"strange_files"}),
+    (put_notes_beside, {"unexpected_files"}),
     (make_a_folder_of_a_name, {"damaged"}),
     (leave_a_temporary_file, {"leftovers"}),
     (break_the_sum, {"ledger_sums"}),
@@ -339,7 +339,7 @@ FAULTS = [
     (die_in_flight, {"unfinished_rollouts", "open_sessions"}),
     (close_in_flight, {"unfinished_rollouts"}),
     (never_close, {"open_sessions"}),
-    (fall_silent, {"died_session"}),
+    (fall_silent, {"dead_sessions"}),
     (plan_more, {"interrupted_run"}),
     (lose_the_ledger, {"missing_ledgers"}),
     (repeat_a_rollout, {"duplicate_id", "lost_lines"}),
@@ -359,7 +359,7 @@ FAULTS = [
     (clamp_wrongly, {"reward_total"}),
     (clamp_above_zero, {"reward_total"}),
     (clamp_nothing, {"reward_total"}),
-    (reward_a_failure, {"reward_of_failure"}),
+    (reward_a_failure, {"reward_on_failed_rollout"}),
     (never_grade, {"reward_missing"}),
     (grade_without_adding_up, {"group_reward"}),
     (grade_clamped_above_zero, {"group_reward"}),
@@ -373,8 +373,8 @@ FAULTS = [
     (score_a_stranger, {"unknown_rollout"}),
     (score_a_strange_group, {"unknown_group"}),
     (quote_a_stranger, {"unknown_quotes"}),
-    (score_nothing, {"aimless_score"}),
-    (score_two_things, {"aimless_score"}),
+    (score_nothing, {"score_without_target"}),
+    (score_two_things, {"score_without_target"}),
     (score_null, {"failed_score"}),
     (score_failed, {"failed_score"}),
     (lose_a_blob, {"missing_blobs"}),
@@ -386,10 +386,10 @@ def test_a_run_with_nothing_wrong(run):
     """Retries, clamped rewards, late grades and pictures are nothing to complain of."""
     report = check_run(run.path)
     assert report.ok
-    assert report.found == []
+    assert report.with_findings == []
     assert (report.rollouts, report.scores, report.sessions) == (5, 2, 1)
     assert report.files == 4
-    assert {result.audit for result in report.results} == {audit.name for audit in built_in()}
+    assert {result.audit for result in report.results} == {audit.name for audit in built_in_audits()}
 
 
 @pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
@@ -397,9 +397,9 @@ def test_a_fault_is_found(run, fault, expected):
     """The audits of this fault find it, and no other does."""
     fault(run)
     report = check_run(run.path)
-    assert {result.audit: result.findings for result in report.found}.keys() == expected
+    assert {result.audit: result.findings for result in report.with_findings}.keys() == expected
     assert all(result.error is None for result in report.results)
-    severities = {audit.name: audit.severity for audit in built_in()}
+    severities = {audit.name: audit.severity for audit in built_in_audits()}
     assert report.ok == all(severities[name] is Severity.INFO for name in expected)
 
 
@@ -407,7 +407,7 @@ def test_a_session_that_has_just_begun_has_no_ledger_yet(run):
     """The first ledger comes within a second, and until then nobody misses it, or members that still play."""
     run.remove(run.rollouts, 0)
     run.ledger.unlink()
-    assert check_run(run.path).found == []
+    assert check_run(run.path).with_findings == []
 
 
 def never_begin(rollout):
@@ -418,29 +418,29 @@ def never_begin(rollout):
 def test_the_charge_for_a_first_prompt_that_did_not_fit_is_in_no_step(run):
     """It is the one reward without a part; any other is a mistake."""
     run.forge(run.rollouts, 3, never_begin)
-    assert check_run(run.path).found == []
+    assert check_run(run.path).with_findings == []
     run.forge(run.rollouts, 3, stop_reason="timeout")
-    assert [result.audit for result in check_run(run.path).found] == ["reward_parts"]
+    assert [result.audit for result in check_run(run.path).with_findings] == ["reward_parts"]
 
 
 @pytest.mark.parametrize("error", [4e-7, -4e-7])
 def test_rounding_is_no_mistake(run, error):
     """A loop that adds in 32 bits is off by less than what is worth a word."""
     run.forge(run.rollouts, 3, reward=1.0 + error, reward_so_far=1.0 - error)
-    assert check_run(run.path).found == []
+    assert check_run(run.path).with_findings == []
     run.forge(run.rollouts, 3, reward=1.0 + 10 * error, reward_so_far=1.0 - 10 * error)
-    assert {result.audit for result in check_run(run.path).found} == {"reward_parts", "reward_total"}
+    assert {result.audit for result in check_run(run.path).with_findings} == {"reward_parts", "reward_total"}
 
 
 def test_a_score_is_told_with_what_it_is_about(run):
     """A score of a group is found by the group, one of a rollout by the rollout, and both by their bytes."""
     lines = run.lines(run.scores)
     score_a_strange_group(run)
-    [finding] = check_run(run.path, only=["unknown_group"]).found[0].findings
+    [finding] = check_run(run.path, only=["unknown_group"]).with_findings[0].findings
     assert (finding.rollout, finding.address) == (None, "train/sums/7/a")
     assert finding.offset == len(lines[0])
     score_a_stranger(run)
-    [finding] = check_run(run.path, only=["unknown_rollout"]).found[0].findings
+    [finding] = check_run(run.path, only=["unknown_rollout"]).with_findings[0].findings
     assert (finding.rollout, finding.address, finding.data["name"]) == ("nobody", None, "spread")
 
 
@@ -448,7 +448,7 @@ def test_a_score_is_told_with_what_it_is_about(run):
 def test_whatever_a_ledger_counts_by_reason_is_told(run, name):
     """A new kind of loss is not forgotten by the audit of losses."""
     run.forge(run.ledger, -1, **{name: {"EIO": 7}})
-    [result] = check_run(run.path, only=["dropped"]).found
+    [result] = check_run(run.path, only=["dropped"]).with_findings
     assert [finding.message for finding in result.findings] == [f"7 {name.replace('_', ' ')}: EIO"]
 
 
@@ -497,7 +497,7 @@ def test_a_restart_is_no_overlap(tmp_path, record):
             for index in range(3):
                 record(writer, "a", index)
             record(writer, "a", 1, attempt=1)
-    assert check_run(tmp_path / "run").found == []
+    assert check_run(tmp_path / "run").with_findings == []
 
 
 def test_what_was_played_anew_needs_no_reward(tmp_path, record):
@@ -505,11 +505,11 @@ def test_what_was_played_anew_needs_no_reward(tmp_path, record):
     with create_run(tmp_path / "run") as writer:
         record(writer, "a", 0, reward=None)
         last = record(writer, "a", 0, attempt=1, reward=None)
-    [result] = check_run(tmp_path / "run").found
+    [result] = check_run(tmp_path / "run").with_findings
     assert (result.audit, [finding.rollout for finding in result.findings]) == ("reward_missing", [last])
     with create_run(tmp_path / "run", join=True) as writer:
         record(writer, "a", 0)
-    assert check_run(tmp_path / "run").found == []
+    assert check_run(tmp_path / "run").with_findings == []
 
 
 def test_a_rollout_that_was_ended_after_a_fork_is_not_unfinished(tmp_path):
@@ -527,12 +527,12 @@ def test_a_rollout_that_was_ended_after_a_fork_is_not_unfinished(tmp_path):
     os.waitpid(child, 0)
     run.close()
     assert run.ledger.in_flight == 2
-    [result] = check_run(tmp_path / "run").found
+    [result] = check_run(tmp_path / "run").with_findings
     assert (result.audit, result.findings[0].data) == ("unfinished_rollouts", {"in_flight": 1})
     del lost
 
 
 def test_every_audit_has_a_fault():
     """An audit that nobody has seen to find something is not finished."""
-    tried = {"sealed_twice"}.union(*(expected for _, expected in FAULTS))  # tried below
-    assert {audit.name for audit in built_in()} == tried
+    tried = {"compressed_twice"}.union(*(expected for _, expected in FAULTS))  # tried below
+    assert {audit.name for audit in built_in_audits()} == tried

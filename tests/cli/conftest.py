@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from rolltrace.cli.app import cli
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.draft import Draft, new_id
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.stop_reasons import Status, StoppedBy
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def in_terminal(tmp_path) -> Callable[..., tuple[int, str]]:
 def make_run(tmp_path) -> Callable[..., Path]:
     """Writes a run of one rollout per given function, which is handed the draft to fill."""
 
-    def make(*fill: Callable[[Draft], None], outcome: dict[str, Any] | None = None, **fields: Any) -> Path:
+    def make(*fill: Callable[[RolloutBuilder], None], outcome: dict[str, Any] | None = None, **fields: Any) -> Path:
         identity = {"env": "sums", "task": "two", "group": "two", "policy": "tester"} | fields
         ended = Outcome(
             ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
@@ -67,21 +67,21 @@ def make_run(tmp_path) -> Callable[..., Path]:
                 header = Header(
                     id=new_id(), run=writer.run, session=writer.session, started_at=utc_now(), index=index, **identity
                 )
-                draft = writer.begin(header)
-                write(draft)
-                writer.write_rollout(draft.finish(ended | (outcome or {})))
+                rollout_builder = writer.begin(header)
+                write(rollout_builder)
+                writer.write_rollout(rollout_builder.encode(ended | (outcome or {})))
         return tmp_path / "run"
 
     return make
 
 
 @pytest.fixture
-def one_plus_one() -> Callable[[Draft], None]:
+def one_plus_one() -> Callable[[RolloutBuilder], None]:
     """Fills a draft with one right answer."""
 
-    def fill(draft: Draft) -> None:
-        draft.extend([Message("system", "Be brief."), Message("user", "1 + 1?")])
-        draft.send()
-        draft.step(Message("assistant", "It is 2."), reward=1.0, env_reward=1.0, reward_data={"correct": 1.0})
+    def fill(rollout_builder: RolloutBuilder) -> None:
+        rollout_builder.extend([Message("system", "Be brief."), Message("user", "1 + 1?")])
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(Message("assistant", "It is 2."), reward=1.0, env_reward=1.0, reward_data={"correct": 1.0})
 
     return fill

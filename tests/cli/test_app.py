@@ -7,7 +7,7 @@ import click
 import pytest
 
 import rolltrace as package
-from rolltrace.cli.app import VERBS, cli
+from rolltrace.cli.app import COMMANDS, cli
 from rolltrace.errors import (
     ChecksumError,
     DataError,
@@ -26,7 +26,7 @@ from rolltrace.errors import (
 
 def all_commands():
     context = click.Context(cli)
-    return [cli, *(cli.get_command(context, name) for name in VERBS)]
+    return [cli, *(cli.get_command(context, name) for name in COMMANDS)]
 
 
 @pytest.mark.parametrize("command", all_commands(), ids=lambda command: command.name)
@@ -42,7 +42,7 @@ def test_help_lists_every_verb(rolltrace):
     """`rolltrace --help` names each verb with a line."""
     shown = rolltrace("--help")
     assert shown.exit_code == 0
-    for verb in VERBS:
+    for verb in COMMANDS:
         assert f"  {verb} " in shown.stdout
 
 
@@ -73,7 +73,7 @@ def test_exit_codes(rolltrace, monkeypatch, error, code):
     def fail(*arguments):
         raise error("no \x1b[31mluck")
 
-    monkeypatch.setattr("rolltrace.query.listing.list_runs", fail)
+    monkeypatch.setattr("rolltrace.query.run_listing.list_runs", fail)
     shown = rolltrace("ls")
     assert shown.exit_code == code
     assert "no ␛[31mluck" in shown.stderr

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from rolltrace.check.registry import built_in
+from rolltrace.check.audit_registry import built_in_audits
 from rolltrace.store.create import create_run
-from rolltrace.trace.codec import seal
+from rolltrace.trace.codec import add_checksum
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold]"
 
@@ -16,7 +16,7 @@ def forge(file, **fields):
     lines = file.read_bytes().splitlines(keepends=True)
     record = json.loads(lines[-1])
     del record["crc"]
-    lines[-1] = seal(json.dumps(record | fields).encode())
+    lines[-1] = add_checksum(json.dumps(record | fields).encode())
     file.write_bytes(b"".join(lines))
 
 
@@ -35,7 +35,7 @@ def test_nothing_wrong(rolltrace, path):
     shown = rolltrace("check", path)
     assert shown.exit_code == 0
     assert "2 rollouts and 0 scores of 1 session" in shown.stdout
-    assert f"{len(built_in())} audits" in shown.stdout
+    assert f"{len(built_in_audits())} audits" in shown.stdout
     assert shown.stdout.rstrip().endswith("✓ nothing wrong")
     assert shown.stderr == ""
 
@@ -97,7 +97,7 @@ def test_json(rolltrace, path):
     assert reports[0]["ok"] is False
     assert (reports[0]["rollouts"], reports[0]["scores"]) == (2, 0)
     counts = {result["audit"]: result["count"] for result in reports[0]["results"]}
-    assert counts.keys() == {audit.name for audit in built_in()}
+    assert counts.keys() == {audit.name for audit in built_in_audits()}
     assert counts.pop("reward_total") == 1
     assert set(counts.values()) == {0}
 
@@ -117,11 +117,11 @@ def test_list(rolltrace):
     """`--list` says what each audit is for, to people and to programs."""
     shown = rolltrace("check", "--list")
     assert shown.exit_code == 0
-    for audit in built_in():
+    for audit in built_in_audits():
         assert audit.name in shown.stdout
         assert audit.about in shown.stdout
     told = [json.loads(line) for line in rolltrace("check", "--list", "--json").stdout.splitlines()]
-    assert [one["name"] for one in told] == [audit.name for audit in built_in()]
+    assert [one["name"] for one in told] == [audit.name for audit in built_in_audits()]
     assert {one["severity"] for one in told} == {"error", "warning", "info"}
 
 

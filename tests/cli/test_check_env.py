@@ -17,7 +17,7 @@ class Careful(Env):
         return Observation([Message("user", f"Say {self.greeting}.")])
 
     async def step(self, completion):
-        self.life.expect_play()
+        self.life.require_active()
         self.life.end()
         return StepResult(float(self.greeting in completion.message.content), done=True)
 

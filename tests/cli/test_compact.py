@@ -5,7 +5,7 @@ import json
 
 def test_compact_says_what_it_did(rolltrace, make_run):
     """It seals, builds, says so, and can be repeated."""
-    run = make_run(lambda draft: None, lambda draft: None)
+    run = make_run(lambda rollout_builder: None, lambda rollout_builder: None)
     shown = rolltrace("compact", run)
     assert shown.exit_code == 0, shown.stderr
     assert "1 segments sealed; tables of 2 rollouts" in shown.stdout

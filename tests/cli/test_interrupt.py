@@ -11,7 +11,7 @@ from aiohttp import web
 
 from loopback import chat, serving
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.outcome import Status
+from rolltrace.trace.stop_reasons import Status
 
 IN_FLIGHT = 300
 ANSWERED = 40
@@ -72,7 +72,7 @@ def check_record(path):
     """As many were answered as the server answered, and all others were cancelled while they waited."""
     reader = RunReader(path)
     rollouts = list(reader.rollouts())
-    assert not reader.problems
+    assert not reader.read_errors
     answered = [rollout for rollout in rollouts if rollout.status is Status.OK]
     cancelled = [rollout for rollout in rollouts if rollout.status is Status.CANCELLED]
     assert len(answered) == ANSWERED

@@ -3,7 +3,7 @@
 import json
 import re
 
-from rolltrace.query import listing
+from rolltrace.query import run_listing as listing
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.rollout import Header
@@ -109,7 +109,7 @@ def test_many_runs(rolltrace, tmp_path):
 def test_a_run_that_was_not_read(rolltrace, make_run, one_plus_one, tmp_path, monkeypatch):
     """Of a large run without tables it says how many rollouts there can be."""
     make_run(one_plus_one, one_plus_one)
-    monkeypatch.setattr(listing, "MOST_BYTES", 0)
+    monkeypatch.setattr(listing, "MAX_BYTES", 0)
     assert rolltrace("ls", tmp_path).stdout.splitlines()[1].split()[3:8] == ["complete", "≤", "2", "–", "–"]
 
 

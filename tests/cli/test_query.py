@@ -9,7 +9,7 @@ from rolltrace.query.statement import TABLES
 
 def test_rows_are_a_table(rolltrace, make_run):
     """Without options the rows are a table with their names above."""
-    run = make_run(lambda draft: None, lambda draft: None)
+    run = make_run(lambda rollout_builder: None, lambda rollout_builder: None)
     shown = rolltrace("query", run, 'select "index", reward, env from rollouts order by 1')
     assert shown.exit_code == 0, shown.stderr
     assert [line.split() for line in shown.stdout.splitlines()] == [
@@ -19,7 +19,7 @@ def test_rows_are_a_table(rolltrace, make_run):
 
 def test_rows_are_json(rolltrace, make_run):
     """With --json each row is an object of strict JSON, whatever its values are."""
-    run = make_run(lambda draft: None)
+    run = make_run(lambda rollout_builder: None)
     query = (
         "select 'NaN'::double as nan, {'a': [1, 2.5]} as nested, map {'k': 'inf'::double} as m, env_args, started_at,"
         " null as none, 1 as one, 2 as one from rollouts"
@@ -55,7 +55,7 @@ VALUES = {
 
 def test_values_of_every_type_are_as_in_sql(rolltrace, make_run):
     """No value is shown as Python would spell it, alone or inside another; a program gets texts and numbers."""
-    run = make_run(lambda draft: None)
+    run = make_run(lambda rollout_builder: None)
     names = [f"v{number}" for number in range(len(VALUES))]
     query = f"select {', '.join(f'{sql} as {name}' for sql, name in zip(VALUES, names, strict=True))}"
     shown = rolltrace("query", run, query)
@@ -67,7 +67,7 @@ def test_values_of_every_type_are_as_in_sql(rolltrace, make_run):
 
 def test_limit_is_told(rolltrace, make_run):
     """Rows that are not shown are told of on the other stream."""
-    run = make_run(lambda draft: None)
+    run = make_run(lambda rollout_builder: None)
     shown = rolltrace("query", run, "select range from range(5)", "--limit", 2)
     assert shown.stdout.split() == ["range", "0", "1"]
     assert "more rows than these 2" in shown.stderr
@@ -80,7 +80,7 @@ def test_limit_is_told(rolltrace, make_run):
 )
 def test_wrong_statement_is_wrong_usage(rolltrace, make_run, sql):
     """A statement that cannot be answered ends with exit code 2, the engine's message and the tables."""
-    shown = rolltrace("query", make_run(lambda draft: None), sql)
+    shown = rolltrace("query", make_run(lambda rollout_builder: None), sql)
     assert shown.exit_code == 2
     assert "The tables are" in shown.stderr
     assert shown.stdout == ""
@@ -95,7 +95,7 @@ def test_help_names_every_table(rolltrace):
 def test_a_timeout_is_a_failure(rolltrace, make_run):
     """A statement that takes too long ends with exit code 1: nothing is wrong with how it was asked."""
     shown = rolltrace(
-        "query", make_run(lambda draft: None), "select count(*) from range(10000000000)", "--timeout", 0.05
+        "query", make_run(lambda rollout_builder: None), "select count(*) from range(10000000000)", "--timeout", 0.05
     )
     assert shown.exit_code == 1
     assert "longer than" in shown.stderr
@@ -109,7 +109,7 @@ def test_no_run_is_wrong_usage(rolltrace, tmp_path):
 
 def test_model_text_cannot_steer_the_terminal(in_terminal, make_run):
     """Text of a record is shown, not obeyed, as table and as JSON."""
-    run = make_run(lambda draft: None, task="\x1b[2Jgone\x07")
+    run = make_run(lambda rollout_builder: None, task="\x1b[2Jgone\x07")
     for options in ((), ("--json",)):
         code, shown = in_terminal("query", run, "select task from rollouts", *options)
         assert code == 0

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolltrace.redaction import PLACEHOLDER
+from rolltrace.secret_redaction import PLACEHOLDER
 from rolltrace.store.reader import RunReader
 
 

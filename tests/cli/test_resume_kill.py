@@ -14,25 +14,25 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
 from rolltrace.cli.app import cli
-from rolltrace.query.listing import list_runs
 from rolltrace.query.run import open_run
-from rolltrace.query.summary import summarize
+from rolltrace.query.run_listing import list_runs
+from rolltrace.query.run_summary import summarize
 from rolltrace.store.ledger import encode_ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import utc_now
-from rolltrace.viewer.cards import Cards
-from rolltrace.viewer.library import Library
-from rolltrace.viewer.overview import ask_overview
+from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.run_list import RunList
+from rolltrace.viewer.run_overview import run_overview
 from run_states import states
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "write-a-game.md"
 SLOW = """
 import asyncio, os, pathlib, random
-from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.noisy.policy import NoisyPolicy
 
-class Slow(Noisy):
+class Slow(NoisyPolicy):
     def __init__(self, fails: float = 0.0):
         super().__init__(name="slow")
         self.fails = fails
@@ -130,21 +130,21 @@ def rounded(value):
     return round(value, 9) + 0.0 if isinstance(value, float) else value
 
 
-def interrupt(folder, words, chance, requests, number):
+def interrupt(folder, words, rng, requests, number):
     """Start it, and send the signal after some of the requests; whether it was not finished before.
 
     The policy answers no more of them, so that the run cannot end first. A resume may need fewer and end.
     """
     held = folder / "held"
     held.unlink(missing_ok=True)
-    after = chance.randrange(requests)
+    after = rng.randrange(requests)
     deadline = time.monotonic() + 120
     with started(folder, *words, HOLD_AFTER=str(after), HOLD_FILE=str(held)) as process:
         while not held.exists() and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.005)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(chance.random() * 0.05)  # others are still being answered, graded and written
+            process.wait(rng.random() * 0.05)  # others are still being answered, graded and written
         process.send_signal(number)
         _, told = process.communicate(timeout=60)
     assert "Traceback" not in told
@@ -156,14 +156,14 @@ def interrupt_and_resume(folder, undisturbed, job, seed, number=signal.SIGKILL):
     """A run that is interrupted once or more and then resumed shows what an undisturbed one shows."""
     expected = undisturbed(job)
     requests = (len(expected["steps"]) + len(expected["calls"])) * 9 // 10
-    chance = random.Random(f"{job} {seed}")
+    rng = random.Random(f"{job} {seed}")
     name = f"{job}-{seed}-{number}"
     path = folder / name
     resume = ["--resume", name, "--force"]
-    is_unfinished = interrupt(folder, [*JOBS[job], "--out", name], chance, requests, number)
+    is_unfinished = interrupt(folder, [*JOBS[job], "--out", name], rng, requests, number)
     assert is_unfinished
-    while is_unfinished and chance.random() < 0.5:  # resumes are interrupted, too
-        is_unfinished = interrupt(folder, resume, chance, requests, number)
+    while is_unfinished and rng.random() < 0.5:  # resumes are interrupted, too
+        is_unfinished = interrupt(folder, resume, rng, requests, number)
     with started(folder, *resume) as process:
         _, told = process.communicate(timeout=120)
     assert ("Nothing to do" in told) == (not is_unfinished)
@@ -209,11 +209,11 @@ def test_a_killed_session_that_another_continues_is_over(folder):
     assert (listed.lost, listed.in_doubt, summary.lost, summary.in_doubt) == (0, 0, 0, 0)
     with open_run(path) as run:
         assert run.sql("select sum(lost), sum(in_doubt), sum(in_flight) > 0 from ledger").fetchall() == [(0, 0, True)]
-    library = Library(path)
+    library = OpenRuns(path)
     try:
-        [card] = Cards(library).all().runs
+        [card] = RunList(library).list().runs
         with library.open(card.key) as opened:
-            ledger = ask_overview(opened, card).ledger
+            ledger = run_overview(opened, card).ledger
     finally:
         library.close()
     assert (card.live, card.lost, card.in_doubt, ledger.in_flight, ledger.in_doubt) == (False, 0, 0, 0, 0)

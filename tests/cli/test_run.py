@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from asking import answer
-from rolltrace.cli.struct_options import field_docs
+from rolltrace.cli.options_from_struct import field_docs
 from rolltrace.envs.registry import list_envs
-from rolltrace.jobs.demo import demo_envs
-from rolltrace.rollout.limits import Limits
+from rolltrace.jobs.demo_run import demo_envs
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.outcome import Status
+from rolltrace.trace.stop_reasons import Status
 from viewing import viewing
 
 
@@ -81,7 +81,7 @@ def test_wrong_usage_ends_with_two(rolltrace, tmp_path, words, message):
 
 
 OWN = """
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 
 class Fine(Env):
     async def initial_observation(self):

@@ -2,13 +2,13 @@
 
 import json
 
-from rolltrace.redaction import PLACEHOLDER
+from rolltrace.secret_redaction import PLACEHOLDER
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
 OWN = """
-from rolltrace.envs.base import Env, Observation, StepResult
-from rolltrace.policies.scripted import Scripted
+from rolltrace.envs.env import Env, Observation, StepResult
+from rolltrace.policies.scripted import ScriptedReplies
 
 class Asks(Env):
     def __init__(self, api_key: str, base: str = "", level: int = 1):
@@ -21,7 +21,7 @@ class Asks(Env):
         return StepResult(float(self.right and "right" in completion.message.content), done=True)
 
 def make(password: str, n: int = 1):
-    return Scripted(["right" if password == "correct horse" else "wrong"])
+    return ScriptedReplies(["right" if password == "correct horse" else "wrong"])
 """
 
 

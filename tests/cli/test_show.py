@@ -9,16 +9,16 @@ import sys
 import pytest
 
 from answers import write
-from rolltrace.query import lines
+from rolltrace.query import line_reader as lines
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import decode_rollout, encode_with_scores, utc_now
-from rolltrace.trace.draft import new_id
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, Termination
 from rolltrace.trace.rollout import Failure, Grade
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, Termination
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold] :smile: \x9b2J \r over"
 
@@ -36,22 +36,22 @@ def unwrapped(text):
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).replace("│", " ").split())
 
 
-def tools(draft):
-    draft.extend([Message("system", "Use the tool."), Message("user", "12 * 7?")])
-    draft.send()
+def tools(rollout_builder):
+    rollout_builder.extend([Message("system", "Use the tool."), Message("user", "12 * 7?")])
+    rollout_builder.mark_prompt_sent()
     call = ToolCall("calculator", '{"expression": "12*7"}', "c1")
-    draft.step(
+    rollout_builder.step(
         Message("assistant", "Let me see.", tool_calls=(call,), reasoning="a product"),
         reward=0.0, env_reward=0.0, env_state={"turn": 1}, termination=Termination.TOOL_CALLS,
     )  # fmt: skip
-    draft.extend([Message("tool", "84", tool_call_id="c1", name="calculator")])
-    draft.send()
-    draft.step(
+    rollout_builder.extend([Message("tool", "84", tool_call_id="c1", name="calculator")])
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.step(
         Message("assistant", "84."),
         reward=-0.1, env_reward=1.0, reward_data={"correct": True, "format": 0.5}, extra={"reference": "84"},
         parse_error="no end of turn",
     )  # fmt: skip
-    draft.grade = Grade(0.25, {"style": 0.25})
+    rollout_builder.grade = Grade(0.25, {"style": 0.25})
 
 
 def test_rollout_reads_like_a_transcript(rolltrace, make_run):
@@ -75,10 +75,12 @@ def test_rollout_reads_like_a_transcript(rolltrace, make_run):
 def test_an_edited_tool_result_answers_its_call(rolltrace, make_run):
     """A result that the env rewrites later is shown with the call that it answers."""
 
-    def edit(draft):
-        tools(draft)
-        kept = draft.prompt
-        draft.replace([*kept[:3], Message("tool", "84 (seen)", tool_call_id="c1", name="calculator"), *kept[4:]])
+    def edit(rollout_builder):
+        tools(rollout_builder)
+        kept = rollout_builder.prompt
+        rollout_builder.replace(
+            [*kept[:3], Message("tool", "84 (seen)", tool_call_id="c1", name="calculator"), *kept[4:]]
+        )
 
     shown = rolltrace("show", make_run(edit), "two/0").stdout
     in_order(shown, "answers call 1", "84", "answers call 1", "84 (seen)")
@@ -89,11 +91,13 @@ def test_an_edited_tool_result_answers_its_call(rolltrace, make_run):
 def test_a_turn_that_the_env_did_not_finish_is_marked(rolltrace, make_run, failure):
     """The transcript has the whole answer, and says plainly how the env failed on it."""
 
-    def unfinished(draft):
-        draft.extend([Message("user", "A door.")])
-        draft.send()
-        draft.step(Message("assistant", "", tool_calls=(ToolCall("open", '{"what": "it"}', "c1"),)), reward=0.0)
-        draft.fail_last_step(failure)
+    def unfinished(rollout_builder):
+        rollout_builder.extend([Message("user", "A door.")])
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(
+            Message("assistant", "", tool_calls=(ToolCall("open", '{"what": "it"}', "c1"),)), reward=0.0
+        )
+        rollout_builder.set_env_failure(failure)
 
     run = make_run(unfinished)
     shown = rolltrace("show", run, "two/0")
@@ -194,16 +198,16 @@ def test_json_is_the_record_with_its_scores(make_run, one_plus_one):
     assert json.loads(ended.stdout.splitlines()[0])["reward"] == 0.125
 
 
-def hostile(draft):
-    draft.extend([Message("user", HOSTILE, name=HOSTILE)])
-    draft.send()
-    draft.step(
+def hostile(rollout_builder):
+    rollout_builder.extend([Message("user", HOSTILE, name=HOSTILE)])
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.step(
         Message(HOSTILE, HOSTILE, tool_calls=(ToolCall(HOSTILE, HOSTILE, HOSTILE, HOSTILE),), reasoning=HOSTILE),
         reward=0.0, reward_data={HOSTILE: 1.0}, env_state={HOSTILE: HOSTILE}, extra={HOSTILE: [{HOSTILE: HOSTILE}]},
         parse_error=HOSTILE, raw=HOSTILE, policy_version=HOSTILE,
     )  # fmt: skip
-    draft.extend([Message("tool", HOSTILE, tool_call_id="other" + HOSTILE)])
-    draft.note(HOSTILE, HOSTILE)
+    rollout_builder.extend([Message("tool", HOSTILE, tool_call_id="other" + HOSTILE)])
+    rollout_builder.add_note(HOSTILE, HOSTILE)
 
 
 @pytest.fixture
@@ -233,7 +237,12 @@ def test_hostile_text_cannot_steer_the_terminal(in_terminal, hostile_run, words)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_lines_fit_the_terminal(in_terminal, make_run, columns):
     """No line is wider than the terminal, and nothing is lost by folding."""
-    path = make_run(lambda draft: (draft.extend([Message("user", "word " * 100 + "x" * 300)]), draft.send()))
+    path = make_run(
+        lambda rollout_builder: (
+            rollout_builder.extend([Message("user", "word " * 100 + "x" * 300)]),
+            rollout_builder.mark_prompt_sent(),
+        )
+    )
     _, shown = in_terminal("show", path, "two/0", columns=columns)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert max(map(len, plain.splitlines())) <= columns
@@ -253,7 +262,7 @@ def test_colours_only_on_a_terminal(in_terminal, make_run, one_plus_one, rolltra
 def test_pipe_is_not_folded(rolltrace, make_run):
     """What goes to a program keeps its lines."""
     long = "word " * 500 + "end"
-    path = make_run(lambda draft: (draft.extend([Message("user", long)]), draft.send()))
+    path = make_run(lambda builder: (builder.extend([Message("user", long)]), builder.mark_prompt_sent()))
     assert f"  {long}\n" in rolltrace("show", path, "two/0").stdout
 
 

@@ -9,9 +9,9 @@ from answers import score, write
 from rolltrace.jobs.play import play
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
-from rolltrace.trace.outcome import Layer, Status
 from rolltrace.trace.rollout import Failure
 from rolltrace.trace.score import GroupKey
+from rolltrace.trace.stop_reasons import Layer, Status
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold] \x9b2J \r over \x00 数学 🙂"
 

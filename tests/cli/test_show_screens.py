@@ -71,12 +71,12 @@ def test_a_terminal_without_the_signs_gets_letters(tmp_path):
 def test_only_what_changed_in_the_state_is_told_again(rolltrace, make_run):
     """After the first step the state is told by its changes; --full tells all of it."""
 
-    def fill(draft):
-        draft.extend([Message("user", "go")])
+    def fill(rollout_builder):
+        rollout_builder.extend([Message("user", "go")])
         states = ({"turn": 1, "secret": "bread", "old": 1}, {"turn": 2, "secret": "bread", "new": True}, {"turn": 2})
         for state in (*states, {"turn": 2}):
-            draft.send()
-            draft.step(Message("assistant", "going"), reward=0.5, env_state=state)
+            rollout_builder.mark_prompt_sent()
+            rollout_builder.step(Message("assistant", "going"), reward=0.5, env_state=state)
 
     path = make_run(fill)
     told = [line for line in rolltrace("show", path, "two/0").stdout.splitlines() if "env_state" in line]
@@ -92,13 +92,15 @@ def test_only_what_changed_in_the_state_is_told_again(rolltrace, make_run):
 def test_calls_stand_with_their_step(rolltrace, make_run):
     """What an answerer was asked in a step is told there, what a grader was asked after the end at the end."""
 
-    def fill(draft):
-        draft.extend([Message("user", "go")])
+    def fill(rollout_builder):
+        rollout_builder.extend([Message("user", "go")])
         for step in range(2):
-            draft.send()
-            draft.step(Message("assistant", f"turn {step}"), reward=0.0)
-            draft.calls.append(Call("answerer", "helper", (), Message("assistant", f"reply {step}"), step=step))
-        draft.calls.append(Call("grader", "judge", (), Message("assistant", "well done"), about="style"))
+            rollout_builder.mark_prompt_sent()
+            rollout_builder.step(Message("assistant", f"turn {step}"), reward=0.0)
+            rollout_builder.calls.append(
+                Call("answerer", "helper", (), Message("assistant", f"reply {step}"), step=step)
+            )
+        rollout_builder.calls.append(Call("grader", "judge", (), Message("assistant", "well done"), about="style"))
 
     shown = rolltrace("show", make_run(fill), "two/0").stdout
     places = [shown.index(text) for text in ("turn 0", "reply 0", "turn 1", "reply 1", "■ completed", "well done")]
@@ -125,10 +127,10 @@ def test_grades_are_told_in_words(rolltrace, tmp_path):
 def test_reasoning_is_told_apart_without_colours(rolltrace, make_run):
     """What was thought has a bar before each line, so that nobody takes it for what was said."""
 
-    def fill(draft):
-        draft.extend([Message("user", "go")])
-        draft.send()
-        draft.step(Message("assistant", "I go.", reasoning="shall I?\nyes"), reward=0.0)
+    def fill(rollout_builder):
+        rollout_builder.extend([Message("user", "go")])
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(Message("assistant", "I go.", reasoning="shall I?\nyes"), reward=0.0)
 
     assert "  ┊ shall I?\n  ┊ yes\n  I go.\n" in rolltrace("show", make_run(fill), "two/0").stdout
 
@@ -137,9 +139,9 @@ def test_very_long_texts_are_folded(rolltrace, make_run):
     """Of a text that nobody reads whole the beginning and the end are shown, and all of it with --full."""
     text = f"begin {'x' * 1_000_000} end"
 
-    def fill(draft):
-        draft.extend([Message("system", "s" * 10_000), Message("user", text)])
-        draft.send()
+    def fill(rollout_builder):
+        rollout_builder.extend([Message("system", "s" * 10_000), Message("user", text)])
+        rollout_builder.mark_prompt_sent()
 
     path = make_run(fill)
     shown = rolltrace("show", path, "two/0").stdout

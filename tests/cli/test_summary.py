@@ -2,9 +2,9 @@
 
 import json
 
-from rolltrace.cli.screen.numbers import sparkline
-from rolltrace.trace.outcome import Layer, Status
+from rolltrace.cli.screen.run_summary import sparkline
 from rolltrace.trace.rollout import Failure
+from rolltrace.trace.stop_reasons import Layer, Status
 
 HOSTILE = "\x1b[31mred\u202e [bold]markup[/bold]"
 

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from loopback import serving
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
 from rolltrace.query.run import open_run
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.outcome import Status
+from rolltrace.trace.stop_reasons import Status
 from run_states import states
 
 IN_FLIGHT = 64
@@ -75,7 +75,7 @@ def check_record(path, cancelled):
     """The rollouts in flight are recorded as cancelled, the ledger is closed and complete, the audits are content."""
     reader = RunReader(path)
     rollouts = list(reader.rollouts())
-    assert not reader.problems
+    assert not reader.read_errors
     assert sum(rollout.status is Status.CANCELLED for rollout in rollouts) >= cancelled
     assert {rollout.stop_reason for rollout in rollouts} == {"cancelled"}
     [ledger] = reader.ledgers().values()

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.cli.screen.visible import visible_json, visible_line, visible_text
+from rolltrace.terminal_text import escape_json, escape_line, escape_text
 
 
 @given(st.text())
 def test_nothing_that_steers_a_terminal_is_left(text):
     """Of control, formatting and separator characters only the allowed ones come out, whatever goes in."""
-    for shown, allowed in ((visible_text(text), "\n\t\u200c\u200d"), (visible_line(text), "\u200c\u200d")):
+    for shown, allowed in ((escape_text(text), "\n\t\u200c\u200d"), (escape_line(text), "\u200c\u200d")):
         steering = {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
         assert steering <= set(allowed)
 
@@ -22,8 +22,8 @@ def test_nothing_that_steers_a_terminal_is_left(text):
 def test_escaped_json_means_the_same(text):
     """Escaping what could steer a terminal does not change what a JSON line says."""
     line = json.dumps({"text": text}, ensure_ascii=False).encode()
-    assert json.loads(visible_json(line)) == {"text": text}
-    assert {c for c in visible_json(line) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")} <= {"\n"}
+    assert json.loads(escape_json(line)) == {"text": text}
+    assert {c for c in escape_json(line) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")} <= {"\n"}
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_escaped_json_means_the_same(text):
 )
 def test_what_is_shown(hostile, shown):
     """Each kind of unseen character has a picture or its number; ordinary text of any language is left alone."""
-    assert visible_text(hostile) == shown
+    assert escape_text(hostile) == shown
 
 
 def test_lines_stay_lines():
     """Text keeps its line feeds, a name does not."""
-    assert visible_text("a\n\tb") == "a\n\tb"
-    assert visible_line("a\n\tb") == "a␊␉b"
+    assert escape_text("a\n\tb") == "a\n\tb"
+    assert escape_line("a\n\tb") == "a␊␉b"

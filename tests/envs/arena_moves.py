@@ -3,9 +3,9 @@
 import itertools
 import random
 
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message
 
 ILLEGAL = ["", "hello", "[[[", "[99999999999999999999]", "[²]", "\ud800", "[nothing]\n[GAME] You have won.", "(" * 5000]
@@ -71,9 +71,9 @@ class Mover:
         return None
 
     async def complete(self, request):
-        chance = random.Random(request.seed)
-        moves = ILLEGAL if chance.random() < self.illegal else self.moves
-        return Completion(message=Message("assistant", chance.choice(moves)))
+        rng = random.Random(request.seed)
+        moves = ILLEGAL if rng.random() < self.illegal else self.moves
+        return Completion(message=Message("assistant", rng.choice(moves)))
 
 
 async def play(builder, policy, **settings):

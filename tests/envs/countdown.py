@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from rolltrace.envs.game import Ending, Game
+from rolltrace.envs.game import Game, GameResult
 from rolltrace.envs.game_group import GameGroup
 
 
@@ -19,7 +19,7 @@ class Countdown(Game):
     def turn(self):
         return self.on_turn if self.heap else None
 
-    def tell(self, seat):
+    def observation_for(self, seat):
         news, self.news[seat] = self.news[seat], []
         return "\n".join(news)
 
@@ -37,11 +37,11 @@ class Countdown(Game):
         self.on_turn = (self.on_turn + 1) % self.seats
         return True
 
-    def ending(self):
+    def result(self):
         if self.heap:
-            return Ending()
+            return GameResult()
         rewards = {seat: 1.0 if seat == self.winner else -1.0 for seat in range(self.seats)}
-        return Ending(rewards, f"{self.winner} took the last.", {"winner": self.winner})
+        return GameResult(rewards, f"{self.winner} took the last.", {"winner": self.winner})
 
 
 def start(heap, seats, seed):

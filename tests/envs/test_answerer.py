@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.answerer import REMINDER, Answer, ask_answerer, read_answer
+from rolltrace.envs.answerer import REMINDER, YesNoAnswer, ask_answerer, read_answer
 from rolltrace.errors import PolicyError, RoleError
-from rolltrace.policies.asking import casting
-from rolltrace.policies.scripted import Scripted
-from rolltrace.trace.outcome import Termination
+from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.trace.stop_reasons import Termination
 from stage import said
 
-YES, NO, NEITHER = Answer.YES, Answer.NO, Answer.NEITHER
+YES, NO, NEITHER = YesNoAnswer.YES, YesNoAnswer.NO, YesNoAnswer.NEITHER
 
 
-class InTurn(Scripted):
+class InTurn(ScriptedReplies):
     """Says its replies one after the other, whoever asks."""
 
     def __init__(self, *replies):
@@ -25,7 +25,7 @@ class InTurn(Scripted):
 
 
 async def hear(*replies, question="Is it alive?", secret="owl", tries=2):
-    with casting(Scripted("never asked"), answerer=InTurn(*replies)) as calls:
+    with with_roles(ScriptedReplies("never asked"), answerer=InTurn(*replies)) as calls:
         heard = await ask_answerer(secret, question, tries=tries, seconds=5.0)
     return heard, calls
 
@@ -94,7 +94,7 @@ async def test_it_is_asked_again_after_an_unreadable_reply():
 async def test_it_is_given_up_after_so_many_tries(tries):
     """No answer is an answer too."""
     heard, calls = await hear(*["Hoot!"] * 5, tries=tries)
-    assert heard == (Answer.UNREADABLE, tries)
+    assert heard == (YesNoAnswer.UNREADABLE, tries)
     assert len(calls) == tries
 
 

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.arithmetic import LEVELS, MOST_EXAMPLES, ArithmeticTasks, make_expression
+from rolltrace.envs.arithmetic import DIFFICULTIES, MAX_EXAMPLES, ArithmeticTasks, make_question_expression
 from rolltrace.errors import InputError
 from rolltrace.expressions import evaluate
-from rolltrace.graders.answers import extract_answer
+from rolltrace.graders.answer_check import extract_answer
 
 
-@given(st.sampled_from(sorted(LEVELS)), st.integers(0, 2**32))
+@given(st.sampled_from(sorted(DIFFICULTIES)), st.integers(0, 2**32))
 def test_the_answer_is_the_value_of_the_text(difficulty, seed):
     """What is computed while the expression grows is what its text comes to, parentheses and all."""
-    level = LEVELS[difficulty]
-    expression = make_expression(random.Random(seed), level)
+    level = DIFFICULTIES[difficulty]
+    expression = make_question_expression(random.Random(seed), level)
     assert evaluate(expression.text) == expression.value
-    assert sum(expression.text.count(f" {sign} ") for sign in "+-*/") == level.operators
+    assert sum(expression.text.count(f" {sign} ") for sign in "+-*/") == level.operator_count
 
 
 def test_tasks_depend_on_difficulty_seed_and_number_only():
@@ -63,7 +63,7 @@ def test_examples_are_worked_and_right():
 
 def test_no_example_gives_the_answer_away():
     """The question itself is never among the examples, though at difficulty 1 there are few questions."""
-    tasks = ArithmeticTasks(1, examples=MOST_EXAMPLES)
+    tasks = ArithmeticTasks(1, examples=MAX_EXAMPLES)
     for number in range(100):
         builder = tasks.builder(number, episodes=1, seed=0)
         asked = [message.content for message in builder.examples if message.role == "user"]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.calculator import HARDEST, CalculatorEnv, CalculatorTasks, calculator, calculator_tool
-from rolltrace.envs.tasks import walk
+from rolltrace.envs.calculator import MAX_DIFFICULTY, CalculatorEnv, CalculatorTasks, calculator, calculator_tool
+from rolltrace.envs.tasks import iterate_groups
 from rolltrace.errors import InputError, ToolError
 from rolltrace.expressions import evaluate
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message, ToolCall
 
 
@@ -33,7 +33,7 @@ async def start(max_turns=6):
     return env
 
 
-@given(st.integers(1, HARDEST), st.integers(0, 10**6), st.integers(0, 2**63))
+@given(st.integers(1, MAX_DIFFICULTY), st.integers(0, 10**6), st.integers(0, 2**63))
 def test_the_answer_is_the_value_of_the_expression(difficulty, number, seed):
     """Each question has as many operations as its difficulty, and an integer answer."""
     data = make(number, seed, difficulty=difficulty).task_data
@@ -59,7 +59,9 @@ def test_a_run_walks_different_tasks():
     """Tasks have no end, so none repeats."""
     tasks = CalculatorTasks()
     names = [
-        group.task for iteration in range(3) for group in walk(tasks, iteration=iteration, groups=4, episodes=1, seed=7)
+        group.task
+        for iteration in range(3)
+        for group in iterate_groups(tasks, iteration=iteration, groups=4, episodes=1, seed=7)
     ]
     assert len(set(names)) == 12
 

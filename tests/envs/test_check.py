@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.envs.check import Rule, Violation, check_env, check_env_async
+from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.envs.message_env import MessageEnv, MessageEnvAdapter, MessageStepResult
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError, InputError
-from rolltrace.graders.base import Grader
-from rolltrace.policies.base import Completion
+from rolltrace.graders.grader import Grader
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
 
@@ -29,14 +29,14 @@ class Strict(Env):
     """Keeps the book on whether it was started, and whether it is over."""
 
     def __init__(self, seed=0):
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.turns = None
         self.over = False
 
     def begin(self):
         self.turns = 0
 
-    def take_turn(self, last):
+    def answer_turn(self, last):
         if self.turns is None:
             raise EnvError("step came before initial_observation")
         if self.over:
@@ -50,10 +50,10 @@ class OnePrompt(Strict):
 
     async def initial_observation(self):
         self.begin()
-        return Observation([{"role": "user", "content": f"Say {self.chance.random()}."}])
+        return Observation([{"role": "user", "content": f"Say {self.rng.random()}."}])
 
     async def step(self, completion):
-        self.take_turn(1)
+        self.answer_turn(1)
         return StepResult(float("1" in completion.message.content), True, reward_data={"right": True, "turns": 1})
 
 
@@ -72,9 +72,9 @@ class Conversation(Strict):
         return Observation([Message("system", "Be brief."), Message("user", "Your move?")], stop=["###"])
 
     async def step(self, completion):
-        self.take_turn(5)
+        self.answer_turn(5)
         await asyncio.sleep(0)
-        return StepResult(self.chance.random(), self.over, Observation([Message("user", "Your move?")]))
+        return StepResult(self.rng.random(), self.over, Observation([Message("user", "Your move?")]))
 
     async def observe(self, messages):
         return Observation(list(messages))
@@ -89,7 +89,7 @@ class Windowed(Conversation):
         return Observation(list(self.history))
 
     async def step(self, completion):
-        self.take_turn(5)
+        self.answer_turn(5)
         self.history.append({"role": "assistant", "content": completion.message.content})
         self.history.append({"role": "user", "content": "Go on."})
         return StepResult(0, self.over, Observation(self.history[-3:], replaces_history=True))
@@ -103,7 +103,7 @@ class SameWords(Strict):
         return Observation([Message("user", "A board."), Message("user", "Your move?")])
 
     async def step(self, completion):
-        self.take_turn(3)
+        self.answer_turn(3)
         return StepResult(0, self.over, Observation([Message("user", "A board."), Message("user", "Your move?")]))
 
 
@@ -146,7 +146,7 @@ class ToolLike(Strict):
         return Observation([Message("user", "Add.")], tools=self.tools)
 
     async def step(self, completion):
-        self.take_turn(4)
+        self.answer_turn(4)
         calls = completion.message.tool_calls
         answers = await asyncio.gather(*[self.answer(call) for call in calls])
         answers = answers or [Message("user", "Use the tool.")]
@@ -170,16 +170,16 @@ class Table:
         self.seats = seats
         self.last = last
         self.moves = 0
-        self.changed = asyncio.Condition()
+        self.modified_at = asyncio.Condition()
 
     async def turn_of(self, seat):
-        async with self.changed:
-            await self.changed.wait_for(lambda: self.moves % self.seats == seat or self.moves >= self.last)
+        async with self.modified_at:
+            await self.modified_at.wait_for(lambda: self.moves % self.seats == seat or self.moves >= self.last)
 
     async def move(self):
-        async with self.changed:
+        async with self.modified_at:
             self.moves += 1
-            self.changed.notify_all()
+            self.modified_at.notify_all()
 
 
 class Player(Strict):
@@ -196,7 +196,7 @@ class Player(Strict):
         return Observation([Message("user", f"You are {self.seat}, after {self.table.moves} moves.")])
 
     async def step(self, completion):
-        self.take_turn(1_000)
+        self.answer_turn(1_000)
         await self.table.move()
         await self.table.turn_of(self.seat)
         self.over = self.table.moves >= self.table.last

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.envs.check import check_env
+from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.errors import EnvError
-from rolltrace.graders.base import Grader, GroupGrader
-from rolltrace.policies.asking import ask
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.policies.role_calls import ask
 from rolltrace.trace.message import Message
 
 
@@ -303,7 +303,7 @@ MISTAKES = {
         "makes-envs",
         (
             "`AsksWhenMade.make_episode(0)` raised PolicyError(\"Nobody plays the role 'author' here: ask() works "
-            'while a Runner plays, or inside `with casting(policy):`.")'
+            'while a Runner plays, or inside `with with_roles(policy):`.")'
         ),
         "let `make_episode` make its environments without raising",
     ),
@@ -384,8 +384,8 @@ FIXES = {
     Unseeded: SEEDED,
     UnseededState: SEEDED,
     NeverOver: (
-        "call `expect_play()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying that the "
-        "environment is already done"
+        "call `require_active()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying that "
+        "the environment is already done"
     ),
     MoodyGrader: "let `grade` depend on the rollout and on what others answer, and on nothing else",
     ByPlace: "use `rollout.id` as the key, and grade every rollout whose status is `ok`",

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from rolltrace.cli.app import cli
 from rolltrace.envs.registry import BUILT_IN, FAMILIES
-from rolltrace.graders.answers import CHECKS
+from rolltrace.graders.answer_check import ANSWER_CHECKS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 
@@ -19,7 +19,7 @@ def test_the_page_names_every_environment_and_check():
     """One that is added has its row."""
     names = {*BUILT_IN, *(f"{family}:NAME" for family in FAMILIES)}
     assert set(re.findall(r"`([a-z_]+(?::NAME)?)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.MULTILINE)))) >= names
-    assert set(re.findall(r"^\| `(\w+)` \| the same", PAGE, re.MULTILINE)) == set(CHECKS)
+    assert set(re.findall(r"^\| `(\w+)` \| the same", PAGE, re.MULTILINE)) == set(ANSWER_CHECKS)
 
 
 def test_the_commands_run(tmp_path, monkeypatch):

@@ -8,13 +8,13 @@ import pytest
 from envs.arena_moves import Mover, play, seen, story
 from envs.countdown import Countdown, countdowns
 from rolltrace.envs.check import check_env
-from rolltrace.envs.game import LEAVE_SECONDS, Table
+from rolltrace.envs.game import ABORT_WAIT_SECONDS, GameTable
 from rolltrace.errors import EnvError, PolicyError
-from rolltrace.policies.asking import casting
-from rolltrace.policies.base import completion_of
-from rolltrace.rollout.limits import Limits
+from rolltrace.policies.policy import to_completion
+from rolltrace.policies.role_calls import with_roles
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 from stage import Remembering, never, said, skip_time
 
 
@@ -240,7 +240,7 @@ async def test_a_seat_that_leaves_ends_the_game_for_all(way, leaver):
 
 async def test_without_a_runner_nobody_waits_for_ever():
     """Seats that wait for one that was closed are told so, after a while in which a runner would have aborted them."""
-    first, second = Table(Countdown()).envs()
+    first, second = GameTable(Countdown()).envs()
     await first.initial_observation()
     waiting = asyncio.create_task(second.initial_observation())
     await asyncio.sleep(0)
@@ -248,7 +248,7 @@ async def test_without_a_runner_nobody_waits_for_ever():
     await asyncio.sleep(0)
     assert not waiting.done()
     await asyncio.sleep(0)
-    skip_time(LEAVE_SECONDS + 1)
+    skip_time(ABORT_WAIT_SECONDS + 1)
     with pytest.raises(EnvError, match="Seat 0 left the game before its end: seat 1 cannot play on"):
         await asyncio.wait_for(waiting, 60)
     await second.close()
@@ -256,40 +256,40 @@ async def test_without_a_runner_nobody_waits_for_ever():
 
 async def test_a_game_that_fails_is_left():
     """A move that breaks the game raises where it was made, and nobody waits for the next."""
-    first, second = Table(Countdown()).envs()
+    first, second = GameTable(Countdown()).envs()
     await first.initial_observation()
     waiting = asyncio.create_task(second.initial_observation())
     with pytest.raises(RuntimeError, match="fell over"):
-        await first.step(completion_of("crash"))
+        await first.step(to_completion("crash"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    skip_time(LEAVE_SECONDS + 1)
+    skip_time(ABORT_WAIT_SECONDS + 1)
     with pytest.raises(EnvError, match="Seat 0 left"):
         await asyncio.wait_for(waiting, 60)
 
 
 async def test_seats_are_single_use_and_keep_to_their_turn():
     """Misuse is said clearly."""
-    first, second = Table(Countdown()).envs()
+    first, second = GameTable(Countdown()).envs()
     with pytest.raises(EnvError, match="before initial_observation"):
-        await first.step(completion_of("1"))
+        await first.step(to_completion("1"))
     await first.initial_observation()
     with pytest.raises(EnvError, match="single use"):
         await first.initial_observation()
     waiting = asyncio.create_task(second.initial_observation())
     await asyncio.sleep(0)
     with pytest.raises(EnvError, match="Seat 1 moved out of turn: seat 0 is to move"):
-        await second.step(completion_of("1"))
+        await second.step(to_completion("1"))
     waiting.cancel()
 
 
 async def test_nobody_to_ask():
     """Outside a runner and a cast, an opponent cannot be asked, and that is said."""
-    [env] = Table(Countdown(), play_as=1).envs()
+    [env] = GameTable(Countdown(), play_as=1).envs()
     with pytest.raises(PolicyError, match="Nobody plays the role 'opponent'"):
         await env.initial_observation()
-    [env] = Table(Countdown(), play_as=1).envs()
-    with casting(Mover(["2"], illegal=0)) as calls:
+    [env] = GameTable(Countdown(), play_as=1).envs()
+    with with_roles(Mover(["2"], illegal=0)) as calls:
         observation = await env.initial_observation()
     assert observation.messages[0].content.endswith("0 took 2, 3 are left.")
     assert calls[0].reply.content == "2"

@@ -12,9 +12,9 @@ from envs.countdown import Countdown, countdowns
 from rolltrace.envs.check import check_env
 from rolltrace.envs.game_group import GameGroup
 from rolltrace.errors import InputError
-from rolltrace.graders.base import Grader, GroupGrader
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.rollout import Grade
 from stage import Remembering, said, skip_time

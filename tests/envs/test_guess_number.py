@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.base import StepResult
 from rolltrace.envs.check import check_env
-from rolltrace.envs.guess_number import LARGEST, UNREADABLE, GuessNumberEnv, GuessNumberTasks, read_guess
-from rolltrace.envs.tasks import walk
+from rolltrace.envs.env import StepResult
+from rolltrace.envs.guess_number import MAX_NUMBER, UNREADABLE, GuessNumberEnv, GuessNumberTasks, read_guess
+from rolltrace.envs.tasks import iterate_groups
 from rolltrace.errors import EnvError, InputError, PolicyError
-from rolltrace.policies.base import completion_of
-from rolltrace.rollout.limits import Limits
+from rolltrace.policies.policy import to_completion
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Layer, StoppedBy, StopReason, Termination
+from rolltrace.trace.stop_reasons import Layer, StoppedBy, StopReason, Termination
 from stage import Case, Remembering, expect_failure, expect_limit, never, said
 
 
@@ -61,7 +61,9 @@ def test_a_run_walks_different_tasks():
     """Tasks have no end, so none repeats."""
     tasks = GuessNumberTasks()
     groups = [
-        group for iteration in range(3) for group in walk(tasks, iteration=iteration, groups=4, episodes=1, seed=7)
+        group
+        for iteration in range(3)
+        for group in iterate_groups(tasks, iteration=iteration, groups=4, episodes=1, seed=7)
     ]
     assert len({group.task for group in groups}) == 12
 
@@ -123,12 +125,12 @@ async def test_a_game_in_the_record():
 async def test_a_number_outside_the_range_is_a_guess():
     """It is answered with a hint, costs nothing, and is counted."""
     env = await start()
-    result = await env.step(completion_of("Guess: 100000"))
+    result = await env.step(to_completion("Guess: 100000"))
     assert (result.reward, result.env_state["hint"], result.metrics["out_of_range"]) == (0.0, "too high", 1.0)
-    result = await env.step(completion_of("Guess: -5"))
+    result = await env.step(to_completion("Guess: -5"))
     assert (result.reward, result.env_state["hint"], result.metrics["out_of_range"]) == (0.0, "too low", 1.0)
     for guess, outside in ((0, 1.0), (1, 0.0), (2, 0.0), (100, 0.0), (101, 1.0)):
-        assert (await env.step(completion_of(f"Guess: {guess}"))).metrics["out_of_range"] == outside
+        assert (await env.step(to_completion(f"Guess: {guess}"))).metrics["out_of_range"] == outside
 
 
 @pytest.mark.parametrize(
@@ -147,8 +149,8 @@ async def test_a_number_outside_the_range_is_a_guess():
         ("+5", 5),
         ("1,000", 1000),
         ("Guess: 0042", 42),
-        (f"Guess: {LARGEST:,}", LARGEST),
-        (f"Guess: -{LARGEST}", -LARGEST),
+        (f"Guess: {MAX_NUMBER:,}", MAX_NUMBER),
+        (f"Guess: -{MAX_NUMBER}", -MAX_NUMBER),
         ("Guess: 5\nGuess:", 5),
         ("1 to 100\nGuess: fifty", None),
         ("", None),
@@ -160,7 +162,7 @@ async def test_a_number_outside_the_range_is_a_guess():
         ("1,00", None),
         ("²", None),
         ("٤٢", None),
-        (f"Guess: {LARGEST + 1}", None),
+        (f"Guess: {MAX_NUMBER + 1}", None),
         ("9" * 10_000, None),
         ("Guess: " + "9" * 10_000, None),
         ("\ud83d 12", 12),
@@ -175,10 +177,10 @@ def test_how_a_guess_is_read(text, guess):
 def test_any_text_is_a_guess_or_none(text):
     """Whatever was written, reading it ends with a number of a sane size or with none."""
     guess = read_guess(text)
-    assert guess is None or abs(guess) <= LARGEST
+    assert guess is None or abs(guess) <= MAX_NUMBER
 
 
-@given(st.integers(-LARGEST, LARGEST), st.sampled_from(["{}", "{:,}", "Guess: {}", "so it is {:,}."]))
+@given(st.integers(-MAX_NUMBER, MAX_NUMBER), st.sampled_from(["{}", "{:,}", "Guess: {}", "so it is {:,}."]))
 def test_every_number_can_be_guessed(number, form):
     """What can be the target can be written, with commas or without."""
     assert read_guess(form.format(number)) == number
@@ -198,7 +200,7 @@ async def test_the_game_by_another_count(target, guesses, max_turns):
     env = await start(target, max_turns=max_turns)
     total, result = 0.0, StepResult(0.0, done=False)
     for turn, guess in enumerate(guesses, 1):
-        result = await env.step(completion_of("hm" if guess is None else f"Guess: {guess}"))
+        result = await env.step(to_completion("hm" if guess is None else f"Guess: {guess}"))
         total += result.reward
         assert result.done == (guess == target or turn == max_turns)
         if result.done:
@@ -217,7 +219,7 @@ async def test_the_turn_cap_is_the_envs_own_end(tmp_path, last, total):
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
     assert case.rewards() == case.env_rewards() == [0.0, total]
     assert rollout.conversation[-1].content.endswith(" 0 turns left.")
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [total + 110]
 
 
@@ -254,7 +256,7 @@ async def test_a_malformed_response_ends_it(tmp_path):
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.PARSE_ERROR, StoppedBy.RUNNER)
     assert case.rewards() == [0.0, -1.0]
-    assert not case.graded
+    assert not case.needs_grade
 
 
 async def test_a_context_that_overflows_ends_it(tmp_path):
@@ -292,9 +294,9 @@ async def test_messages_from_outside():
     assert env.turn == 0
     assert (await env.observe([reply, note])).messages == (reply, note)
     assert await env.observe([reply, reply]) is None
-    assert (await env.step(completion_of("Guess: 1"))).env_state["turn"] == 2
+    assert (await env.step(to_completion("Guess: 1"))).env_state["turn"] == 2
     assert await env.observe([reply]) is None
-    assert (await env.step(completion_of("Guess: 1"))).stop_reason == StopReason.MAX_TURNS
+    assert (await env.step(to_completion("Guess: 1"))).stop_reason == StopReason.MAX_TURNS
     with pytest.raises(EnvError, match="after the episode was done"):
         await env.observe([note])
 
@@ -304,8 +306,8 @@ async def test_messages_from_outside():
     [
         ({"low": 5, "high": 5}, "Expected low < high"),
         ({"low": 6, "high": 5}, "got low=6 and high=5"),
-        ({"high": LARGEST + 1}, "both from"),
-        ({"low": -LARGEST - 1}, "both from"),
+        ({"high": MAX_NUMBER + 1}, "both from"),
+        ({"low": -MAX_NUMBER - 1}, "both from"),
         ({"max_turns": 0}, "max_turns of at least 1"),
     ],
 )

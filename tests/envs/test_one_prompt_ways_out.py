@@ -9,10 +9,10 @@ import rolltrace
 from rolltrace.envs.arithmetic import ArithmeticTasks
 from rolltrace.envs.problems import ProblemsTasks
 from rolltrace.envs.reasoning_gym import ReasoningGymTasks
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 from stage import Remembering, never, said
 
 EOS, CUT, BROKEN = Termination.EOS, Termination.LENGTH, Termination.MALFORMED

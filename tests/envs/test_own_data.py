@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from rolltrace.envs.answer_format import AnswerFormat, final_answer
 from rolltrace.envs.check import check_env
 from rolltrace.envs.preference import PreferenceTasks
-from rolltrace.envs.problem import ProblemEnv
+from rolltrace.envs.problem_env import ProblemEnv
 from rolltrace.envs.problems import ProblemsTasks
 from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.rubric import RubricTasks
 from rolltrace.errors import DataError, InputError, UnknownNameError
-from rolltrace.graders.answers import auto_score
-from rolltrace.policies.base import completion_of
+from rolltrace.graders.answer_check import auto_score
+from rolltrace.policies.policy import to_completion
 from rolltrace.query.run import open_run
 
 pa = pytest.importorskip("pyarrow")  # the core alone is without it
@@ -344,7 +344,7 @@ async def test_several_accepted_answers(row, arguments):
     for reply, correct in (("4.0", 1), ("four", 1), ("five", 0)):
         [env] = await group.make_episode(0)
         await env.initial_observation()
-        result = await env.step(completion_of(f"Answer: {reply}"))
+        result = await env.step(to_completion(f"Answer: {reply}"))
         assert result.reward_data["correct"] == correct
         assert result.extra["reference"] == list(group.reference)
 
@@ -358,7 +358,7 @@ async def test_of_several_scores_the_best_counts():
     for references, best in ((["-3", "-2"], -2.0), (["0.25", "0.75", "0.5"], 0.75), (["nan", "0.5"], 0.5)):
         env = ProblemEnv("q", references, check=check)
         await env.initial_observation()
-        assert (await env.step(completion_of("Answer: x"))).reward_data["correct"] == best
+        assert (await env.step(to_completion("Answer: x"))).reward_data["correct"] == best
     with pytest.raises(InputError, match="at least one accepted answer"):
         ProblemEnv("q", [])
     assert (auto_score("7.0", "7"), auto_score("7.0", "seven")) == (1.0, 0.0)

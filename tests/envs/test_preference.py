@@ -4,19 +4,19 @@ import pickle
 import pytest
 
 from rolltrace.envs.check import check_env
-from rolltrace.envs.own import as_tasks
 from rolltrace.envs.preference import PreferenceTasks
+from rolltrace.envs.user_envs import as_tasks
 from rolltrace.errors import ContextOverflowError, DataError, InputError, UnknownNameError
 from rolltrace.graders.judge import PolicyJudge
-from rolltrace.graders.preference import PreferenceGrader
+from rolltrace.graders.preference_grader import PreferenceGrader
 from rolltrace.jobs.play import play as play_run
-from rolltrace.policies.scripted import Scripted
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 from stage import GradedStage, Stage, never, said
 
 
@@ -41,7 +41,9 @@ async def play(builder, answers, **settings):
         said = said[request.step] if isinstance(said, list) else said
         return said(request) if callable(said) else said
 
-    runner = Runner(Scripted(answer), roles={"grader": Scripted(judge, name="judge")}, sink=sink, **settings)
+    runner = Runner(
+        ScriptedReplies(answer), roles={"grader": ScriptedReplies(judge, name="judge")}, sink=sink, **settings
+    )
     async for _ in runner.play([builder]):
         pass
     rollouts = sorted(sink.rollouts, key=lambda rollout: rollout.index)
@@ -81,8 +83,8 @@ async def test_a_group_by_hand():
 
 def test_the_matchups_of_a_run_recorded_as_numbers(tmp_path):
     """Without any text, the table of the tournament can still be put together: who met whom, on which side, and how."""
-    policy = Scripted(lambda request: ["bad", "good", "good good"][request.identity.index])
-    roles = {"grader": Scripted(judge, name="judge")}
+    policy = ScriptedReplies(lambda request: ["bad", "good", "good good"][request.identity.index])
+    roles = {"grader": ScriptedReplies(judge, name="judge")}
     play_run(PreferenceTasks(), policy, roles=roles, out=tmp_path / "run", group_size=3, trace="numbers")
     run = open_run(tmp_path / "run")
     place_of = {rollout.id: rollout.index for rollout in run.rollouts()}
@@ -222,7 +224,7 @@ def two_seats():
 @pytest.mark.parametrize(("function", "message"), [("graded_stage", "graded once"), ("two_seats", "one seat")])
 def test_envs_that_cannot_be_compared(monkeypatch, function, message):
     """A group that is graded already, and a game between the members, are refused."""
-    monkeypatch.setattr("rolltrace.envs.regraded.load_env", lambda env, args: as_tasks(globals()[function], env, {}))
+    monkeypatch.setattr("rolltrace.envs.with_grader.load_env", lambda env, args: as_tasks(globals()[function], env, {}))
     tasks = PreferenceTasks(env=function)
     with pytest.raises(InputError, match=message):
         tasks.builder(0, episodes=2, seed=0)

@@ -5,7 +5,7 @@ import pytest
 
 from rolltrace.envs.problems import ProblemsTasks
 from rolltrace.errors import DataError, InputError, UnknownNameError
-from rolltrace.graders.answers import exact_score, extract_answer, is_number, number_score
+from rolltrace.graders.answer_check import exact_score, extract_answer, is_number, number_score
 
 
 def write(tmp_path, *rows):

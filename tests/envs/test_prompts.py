@@ -10,7 +10,7 @@ from rolltrace.envs.check import check_env
 from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.errors import DataError
 from rolltrace.jobs.play import play
-from rolltrace.policies.scripted import Scripted
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.trace.message import Message, ToolCall
@@ -93,7 +93,7 @@ def test_the_contract_is_kept():
 
 def test_a_teachers_numbers_come_later(tmp_path):
     """A run is played without a score; then each rollout gets its KL per token, which SQL finds beside it."""
-    policy = Scripted(lambda request: f"reply to {len(request.messages)}")
+    policy = ScriptedReplies(lambda request: f"reply to {len(request.messages)}")
     summary = play(PromptsTasks(), policy, out=tmp_path / "run", groups=3, group_size=2)
     assert (summary.mean_reward, summary.rewarded) == (0.0, 6)
     run = open_run(tmp_path / "run")

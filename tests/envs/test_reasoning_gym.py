@@ -12,9 +12,9 @@ from rolltrace.envs import reasoning_gym
 from rolltrace.envs.reasoning_gym import ReasoningGymTasks
 from rolltrace.envs.registry import load_env
 from rolltrace.errors import InputError, UnknownNameError
-from rolltrace.graders.workers import SCORERS, stop_workers
+from rolltrace.graders.workers import SCORING_POOL, stop_all_pools
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from stage import Remembering, said
 
 needs_package = pytest.mark.skipif(
@@ -104,7 +104,7 @@ def test_a_task_depends_on_seed_and_number_only():
     # These draw from sets, or from all entries of a size at once.
     names = ["isomorphic_strings", "word_ladder", "ransom_note", "polynomial_multiplication", "acre", "gsm_symbolic"]
     first = {name: make(name, number=1, seed=2) for name in names}
-    stop_workers()
+    stop_all_pools()
     assert {name: make(name, number=1, seed=2) for name in reversed(names)} == first
     for name in names:
         others = [make(name, number=2, seed=2), make(name, number=1, seed=3)]
@@ -117,7 +117,7 @@ async def test_generating_does_not_wait_for_scoring(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     waiting = f"__import__('pathlib').Path({str(pipe)!r}).read_text()"
-    endless = [asyncio.create_task(SCORERS.ask(eval, waiting, seconds=3600)) for _ in range(8)]
+    endless = [asyncio.create_task(SCORING_POOL.ask(eval, waiting, seconds=3600)) for _ in range(8)]
     try:
         builder = await asyncio.wait_for(asyncio.to_thread(make, "gcd"), 60)
         assert builder.reference
@@ -126,7 +126,7 @@ async def test_generating_does_not_wait_for_scoring(tmp_path):
         for task in endless:
             task.cancel()
         await asyncio.gather(*endless, return_exceptions=True)
-    assert ReasoningGymTasks.builds_slowly
+    assert ReasoningGymTasks.build_in_thread
 
 
 @needs_package

@@ -8,7 +8,7 @@ from rolltrace.envs.registry import BUILT_IN, FAMILIES, list_envs, list_members,
 from rolltrace.errors import InputError, UnknownNameError
 
 OWN = """
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 
 class Own(Env):
     '''Mine, all mine.'''

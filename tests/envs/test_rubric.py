@@ -10,15 +10,15 @@ from rolltrace.envs.criteria import read_criteria
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.rubric import RubricTasks
 from rolltrace.errors import DataError, InputError
-from rolltrace.graders.rubric import Criterion
+from rolltrace.graders.rubric_grader import Criterion
 from rolltrace.jobs.play import play
-from rolltrace.policies.scripted import Scripted
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 from stage import never, said
 
 SPEC = "rolltrace.envs.rubric:RubricTasks"
@@ -48,7 +48,7 @@ def judging(kind, long="Score: 0"):
         says = kind if "\nIs kind." in asked else long
         return says(asked) if callable(says) else says
 
-    return Scripted(reply, name="judge")
+    return ScriptedReplies(reply, name="judge")
 
 
 async def play_group(builder, policy, grader, **settings):
@@ -80,7 +80,7 @@ def test_the_shipped_rubrics_are_varied():
 async def test_a_play_by_hand(tmp_path):
     """(3 × 0.75 − 1 × 0.25) / 4 = 0.5; the record has every number, text, prompt and reply."""
     grader = judging("Rather.\nScore: 0.75", "Score: 0.25")
-    rollout = await play_one(one(tmp_path), Scripted("Thank you."), grader)
+    rollout = await play_one(one(tmp_path), ScriptedReplies("Thank you."), grader)
     assert (rollout.reward, rollout.status, rollout.stop_reason) == (0.5, "ok", "completed")
     assert (rollout.env, rollout.task, rollout.policy) == ("rubric", "thanks", "scripted")
     assert rollout.grade.reward_data == {"kind": 0.75, "criterion_1": 0.25, "rubric": 0.5, "format": 1.0}
@@ -110,7 +110,7 @@ async def test_a_play_by_hand(tmp_path):
 )
 async def test_cut_and_malformed_responses_are_graded(tmp_path, termination, stop_reason, reward):
     """They are charged 0.1 through the format, and keep what the criteria give."""
-    rollout = await play_one(one(tmp_path), Scripted([said("Thank you.", termination)]), judging("1"))
+    rollout = await play_one(one(tmp_path), ScriptedReplies([said("Thank you.", termination)]), judging("1"))
     assert (rollout.reward, rollout.stop_reason) == (pytest.approx(reward), stop_reason)
     assert rollout.grade.reward_data["rubric"] == 0.75
     assert rollout.grade.reward_data["format"] == (1.0 if termination is Termination.EOS else 0.0)
@@ -118,13 +118,13 @@ async def test_cut_and_malformed_responses_are_graded(tmp_path, termination, sto
 
 async def test_a_prompt_that_does_not_fit_is_not_graded(tmp_path):
     """There is nothing to grade, and nobody is asked."""
-    rollout = await play_one(one(tmp_path), Scripted("x"), judging("1"), limits=Limits(context_length=3))
+    rollout = await play_one(one(tmp_path), ScriptedReplies("x"), judging("1"), limits=Limits(context_length=3))
     assert (rollout.stop_reason, rollout.reward, rollout.grade, rollout.calls) == ("context_overflow", -0.1, None, ())
 
 
 async def test_a_policy_that_fails_is_not_graded(tmp_path):
     """The failure is the policy's, and the grader is not asked."""
-    rollout = await play_one(one(tmp_path), Scripted([ValueError("no")]), judging("1"))
+    rollout = await play_one(one(tmp_path), ScriptedReplies([ValueError("no")]), judging("1"))
     assert (rollout.error.layer, rollout.reward, rollout.calls) == ("policy", None, ())
 
 
@@ -134,7 +134,7 @@ async def test_a_failed_member_leaves_the_others_alone(tmp_path):
     def kind(asked):
         return "I would rather not." if "reply 2" in asked else "Score: 1"
 
-    policy = Scripted(lambda request: f"reply {request.identity.index}")
+    policy = ScriptedReplies(lambda request: f"reply {request.identity.index}")
     members, group = await play_group(one(tmp_path, episodes=4, tries=2), policy, judging(kind))
     assert [member.reward for member in members] == [0.75, 0.75, None, 0.75]
     assert group.rewards == [0.75, 0.75, None, 0.75]
@@ -161,7 +161,7 @@ async def test_a_failed_member_leaves_the_others_alone(tmp_path):
 async def test_a_grader_that_never_gives_a_score(tmp_path, says, kind, what):
     """Nonsense, NaN, an exception and a time-out are failures of the grader, with the calls in the record."""
     grader = judging(lambda asked: says() if says is never else says)
-    rollout = await play_one(one(tmp_path, tries=2, seconds=20.0), Scripted("Thank you."), grader)
+    rollout = await play_one(one(tmp_path, tries=2, seconds=20.0), ScriptedReplies("Thank you."), grader)
     assert (rollout.error.layer, rollout.error.type, rollout.reward) == ("grader", kind, None)
     assert rollout.id in rollout.error.message
     assert what in rollout.error.message
@@ -179,7 +179,7 @@ async def test_a_retry_that_succeeds(tmp_path):
             return "0"
         return "Score: high" if len(request.messages) == 2 else "Score: 1"
 
-    rollout = await play_one(one(tmp_path), Scripted("Thank you."), Scripted(reply, name="judge"))
+    rollout = await play_one(one(tmp_path), ScriptedReplies("Thank you."), ScriptedReplies(reply, name="judge"))
     assert rollout.reward == 0.75
     assert [about["tries"] for about in rollout.grade.extra["criteria"]] == [2, 1]
     assert [call.reply.content for call in rollout.calls] == ["Score: high", "0", "Score: 1"]
@@ -188,7 +188,7 @@ async def test_a_retry_that_succeeds(tmp_path):
 
 async def test_without_a_grader_the_policy_grades_itself(tmp_path):
     """A role that nobody was given is the policy's own."""
-    policy = Scripted(lambda request: "Score: 1" if request.role == "grader" else "Thanks.")
+    policy = ScriptedReplies(lambda request: "Score: 1" if request.role == "grader" else "Thanks.")
     sink = MemorySink()
     async for _ in Runner(policy, sink=sink).play([one(tmp_path)]):
         pass
@@ -199,7 +199,7 @@ async def test_without_a_grader_the_policy_grades_itself(tmp_path):
 
 def test_a_run_on_disk(tmp_path):
     """A run of the shipped tasks holds calls and grades, and SQL finds each criterion's number."""
-    grader = Scripted("Fine.\nScore: 1", name="judge")
+    grader = ScriptedReplies("Fine.\nScore: 1", name="judge")
     summary = play(
         RubricTasks(), "scripted:noisy", roles={"grader": grader}, out=tmp_path / "run", groups=4, group_size=2
     )
@@ -220,8 +220,8 @@ async def test_the_record_does_not_hang_on_concurrency(tmp_path, concurrency):
     def reply(request):
         return "Hm." if len(request.messages) == 2 else "Score: 1"
 
-    policy = Scripted("Thank you.")
-    members, _ = await play_group(one(tmp_path, episodes=3), policy, Scripted(reply), concurrency=concurrency)
+    policy = ScriptedReplies("Thank you.")
+    members, _ = await play_group(one(tmp_path, episodes=3), policy, ScriptedReplies(reply), concurrency=concurrency)
     for member in members:
         assert [call.reply.content for call in member.calls] == ["Hm.", "Hm.", "Score: 1", "Score: 1"]
         assert ["Is kind." in call.prompt[1].content for call in member.calls[:2]] == [True, False]
@@ -246,7 +246,7 @@ async def test_a_rubric_grades_any_environment(tmp_path):
     path = write(tmp_path, CRITERION, {"text": "Is long.", "weight": 1}, name="criteria.jsonl")
     tasks = load_env(SPEC, {"env": "calculator", "criteria": path, "env_args": '{"difficulty": 2}', "tries": "2"})
     assert (tasks.env, tasks.count) == ("rubric", None)
-    rollout = await play_one(tasks.builder(3, episodes=1, seed=0), Scripted(solve), judging("Score: 0.5", "1"))
+    rollout = await play_one(tasks.builder(3, episodes=1, seed=0), ScriptedReplies(solve), judging("Score: 0.5", "1"))
     assert [step.reward for step in rollout.steps] == [0.0, 1.0]
     assert (rollout.grade.reward, rollout.reward) == (0.75, 1.75)
     assert rollout.grade.reward_data == {"kind": 0.5, "criterion_1": 1.0, "rubric": 0.75, "format": 1.0}
@@ -266,7 +266,7 @@ async def test_a_limit_of_the_runner_is_not_graded(tmp_path):
     """In a conversation, as everywhere: a response that was cut stops it, and the rollout's grader is not asked."""
     path = write(tmp_path, CRITERION, name="criteria.jsonl")
     builder = RubricTasks(env="calculator", criteria=path).builder(0, episodes=1, seed=0)
-    rollout = await play_one(builder, Scripted([said("Answ", Termination.LENGTH)]), judging("1"))
+    rollout = await play_one(builder, ScriptedReplies([said("Answ", Termination.LENGTH)]), judging("1"))
     assert (rollout.stop_reason, rollout.reward, rollout.calls) == ("max_tokens", -0.1, ())
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.problem import ProblemGroup
-from rolltrace.envs.tasks import Tasks, walk
+from rolltrace.envs.problem_env import ProblemGroup
+from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
 
 
@@ -24,7 +24,7 @@ def numbers(count, *, seed=0, iterations=1, groups=1):
     return [
         int(builder.task)
         for iteration in range(iterations)
-        for builder in walk(tasks, iteration=iteration, groups=groups, episodes=2, seed=seed)
+        for builder in iterate_groups(tasks, iteration=iteration, groups=groups, episodes=2, seed=seed)
     ]
 
 
@@ -58,7 +58,7 @@ def test_tasks_without_end_come_by_number():
 
 def test_episodes_and_seed_reach_the_builder():
     """A group knows how often it is to be played."""
-    [builder] = walk(Numbered(1), iteration=0, groups=1, episodes=5, seed=9)
+    [builder] = iterate_groups(Numbered(1), iteration=0, groups=1, episodes=5, seed=9)
     assert (builder.episodes, builder.seed) == (5, 9)
 
 

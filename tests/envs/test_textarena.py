@@ -11,16 +11,17 @@ from dataclasses import replace
 import pytest
 
 from envs.arena_moves import ILLEGAL, MOVES, SEATS, Mover, play, seen, story, texts
-from rolltrace.envs import textarena_catalogue, textarena_game
+from rolltrace.envs import textarena_game
+from rolltrace.envs import textarena_games as textarena_catalogue
 from rolltrace.envs.check import check_env
-from rolltrace.envs.game import Ending
+from rolltrace.envs.game import GameResult
 from rolltrace.envs.registry import load_env
-from rolltrace.envs.tasks import walk
+from rolltrace.envs.tasks import iterate_groups
 from rolltrace.envs.textarena import TextArenaTasks
-from rolltrace.envs.textarena_game import LONGEST_MOVE, TextArenaGame
+from rolltrace.envs.textarena_game import MAX_MOVE_CHARS, TextArenaGame
 from rolltrace.errors import EnvError, InputError, UnknownNameError
-from rolltrace.rollout.limits import Limits
-from rolltrace.trace.outcome import Termination
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.trace.stop_reasons import Termination
 from stage import Remembering, said
 
 pytest.importorskip("textarena")
@@ -48,10 +49,10 @@ def replayed(builder, moves):
     told = []
     for number, text in enumerate(moves):
         seat = game.turn
-        game.tell(seat)
+        game.observation_for(seat)
         told.append((number, seat, game.move(text)))
     assert game.turn is None
-    return told, game.ending().rewards
+    return told, game.result().rewards
 
 
 def counted(rollout, metric):
@@ -270,7 +271,7 @@ async def test_numpy_is_kept_apart_too():
     expected = numpy.random.random(2).tolist()
     numpy.random.seed(3)
     drawn = [numpy.random.random()]
-    first, second = (TextArenaGame("Sokoban-v0", 1, 5).tell(0) for _ in range(2))
+    first, second = (TextArenaGame("Sokoban-v0", 1, 5).observation_for(0) for _ in range(2))
     assert [*drawn, numpy.random.random()] == expected
     assert first == second
 
@@ -316,7 +317,7 @@ def test_everybody_is_eliminated():
     game._state.elimination_order.extend(range(3))
     game.move("hello")
     assert game.turn is None
-    assert game.ending() == Ending(reason="Every player was eliminated, and the game names no winner.")
+    assert game.result() == GameResult(reason="Every player was eliminated, and the game names no winner.")
 
 
 async def test_a_game_that_asks_for_ever_is_capped():
@@ -333,8 +334,8 @@ def test_hostile_moves(name, text):
     """Whatever is said is a move, and a game reads no more of it than the end."""
     game = TextArenaGame(name, SEATS.get(name, 2), 0)
     game.move(text)
-    others = [game.tell(seat) for seat in range(game.seats)]
-    assert max(map(len, others)) < LONGEST_MOVE + 10_000
+    others = [game.observation_for(seat) for seat in range(game.seats)]
+    assert max(map(len, others)) < MAX_MOVE_CHARS + 10_000
 
 
 async def test_a_game_that_fails_is_an_error_of_the_env():
@@ -351,8 +352,8 @@ def test_a_game_that_mistakes_its_own_arguments():
     game = TextArenaGame("Countdown-v0", 1, 0)
     assert [game.move("hello"), game.move("hello")] == [False, False]
     assert game.turn is None
-    assert isinstance(game.ending().rewards[0], float)
-    assert game.ending().reason.startswith("Invalid Move: Invalid action format")
+    assert isinstance(game.result().rewards[0], float)
+    assert game.result().reason.startswith("Invalid Move: Invalid action format")
 
 
 def test_rewards_must_be_numbers():
@@ -360,7 +361,7 @@ def test_rewards_must_be_numbers():
     game = TextArenaGame("GuessTheNumber-v0", 1, 0)
     game._state.set_outcome("much", "because")
     with pytest.raises(EnvError, match=r"ended without numbers for rewards: \{0: 'much'\}"):
-        game.ending()
+        game.result()
 
 
 def test_what_a_builder_says():
@@ -396,7 +397,7 @@ async def test_options_reach_the_game():
     """A game's own settings can be given, also from a command line."""
     tasks = load_env("textarena:KuhnPoker-v0", {"options": '{"max_rounds": 3}', "play_as": "1"})
     assert (tasks.options, tasks.play_as, tasks.env) == ({"max_rounds": 3}, 1, "textarena:KuhnPoker-v0")
-    [builder] = walk(tasks, iteration=0, groups=1, episodes=1, seed=0)
+    [builder] = iterate_groups(tasks, iteration=0, groups=1, episodes=1, seed=0)
     [rollout] = await play(builder, Mover(["[check]"], illegal=0))
     assert "3 round game of Kuhn Poker" in rollout.steps[0].trace.prompt[0].content
 

@@ -5,11 +5,11 @@ import asyncio
 import msgspec
 import pytest
 
-from rolltrace.envs.base import Observation, StepResult
-from rolltrace.envs.tool_env import MOST_AT_ONCE, ToolEnv
+from rolltrace.envs.env import Observation, StepResult
+from rolltrace.envs.tool_env import MAX_PARALLEL_CALLS, ToolEnv
 from rolltrace.envs.tools import Tool, ToolResult
 from rolltrace.errors import EnvError, InputError
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message, ToolCall
 
 QUESTION = Message("user", "What now?")
@@ -271,7 +271,7 @@ async def test_parallel_calls_are_bounded():
     await env.initial_observation()
     result = await env.step(say("", *[ToolCall("count")] * 200))
     assert contents(result) == ["ok"] * 200
-    assert peak == MOST_AT_ONCE
+    assert peak == MAX_PARALLEL_CALLS
 
 
 @pytest.mark.parametrize("parallel", [True, False])
@@ -396,7 +396,7 @@ async def test_nothing_it_was_given_or_gave_can_change_it():
     observed = await env.observe(put_in)
     put_in.clear()
     assert observed.messages == (QUESTION,)
-    observation.tools[0].parameters.thaw()["properties"].clear()
+    observation.tools[0].parameters.to_dict()["properties"].clear()
     assert "first" in (await env.step(say("", adding(1)))).observation.tools[0].parameters["properties"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.tools import Tool, ToolFault, ToolResult, parse_error_of
+from rolltrace.envs.tools import Tool, ToolFailure, ToolResult, parse_error_of
 from rolltrace.errors import InputError, ToolError
 from rolltrace.trace.message import ToolCall, ToolSpec
 
@@ -64,7 +64,7 @@ def add(first: int, second: int) -> int:
 
 
 def _schema(tool):
-    return tool.spec.parameters.thaw()
+    return tool.spec.parameters.to_dict()
 
 
 def test_schema_from_signature_and_docstring():
@@ -274,7 +274,7 @@ async def test_threads_see_the_context():
 async def test_arguments_that_do_not_fit(arguments, part):
     """The policy reads which argument is wrong, what was expected and what it wrote, in few words."""
     outcome = await Tool.of(add).call(arguments)
-    assert outcome.error is ToolFault.BAD_ARGUMENTS
+    assert outcome.error is ToolFailure.BAD_ARGUMENTS
     assert outcome.content.startswith("Error: the arguments do not fit add: ")
     assert part in outcome.content
     assert len(outcome.content) < 600
@@ -294,7 +294,7 @@ async def test_a_type_that_raises_while_it_is_made():
         """Take."""
         return "taken"
 
-    assert (await Tool.of(take).call('{"fussy": {"value": 1}}')).error is ToolFault.BAD_ARGUMENTS
+    assert (await Tool.of(take).call('{"fussy": {"value": 1}}')).error is ToolFailure.BAD_ARGUMENTS
 
 
 class HostileError(Exception):
@@ -321,7 +321,7 @@ async def test_a_tool_that_raises(error, content, in_thread):
         raise error
 
     outcome = await Tool.of(fail, in_thread=in_thread).call("{}", 10)
-    assert (outcome.error, outcome.content) == (ToolFault.RAISED, content)
+    assert (outcome.error, outcome.content) == (ToolFailure.RAISED, content)
     assert "in fail" in outcome.log
 
 
@@ -333,7 +333,7 @@ async def test_stop_iteration_does_not_hang(in_thread):
         """Fail."""
         raise StopIteration
 
-    assert (await Tool.of(fail, in_thread=in_thread).call("{}", 10)).error is ToolFault.RAISED
+    assert (await Tool.of(fail, in_thread=in_thread).call("{}", 10)).error is ToolFailure.RAISED
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
@@ -346,7 +346,7 @@ async def test_an_end_that_nobody_asked_for_is_the_tools_failure(error, in_threa
         raise error
 
     outcome = await Tool.of(fail, in_thread=in_thread).call("{}", 10)
-    assert outcome.error is ToolFault.RAISED
+    assert outcome.error is ToolFailure.RAISED
     assert error.__name__ in outcome.content
 
 
@@ -376,7 +376,7 @@ async def test_an_async_tool_times_out():
             ended.append(True)
 
     outcome = await Tool.of(wait).call("{}", 0.01)
-    assert outcome.error is ToolFault.TIMED_OUT
+    assert outcome.error is ToolFailure.TIMED_OUT
     assert outcome.content == "Error: wait took longer than 0.01 seconds and was stopped."
     assert ended == [True]
 
@@ -394,7 +394,7 @@ async def test_a_late_answer_is_no_answer(late):
                 raise ValueError("late") from None
         return "late"
 
-    assert (await Tool.of(wait).call("{}", 0.01)).error is ToolFault.TIMED_OUT
+    assert (await Tool.of(wait).call("{}", 0.01)).error is ToolFailure.TIMED_OUT
 
 
 async def test_a_sync_tool_times_out_without_blocking_the_loop():
@@ -409,7 +409,7 @@ async def test_a_sync_tool_times_out_without_blocking_the_loop():
     tool = Tool.of(wait)
     outcomes = await asyncio.gather(*(tool.call("{}", 0.01) for _ in range(40)), Tool.of(add).call(ONE_AND_TWO, 30))
     release.set()
-    assert {outcome.error for outcome in outcomes[:-1]} == {ToolFault.TIMED_OUT}
+    assert {outcome.error for outcome in outcomes[:-1]} == {ToolFailure.TIMED_OUT}
     assert outcomes[-1].content == "3"
 
 

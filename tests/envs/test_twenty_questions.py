@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.envs.check import check_env
-from rolltrace.envs.tasks import walk
-from rolltrace.envs.twenty_questions import TwentyQuestionsEnv, TwentyQuestionsTasks, name_of
+from rolltrace.envs.tasks import iterate_groups
+from rolltrace.envs.twenty_questions import TwentyQuestionsEnv, TwentyQuestionsTasks, normalize_name
 from rolltrace.errors import DataError, EnvError, InputError, PolicyError
-from rolltrace.policies.base import completion_of
-from rolltrace.policies.scripted import Scripted
-from rolltrace.rollout.limits import Limits
+from rolltrace.policies.policy import to_completion
+from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Layer, StoppedBy, StopReason, Termination
+from rolltrace.trace.stop_reasons import Layer, StoppedBy, StopReason, Termination
 from stage import Case, Remembering, expect_failure, expect_limit, never, said
 
 ALIVE, BIG, RIGHT = said("Is it alive?"), said("Is it big?"), said("Guess: owl")
@@ -25,7 +25,7 @@ ALIVE, BIG, RIGHT = said("Is it alive?"), said("Is it big?"), said("Guess: owl")
 
 def answerer(*replies):
     """Says a reply for each turn of the player."""
-    return Scripted([*replies], name="answerer")
+    return ScriptedReplies([*replies], name="answerer")
 
 
 def row(**fields):
@@ -119,7 +119,9 @@ async def test_the_secret_is_in_no_prompt_of_the_player(tmp_path):
 
 async def test_an_answerer_that_cannot_be_read(tmp_path):
     """It is asked again, then the player hears that there is no answer; all replies are recorded, and play goes on."""
-    case = Case(tmp_path, game(max_turns=5), Remembering(ALIVE, RIGHT), roles={"answerer": Scripted(lambda _: "Hoot!")})
+    case = Case(
+        tmp_path, game(max_turns=5), Remembering(ALIVE, RIGHT), roles={"answerer": ScriptedReplies(lambda _: "Hoot!")}
+    )
     rollout = await case.play()
     assert (rollout.status, rollout.stop_reason, rollout.reward) == ("ok", "completed", 11.0)
     assert told(rollout)[0] == "I cannot say. 4 turns left."
@@ -130,7 +132,7 @@ async def test_an_answerer_that_cannot_be_read(tmp_path):
 
 async def test_a_second_try_of_the_answerer_counts(tmp_path):
     """One unreadable reply is counted and costs the player nothing."""
-    replies = Scripted(lambda request: "Hoot!" if len(request.messages) == 1 else "Answer: yes")
+    replies = ScriptedReplies(lambda request: "Hoot!" if len(request.messages) == 1 else "Answer: yes")
     case = Case(tmp_path, game(max_turns=5), Remembering(ALIVE, RIGHT), roles={"answerer": replies})
     rollout = await case.play()
     assert told(rollout)[0] == "Yes. 4 turns left."
@@ -152,7 +154,7 @@ async def test_an_answerer_that_fails_is_a_failure_of_a_policy(tmp_path):
 
 async def test_an_answerer_that_does_not_answer_in_time(tmp_path):
     """Its time is its own: it is a failure, and not the end of the rollout's time."""
-    case = Case(tmp_path, game(seconds=60.0), Remembering(ALIVE), roles={"answerer": Scripted(never)})
+    case = Case(tmp_path, game(seconds=60.0), Remembering(ALIVE), roles={"answerer": ScriptedReplies(never)})
     rollout = await case.play()
     expect_failure(case, Layer.POLICY, "RoleError")
     assert "no answer within 60.0 s" in rollout.error.message
@@ -164,7 +166,7 @@ async def test_the_rollouts_time_runs_out_at_the_answerer(tmp_path):
         tmp_path,
         game(seconds=None),
         Remembering(ALIVE),
-        roles={"answerer": Scripted(never)},
+        roles={"answerer": ScriptedReplies(never)},
         limits=Limits(timeout=600),
     )
     rollout = await case.play()
@@ -183,7 +185,7 @@ async def test_the_turn_cap_is_the_envs_own_end(tmp_path):
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
     assert case.rewards() == case.env_rewards() == [0.0, 0.0]
     assert told(rollout)[-1] == "No. 0 turns left."
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [110.0]
 
 
@@ -207,7 +209,7 @@ async def test_a_cut_or_malformed_response_ends_it(tmp_path, termination, reason
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", reason, StoppedBy.RUNNER)
     assert case.rewards() == [0.0, reward]
     assert case.env_rewards() == [0.0, None]
-    assert not case.graded
+    assert not case.needs_grade
 
 
 async def test_it_goes_on_after_a_cut_where_so_set(tmp_path):
@@ -241,7 +243,7 @@ async def test_saying_nothing_uses_up_a_turn():
     """Nobody is asked about nothing."""
     env = TwentyQuestionsEnv("owl", max_turns=2)
     await env.initial_observation()
-    result = await env.step(completion_of(" \n"))
+    result = await env.step(to_completion(" \n"))
     assert (result.reward, result.done, result.env_state["kind"]) == (0.0, False, "nothing")
     assert result.observation.messages[0].content.startswith("You said nothing")
 
@@ -254,7 +256,7 @@ async def test_messages_from_outside():
     assert (await env.observe([note])).messages == (note,)
     assert (await env.observe([reply])).messages == (reply,)
     assert await env.observe([reply]) is None
-    assert (await env.step(completion_of("Guess: x"))).stop_reason == StopReason.MAX_TURNS
+    assert (await env.step(to_completion("Guess: x"))).stop_reason == StopReason.MAX_TURNS
     with pytest.raises(EnvError, match="after the episode was done"):
         await env.observe([note])
 
@@ -289,7 +291,7 @@ async def test_guesses_are_compared_as_names(guess, right):
     """Case, accents, articles, punctuation and widths of letters do not matter; what else is said does."""
     env = TwentyQuestionsEnv("owl", ["Barn owl"])
     await env.initial_observation()
-    result = await env.step(completion_of(f"Guess: {guess}"))
+    result = await env.step(to_completion(f"Guess: {guess}"))
     assert (result.reward, result.done) == (float(right), right)
     assert len(result.env_state["guess"]) <= 200
 
@@ -297,14 +299,14 @@ async def test_guesses_are_compared_as_names(guess, right):
 @given(st.text())
 def test_a_name_is_its_own_name(text):
     """What was made comparable compares as it is."""
-    assert name_of(name_of(text)) == name_of(text)
+    assert normalize_name(normalize_name(text)) == normalize_name(text)
 
 
 def test_it_keeps_the_contract():
     """`check_env` finds nothing to complain about."""
     builder = TwentyQuestionsTasks().builder(0, episodes=2, seed=0)
     assert check_env(builder) == []
-    roles = {"answerer": Scripted(lambda _: "Answer: no")}
+    roles = {"answerer": ScriptedReplies(lambda _: "Answer: no")}
     assert check_env(builder, roles=roles, answers=["Is it?", "", "Guess: ?", "Guess: cat"]) == []
 
 
@@ -312,7 +314,7 @@ def test_the_shipped_secrets():
     """There are at least 24, each to be guessed by its own name, and no name is of two of them."""
     secrets = TwentyQuestionsTasks().secrets
     assert len(secrets) >= 24
-    names = [name_of(name) for secret in secrets for name in (secret.secret, *secret.accept)]
+    names = [normalize_name(name) for secret in secrets for name in (secret.secret, *secret.accept)]
     assert len(set(names)) == len(names)
     assert all(secret.category for secret in secrets)
 
@@ -320,7 +322,7 @@ def test_the_shipped_secrets():
 def test_a_run_walks_every_secret_before_it_repeats_one():
     """The order is drawn from the seed."""
     shipped = TwentyQuestionsTasks()
-    names = [group.task for group in walk(shipped, iteration=0, groups=shipped.count, episodes=1, seed=3)]
+    names = [group.task for group in iterate_groups(shipped, iteration=0, groups=shipped.count, episodes=1, seed=3)]
     assert sorted(names) == sorted(str(secret.id) for secret in shipped.secrets)
 
 
@@ -371,4 +373,6 @@ def test_the_name_of_a_task_does_not_tell_its_secret():
     tasks = TwentyQuestionsTasks()
     for number in range(tasks.count):
         builder = tasks.builder(number, episodes=1, seed=0)
-        assert not {name_of(builder.task)} & {name_of(name) for name in (builder.row.secret, *builder.row.accept)}
+        assert not {normalize_name(builder.task)} & {
+            normalize_name(name) for name in (builder.row.secret, *builder.row.accept)
+        }

@@ -13,12 +13,12 @@ from typing import Any
 
 from rolltrace.trace.codec import encode_score
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.draft import Draft
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Call, Failure, Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
 
 FOLDER = Path(__file__).parent / "v1"
 RUN = "01970000000000000000000000000001"
@@ -33,10 +33,12 @@ def rollout_id(number: int) -> str:
     return f"0197{number:028x}"
 
 
-def draft(number: int, **fields: Any) -> Draft:
+def rollout_builder(number: int, **fields: Any) -> RolloutBuilder:
     """A draft with a fixed identity."""
     required = {"id": rollout_id(number), "run": RUN, "session": SESSION, "env": "arithmetic", "task": "17"}
-    return Draft(Header(**{**required, "group": "17", "index": 0, "policy": "golden", "started_at": STARTED, **fields}))
+    return RolloutBuilder(
+        Header(**{**required, "group": "17", "index": 0, "policy": "golden", "started_at": STARTED, **fields})
+    )
 
 
 def outcome(**fields: Any) -> Outcome:
@@ -56,11 +58,11 @@ def outcome(**fields: Any) -> Outcome:
 
 def plain() -> bytes:
     """One question, one answer."""
-    line = draft(
+    line = rollout_builder(
         1, iteration=4, seed=7, env_args={"digits": 2}, task_data={"answer": 4}, tags=("math",), policy_version=12
     )
     line.extend([Message("system", "Answer with a number."), Message("user", "What is 2 + 2? é 😀")])
-    line.send()
+    line.mark_prompt_sent()
     line.step(
         Message("assistant", "4"),
         reward=1.0,
@@ -77,21 +79,21 @@ def plain() -> bytes:
         seconds=0.41,
         tokens=Tokens((1, 2, 3), (4,), (-0.25,)),
     )
-    return line.finish(outcome()).data
+    return line.encode(outcome()).data
 
 
 def tools() -> bytes:
     """Two turns: a tool is called, then the question is answered; a grader that asks a model adds to the reward."""
-    line = draft(2, env="calculator", split="test", policy_version="v2")
+    line = rollout_builder(2, env="calculator", split="test", policy_version="v2")
     line.extend([Message("user", "2 + 3?")])
-    line.send()
+    line.mark_prompt_sent()
     call = ToolCall("add", '{"a": 2, "b": 3}', "c1")
     line.step(
         Message("assistant", "", tool_calls=(call,), reasoning="I can add."),
         reward=0.0, tools=(ADD,), sampling=Sampling(), termination=Termination.TOOL_CALLS, raw="<add>2 3</add>",
     )  # fmt: skip
     line.extend([Message("tool", "5", tool_call_id="c1", name="add")])
-    line.send()
+    line.mark_prompt_sent()
     line.step(
         Message("assistant", "It is 5."), reward=0.5, tools=(ADD,), sampling=Sampling(), termination=Termination.EOS
     )
@@ -107,30 +109,30 @@ def tools() -> bytes:
     )
     line.grade = Grade(0.25, {"judge": 1}, {"verdict": "yes"})
     line.metrics["turns"] = 2
-    return line.finish(outcome(reward=0.75, reward_so_far=0.75)).data
+    return line.encode(outcome(reward=0.75, reward_so_far=0.75)).data
 
 
 def edited() -> bytes:
     """A history that is rewritten: the first response is edited, so it stands in its step; an old message changes."""
-    line = draft(3)
+    line = rollout_builder(3)
     system, user = Message("system", "Turn 1."), Message("user", "Think of a number.")
     line.extend([system, user])
-    line.send()
+    line.mark_prompt_sent()
     line.step(Message("assistant", "<think>seven</think>Done."), reward=0.0)
     shown = Message("assistant", "Done.")
     line.replace([Message("system", "Turn 2."), user, shown, Message("user", "Is it odd?")])
-    line.send()
+    line.mark_prompt_sent()
     line.step(Message("assistant", "Yes."), reward=-0.1, env_reward=1.0)
-    return line.finish(
+    return line.encode(
         outcome(stop_reason=StopReason.CONTEXT_OVERFLOW, stopped_by=StoppedBy.RUNNER, reward=-0.1, reward_so_far=-0.1)
     ).data
 
 
 def non_finite() -> bytes:
     """Numbers that JSON does not have, large ones, and a user's own keys that look like markers."""
-    line = draft(4)
+    line = rollout_builder(4)
     line.extend([Message("user", "Divide.")])
-    line.send()
+    line.mark_prompt_sent()
     line.step(
         Message("assistant", "1 / 0"),
         reward=math.nan,
@@ -142,12 +144,12 @@ def non_finite() -> bytes:
         logs={"surrogate": "a\ud800b"},
         tokens=Tokens((), (1, 2), (-math.inf, -0.5)),
     )
-    return line.finish(outcome(reward=math.nan, reward_so_far=math.nan)).data
+    return line.encode(outcome(reward=math.nan, reward_so_far=math.nan)).data
 
 
 def image() -> bytes:
     """A message with an image that is carried, one that is an address, and parts that have no place of their own."""
-    line = draft(5)
+    line = rollout_builder(5)
     content = [
         {"type": "text", "text": "Compare "},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}},
@@ -156,23 +158,23 @@ def image() -> bytes:
         {"type": "hologram", "size": 3},
     ]
     line.extend([as_message({"role": "user", "content": content, "weight": 2}, "messages[0]", line.notes)])
-    line.send()
+    line.mark_prompt_sent()
     line.step(Message("assistant", "The same."), reward=1.0)
-    return line.finish(outcome()).data
+    return line.encode(outcome()).data
 
 
 def failed() -> bytes:
     """A policy that failed in its second turn: the question it was sent and what came back are kept."""
-    line = draft(6, attempt=1)
+    line = rollout_builder(6, attempt=1)
     line.extend([Message("user", "One?")])
-    line.send()
+    line.mark_prompt_sent()
     line.step(Message("assistant", "1"), reward=0.5, env_reward=0.5)
     line.extend([Message("user", "Two?")])
-    line.send()
-    line.came_back("<broken")
+    line.mark_prompt_sent()
+    line.set_raw_response("<broken")
     failure = Failure(Layer.POLICY, "TimeoutError", "no answer in 60 s", "Traceback (most recent call last): …")
-    line.note("", "close of Env took too long")
-    return line.finish(
+    line.add_note("", "close of Env took too long")
+    return line.encode(
         outcome(status=Status.ERROR, stop_reason=StopReason.ERROR, stopped_by=StoppedBy.RUNNER, error=failure,
                 reward=None, reward_so_far=0.5)
     ).data  # fmt: skip
@@ -180,17 +182,17 @@ def failed() -> bytes:
 
 def unfinished() -> bytes:
     """A tool call on which the env raised: the turn is a step without a reward of the env's."""
-    line = draft(8)
+    line = rollout_builder(8)
     line.extend([Message("user", "A door.")])
-    line.send()
+    line.mark_prompt_sent()
     call = ToolCall("open", '{"what": "it"}', "c1")
     line.step(
         Message("assistant", "", tool_calls=(call,)),
         reward=0.0, env_state={"door": "stuck"}, termination=Termination.TOOL_CALLS, usage=Usage(5, 4),
     )  # fmt: skip
-    line.fail_last_step(EnvFailure.RAISED)
+    line.set_env_failure(EnvFailure.RAISED)
     failure = Failure(Layer.ENV, "KeyError", "'the floor'", "Traceback (most recent call last): …")
-    return line.finish(
+    return line.encode(
         outcome(status=Status.ERROR, stop_reason=StopReason.ERROR, stopped_by=StoppedBy.RUNNER, error=failure,
                 reward=None, reward_so_far=0.0)
     ).data  # fmt: skip
@@ -198,11 +200,11 @@ def unfinished() -> bytes:
 
 def seat() -> bytes:
     """The second player of the third game of a group, whose grade is pending."""
-    line = draft(7, env="tictactoe", group="opening", index=5, episode=2, seat=1)
+    line = rollout_builder(7, env="tictactoe", group="opening", index=5, episode=2, seat=1)
     line.extend([Message("user", "Your move.", name="board")])
-    line.send()
+    line.mark_prompt_sent()
     line.step(Message("assistant", "b2"), reward=0.0, termination=Termination.STOP_SEQUENCE)
-    return line.finish(outcome(reward=None, reward_so_far=0.0)).data
+    return line.encode(outcome(reward=None, reward_so_far=0.0)).data
 
 
 def scores() -> bytes:

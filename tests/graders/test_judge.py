@@ -6,11 +6,11 @@ import pytest
 
 from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.errors import GraderError, InputError
-from rolltrace.graders.judge import CORRECTION, FunctionJudge, PolicyJudge, checked_score
-from rolltrace.policies.asking import casting
-from rolltrace.policies.scripted import Scripted
+from rolltrace.graders.judge import CORRECTION, FunctionJudge, PolicyJudge, validate_preference
+from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message, Sampling
 from stage import never
 
@@ -20,7 +20,7 @@ PROMPT = (Message("user", "Which?"),)
 async def answers(*texts):
     """A finished rollout for each text."""
     sink = MemorySink()
-    policy = Scripted(lambda request: texts[request.identity.index])
+    policy = ScriptedReplies(lambda request: texts[request.identity.index])
     builder = PromptOnlyGroup(env="prompts", task="t", messages="Which?", episodes=len(texts))
     async for _ in Runner(policy, sink=sink).play([builder]):
         pass
@@ -31,7 +31,7 @@ async def compare(judge, *replies):
     """What the judge makes of two answers where the policy gives these replies in turn, and its calls."""
     first, second = await answers("short", "long")
     turn = iter(replies)
-    with casting(Scripted(lambda request: next(turn), name="model")) as calls:
+    with with_roles(ScriptedReplies(lambda request: next(turn), name="model")) as calls:
         return await judge.compare(PROMPT, first, second), calls
 
 
@@ -44,7 +44,7 @@ def judge_by_words(prompt, first, second):
 def test_what_is_no_score(value):
     """A truth value is none either: False would be taken for a tie."""
     with pytest.raises(GraderError, match="from -1 to 1"):
-        checked_score(value, "the judge")
+        validate_preference(value, "the judge")
 
 
 async def test_the_question_is_the_conversation_and_both_answers():
@@ -91,7 +91,7 @@ async def test_no_preference_is_told():
     """With both rollouts, how often it was tried, and the last problem."""
     first, second = await answers("short", "long")
     with (
-        casting(Scripted(lambda _: "Fine.")),
+        with_roles(ScriptedReplies(lambda _: "Fine.")),
         pytest.raises(
             GraderError, match=rf"between rollouts {first.id} and {second.id}, got none in 2 tries: .*'Fine.'"
         ),
@@ -102,7 +102,7 @@ async def test_no_preference_is_told():
 async def test_the_call_is_linked_to_both_rollouts():
     """Its `about` holds their ids, the first side first."""
     first, second = await answers("short", "long")
-    with casting(Scripted(lambda _: "Preference: 0")) as calls:
+    with with_roles(ScriptedReplies(lambda _: "Preference: 0")) as calls:
         await PolicyJudge().compare(PROMPT, first, second)
     assert [call.about for call in calls] == [f"{first.id} {second.id}"]
 
@@ -118,7 +118,10 @@ async def test_the_settings_reach_the_policy():
     first, second = await answers("short", "long")
     sampling = Sampling(temperature=0.5, max_tokens=9)
     judge = PolicyJudge(role="critic", tries=2, seconds=5, sampling=sampling)
-    with casting(Scripted("x"), critic=Scripted(silent)), pytest.raises(GraderError, match="no answer within 5 s"):
+    with (
+        with_roles(ScriptedReplies("x"), critic=ScriptedReplies(silent)),
+        pytest.raises(GraderError, match="no answer within 5 s"),
+    ):
         await judge.compare(PROMPT, first, second)
     assert asked == [("critic", sampling)] * 2
 
@@ -161,7 +164,7 @@ async def test_cancellation_is_not_a_reply():
         await asyncio.Event().wait()
 
     first, second = await answers("short", "long")
-    with casting(Scripted(wait)) as calls:
+    with with_roles(ScriptedReplies(wait)) as calls:
         task = asyncio.create_task(PolicyJudge().compare(PROMPT, first, second))
         await asked.wait()
         task.cancel()

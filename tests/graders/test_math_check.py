@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from rolltrace.envs.problem import ProblemGroup
+from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.envs.problems import ProblemsTasks
 from rolltrace.errors import GraderError, InputError
 from rolltrace.graders import math_check
 from rolltrace.graders.math_check import math_score
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from stage import Remembering, said
 
 needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs the extra `math`")
@@ -53,7 +53,7 @@ async def test_a_reference_without_mathematics_is_an_error():
 @needs_math_verify
 def test_a_bomb_is_stopped_in_any_thread(monkeypatch):
     """An answer that computes for ever ends with an error, also where no signal can arrive; the next is judged."""
-    monkeypatch.setattr(math_check, "SECONDS", 0.5)
+    monkeypatch.setattr(math_check, "MATH_SECONDS", 0.5)
     found = []
 
     def run():
@@ -81,7 +81,7 @@ async def played(builder, text):
 @needs_math_verify
 async def test_a_bomb_is_a_wrong_answer_in_the_record(monkeypatch):
     """A reply that cannot be judged earns what a wrong one does, and the record says why."""
-    monkeypatch.setattr(math_check, "SECONDS", 0.5)
+    monkeypatch.setattr(math_check, "MATH_SECONDS", 0.5)
     builder = ProblemGroup(env="e", task="t", question="?", reference="7", check=math_score)
     rollout = await played(builder, "Answer: 99999999999!")
     assert (rollout.status, rollout.reward, rollout.stop_reason) == ("ok", 0.0, "completed")

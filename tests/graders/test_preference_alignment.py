@@ -10,16 +10,16 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.errors import ContextOverflowError
-from rolltrace.graders.preference import PreferenceGrader
-from rolltrace.policies.scripted import Scripted
+from rolltrace.graders.preference_grader import PreferenceGrader
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.store.create import create_run
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Layer, Status, Termination
+from rolltrace.trace.stop_reasons import Layer, Status, Termination
 from stage import said
 
 FAILING = ("policy_error", "policy_error_late", "env_error", "env_error_late")
@@ -132,7 +132,7 @@ def judge_policy(refusing):
             return "These two are beyond me."
         return f"Hard to say.\nPreference: {rule(one, other):.2f}"
 
-    return Scripted(answer, name="judge")
+    return ScriptedReplies(answer, name="judge")
 
 
 async def play(members, sink, *, pattern, chunk, by_policy, refusing):
@@ -251,13 +251,13 @@ def test_scores_land_on_the_right_rollout(members, pattern, chunk, by_policy, re
 @pytest.mark.parametrize("size", range(1, 17))
 async def test_every_size_of_group(size):
     """From one member to sixteen, by every pattern, in chunks that divide the group and that do not."""
-    chance = random.Random(size)
+    rng = random.Random(size)
     for pattern in ("one_way", "both_ways"):
         for chunk in sorted({2, 3, 4, 7, size, size + 1} - {1}):
-            strengths = chance.sample(range(60), size)
-            members = [Member("one_turn", strength, chance.randrange(12)) for strength in strengths]
+            strengths = rng.sample(range(60), size)
+            members = [Member("one_turn", strength, rng.randrange(12)) for strength in strengths]
             if size > 2:
-                members[chance.randrange(size)].kind = chance.choice(KINDS)
+                members[rng.randrange(size)].kind = rng.choice(KINDS)
             sink = MemorySink()
             await play(members, sink, pattern=pattern, chunk=chunk, by_policy=False, refusing=False)
             check_record(sink.rollouts, sink.scores, members, pattern=pattern, chunk=chunk, refusing=False)
@@ -292,11 +292,9 @@ async def test_the_calls_show_who_met_whom():
 @pytest.mark.parametrize("by_policy", [False, True])
 async def test_the_same_on_disk_and_in_sql(tmp_path, by_policy):
     """A run that is written, read and asked by SQL says the same of each rollout."""
-    chance = random.Random(4)
+    rng = random.Random(4)
     kinds = [*KINDS, *KINDS[:3]]
-    members = [
-        Member(kind, strength, chance.randrange(9)) for kind, strength in zip(kinds, range(0, 65, 5), strict=True)
-    ]
+    members = [Member(kind, strength, rng.randrange(9)) for kind, strength in zip(kinds, range(0, 65, 5), strict=True)]
     with create_run(tmp_path / "run") as run:
         await play(members, run, pattern="both_ways", chunk=4, by_policy=by_policy, refusing=True)
     with open_run(tmp_path / "run") as run:

@@ -6,24 +6,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.errors import UnknownNameError
-from rolltrace.graders.tournament import Matchup, Pattern, Side, Table, chunks, pairings, pattern_of
+from rolltrace.graders.tournament import (
+    Matchup,
+    MemberMatchup,
+    TournamentPattern,
+    TournamentResults,
+    chunks,
+    pairings,
+    parse_pattern,
+)
 
 PLACES = range(6)
 
 
 def table(*matchups, members=4):
-    return Table(members, tuple(Matchup(*matchup) for matchup in matchups))
+    return TournamentResults(members, tuple(Matchup(*matchup) for matchup in matchups))
 
 
 def test_pairs_of_small_groups():
     """Written out: one way each pair once, both ways twice; members meet only within their chunk."""
-    assert pairings(3, Pattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2)]
-    assert sorted(pairings(3, Pattern.BOTH_WAYS, 4)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-    assert pairings(4, Pattern.ONE_WAY, 2) == [(0, 1), (2, 3)]
-    assert pairings(5, Pattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2), (3, 4)]
-    assert pairings(7, Pattern.ONE_WAY, 3) == [(0, 1), (0, 2), (1, 2), (3, 4), (5, 6)]
-    assert pairings(1, Pattern.BOTH_WAYS, 4) == []
-    assert pairings(0, Pattern.BOTH_WAYS, 4) == []
+    assert pairings(3, TournamentPattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2)]
+    assert sorted(pairings(3, TournamentPattern.BOTH_WAYS, 4)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    assert pairings(4, TournamentPattern.ONE_WAY, 2) == [(0, 1), (2, 3)]
+    assert pairings(5, TournamentPattern.ONE_WAY, 4) == [(0, 1), (0, 2), (1, 2), (3, 4)]
+    assert pairings(7, TournamentPattern.ONE_WAY, 3) == [(0, 1), (0, 2), (1, 2), (3, 4), (5, 6)]
+    assert pairings(1, TournamentPattern.BOTH_WAYS, 4) == []
+    assert pairings(0, TournamentPattern.BOTH_WAYS, 4) == []
 
 
 def test_sizes_of_chunks():
@@ -59,14 +67,14 @@ def test_laws_of_chunks(members, chunk):
     assert max(sizes) <= chunk + odd_pairs
 
 
-@given(members=st.integers(0, 40), chunk=st.integers(2, 41), pattern=st.sampled_from(Pattern))
+@given(members=st.integers(0, 40), chunk=st.integers(2, 41), pattern=st.sampled_from(TournamentPattern))
 def test_who_meets_whom(members, chunk, pattern):
     """Two meet exactly if they are in one chunk: once, the lower first, or once each way. Each member meets another."""
     expected = {
         pair
         for places in chunks(members, chunk)
         for pair in itertools.permutations(places, 2)
-        if pattern is Pattern.BOTH_WAYS or pair[0] < pair[1]
+        if pattern is TournamentPattern.BOTH_WAYS or pair[0] < pair[1]
     }
     pairs = pairings(members, pattern, chunk)
     assert len(pairs) == len(set(pairs))
@@ -77,17 +85,21 @@ def test_who_meets_whom(members, chunk, pattern):
 
 def test_a_pattern_has_a_name():
     """A name that is none is refused with the ones there are."""
-    assert pattern_of("both_ways") is Pattern.BOTH_WAYS
+    assert parse_pattern("both_ways") is TournamentPattern.BOTH_WAYS
     with pytest.raises(UnknownNameError, match="one_way"):
-        pattern_of("one-way")
+        parse_pattern("one-way")
 
 
 def test_each_side_sees_its_own_score():
     """The second side has the score with the other sign; zero stays zero, and an error is on both sides."""
     sides = table((0, 1, 0.75), (1, 0, 0.0), (0, 2, None, "no idea")).sides()
-    assert sides[0] == [Side(1, "first", 0.75), Side(1, "second", 0.0), Side(2, "first", None, "no idea")]
-    assert sides[1] == [Side(0, "second", -0.75), Side(0, "first", 0.0)]
-    assert sides[2] == [Side(0, "second", None, "no idea")]
+    assert sides[0] == [
+        MemberMatchup(1, "first", 0.75),
+        MemberMatchup(1, "second", 0.0),
+        MemberMatchup(2, "first", None, "no idea"),
+    ]
+    assert sides[1] == [MemberMatchup(0, "second", -0.75), MemberMatchup(0, "first", 0.0)]
+    assert sides[2] == [MemberMatchup(0, "second", None, "no idea")]
     assert sides[3] == []
     assert math.copysign(1, sides[0][1].score) == 1
 
@@ -109,9 +121,9 @@ def test_agreement_by_hand():
     )  # fmt: skip
     assert played.agreement() == pytest.approx(2 / 3)
     assert played.agreements() == [0.5, 1.0, 0.5, None]
-    assert played.first_side() == pytest.approx((0.9 - 0.1 + 0.5 + 0.5) / 6)
+    assert played.first_position_bias() == pytest.approx((0.9 - 0.1 + 0.5 + 0.5) / 6)
     one_way = table((0, 1, 0.9), (0, 2, 0.5))
-    assert (one_way.agreement(), one_way.first_side(), one_way.agreements()) == (None, None, [None] * 4)
+    assert (one_way.agreement(), one_way.first_position_bias(), one_way.agreements()) == (None, None, [None] * 4)
 
 
 def test_a_tie_and_a_win_do_not_agree():
@@ -131,7 +143,7 @@ def test_a_judge_blind_to_order_agrees_with_itself(strengths):
     """A judge that only looks at who is better agrees with itself wholly, and favours no side."""
     places = range(len(strengths))
     better = list(strengths.values())
-    matchups = [(a, b, (better[a] - better[b]) / 10) for a, b in pairings(len(places), Pattern.BOTH_WAYS, 6)]
+    matchups = [(a, b, (better[a] - better[b]) / 10) for a, b in pairings(len(places), TournamentPattern.BOTH_WAYS, 6)]
     played = table(*matchups, members=len(places))
     assert played.agreement() == 1.0
-    assert played.first_side() == pytest.approx(0)
+    assert played.first_position_bias() == pytest.approx(0)

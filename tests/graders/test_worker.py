@@ -7,7 +7,7 @@ import pytest
 
 from rolltrace.errors import EnvError, GraderError, InputError
 from rolltrace.graders import worker
-from rolltrace.graders.workers import SCORERS, Workers
+from rolltrace.graders.workers import SCORING_POOL, ProcessPool
 
 # A worker imports what it is to call, and it cannot import a test: so it is given `eval`, which needs no import.
 FOREVER = "any(False for _ in iter(int, 1))"
@@ -17,7 +17,7 @@ REPLIES = "__import__('sys')._getframe(3).f_locals['replies']"
 
 
 def evaluated(text, seconds=5.0, **options):
-    return SCORERS.call(eval, text, seconds=seconds, **options)
+    return SCORING_POOL.run_sync(eval, text, seconds=seconds, **options)
 
 
 def is_running(process):
@@ -62,13 +62,13 @@ def test_a_wrong_input_stays_one():
 
 def test_work_that_does_not_end_is_ended():
     """Computing for too long ends the process and not the caller, and so does waiting; another takes its place."""
-    SCORERS.stop()
+    SCORING_POOL.stop()
     before = evaluated(PROCESS)
     with pytest.raises(GraderError, match=r"^It took more than 0.3 seconds, and was stopped\.$"):
         evaluated(FOREVER, seconds=0.3)
     assert not is_running(before)
     with pytest.raises(GraderError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
-        SCORERS.call(time.sleep, 3600, seconds=0.1)
+        SCORING_POOL.run_sync(time.sleep, 3600, seconds=0.1)
     assert evaluated(PROCESS) != before
 
 
@@ -92,30 +92,30 @@ def test_a_worker_that_cannot_be_prepared_judges_nothing(tmp_path):
 def test_hashes_are_the_same_in_every_worker():
     """What is drawn from a set does not depend on the process."""
     first = evaluated("hash('text')")
-    SCORERS.stop()
+    SCORING_POOL.stop()
     assert evaluated("hash('text')") == first
 
 
 def test_a_long_request_arrives_whole():
     """An answer may be longer than what a pipe holds."""
-    assert SCORERS.call(len, "x" * 5_000_000, seconds=5) == 5_000_000
+    assert SCORING_POOL.run_sync(len, "x" * 5_000_000, seconds=5) == 5_000_000
 
 
 def test_a_worker_that_takes_no_request_is_ended(monkeypatch):
     """A request that nobody reads is not waited for without end."""
-    SCORERS.stop()
+    SCORING_POOL.stop()
     process = evaluated(PROCESS)
     os.kill(process, signal.SIGSTOP)
     monkeypatch.setattr(worker, "_PREPARING_SECONDS", 0.2)
     with pytest.raises(EnvError, match=r"did not start\. It took more than 0.2 seconds, and was stopped\.$"):
-        SCORERS.call(len, "x" * 5_000_000, seconds=5)
+        SCORING_POOL.run_sync(len, "x" * 5_000_000, seconds=5)
     assert not is_running(process)
 
 
 def test_a_reply_that_is_too_long_is_not_read():
     """A reply has a largest size; whoever exceeds it is ended."""
     assert len(evaluated("'x' * 10_000_000")) == 10_000_000
-    SCORERS.stop()
+    SCORING_POOL.stop()
     before = evaluated(PROCESS)
     with pytest.raises(GraderError, match=r"^Expected a reply of at most 16777216 bytes, got 20000013\.$"):
         evaluated("'x' * 20_000_000")
@@ -153,9 +153,9 @@ def test_a_worker_gets_no_keys(monkeypatch):
     for name in secrets:
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("LC_TIME", "C")
-    workers = Workers()
+    workers = ProcessPool()
     try:
-        seen = workers.call(eval, "dict(__import__('os').environ)", seconds=5)
+        seen = workers.run_sync(eval, "dict(__import__('os').environ)", seconds=5)
     finally:
         workers.stop()
     assert "secret" not in seen.values()

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from rolltrace.deadline_pause import DeadlinePause
 from rolltrace.errors import InputError
-from rolltrace.graders.workers import SCORERS, Workers, stop_workers
-from rolltrace.waiting import Pausing
+from rolltrace.graders.workers import SCORING_POOL, ProcessPool, stop_all_pools
 
 FOREVER = "any(False for _ in iter(int, 1))"
 SLEEP = "__import__('time').sleep(3600)"
@@ -20,8 +20,8 @@ PROCESS = "__import__('os').getpid()"
 needs_handles = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for another's child")
 SCRIPT = """
 import os, sys, threading, time
-from rolltrace.graders.workers import SCORERS
-print(SCORERS.call(eval, "__import__('os').getpid()", seconds=5), flush=True)
+from rolltrace.graders.workers import SCORING_POOL
+print(SCORING_POOL.run_sync(eval, "__import__('os').getpid()", seconds=5), flush=True)
 """
 
 
@@ -51,7 +51,7 @@ def waits(pipe):
 @pytest.fixture
 def workers():
     """Some of their own kind, and no others know them."""
-    workers = Workers()
+    workers = ProcessPool()
     yield workers
     workers.stop()
 
@@ -59,15 +59,15 @@ def workers():
 async def test_the_loop_goes_on_meanwhile_and_may_give_up(tmp_path):
     """Waiting for a worker holds up nothing else; who is cancelled while waiting ends the work."""
     pipe = named_pipe(tmp_path)
-    asking = asyncio.create_task(SCORERS.ask(eval, f"{tells(pipe)} and {FOREVER}", seconds=3600))
+    asking = asyncio.create_task(SCORING_POOL.ask(eval, f"{tells(pipe)} and {FOREVER}", seconds=3600))
     worker = int(await asyncio.to_thread(pipe.read_text))
     assert is_running(worker)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    stop_workers()
+    stop_all_pools()
     assert not is_running(worker)
-    assert await SCORERS.ask(eval, "6 * 7", seconds=5) == 42
+    assert await SCORING_POOL.ask(eval, "6 * 7", seconds=5) == 42
 
 
 def test_any_thread_may_ask_and_many_at_once():
@@ -77,7 +77,7 @@ def test_any_thread_may_ask_and_many_at_once():
     def run(number):
         async def ask():
             texts = [f"{number} * 1000 + {place}" for place in range(8)]
-            return await asyncio.gather(*(SCORERS.ask(eval, text, seconds=5) for text in texts))
+            return await asyncio.gather(*(SCORING_POOL.ask(eval, text, seconds=5) for text in texts))
 
         found[number] = asyncio.run(ask())
 
@@ -97,7 +97,7 @@ def run_script(text, **options):
 def test_no_process_is_left_behind():
     """A program that ends has ended its workers, also in the middle of work; and nothing is written about it."""
     text = SCRIPT + (
-        f"threading.Thread(target=SCORERS.call, args=(eval, {FOREVER!r}), kwargs={{'seconds': 0.2}}).start()\n"
+        f"threading.Thread(target=SCORING_POOL.run_sync, args=(eval, {FOREVER!r}), kwargs={{'seconds': 0.2}}).start()\n"
         "threading.excepthook = print\n"
     )
     ended = run_script(text)
@@ -109,7 +109,7 @@ def test_a_forked_process_has_workers_of_its_own():
     """Whoever forks does not share the pipes with its child, so no answer goes to the wrong one."""
     text = SCRIPT + (
         "child = os.fork()\n"
-        "print(SCORERS.call(eval, \"__import__('os').getpid()\", seconds=5), flush=True)\n"
+        "print(SCORING_POOL.run_sync(eval, \"__import__('os').getpid()\", seconds=5), flush=True)\n"
         "child and os.waitpid(child, 0)\n"
     )
     ended = run_script(text)
@@ -134,7 +134,7 @@ def has_ended(handle):
 def test_a_worker_outlives_no_killed_caller(work, tmp_path):
     """A caller that is killed cannot end its workers: they notice, computing or waiting, before their time is up."""
     pipe = named_pipe(tmp_path)
-    last = f"SCORERS.call(eval, {f'{tells(pipe)} and {work}'!r}, seconds=3600)"
+    last = f"SCORING_POOL.run_sync(eval, {f'{tells(pipe)} and {work}'!r}, seconds=3600)"
     caller = subprocess.Popen([sys.executable, "-c", SCRIPT + last], stdout=subprocess.PIPE, text=True)
     handle = os.pidfd_open(int(pipe.read_text()))
     caller.kill()
@@ -148,7 +148,7 @@ def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
     """A child has closed the pipes to all workers, so that they end with the one that started them."""
     pipe = named_pipe(tmp_path)
     if busy:
-        work = f"lambda: SCORERS.call(eval, {f'{tells(pipe)} and {SLEEP}'!r}, seconds=3600)"
+        work = f"lambda: SCORING_POOL.run_sync(eval, {f'{tells(pipe)} and {SLEEP}'!r}, seconds=3600)"
         first = f"threading.Thread(target={work}, daemon=True).start(); open({str(pipe)!r}).read()\n"
     else:
         first = ""
@@ -166,9 +166,9 @@ def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
 
 def test_sigterm_to_a_whole_job_ends_no_worker(workers):
     """A scheduler sends SIGTERM to every process: a worker goes on, so that no answer fails because of it."""
-    process = workers.call(os.getpid, seconds=5)
+    process = workers.run_sync(os.getpid, seconds=5)
     os.kill(process, signal.SIGTERM)
-    assert workers.call(os.getpid, seconds=5) == process
+    assert workers.run_sync(os.getpid, seconds=5) == process
 
 
 def test_a_call_starts_no_thread(workers, monkeypatch):
@@ -177,14 +177,14 @@ def test_a_call_starts_no_thread(workers, monkeypatch):
     started = []
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread)))
-    assert [workers.call(abs, -number, seconds=5) for number in range(5)] == [0, 1, 2, 3, 4]
+    assert [workers.run_sync(abs, -number, seconds=5) for number in range(5)] == [0, 1, 2, 3, 4]
     assert started == ["rolltrace-worker_0"]
 
 
 async def test_one_kind_of_work_does_not_wait_for_another(workers, tmp_path):
     """Calls that never end take up the workers that were asked, and no others."""
     pipe = named_pipe(tmp_path)
-    endless = [asyncio.create_task(SCORERS.ask(eval, waits(pipe), seconds=3600)) for _ in range(8)]
+    endless = [asyncio.create_task(SCORING_POOL.ask(eval, waits(pipe), seconds=3600)) for _ in range(8)]
     assert await asyncio.wait_for(workers.ask(eval, "6 * 7", seconds=5), 60) == 42
     for task in endless:
         task.cancel()
@@ -208,7 +208,7 @@ def test_a_wrong_number_of_workers_is_told(workers, monkeypatch, given):
     """The variable is named."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", given)
     with pytest.raises(InputError, match=f"Expected ROLLTRACE_WORKERS to be a number .* got '{given}'"):
-        workers.call(abs, 1, seconds=5)
+        workers.run_sync(abs, 1, seconds=5)
 
 
 def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
@@ -220,14 +220,14 @@ def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
 
     def shut_down_slowly(self, **options):
         shut_down(self, **{**options, "wait": False})
-        later.append(workers.call(abs, -3, seconds=5))
+        later.append(workers.run_sync(abs, -3, seconds=5))
         waiting.write_text("go on")
         shut_down(self, **options)
 
     with ThreadPoolExecutor(2) as others:
-        under_way = others.submit(workers.call, eval, f"{tells(begun)} and {waits(waiting)}", seconds=60)
+        under_way = others.submit(workers.run_sync, eval, f"{tells(begun)} and {waits(waiting)}", seconds=60)
         begun.read_text()
-        waits_for_it = others.submit(workers.call, abs, -2, seconds=5)
+        waits_for_it = others.submit(workers.run_sync, abs, -2, seconds=5)
         while not workers._threads._work_queue.qsize():
             pass
         with monkeypatch.context() as patch:
@@ -238,7 +238,7 @@ def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
 
 def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monkeypatch):
     """It goes either before the stop or after it."""
-    workers.call(abs, 1, seconds=5)
+    workers.run_sync(abs, 1, seconds=5)
     stopping = threading.Thread(target=workers.stop)
     submit = ThreadPoolExecutor.submit
 
@@ -249,7 +249,7 @@ def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monke
         return submit(self, *args)
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_late)
-    assert workers.call(abs, -2, seconds=5) == 2
+    assert workers.run_sync(abs, -2, seconds=5) == 2
     stopping.join()
 
 
@@ -261,7 +261,7 @@ def test_a_call_that_comes_too_late_says_so():
 def ask_on():
     while True:
         try:
-            SCORERS.call(abs, 1, seconds=5)
+            SCORING_POOL.run_sync(abs, 1, seconds=5)
         except Exception as error:
             print(type(error).__name__, error)
             break
@@ -284,6 +284,6 @@ async def test_the_wait_for_a_worker_is_not_the_rollouts_time():
         yield
         stood_still.append("to")
 
-    with Pausing(pause):
-        assert await SCORERS.ask(len, "abc", seconds=5.0) == 3
+    with DeadlinePause(pause):
+        assert await SCORING_POOL.ask(len, "abc", seconds=5.0) == 3
     assert stood_still == ["from", "to"]

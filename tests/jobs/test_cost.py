@@ -17,13 +17,13 @@ def test_what_is_timed_is_the_whole_record(tmp_path, env):
     with create_run(tmp_path / "again") as writer:
         for rollout in first.values():
             _record(writer, rollout)
-    without_tokens = {
+    missing_token_reasons = {
         name: msgspec.structs.replace(
             rollout, steps=tuple(msgspec.structs.replace(step, tokens=None) for step in rollout.steps)
         )
         for name, rollout in first.items()
     }
-    assert read(tmp_path / "again") == without_tokens
+    assert read(tmp_path / "again") == missing_token_reasons
     assert recording_seconds(first.values()) > 0
 
 

@@ -8,19 +8,19 @@ import pytest
 
 from rolltrace.envs.registry import BUILT_IN, load_env
 from rolltrace.errors import InputError, RunExistsError, UnknownNameError
-from rolltrace.jobs.demo import demo_envs, play_demo
+from rolltrace.jobs.demo_run import demo_envs, play_demo
 from rolltrace.jobs.play import play, play_async
-from rolltrace.jobs.summary import encode_summary
-from rolltrace.policies.base import Completion
-from rolltrace.policies.load import load_policy
+from rolltrace.jobs.play_summary import encode_summary
+from rolltrace.policies.policy import Completion
+from rolltrace.policies.policy_specs import load_policy
 from rolltrace.query.run import open_run
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.strategies import FailFast
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.outcome import Status
+from rolltrace.trace.stop_reasons import Status
 
 VOLATILE = ("id", "run", "session", "started_at", "ended_at", "seconds", "crc")
 
@@ -108,7 +108,7 @@ def test_config_names_the_redaction(tmp_path):
 
     play("arithmetic", "scripted:noisy", out=tmp_path / "run", trace=Recording(redact=hide, tokens=True))
     recording = RunReader(tmp_path / "run").info.config["recording"]
-    assert (recording["level"], recording["tokens"], recording["share"]) == ("full", True, 1.0)
+    assert (recording["level"], recording["tokens"], recording["fraction"]) == ("full", True, 1.0)
     assert recording["redact"].endswith("hide")
 
 
@@ -217,7 +217,7 @@ def test_demo_plays_every_built_in(tmp_path):
     assert [summary.groups for summary in demo.summaries] == [1] * len(demo_envs())
     assert {len({one.episode or one.index for one in rollouts if one.env == env}) for env in demo_envs()} == {4}
     assert demo.succeeded
-    assert 0 < demo.recording_share < 1
+    assert 0 < demo.recording_fraction < 1
     assert max(len(rollout.steps) for rollout in rollouts) <= 6
 
 
@@ -225,9 +225,9 @@ def test_policies_are_closed_by_whoever_made_them(tmp_path, monkeypatch):
     """A policy that was named is closed at the end, also when the play fails; one that was given is not."""
     (tmp_path / "closing.py").write_text(
         "import asyncio\n"
-        "from rolltrace.policies.scripted import Scripted\n"
+        "from rolltrace.policies.scripted import ScriptedReplies\n"
         "closed = []\n"
-        "class Closing(Scripted):\n"
+        "class Closing(ScriptedReplies):\n"
         "    def __init__(self, fails: bool = False):\n"
         "        super().__init__((lambda request: 1 / 0) if fails else ['x'])\n"
         "    async def close(self):\n"
@@ -251,7 +251,7 @@ def test_slow_builders_are_made_beside_the_play(tmp_path):
     made_in = []
 
     class Slow(type(load_env("arithmetic"))):
-        builds_slowly = True
+        build_in_thread = True
 
         def builder(self, number, *, episodes, seed):
             made_in.append(threading.current_thread() is threading.main_thread())

@@ -10,9 +10,9 @@ import rolltrace
 from rolltrace.envs.registry import load_env
 from rolltrace.errors import InputError
 from rolltrace.jobs.resume import open_resumption
-from rolltrace.policies.load import load_policy
-from rolltrace.policies.noisy.policy import Noisy
-from rolltrace.query.summary import summarize
+from rolltrace.policies.noisy.policy import NoisyPolicy
+from rolltrace.policies.policy_specs import load_policy
+from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.score import GroupKey
@@ -86,7 +86,7 @@ def test_names_are_the_same_where_tasks_repeat(tmp_path):
     assert table(tmp_path / "run") == table(tmp_path / "whole")
 
 
-class Broken(Noisy):
+class Broken(NoisyPolicy):
     """Fails for the first member of one group, at its first attempts or always; siblings may wait to be cancelled."""
 
     def __init__(self, group, attempts=99, siblings_wait=False):
@@ -162,7 +162,7 @@ def test_leftover_attempts_are_superseded(tmp_path):
         assert run.sql("select count(*), max(attempt) from rollouts").fetchone() == (8, 0)
 
 
-class Judges(Noisy):
+class Judges(NoisyPolicy):
     """Compares only when it may."""
 
     may_grade = True

@@ -49,7 +49,7 @@ class Tokenizer:
 
 
 def _function(tool):
-    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters.thaw()}
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters.to_dict()}
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ async def tokenizer(model):
     """The tokenizer of the embedded model."""
     import aiohttp
 
-    from rolltrace.policies.llama.servers import server_of
+    from rolltrace.policies.llama.servers import get_server
 
-    server = await asyncio.wrap_future(server_of(model._settings))
+    server = await asyncio.wrap_future(get_server(model._settings))
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as session:
         yield Tokenizer(session, server.address)

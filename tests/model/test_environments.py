@@ -7,15 +7,15 @@ import pytest
 from embedded import embedded_model
 from rolltrace.envs.calculator import calculator_tool
 from rolltrace.envs.registry import load_env
-from rolltrace.envs.tasks import walk
+from rolltrace.envs.tasks import iterate_groups
 from rolltrace.envs.tool_env import ToolEnv
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.outcome import Layer, Status, Termination
+from rolltrace.trace.stop_reasons import Layer, Status, Termination
 from stage import Stage, recorded
 
 NAME = "local:SmolLM2-135M-Instruct"
@@ -28,7 +28,7 @@ RUBRIC = b'{"id": "trees", "prompt": "Name three trees.", "criteria": [{"text": 
 
 async def play_env(path, model, env, args=None, *, episodes=2, **settings):
     """Play one group of an environment and give what is on disk."""
-    builders = walk(load_env(env, args or {}), iteration=0, groups=1, episodes=episodes, seed=3)
+    builders = iterate_groups(load_env(env, args or {}), iteration=0, groups=1, episodes=episodes, seed=3)
     return await play_builders(path, model, list(builders), **settings)
 
 

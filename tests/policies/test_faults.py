@@ -5,13 +5,13 @@ import msgspec
 import pytest
 
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
-from rolltrace.policies.base import Completion, Policy, Request
-from rolltrace.policies.faults import DEEP, HUGE, KINDS, Faulty, UnprintableError
-from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.faults import DEEP, FAULT_KINDS, HUGE, FaultyPolicy, UnprintableError
+from rolltrace.policies.noisy.policy import NoisyPolicy
+from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Identity
+from rolltrace.trace.stop_reasons import Termination
 
 TOOL = ToolSpec("calculator", "calculates", FrozenMap.of({"type": "object", "properties": {"expression": {}}}))
 
@@ -31,8 +31,8 @@ def is_json(text):
 
 async def test_length_cuts_the_answer():
     """A cut reply is the beginning of the proper one."""
-    reply = await Faulty("length").complete(ask())
-    proper = await Noisy().complete(ask())
+    reply = await FaultyPolicy("length").complete(ask())
+    proper = await NoisyPolicy().complete(ask())
     assert reply.termination is Termination.LENGTH
     assert proper.message.content.startswith(reply.message.content)
     assert len(reply.message.content) < len(proper.message.content)
@@ -40,7 +40,7 @@ async def test_length_cuts_the_answer():
 
 async def test_malformed_says_so():
     """Broken framing has a termination, a parse error and the raw text."""
-    reply = await Faulty("malformed").complete(ask())
+    reply = await FaultyPolicy("malformed").complete(ask())
     assert reply.termination is Termination.MALFORMED
     assert reply.parse_error
     assert reply.raw
@@ -53,7 +53,7 @@ async def test_malformed_says_so():
 async def test_errors_are_raised(kind, error):
     """Three kinds of error, of which one cannot even be printed."""
     with pytest.raises(error) as caught:
-        await Faulty(kind).complete(ask())
+        await FaultyPolicy(kind).complete(ask())
     if kind == "raise_unprintable":
         with pytest.raises(RuntimeError):
             str(caught.value)
@@ -63,7 +63,7 @@ async def test_errors_are_raised(kind, error):
 
 async def test_hang_waits_until_it_is_cancelled():
     """A policy that never answers gives way to cancellation, and leaves nothing running."""
-    task = asyncio.create_task(Faulty("hang").complete(ask()))
+    task = asyncio.create_task(FaultyPolicy("hang").complete(ask()))
     for _ in range(10):
         await asyncio.sleep(0)
     assert not task.done()
@@ -76,10 +76,10 @@ async def test_hang_waits_until_it_is_cancelled():
 @pytest.mark.parametrize("tools", [(), (TOOL,)])
 async def test_tool_calls_that_cannot_be_parsed(tools):
     """Alone or beside a valid one, the broken call says that it is broken and keeps its text."""
-    [broken] = (await Faulty("bad_tool_json").complete(ask(tools=tools))).message.tool_calls
+    [broken] = (await FaultyPolicy("bad_tool_json").complete(ask(tools=tools))).message.tool_calls
     assert broken.error
     assert not is_json(broken.arguments)
-    reply = await Faulty("mixed_tool_calls").complete(ask(tools=tools))
+    reply = await FaultyPolicy("mixed_tool_calls").complete(ask(tools=tools))
     valid, broken = reply.message.tool_calls
     assert (valid.error, valid.name, is_json(valid.arguments)) == (None, "calculator", True)
     assert broken.error
@@ -90,9 +90,9 @@ async def test_tool_calls_that_cannot_be_parsed(tools):
 
 async def test_tool_calls_that_cannot_be_run():
     """An unknown tool and arguments that do not fit are well-formed calls; deep ones are JSON that may not be read."""
-    [unknown] = (await Faulty("unknown_tool").complete(ask(tools=(TOOL,)))).message.tool_calls
-    [misfit] = (await Faulty("bad_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
-    [deep] = (await Faulty("deep_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
+    [unknown] = (await FaultyPolicy("unknown_tool").complete(ask(tools=(TOOL,)))).message.tool_calls
+    [misfit] = (await FaultyPolicy("bad_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
+    [deep] = (await FaultyPolicy("deep_arguments").complete(ask(tools=(TOOL,)))).message.tool_calls
     assert unknown.name != TOOL.name
     assert (misfit.name, "expression" in msgspec.json.decode(misfit.arguments)) == (TOOL.name, False)
     assert deep.arguments.count("[") == DEEP
@@ -102,7 +102,7 @@ async def test_tool_calls_that_cannot_be_run():
 async def test_hostile_text():
     """Nothing, far too much, half a character, and characters that hurt terminals and pages."""
     texts = {
-        kind: (await Faulty(kind).complete(ask())).message.content
+        kind: (await FaultyPolicy(kind).complete(ask())).message.content
         for kind in ("empty", "huge", "surrogate", "nonsense")
     }
     assert texts["empty"] == ""
@@ -114,34 +114,34 @@ async def test_hostile_text():
 
 async def test_not_a_completion():
     """A policy may return anything at all."""
-    assert not isinstance(await Faulty("not_a_completion").complete(ask()), Completion)
-    assert isinstance(await Faulty("not_a_completion", at=1).complete(ask()), Completion)
+    assert not isinstance(await FaultyPolicy("not_a_completion").complete(ask()), Completion)
+    assert isinstance(await FaultyPolicy("not_a_completion", at=1).complete(ask()), Completion)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAULT_KINDS)
 async def test_every_kind_strikes_only_where_it_is_told_to(kind):
     """Before, after, and in later attempts, the policy plays like the noisy one; it is a policy, and pickles."""
-    policy = pickle.loads(pickle.dumps(Faulty(kind, at=2, times=2, attempts=1)))
+    policy = pickle.loads(pickle.dumps(FaultyPolicy(kind, at=2, times=2, attempts=1)))
     assert isinstance(policy, Policy)
-    assert [step for step in range(6) if policy.strikes(ask(step))] == [2, 3]
-    assert [attempt for attempt in range(3) if policy.strikes(ask(2, attempt=attempt))] == [0]
-    proper = Noisy()
+    assert [step for step in range(6) if policy.is_due(ask(step))] == [2, 3]
+    assert [attempt for attempt in range(3) if policy.is_due(ask(2, attempt=attempt))] == [0]
+    proper = NoisyPolicy()
     for request in (ask(0), ask(1), ask(4), ask(2, attempt=1)):
         assert await policy.complete(request) == await proper.complete(request)
 
 
 def test_a_share_is_drawn_from_the_seed():
     """The same rollouts are struck in every run, about as many as asked for."""
-    policy = Faulty("empty", share=0.3)
-    struck = [seed for seed in range(1000) if policy.strikes(ask(seed=seed))]
+    policy = FaultyPolicy("empty", fraction=0.3)
+    struck = [seed for seed in range(1000) if policy.is_due(ask(seed=seed))]
     assert 250 < len(struck) < 350
-    assert struck == [seed for seed in range(1000) if Faulty("raise", share=0.3).strikes(ask(seed=seed))]
-    assert not any(Faulty("empty", share=0).strikes(ask(seed=seed)) for seed in range(100))
+    assert struck == [seed for seed in range(1000) if FaultyPolicy("raise", fraction=0.3).is_due(ask(seed=seed))]
+    assert not any(FaultyPolicy("empty", fraction=0).is_due(ask(seed=seed)) for seed in range(100))
 
 
 def test_wrong_settings_are_refused():
     """An unknown kind suggests the nearest, and a share is between 0 and 1."""
     with pytest.raises(UnknownNameError, match=r"no kind of fault 'lenght'\. Did you mean 'length'\?"):
-        Faulty("lenght")
-    with pytest.raises(InputError, match="share from 0 to 1"):
-        Faulty("empty", share=2)
+        FaultyPolicy("lenght")
+    with pytest.raises(InputError, match="fraction from 0 to 1"):
+        FaultyPolicy("empty", fraction=2)

@@ -12,18 +12,18 @@ from contextlib import aclosing
 
 import pytest
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.jobs.play import play, play_async
-from rolltrace.policies.base import Request
-from rolltrace.policies.desk import Desk, PersonLeft
-from rolltrace.policies.human import HELP, Human, human
-from rolltrace.policies.load import load_policy
+from rolltrace.policies.human import HELP, HumanPolicy, human
+from rolltrace.policies.policy import Request
+from rolltrace.policies.policy_specs import load_policy
+from rolltrace.policies.terminal_input import HumanQuit, TerminalInput
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall, ToolSpec
-from rolltrace.trace.outcome import Status, Termination
+from rolltrace.trace.stop_reasons import Status, Termination
 from stage import Stage
 
 LOOK = ToolSpec("look", "Looks there.", FrozenMap.of({"type": "object", "properties": {"at": {}, "how": {}}}))
@@ -37,7 +37,7 @@ def asking(*messages, **fields):
 async def answer(typed, request=None):
     """What a person who types this says, and what they saw."""
     shown = io.StringIO()
-    person = Human(source=io.StringIO(typed), output=shown)
+    person = HumanPolicy(source=io.StringIO(typed), output=shown)
     completion = await person.complete(request or asking())
     await person.close()
     return completion, shown.getvalue()
@@ -133,7 +133,7 @@ async def test_only_what_is_new_is_shown():
     """A conversation that grows is shown from where the person left it; one that was changed, from the change on."""
     first, second = Message("user", "the first question"), Message("user", "the second question")
     shown = io.StringIO()
-    person = Human(source=io.StringIO("one\n\ntwo\n\nthree\n\n"), output=shown)
+    person = HumanPolicy(source=io.StringIO("one\n\ntwo\n\nthree\n\n"), output=shown)
     said = (await person.complete(asking(first))).message
     shown.truncate(shown.seek(0))
     await person.complete(asking(first, said, second))
@@ -169,18 +169,18 @@ async def test_the_role_is_named():
 @pytest.mark.parametrize("typed", ["/quit\n", "half an answer\n/quit\n\n", "", "\n\n"])
 def test_leaving_stops_everything(typed):
     """`/quit`, and an input that ends before there is an answer, are the person's Ctrl-C."""
-    with pytest.raises(PersonLeft):
+    with pytest.raises(HumanQuit):
         asyncio.run(answer(typed))
 
 
 async def test_who_has_left_is_not_asked_again(typist):
     """Whatever waits or is asked later hears at once that nobody is there, until the policy was closed."""
-    person = Human(source=typist.source, output=typist.shown)
+    person = HumanPolicy(source=typist.source, output=typist.shown)
     asked = [asyncio.create_task(person.complete(asking(Message("user", f"question {n}")))) for n in range(50)]
     await typist.sees("question 0")
     typist.type("/quit\n")
-    assert {type(error) for error in await asyncio.gather(*asked, return_exceptions=True)} == {PersonLeft}
-    with pytest.raises(PersonLeft):
+    assert {type(error) for error in await asyncio.gather(*asked, return_exceptions=True)} == {HumanQuit}
+    with pytest.raises(HumanQuit):
         await person.complete(asking())
     assert "question 1" not in typist.shown.getvalue()
     await person.close()
@@ -209,8 +209,8 @@ def in_ones_own_loop(coroutine):
 def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size, run):
     """All that is in flight when the person leaves is in the record as cancelled, and the ledger adds up."""
     source = io.StringIO("50\n\n/quit\n")
-    person = Human(source=source, output=io.StringIO())
-    with pytest.raises(PersonLeft):
+    person = HumanPolicy(source=source, output=io.StringIO())
+    with pytest.raises(HumanQuit):
         run(play_async("twenty_questions", person, out=tmp_path / "run", group_size=group_size, groups=3))
     reader = RunReader(tmp_path / "run")
     rollouts = list(reader.rollouts())
@@ -226,7 +226,7 @@ def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size, run):
 @pytest.mark.parametrize("env", ["rubric", "preference"])
 def test_a_grader_who_leaves_ends_the_run(tmp_path, env):
     """Also who is asked many things at once, for a rollout or a group, ends the run; from outside, as Ctrl-C does."""
-    person = Human(source=io.StringIO("/quit\n"), output=io.StringIO())
+    person = HumanPolicy(source=io.StringIO("/quit\n"), output=io.StringIO())
     with pytest.raises(KeyboardInterrupt, match="the person who plays has left"):
         play(env, "scripted:noisy", roles={"grader": person}, out=tmp_path / "run", groups=50, concurrency=4)
     reader = RunReader(tmp_path / "run")
@@ -246,20 +246,20 @@ async def test_a_group_that_nobody_will_grade_says_so():
         async def step(self, completion):
             return StepResult(1.0, True)
 
-    person = Human(source=io.StringIO("Here.\n\n/quit\n"), output=io.StringIO())
+    person = HumanPolicy(source=io.StringIO("Here.\n\n/quit\n"), output=io.StringIO())
     sink = MemorySink()
     async with aclosing(Runner(person, sink=sink).play([Graded(lambda number: Brief(), episodes=2)])) as groups:
-        with pytest.raises(PersonLeft):
+        with pytest.raises(HumanQuit):
             await anext(groups)
     assert sorted(rollout.status for rollout in sink.rollouts) == ["cancelled", "ok"]
     [score] = sink.scores
     assert (score.name, score.value, score.error.type) == ("reward", None, "Interrupted")
-    assert "PersonLeft" in score.error.message
+    assert "HumanQuit" in score.error.message
 
 
 async def test_a_question_can_be_called_off(typist):
     """Whoever is cancelled while a person thinks stops at once; what is typed afterwards is for the next question."""
-    person = Human(source=typist.source, output=typist.shown)
+    person = HumanPolicy(source=typist.source, output=typist.shown)
     waiting = asyncio.create_task(person.complete(asking(Message("user", "the first"))))
     await typist.sees("the first")
     typist.type("dropped\n")
@@ -284,7 +284,7 @@ async def _no_desk_is_served():
 
 async def test_a_thread_waits_for_nobody_who_is_gone(typist):
     """When nothing is asked any more, no thread is left."""
-    person = Human(source=typist.source, output=typist.shown)
+    person = HumanPolicy(source=typist.source, output=typist.shown)
     asked = [asyncio.create_task(person.complete(asking())) for _ in range(3)]
     await typist.sees("1 + 1?")
     for task in asked:
@@ -296,7 +296,7 @@ async def test_a_thread_waits_for_nobody_who_is_gone(typist):
 
 async def test_a_person_gets_one_question_at_a_time(typist):
     """What is asked meanwhile waits for its turn."""
-    desk_of = Human(source=typist.source, output=typist.shown)
+    desk_of = HumanPolicy(source=typist.source, output=typist.shown)
     asked = [asyncio.create_task(desk_of.complete(asking(Message("user", f"question {n}")))) for n in range(2)]
     await typist.sees("question 0")
     assert "question 1" not in typist.shown.getvalue()
@@ -315,23 +315,23 @@ async def test_a_game_goes_on_before_another_is_begun():
     def hold(name):
         return lambda read_line: order.append(name)
 
-    desk = Desk(io.StringIO(), io.StringIO(), patience=3600)
-    await desk.put("one", hold("one 0"))
-    other = asyncio.create_task(desk.put("two", hold("two 0")))
+    desk = TerminalInput(io.StringIO(), io.StringIO(), patience=3600)
+    await desk.ask("one", hold("one 0"))
+    other = asyncio.create_task(desk.ask("two", hold("two 0")))
     await asyncio.sleep(0)
-    await desk.put("one", hold("one 1"))
+    await desk.ask("one", hold("one 1"))
     assert order == ["one 0", "one 1"]
     other.cancel()
     await asyncio.gather(other, return_exceptions=True)
-    hasty = Desk(io.StringIO(), io.StringIO(), patience=0)
-    await hasty.put("one", hold("one 2"))
-    await hasty.put("two", hold("two 2"))
+    hasty = TerminalInput(io.StringIO(), io.StringIO(), patience=0)
+    await hasty.ask("one", hold("one 2"))
+    await hasty.ask("two", hold("two 2"))
     assert order[2:] == ["one 2", "two 2"]
 
 
 def test_a_person_plays_in_several_event_loops():
     """One person serves several event loops, one after the other."""
-    person = Human(source=io.StringIO("a\n\nb\n\n"), output=io.StringIO())
+    person = HumanPolicy(source=io.StringIO("a\n\nb\n\n"), output=io.StringIO())
     said = [asyncio.run(person.complete(asking())).message.content for _ in range(2)]
     assert said == ["a", "b"]
 
@@ -359,7 +359,7 @@ class Rooms(Env):
 
 async def test_a_person_leaves_the_same_record_as_a_model():
     """Prompt, response, tools, termination and raw text are recorded as of any policy."""
-    person = Human(name="Ada", source=io.StringIO('/call look {"at": "x"}\n\nHere.\n\n'), output=io.StringIO())
+    person = HumanPolicy(name="Ada", source=io.StringIO('/call look {"at": "x"}\n\nHere.\n\n'), output=io.StringIO())
     sink = MemorySink()
     async with aclosing(Runner(person, sink=sink).play([Stage(lambda number: Rooms())])) as groups:
         async for _ in groups:

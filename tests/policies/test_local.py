@@ -14,15 +14,15 @@ pytest.importorskip("aiohttp", reason="the client's package is not installed")
 from policies.endpoint.misbehaving import Server, replies, says
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies import local as local_module
-from rolltrace.policies.base import Request
-from rolltrace.policies.llama import process as process_module
-from rolltrace.policies.llama import server as server_module
-from rolltrace.policies.llama import settings as settings_module
-from rolltrace.policies.llama.places import Places
-from rolltrace.policies.llama.settings import AT_ONCE, ServerSettings, default_threads
+from rolltrace.policies.llama import llama_server as server_module
+from rolltrace.policies.llama import server_main
+from rolltrace.policies.llama import server_settings as settings_module
+from rolltrace.policies.llama.places import LoopSemaphores
+from rolltrace.policies.llama.server_settings import MAX_SERVER_REQUESTS, ServerSettings, default_threads
 from rolltrace.policies.llama.weights import default_weights
-from rolltrace.policies.load import load_policy
 from rolltrace.policies.local import local_policy
+from rolltrace.policies.policy import Request
+from rolltrace.policies.policy_specs import load_policy
 from rolltrace.trace.message import Message
 
 HELLO = Request(messages=(Message("user", "Hi."),))
@@ -126,7 +126,7 @@ def test_a_server_that_does_not_become_ready(monkeypatch):
     """It is ended, and whoever waits is told."""
     monkeypatch.setattr(server_module, "_START", "import time; time.sleep(3600)")
     monkeypatch.setattr(server_module, "_READY_SECONDS", 0.01)
-    server = server_module.LocalServer(ServerSettings("/m.gguf"))
+    server = server_module.LlamaServer(ServerSettings("/m.gguf"))
     with pytest.raises(PolicyError, match=r"llama.cpp cannot serve /m.gguf: it was not ready within 0.01 s"):
         server.wait_until_ready()
     assert not server.alive
@@ -136,7 +136,7 @@ class Stub:
     """A server of the embedded model that is another one."""
 
     def __init__(self, address, places):
-        self.address, self.key, self.places = address, "held-by-the-process", Places(places)
+        self.address, self.key, self.places = address, "held-by-the-process", LoopSemaphores(places)
 
     def end(self):
         return None
@@ -149,7 +149,7 @@ def stub(monkeypatch):
     def use(server):
         ready = Future()
         ready.set_result(server)
-        monkeypatch.setattr(local_module, "server_of", lambda settings: ready)
+        monkeypatch.setattr(local_module, "get_server", lambda settings: ready)
 
     return use
 
@@ -185,7 +185,7 @@ async def test_a_refused_key_is_not_asked_for(packages, stub):
 
 def test_threads_are_enough_for_the_places():
     """Questions about tokens get through beside answers that are waited for."""
-    assert process_module._HTTP_THREADS >= 2 * AT_ONCE
+    assert server_main._HTTP_THREADS >= 2 * MAX_SERVER_REQUESTS
 
 
 @pytest.mark.parametrize("name", ["slots", "context_length", "threads"])

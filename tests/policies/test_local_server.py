@@ -15,7 +15,7 @@ import pytest
 
 from embedded import embedded_model
 from rolltrace.errors import ContextOverflowError, PolicyError
-from rolltrace.policies.base import Request
+from rolltrace.policies.policy import Request
 from rolltrace.trace.message import Message, Sampling
 
 SMALL = {"slots": 1, "context_length": 256}
@@ -30,9 +30,9 @@ def request(text="Say one word.", *, max_tokens=4, **fields):
 
 
 async def server(policy):
-    from rolltrace.policies.llama.servers import server_of
+    from rolltrace.policies.llama.servers import get_server
 
-    return await asyncio.wrap_future(server_of(policy._settings))
+    return await asyncio.wrap_future(get_server(policy._settings))
 
 
 async def test_policies_share_a_server():
@@ -166,8 +166,8 @@ async def test_weights_that_cannot_be_loaded_are_told(tmp_path):
 
 SCRIPT = """
 import asyncio, os, signal, sys
-from rolltrace.policies.base import Request
-from rolltrace.policies.llama.servers import server_of
+from rolltrace.policies.policy import Request
+from rolltrace.policies.llama.servers import get_server
 from rolltrace.policies.local import local_policy
 from rolltrace.trace.message import Message, Sampling
 
@@ -180,7 +180,7 @@ def ask():
         await policy.close()
         return answer
     assert asyncio.run(run())
-    return server_of(policy._settings).result().pid
+    return get_server(policy._settings).result().pid
 
 print(ask(), flush=True)
 """

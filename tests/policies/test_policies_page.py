@@ -7,7 +7,7 @@ import pytest
 
 from rolltrace.arguments import list_arguments
 from rolltrace.imports import import_object
-from rolltrace.policies.load import KINDS, SCRIPTED
+from rolltrace.policies.policy_specs import POLICY_KINDS, SCRIPTED_POLICIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 
@@ -15,13 +15,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 def test_every_kind_has_its_row():
     """One that is added is told."""
     rows = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
-    for kind in (*KINDS, "replay", *(f"scripted:{name}" for name in SCRIPTED)):
+    for kind in (*POLICY_KINDS, "replay", *(f"scripted:{name}" for name in SCRIPTED_POLICIES)):
         assert any(f"`{kind}" in row for row in rows), kind
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", POLICY_KINDS)
 def test_every_argument_is_told(kind):
     """What can be set is on the page."""
-    _, *others = list_arguments(import_object(KINDS[kind], "policy"))
+    _, *others = list_arguments(import_object(POLICY_KINDS[kind], "policy"))
     for argument in others:
         assert re.search(rf"`[^`]*\b{argument.name}\b[^`]*`", PAGE), (kind, argument.name)

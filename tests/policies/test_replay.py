@@ -8,25 +8,25 @@ from contextlib import aclosing
 import pytest
 from msgspec.structs import replace
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.registry import BUILT_IN
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, RoleError
 from rolltrace.jobs.play import open_policy, play
-from rolltrace.jobs.replay import replayed_policy
-from rolltrace.policies.asking import ask
-from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.recorded import _KEPT, Finder, Kept
+from rolltrace.jobs.replay import replay_policy
+from rolltrace.policies.policy import Completion, Request
 from rolltrace.policies.replay import ReplayPolicy
-from rolltrace.policies.scripted import Scripted
+from rolltrace.policies.replay_index import _KEPT, InMemoryRecords, ReplayIndex
+from rolltrace.policies.role_calls import ask
+from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
-from rolltrace.trace.outcome import Status, Termination
 from rolltrace.trace.rollout import Grade, Tokens, Usage
+from rolltrace.trace.stop_reasons import Status, Termination
 from stage import Stage
 
 VOLATILE = {"id", "run", "session", "started_at", "ended_at", "seconds", "policy", "policy_version", "at", "crc"}
@@ -97,12 +97,12 @@ async def played(policy, builders, roles=None, **settings):
 
 async def replayed(sink, builders, *, strict=True, **settings):
     """What is recorded when that play is played again from its own record."""
-    replay = ReplayPolicy(Kept(sink.rollouts, sink.scores), strict=strict)
+    replay = ReplayPolicy(InMemoryRecords(sink.rollouts, sink.scores), strict=strict)
     return await played(replay, builders, **settings)
 
 
 def counting(**fields):
-    return Scripted(
+    return ScriptedReplies(
         lambda request: Completion(
             message=Message("assistant", f"turn {request.step}"),
             usage=Usage(5, 2),
@@ -116,7 +116,7 @@ def counting(**fields):
 def test_replaying_a_run_gives_the_same_run(tmp_path, env):
     """Every built-in env, played again from its record, leaves the same lines, its graders' calls included."""
     play(env, "scripted:noisy", out=tmp_path / "first", groups=2, iterations=2)
-    summary = play(env, replayed_policy(tmp_path / "first"), out=tmp_path / "again", groups=2, iterations=2)
+    summary = play(env, replay_policy(tmp_path / "first"), out=tmp_path / "again", groups=2, iterations=2)
     assert recount(tmp_path / "again") == recount(tmp_path / "first")
     assert summary.policy == "replay:first"
     assert rewards(tmp_path / "again") == rewards(tmp_path / "first")
@@ -139,7 +139,7 @@ async def test_everything_that_was_recorded_of_an_answer_comes_back(tmp_path):
         return replace(answer, tokens=Tokens(whole, (90, 91), (-0.5, float("-inf")), widths=(4, 0)))
 
     lines = []
-    for name, make in (("first", lambda: Scripted(say)), ("again", lambda: replayed_policy(tmp_path / "first"))):
+    for name, make in (("first", lambda: ScriptedReplies(say)), ("again", lambda: replay_policy(tmp_path / "first"))):
         with create_run(tmp_path / name, trace=Recording(tokens=True)) as run:
             runner = Runner(make(), sink=run)
             async for _ in runner.play([Stage(lambda number: Talk(tools=[OFFERED]))]):
@@ -156,10 +156,10 @@ async def test_tokens_are_given_only_where_they_are_wanted():
     """A replay hands out token ids only where they are recorded again."""
     sink = await played(counting(tokens=Tokens((1, 2), (3,))), [Stage(lambda number: Talk(1))])
     [rollout] = sink.rollouts
-    replay = ReplayPolicy(Kept([rollout]))
+    replay = ReplayPolicy(InMemoryRecords([rollout]))
     request = Request(messages=rollout.steps[0].trace.prompt, identity=rollout.identity)
     assert (await replay.complete(request)).tokens is None
-    assert (await replay.complete(replace(request, wants_tokens=True))).tokens == Tokens((1, 2), (3,))
+    assert (await replay.complete(replace(request, include_tokens=True))).tokens == Tokens((1, 2), (3,))
 
 
 async def test_questions_put_at_once_are_answered_in_their_order():
@@ -171,7 +171,7 @@ async def test_questions_put_at_once_are_answered_in_their_order():
             return StepResult(1.0, True, extra={"heard": [answer.message.content for answer in answers]})
 
     numbers = iter(range(100))
-    sink = await played(Scripted(lambda request: f"number {next(numbers)}"), [Stage(lambda number: Crowd())])
+    sink = await played(ScriptedReplies(lambda request: f"number {next(numbers)}"), [Stage(lambda number: Crowd())])
     [rollout] = (await replayed(sink, [Stage(lambda number: Crowd())])).rollouts
     assert rollout.steps[0].extra == sink.rollouts[0].steps[0].extra
 
@@ -225,7 +225,7 @@ async def test_strict_can_be_turned_off():
     def answer(request):
         return f"{request.role} {request.messages[-1].content}"
 
-    sink = await played(Scripted(answer), [Stage(lambda number: Talk(2, asks=1))])
+    sink = await played(ScriptedReplies(answer), [Stage(lambda number: Talk(2, asks=1))])
     [before] = sink.rollouts
     changed = Stage(lambda number: Talk(2, word="other", asks=1, about="What is"))
     loose = await replayed(sink, [changed], strict=False)
@@ -256,7 +256,7 @@ async def test_failures_and_retries_are_replayed(tmp_path):
             return error
         return f"turn {request.step}, attempt {request.identity.attempt}"
 
-    sink = await played(Scripted(fail), [Stage(lambda number: Talk())], retries=1)
+    sink = await played(ScriptedReplies(fail), [Stage(lambda number: Talk())], retries=1)
     again = await replayed(sink, [Stage(lambda number: Talk())], retries=1)
     failed, finished = again.rollouts
     assert (failed.attempt, failed.status, failed.pending_raw) == (0, Status.ERROR, "<html>")
@@ -280,7 +280,7 @@ async def test_a_turn_on_which_the_env_failed_is_replayed():
                 raise KeyError("the floor")
             return await super().step(completion)
 
-    sink = await played(Scripted(["go", answer]), [Stage(lambda number: Falling())])
+    sink = await played(ScriptedReplies(["go", answer]), [Stage(lambda number: Falling())])
     [rollout] = (await replayed(sink, [Stage(lambda number: Falling())])).rollouts
     assert (rollout.steps[1].env_failure, rollout.error.type) == ("raised", "KeyError")
     assert (rollout.steps[1].trace.policy_response, rollout.steps[1].usage) == (answer.message, answer.usage)
@@ -297,7 +297,7 @@ async def test_another_role_that_failed_inside_the_env_is_not_the_policys_next_t
         async def step(self, completion):
             await ask("answerer", [Message("user", "Well?")])
 
-    broken = Scripted(lambda request: "go" if request.role == "policy" else ValueError("no"))
+    broken = ScriptedReplies(lambda request: "go" if request.role == "policy" else ValueError("no"))
     sink = await played(broken, [Stage(lambda number: Needy())])
     [rollout] = (await replayed(sink, [Stage(lambda number: Needy())])).rollouts
     assert (rollout.error.layer, rollout.steps[0].env_failure) == ("policy", "raised")
@@ -307,7 +307,7 @@ async def test_another_role_that_failed_inside_the_env_is_not_the_policys_next_t
 
 async def test_an_overflow_is_replayed_as_one():
     """A prompt that did not fit the recorded policy does not fit its replay."""
-    policy = Scripted(["fine", ContextOverflowError("too long")])
+    policy = ScriptedReplies(["fine", ContextOverflowError("too long")])
     sink = await played(policy, [Stage(lambda number: Talk())])
     [rollout] = (await replayed(sink, [Stage(lambda number: Talk())])).rollouts
     assert rollout.stop_reason == "context_overflow"
@@ -324,7 +324,7 @@ async def test_the_same_question_asked_again_gets_the_next_answer():
         said = next(answers)
         return said if isinstance(said, Exception) else f"{said}!"
 
-    sink = await played(Scripted(answer), [Stage(lambda number: Talk(1, asks=3))])
+    sink = await played(ScriptedReplies(answer), [Stage(lambda number: Talk(1, asks=3))])
     [rollout] = (await replayed(sink, [Stage(lambda number: Talk(1, asks=3))])).rollouts
     first, second, third = rollout.steps[0].extra["heard"]
     assert (first, third) == ("one!", "three!")
@@ -350,7 +350,7 @@ async def test_a_cut_reply_of_another_role_is_replayed_as_cut():
         return Completion(message=Message("assistant", "So"), termination=Termination.LENGTH)
 
     builders = [Graded(lambda number: Cutting())]
-    again = await replayed(await played(Scripted(cut), builders), builders)
+    again = await replayed(await played(ScriptedReplies(cut), builders), builders)
     [rollout] = again.rollouts
     assert rollout.steps[0].extra == {"ended": "length"}
     assert [call.termination for call in rollout.calls] == [Termination.LENGTH]
@@ -364,12 +364,12 @@ async def test_what_is_being_played_is_not_read_again():
     sink = await played(counting(), [Stage(lambda number: Talk(1), episodes=_KEPT + 2)])
     read = []
 
-    class Counting(Kept):
+    class Counting(InMemoryRecords):
         def get(self, rollout):
             read.append(rollout)
             return super().get(rollout)
 
-    finder = Finder(Counting(sink.rollouts))
+    finder = ReplayIndex(Counting(sink.rollouts))
     first, *others = sink.rollouts
     for rollout in others:
         assert finder.rollout(first.identity).id == first.id
@@ -382,7 +382,7 @@ async def test_what_is_being_played_is_not_read_again():
 async def test_the_policy_can_be_asked_beside_its_turns():
     """A call in the policy's own role is told from its turns by the prompt."""
     numbers = iter(range(100))
-    policy = Scripted(lambda request: f"number {next(numbers)}")
+    policy = ScriptedReplies(lambda request: f"number {next(numbers)}")
     sink = await played(policy, [Stage(lambda number: Talk(2, asks=2, role="policy"))])
     [rollout] = (await replayed(sink, [Stage(lambda number: Talk(2, asks=2, role="policy"))])).rollouts
     assert [step.extra for step in rollout.steps] == [step.extra for step in sink.rollouts[0].steps]
@@ -401,7 +401,7 @@ async def test_calls_that_go_on_with_a_conversation_are_found():
                 history.append(answer.message)
             return StepResult(1.0, True, extra={"heard": [message.content for message in history]})
 
-    chatty = Scripted(lambda request: f"{len(request.messages)} messages")
+    chatty = ScriptedReplies(lambda request: f"{len(request.messages)} messages")
     sink = await played(chatty, [Stage(lambda number: Chatting())])
     [before] = sink.rollouts
     assert [call.continues for call in before.calls] == [None, 0, 1]
@@ -419,11 +419,11 @@ async def test_text_that_cannot_be_written_is_no_difference():
 
 async def test_the_later_session_counts():
     """Where a restart played the same again, its answers are given, whatever the order of the records."""
-    old = await played(Scripted(["old"]), [Stage(lambda number: Talk(1))])
-    new = await played(Scripted(["new"]), [Stage(lambda number: Talk(1))])
+    old = await played(ScriptedReplies(["old"]), [Stage(lambda number: Talk(1))])
+    new = await played(ScriptedReplies(["new"]), [Stage(lambda number: Talk(1))])
     sessions = [replace(rollout, session=f"s{n}") for n, rollout in enumerate([*old.rollouts, *new.rollouts])]
     for records in (sessions, sessions[::-1]):
-        sink = await played(ReplayPolicy(Kept(records)), [Stage(lambda number: Talk(1))])
+        sink = await played(ReplayPolicy(InMemoryRecords(records)), [Stage(lambda number: Talk(1))])
         assert sink.rollouts[0].steps[0].trace.policy_response.content == "new"
 
 
@@ -431,9 +431,9 @@ def test_a_run_without_text_is_refused(tmp_path):
     """Of a run recorded as numbers there is nothing to say; of a share of it, the error names the rollout."""
     play("arithmetic", "scripted:noisy", out=tmp_path / "numbers", trace="numbers")
     with pytest.raises(InputError, match="recorded as numbers: record with --trace full"):
-        replayed_policy(tmp_path / "numbers")
-    play("arithmetic", "scripted:noisy", out=tmp_path / "some", groups=8, trace=Recording(share=0.5))
-    replayed = replayed_policy(tmp_path / "some")
+        replay_policy(tmp_path / "numbers")
+    play("arithmetic", "scripted:noisy", out=tmp_path / "some", groups=8, trace=Recording(fraction=0.5))
+    replayed = replay_policy(tmp_path / "some")
     summary = play("arithmetic", replayed, out=tmp_path / "again", groups=8)
     withheld = [rollout for rollout in RunReader(tmp_path / "again").rollouts() if rollout.status is Status.ERROR]
     assert summary.statuses.keys() == {"ok", "error"}
@@ -444,7 +444,7 @@ def test_a_run_without_rollouts_is_refused(tmp_path):
     """There must be something to replay."""
     create_run(tmp_path / "empty").close()
     with pytest.raises(InputError, match="got one that has none"):
-        replayed_policy(tmp_path / "empty")
+        replay_policy(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("spec", ["replay", "replay:", "replay,strict=false"])
@@ -474,7 +474,7 @@ def test_a_run_is_replayed_by_its_name(tmp_path):
 def test_a_replay_can_be_played_twice_and_closed(tmp_path):
     """One replaying policy serves several event loops, also after it was closed."""
     play("preference", "scripted:noisy", out=tmp_path / "first")
-    policy = replayed_policy(tmp_path / "first")
+    policy = replay_policy(tmp_path / "first")
     for name in ("second", "third"):
         play("preference", policy, out=tmp_path / name)
         asyncio.run(policy.close())
@@ -492,7 +492,7 @@ async def test_a_seat_that_is_played_in_a_role_is_replayed():
     def game():
         return Game(lambda number: [Talk(2), Talk(2)], seats=2)
 
-    sink = await played(Scripted(lambda request: f"{request.role} {request.step}"), [game()])
+    sink = await played(ScriptedReplies(lambda request: f"{request.role} {request.step}"), [game()])
     again = await replayed(sink, [game()])
     said = {rollout.seat: [step.trace.policy_response.content for step in rollout.steps] for rollout in again.rollouts}
     assert said == {0: ["policy 0", "policy 1"], 1: ["opponent 0", "opponent 1"]}

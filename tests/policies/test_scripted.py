@@ -4,12 +4,12 @@ import pickle
 import pytest
 
 from rolltrace.errors import InputError, PolicyError
-from rolltrace.policies.base import Completion, Policy, Request
-from rolltrace.policies.scripted import Scripted
+from rolltrace.policies.policy import Completion, Policy, Request
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
-from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Usage
+from rolltrace.trace.stop_reasons import Termination
 
 
 def ask(text="hello there", step=0, **fields):
@@ -22,7 +22,7 @@ def echo(request):
 
 async def test_replies_come_by_step_whatever_the_order():
     """A rollout's step picks the reply, so rollouts played at once cannot take each other's."""
-    policy = Scripted(["one", "two"])
+    policy = ScriptedReplies(["one", "two"])
     replies = await asyncio.gather(*(policy.complete(ask(step=step)) for step in (1, 0, 1, 0)))
     assert [reply.message.content for reply in replies] == ["two", "one", "two", "one"]
 
@@ -33,15 +33,15 @@ async def test_a_function_replies_to_the_request():
     async def later(request):
         return "later"
 
-    assert (await Scripted(echo).complete(ask())).message.content == "you said: hello there"
-    assert (await Scripted(later).complete(ask())).message.content == "later"
+    assert (await ScriptedReplies(echo).complete(ask())).message.content == "you said: hello there"
+    assert (await ScriptedReplies(later).complete(ask())).message.content == "later"
 
 
 async def test_every_kind_of_reply():
     """Text and messages become completions that ended well; a completion stays as it is; an exception is raised."""
     call = Message("assistant", "", tool_calls=(ToolCall("t", '{"a": 1}'),))
     cut = Completion(message=Message("assistant", "a b"), termination=Termination.LENGTH, usage=Usage(7, 8))
-    policy = Scripted(["text", Message("assistant", "m"), call, cut, KeyError("gone")])
+    policy = ScriptedReplies(["text", Message("assistant", "m"), call, cut, KeyError("gone")])
     replies = [await policy.complete(ask(step=step)) for step in range(4)]
     assert [reply.message.content for reply in replies] == ["text", "m", "", "a b"]
     assert [reply.termination for reply in replies] == ["eos", "eos", "tool_calls", "length"]
@@ -53,24 +53,24 @@ async def test_every_kind_of_reply():
 
 async def test_one_text_is_one_reply():
     """A text is not taken for a sequence of letters."""
-    assert (await Scripted("hello").complete(ask())).message.content == "hello"
+    assert (await ScriptedReplies("hello").complete(ask())).message.content == "hello"
 
 
 async def test_running_out_of_replies_is_a_clear_error():
     """A turn that was not scripted is a failure of the policy, and says so."""
     with pytest.raises(PolicyError, match=r"at most 1 turns.*request for turn 2"):
-        await Scripted(["one"]).complete(ask(step=1))
+        await ScriptedReplies(["one"]).complete(ask(step=1))
 
 
 async def test_a_reply_of_another_type_is_refused():
     """What is no reply is named by its type."""
     with pytest.raises(InputError, match="got int"):
-        await Scripted(lambda request: 7).complete(ask())
+        await ScriptedReplies(lambda request: 7).complete(ask())
 
 
 async def test_tokens_are_counted_by_hand_countable_rules():
     """A message costs its words and four, a tool call its name and words, a tool its words and four."""
-    policy = Scripted(["one two three"])
+    policy = ScriptedReplies(["one two three"])
     assert policy.count_tokens(ask("hello there")) == 6
     call = Message("assistant", "x", tool_calls=(ToolCall("t", "a b"),), reasoning="y z")
     tool = ToolSpec("t", "adds two numbers", FrozenMap.of({}))
@@ -81,7 +81,7 @@ async def test_tokens_are_counted_by_hand_countable_rules():
 
 def test_it_is_a_policy_with_settable_identity():
     """Name, version and context length are what the caller says, and survive a pickle."""
-    policy = pickle.loads(pickle.dumps(Scripted(echo, name="mine", version=3, context_length=50)))
+    policy = pickle.loads(pickle.dumps(ScriptedReplies(echo, name="mine", version=3, context_length=50)))
     assert isinstance(policy, Policy)
     assert (policy.name, policy.version, policy.context_length) == ("mine", 3, 50)
-    assert Scripted(["x"]).context_length is None
+    assert ScriptedReplies(["x"]).context_length is None

@@ -9,10 +9,10 @@ import pytest
 from rolltrace.query.run import Run, open_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.draft import Line, new_id
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Status, StoppedBy
 from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.rollout_builder import EncodedRecord, new_id
+from rolltrace.trace.stop_reasons import Status, StoppedBy
 
 
 @pytest.fixture
@@ -36,17 +36,17 @@ def opened() -> Iterator[Callable[[Any], Run]]:
 
 
 @pytest.fixture
-def make_line() -> Callable[..., Line]:
+def make_line() -> Callable[..., EncodedRecord]:
     """Begins a rollout with the writer and finishes it; the line is not written."""
 
-    def make(writer: RunWriter, **fields: Any) -> Line:
+    def make(writer: RunWriter, **fields: Any) -> EncodedRecord:
         identity = {"env": "sums", "task": "t", "group": "g", "index": 0} | fields
         header = Header(id=new_id(), run=writer.run, session=writer.session, started_at=utc_now(), **identity)
-        draft = writer.begin(header)
-        draft.extend([Message("user", "1 + 1?")])
-        draft.send()
-        draft.step(Message("assistant", "2"), reward=1.0, env_reward=1.0)
-        return draft.finish(
+        rollout_builder = writer.begin(header)
+        rollout_builder.extend([Message("user", "1 + 1?")])
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(Message("assistant", "2"), reward=1.0, env_reward=1.0)
+        return rollout_builder.encode(
             Outcome(
                 ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
                 reward=1.0, reward_so_far=1.0, unclamped_reward=None,

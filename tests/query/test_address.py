@@ -3,7 +3,7 @@
 import pytest
 
 from rolltrace.query.address import address, short_addresses
-from rolltrace.query.find import Head
+from rolltrace.query.rollout_lookup import RolloutAddress
 
 FIELDS = {"split": "train", "env": "sums", "iteration": 0, "group": "g", "index": 0, "attempt": 0, "session": "s"}
 
@@ -12,7 +12,7 @@ FIELDS = {"split": "train", "env": "sums", "iteration": 0, "group": "g", "index"
 def test_short_addresses_tell_rollouts_apart(field):
     """Whatever differs in a run, each short address is an end of the address, and names one rollout."""
     values = (0, 1) if field in ("iteration", "index") else ("one", "two")
-    rollouts = [Head(id=str(value), **(FIELDS | {field: value})) for value in values]
+    rollouts = [RolloutAddress(id=str(value), **(FIELDS | {field: value})) for value in values]
     short = short_addresses(rollouts)
     assert len(set(short.values())) == 2
     for rollout in rollouts:

@@ -8,7 +8,8 @@ import pytest
 
 from answers import score, write
 from rolltrace.errors import StorageError
-from rolltrace.query import build, state
+from rolltrace.query import parquet_writer as build
+from rolltrace.query import table_cache as state
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
@@ -36,8 +37,10 @@ def count(path, query=COUNT):
 def lines_read(monkeypatch):
     """How many lines were made into rows."""
     read = []
-    add = build.Batch.add
-    monkeypatch.setattr(build.Batch, "add", lambda self, line, place: (read.append(place), add(self, line, place)))
+    add = build.ParquetBatch.add
+    monkeypatch.setattr(
+        build.ParquetBatch, "add", lambda self, line, place: (read.append(place), add(self, line, place))
+    )
     return read
 
 
@@ -110,7 +113,7 @@ def test_open_session_is_not_sealed(path):
 
 def test_large_remainder_is_kept(path, monkeypatch, lines_read):
     """A query that had to read much leaves its part behind, and later parts follow it."""
-    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     ids = fill(path, 0, 1)
     assert count(path) == (2, 2.0)
     fill(path, 2)
@@ -134,7 +137,7 @@ def test_batches_are_bounded(path, monkeypatch):
 
 def test_part_that_overlaps_is_ignored(path, monkeypatch):
     """Two builders that raced leave parts that cover the same lines; one of them counts."""
-    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0, 1)
     count(path)
     [first] = parts(path)
@@ -148,7 +151,7 @@ def test_part_that_overlaps_is_ignored(path, monkeypatch):
 
 def test_part_without_its_beginning_is_ignored(path, monkeypatch):
     """A part that follows one that is gone is not used."""
-    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     with create_run(path) as writer:
         for index in range(2):
             write(writer, index=index, reward=1.0)
@@ -210,9 +213,9 @@ def test_cache_of_another_layout_is_ignored(path, monkeypatch):
     """What an older or newer Rolltrace derived is not taken for ours."""
     fill(path, 0)
     with monkeypatch.context() as patched:
-        patched.setattr("rolltrace.query.parts.LAYOUT", -1)
-        for label in ("rolltrace.query.state.Label", "rolltrace.query.build.Label"):
-            original = __import__("rolltrace.query.parts", fromlist=["Label"]).Label
+        patched.setattr("rolltrace.query.parquet_parts.LAYOUT_VERSION", -1)
+        for label in ("rolltrace.query.table_cache.PartMetadata", "rolltrace.query.parquet_writer.PartMetadata"):
+            original = __import__("rolltrace.query.parquet_parts", fromlist=["PartMetadata"]).PartMetadata
             patched.setattr(label, lambda original=original, **fields: original(layout=-1, **fields))
         compact(path)
     [old] = parts(path)
@@ -224,7 +227,7 @@ def test_cache_of_another_layout_is_ignored(path, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_read_only_directory_by_permission(path, monkeypatch):
     """A run that cannot be written to is answered all the same."""
-    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0)
     path.chmod(0o555)
     try:
@@ -235,7 +238,7 @@ def test_read_only_directory_by_permission(path, monkeypatch):
 
 def test_cache_that_cannot_be_written(path, monkeypatch):
     """Where the cache cannot be written to, queries work and compaction says so."""
-    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0)
     (path / "cache").write_text("in the way")
     assert count(path) == (1, 1.0)
@@ -348,7 +351,7 @@ def test_table_without_rows_is_not_looked_for_again(path, lines_read):
 
 def test_stretch_without_rows_is_kept(path, monkeypatch, lines_read):
     """Where much was read that has no rows of a table, the next to ask need not read it."""
-    monkeypatch.setattr(state, "KEEP_BYTES", 1)
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0, 1)
     assert count(path, "select count(*) from calls") == (0,)
     assert len(parts(path, "calls")) == 1

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from answers import score, write
 from rolltrace.cli.app import cli
-from rolltrace.jobs.replay import replayed_policy
-from rolltrace.policies.base import Request
+from rolltrace.jobs.replay import replay_policy
+from rolltrace.policies.policy import Request
 from rolltrace.query.compact import compact
-from rolltrace.query.group import find_group
-from rolltrace.query.listing import list_runs
+from rolltrace.query.group import load_group
 from rolltrace.query.run import open_run
-from rolltrace.query.summary import summarize
-from rolltrace.query.totals import ask_totals, read_totals
+from rolltrace.query.run_listing import list_runs
+from rolltrace.query.run_summary import summarize
+from rolltrace.query.run_totals import query_totals, read_totals
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import decode_ledger, encode_ledger
 from rolltrace.trace.codec import utc_now
@@ -55,7 +55,7 @@ def test_every_rollout_of_colliding_ranks_counts(ranks):
     """What four ranks recorded at once counts in full, wherever it is counted, and is said to collide."""
     [listed] = list_runs(ranks.parent).runs
     with open_run(ranks) as run:
-        asked = ask_totals(run)
+        asked = query_totals(run)
         assert run.sql("select count(*), bool_and(collides) from rollouts").fetchone() == (RANKS * EACH, True)
         assert run.sql("select count(*), sum(size), bool_and(collides) from groups").fetchone() == (5, 80, True)
         assert run.sql("select count(*) from steps").fetchone() == (RANKS * EACH,)
@@ -85,7 +85,7 @@ def numbers(path):
     """How many rollouts count, are superseded, retried and collide, as lines and tables agree."""
     read = read_totals(path)
     with open_run(path) as run:
-        asked = ask_totals(run)
+        asked = query_totals(run)
     assert msgspec.structs.replace(asked, mean_reward=None) == msgspec.structs.replace(read, mean_reward=None)
     return read.rollouts, read.superseded, read.retried, read.collides
 
@@ -155,7 +155,7 @@ def test_scores_about_a_group_are_in_the_order_of_their_lines(path):
             at = utc_now() - timedelta(seconds=back)
             score(writer, None, 1.0, name="group_grade", group=key, producer=producer, at=at)
     with open_run(path) as run:
-        assert [one.producer for one in find_group(run, key, 10).scores] == ["old", "new"]
+        assert [one.producer for one in load_group(run, key, 10).scores] == ["old", "new"]
 
 
 async def test_readers_of_groups_and_replays_follow_a_stated_resume(path, monkeypatch):
@@ -175,9 +175,9 @@ async def test_readers_of_groups_and_replays_follow_a_stated_resume(path, monkey
         record(second, "new")
     with open_run(path) as run:
         [rollout] = run.rollouts()
-        assert [score.producer for score in find_group(run, key, 10).scores] == ["new"]
+        assert [score.producer for score in load_group(run, key, 10).scores] == ["new"]
     request = Request(messages=rollout.steps[0].trace.prompt, identity=rollout.identity, step=0)
-    completion = await replayed_policy(path).complete(request)
+    completion = await replay_policy(path).complete(request)
     assert completion.message.content == "new"
 
 

@@ -12,9 +12,12 @@ import pytest
 
 from answers import write
 from rolltrace.errors import InputError, QueryTimeoutError
-from rolltrace.query import build, clock, database, state
+from rolltrace.query import database
+from rolltrace.query import deadline as clock
+from rolltrace.query import parquet_writer as build
+from rolltrace.query import table_cache as state
 from rolltrace.query.compact import compact
-from rolltrace.query.parts import parquet_files
+from rolltrace.query.parquet_parts import parquet_files
 from rolltrace.query.run import open_run
 from rolltrace.store import cursor
 from rolltrace.store.create import create_run
@@ -46,7 +49,7 @@ def test_only_what_is_needed_is_read(run, monkeypatch):
     """A table that an earlier statement named is not read for one that does not name it."""
     run.sql("select * from ledger").fetchall()
     run.sql("select * from messages").fetchall()
-    small, batches = counted(monkeypatch, database, "small_rows"), counted(monkeypatch, state, "Batch")
+    small, batches = counted(monkeypatch, database, "small_rows"), counted(monkeypatch, state, "ParquetBatch")
     run.sql(COUNT).fetchall()
     assert small == []
     assert {table for table, *_ in batches} == {"rollouts", "scores"}
@@ -58,7 +61,7 @@ def test_tables_of_earlier_statements_stay(run, monkeypatch):
     for _ in range(2):
         for sql in statements:
             run.sql(sql).fetchall()
-    made = counted(monkeypatch, database, "Engine")
+    made = counted(monkeypatch, database, "SqlSandbox")
     for sql in statements:
         run.sql(sql).fetchall()
     assert made == []
@@ -81,8 +84,8 @@ def test_words_of_a_user_blame_no_file(run, path, monkeypatch, opened, sql):
     compact(path)
     again = opened(path)
     again.sql(COUNT).fetchall()
-    read, made = counted(monkeypatch, build.Batch, "add"), counted(monkeypatch, database, "Engine")
-    checked = counted(monkeypatch, database, "is_sound")
+    read, made = counted(monkeypatch, build.ParquetBatch, "add"), counted(monkeypatch, database, "SqlSandbox")
+    checked = counted(monkeypatch, database, "is_intact")
     with pytest.raises(InputError):
         again.sql(sql).fetchall()
     assert again.sql(COUNT).fetchone() == (3,)
@@ -98,7 +101,7 @@ def test_only_the_damaged_part_is_made_anew(run, path, monkeypatch, opened):
     data = damaged.read_bytes()
     damaged.write_bytes(data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :])
     kept = [part for part in parquet_files(path) if part != damaged]
-    finished = counted(monkeypatch, build.Batch, "finish")
+    finished = counted(monkeypatch, build.ParquetBatch, "finish")
     assert again.sql("select count(*), sum(reward) from steps").fetchone() == (3, 3.0)
     assert parquet_files(path) == kept, "what is damaged helps nobody"
     assert again.sql("select count(*) from messages").fetchone() == (6,)
@@ -120,7 +123,7 @@ def test_making_tables_is_bounded(path, opened, monkeypatch, time_passes):
         for index in range(40):
             write(writer, index=index)
     run = opened(path)
-    add, read = build.Batch.add, []
+    add, read = build.ParquetBatch.add, []
 
     def add_slowly(self, line, place):
         if self._table == "rollouts":
@@ -128,7 +131,7 @@ def test_making_tables_is_bounded(path, opened, monkeypatch, time_passes):
             time_passes[0] += 1.0
         add(self, line, place)
 
-    monkeypatch.setattr(build.Batch, "add", add_slowly)
+    monkeypatch.setattr(build.ParquetBatch, "add", add_slowly)
     with pytest.raises(QueryTimeoutError, match="longer than 30 seconds"):
         run.sql(COUNT, timeout=30)
     assert len(read) == 30
@@ -156,8 +159,8 @@ def test_interrupting_goes_on():
         if len(calls) == 3:
             noticed.set()
 
-    bounded = clock.Clock(0.001)
-    with bounded.running(interrupt):
+    bounded = clock.QueryDeadline(0.001)
+    with bounded.limit(interrupt):
         assert noticed.wait(60)
     with pytest.raises(QueryTimeoutError):
         bounded.check()
@@ -225,7 +228,7 @@ def test_following_takes_bounded_work_and_space(path, opened, monkeypatch):
 
 def test_small_parts_grow_into_the_cache(path, opened, monkeypatch):
     """A run that is followed leaves parts for others as soon as they are worth it, and uses them itself."""
-    monkeypatch.setattr(state, "KEEP_BYTES", 4000)
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 4000)
     with create_run(path) as writer:
         run = opened(path)
         for index in range(12):
@@ -235,7 +238,7 @@ def test_small_parts_grow_into_the_cache(path, opened, monkeypatch):
     kept = list((path / "cache").glob("rollouts-*.parquet"))
     assert 1 <= len(kept) < 12
     assert set(kept) <= {part.path for part in run._database.runs[0].parts["rollouts"]}
-    again = counted(monkeypatch, build.Batch, "add")
+    again = counted(monkeypatch, build.ParquetBatch, "add")
     assert opened(path).sql(COUNT).fetchone() == (12,)
     assert len([1 for batch, *_ in again if batch._table == "rollouts"]) < 12
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from answers import score, write
 from rolltrace.errors import InputError
-from rolltrace.query.histogram import ask_histogram, histogram
+from rolltrace.query.histogram import histogram, query_histogram
 from rolltrace.store.create import create_run
 
 anything = st.none() | st.floats()
@@ -74,8 +74,8 @@ def test_sql_counts_as_python_does(opened, path):
         late = write(writer, index=99, attempt=1, reward=50.0)
         score(writer, late, 0.25)
     run = opened(path)
-    assert ask_histogram(run) == histogram([*rewards, 0.25])
-    assert ask_histogram(run, most=3) == histogram([*rewards, 0.25], 3)
+    assert query_histogram(run) == histogram([*rewards, 0.25])
+    assert query_histogram(run, most=3) == histogram([*rewards, 0.25], 3)
 
 
 def test_any_expression_is_counted(opened, path):
@@ -84,8 +84,8 @@ def test_any_expression_is_counted(opened, path):
         for index in range(4):
             write(writer, index=index, steps=index + 1, env="a" if index else "b", metrics={"x": float(index)})
     run = opened(path)
-    assert ask_histogram(run, "metrics['x']", "env = ?", ["a"]) == histogram([1.0, 2.0, 3.0])
-    assert ask_histogram(run, "steps -- all of them") == histogram([1.0, 2.0, 3.0, 4.0])
-    assert ask_histogram(run, "env").missing == 4
-    assert ask_histogram(run, "step", table="steps").n == 10
-    assert ask_histogram(run, where="env = 'c'").bins == ()
+    assert query_histogram(run, "metrics['x']", "env = ?", ["a"]) == histogram([1.0, 2.0, 3.0])
+    assert query_histogram(run, "steps -- all of them") == histogram([1.0, 2.0, 3.0, 4.0])
+    assert query_histogram(run, "env").missing == 4
+    assert query_histogram(run, "step", table="steps").n == 10
+    assert query_histogram(run, where="env = 'c'").bins == ()

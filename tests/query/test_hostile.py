@@ -11,7 +11,7 @@ import pytest
 from rolltrace import open_run
 from rolltrace.errors import InputError, RolltraceError
 from rolltrace.query.compact import compact
-from rolltrace.query.parts import find_parts
+from rolltrace.query.parquet_parts import find_parts
 from rolltrace.store.create import create_run
 
 NUMBERS = "select count(*), sum(reward), min(id), max(task), sum(seconds) >= 0 from rollouts"
@@ -34,11 +34,11 @@ def test_damage_in_the_cache_never_gives_other_numbers(tmp_path):
     sound = part.read_bytes()
     with open_run(run) as opened:
         right = opened.sql(NUMBERS).fetchall()
-    chance = random.Random(0)
+    rng = random.Random(0)
     connection = duckdb.connect()
     for number in range(40):
         damaged = bytearray(sound)
-        damaged[chance.randrange(len(sound))] ^= 1 << chance.randrange(8)
+        damaged[rng.randrange(len(sound))] ^= 1 << rng.randrange(8)
         for old in (run / "cache").glob("rollouts-*.parquet"):
             old.unlink()
         part.write_bytes(damaged)

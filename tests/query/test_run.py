@@ -11,16 +11,16 @@ import pytest
 import rolltrace
 from answers import score, write
 from rolltrace.errors import InputError, QueryTimeoutError, RunNotFoundError, UnknownNameError
-from rolltrace.query.lines import LineReader
+from rolltrace.query.line_reader import LineReader
 from rolltrace.query.run import open_run
-from rolltrace.query.state import RunTables
+from rolltrace.query.table_cache import RunTables
 from rolltrace.store.create import create_run
-from rolltrace.store.cursor import Place
+from rolltrace.store.cursor import LineLocation
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.codec import encode_rollout
-from rolltrace.trace.draft import Line
 from rolltrace.trace.rollout import Grade
+from rolltrace.trace.rollout_builder import EncodedRecord
 from rolltrace.trace.score import GroupKey
 
 ENDLESS = "range(10000000) a, range(1000000) b"
@@ -128,7 +128,7 @@ def test_a_rollout_that_is_copied_into_another_run_keeps_its_line(path, opened, 
     read = opened(path).get(rollout)
     assert read.reward == 1.25
     with create_run(tmp_path / "copy") as writer:
-        writer.write_rollout(Line(read.id, encode_rollout(read)))
+        writer.write_rollout(EncodedRecord(read.id, encode_rollout(read)))
     again = opened(tmp_path / "copy").get(rollout)
     assert (again, again.reward, again.line_reward, again.scores) == (read, None, None, ())
 
@@ -173,8 +173,8 @@ def test_place_that_is_wrong_is_found_out(run):
     with LineReader(RunReader(run.path)) as lines:
         assert lines.rollout(first[0], place[0]).id == first[0]
         assert lines.rollout(second[0], place[0]).id == second[0]
-        assert lines.rollout(second[0], Place(place[0].file, 7, 10**6)).id == second[0]
-        assert lines.rollout(second[0], Place("rollouts/nothing", 0, 10)).id == second[0]
+        assert lines.rollout(second[0], LineLocation(place[0].file, 7, 10**6)).id == second[0]
+        assert lines.rollout(second[0], LineLocation("rollouts/nothing", 0, 10)).id == second[0]
 
 
 def test_condition_uses_the_latest_reward(path, opened):

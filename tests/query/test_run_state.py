@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from answers import score, write
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
 from rolltrace.cli.app import cli
 from rolltrace.errors import InputError
 from rolltrace.jobs.play import play
@@ -18,8 +18,8 @@ from rolltrace.query.run_state import RunState, run_state
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger, decode_ledger, encode_ledger
 from rolltrace.trace.failure import INTERRUPTED
-from rolltrace.trace.outcome import Layer, Status
 from rolltrace.trace.rollout import Failure
+from rolltrace.trace.stop_reasons import Layer, Status
 from run_states import states
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -179,15 +179,15 @@ def test_session_that_falls_silent_died(path):
         write(writer)
         writer.flush()
         assert states(path) == "running"
-        assert check_run(path, only=["died_session"]).ok
+        assert check_run(path, only=["dead_sessions"]).ok
     closed = last(path)
     append(path, replace(closed, closed=False, at=closed.at - timedelta(seconds=31)))
     assert states(path) == "died"
-    assert not check_run(path, only=["died_session"]).ok
+    assert not check_run(path, only=["dead_sessions"]).ok
     with create_run(path, join=True, continues=[writer.session]) as second:
         write(second, index=1)
     assert states(path) == "complete"
-    assert check_run(path, only=["died_session", "interrupted_run"]).ok
+    assert check_run(path, only=["dead_sessions", "interrupted_run"]).ok
 
 
 @pytest.mark.parametrize("planned", [0, -1, 1.5, True, "many"])

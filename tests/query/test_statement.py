@@ -5,9 +5,9 @@ import pytest
 
 from answers import write
 from rolltrace.errors import InputError
-from rolltrace.query.connection import Limits
-from rolltrace.query.engine import Engine
+from rolltrace.query.duckdb_connection import EngineLimits
 from rolltrace.query.run import open_run
+from rolltrace.query.sql_sandbox import SqlSandbox
 from rolltrace.query.statement import check_statement
 from rolltrace.store.create import create_run
 from rolltrace.store.sessions import Sessions
@@ -196,8 +196,8 @@ def bare(run, tmp_path_factory):
     run.sql("select * from rollouts").fetchall()
     tables = run._database.runs[0]
     spill = tmp_path_factory.mktemp("spill")
-    engine = Engine(
-        [{table: list(tables.parts[table]) for table in ("rollouts", "scores")}], [Sessions(())], spill, Limits()
+    engine = SqlSandbox(
+        [{table: list(tables.parts[table]) for table in ("rollouts", "scores")}], [Sessions(())], spill, EngineLimits()
     )
     yield engine._connection, [*run.path.rglob("*"), *tables._private.iterdir()]
     engine.close()

@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.errors import EnvError, PolicyError
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
 from rolltrace.rollout.hooks import Hooks
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.rollout.strategies import FailFast, KeepViable
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Layer, Status
 from rolltrace.trace.rollout import Tokens, Usage
+from rolltrace.trace.stop_reasons import Layer, Status
 from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said, skip_time
 
 
@@ -217,7 +217,7 @@ async def test_a_sink_that_raises_loses_its_record_not_the_rollout(caplog):
     """Recording never stops training."""
 
     class Full(MemorySink):
-        def end(self, draft, outcome):
+        def end(self, rollout_builder, outcome):
             raise OSError("no space")
 
     async for group in Runner(Remembering(said("x")), sink=Full()).play([Stage(lambda _: Talk())]):

@@ -4,21 +4,21 @@ import asyncio
 
 import pytest
 
-from rolltrace.check.check import check_run
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.check.check_run import check_run
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.message_env import MessageEnv, MessageStepResult
-from rolltrace.envs.problem import ProblemEnv
+from rolltrace.envs.problem_env import ProblemEnv
 from rolltrace.envs.prompt_only import PromptOnlyEnv
 from rolltrace.envs.tool_env import ToolEnv
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
 from rolltrace.query.run import open_run
 from rolltrace.rollout.hooks import Hooks
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.trace.message import Message, Sampling, ToolCall
-from rolltrace.trace.outcome import EnvFailure, Layer, Termination
 from rolltrace.trace.rollout import Tokens, Usage
+from rolltrace.trace.stop_reasons import EnvFailure, Layer, Termination
 from stage import BROKEN_CALL, GradedStage, Meddling, Remembering, Stage, called, never, play, recorded, said
 
 LOOK = ToolCall("look", '{"at": "door"}', id="c1")
@@ -184,7 +184,7 @@ async def test_an_unfinished_turn_is_in_sql_and_passes_the_audits(tmp_path, way)
         assert found == [(way, None, 0.0, 5)]
         [[calls]] = run.sql("select tool_calls from messages where step = 0").fetchall()
         assert "door" in calls
-    assert check_run(tmp_path / "run").found == []
+    assert check_run(tmp_path / "run").with_findings == []
 
 
 async def test_a_finished_turn_has_no_env_failure(tmp_path):

@@ -6,12 +6,12 @@ import contextlib
 import pytest
 
 from rolltrace.errors import InputError, RolltraceError
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.rollout.strategies import FailFast, KeepViable
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.outcome import Layer, Status, StopReason
 from rolltrace.trace.rollout import Grade
+from rolltrace.trace.stop_reasons import Layer, Status, StopReason
 from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
 
 

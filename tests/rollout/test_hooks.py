@@ -3,10 +3,10 @@
 import pytest
 
 from rolltrace.rollout.hooks import Hooks
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Layer, Status, StopReason
+from rolltrace.trace.stop_reasons import Layer, Status, StopReason
 from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
 
 

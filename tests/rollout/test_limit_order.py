@@ -2,11 +2,11 @@
 
 import pytest
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.rollout.hooks import Hooks
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.outcome import StopReason
+from rolltrace.trace.stop_reasons import StopReason
 from stage import Meddling, Remembering, Stage, never, play, recorded, said, skip_time
 
 ORDER = [

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
 from stage import Counting, GradedStage, Remembering, Stage, play, recorded, said

@@ -4,22 +4,22 @@ import asyncio
 
 import pytest
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.errors import GraderError, InputError, PolicyError, RoleError
-from rolltrace.graders.base import Grader, GroupGrade, GroupGrader
-from rolltrace.policies.asking import ask, casting
-from rolltrace.policies.scripted import Scripted
+from rolltrace.graders.grader import Grader, GroupGrade, GroupGrader
+from rolltrace.policies.role_calls import ask, with_roles
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.message import Message, Part, Sampling
-from rolltrace.trace.outcome import Layer, Status
 from rolltrace.trace.rollout import Grade
 from rolltrace.trace.score import GroupKey
+from rolltrace.trace.stop_reasons import Layer, Status
 from stage import Stage, never, play, recorded
 
 
@@ -48,11 +48,13 @@ class Asking(Env):
 
 
 def answering(**settings):
-    return Scripted(lambda request: f"yes, {request.messages[-1].content}", name="answering", version=9, **settings)
+    return ScriptedReplies(
+        lambda request: f"yes, {request.messages[-1].content}", name="answering", version=9, **settings
+    )
 
 
 def talking():
-    return Scripted(lambda request: f"turn {request.step}", name="talking", version=1)
+    return ScriptedReplies(lambda request: f"turn {request.step}", name="talking", version=1)
 
 
 async def test_calls_are_recorded_with_their_step(tmp_path):
@@ -84,7 +86,7 @@ async def test_a_conversation_with_a_role_is_stored_once(tmp_path):
 
 async def test_a_prompt_that_is_not_the_earlier_one_is_whole():
     """Only the very same conversation is left out: one that was changed is written out."""
-    with casting(talking(), answerer=answering()) as calls:
+    with with_roles(talking(), answerer=answering()) as calls:
         first = await ask("answerer", [Message("user", "a")])
         await ask("answerer", [Message("user", "a"), first.message, Message("user", "b")])
         await ask("answerer", [Message("user", "A"), first.message, Message("user", "b")])
@@ -107,7 +109,7 @@ async def test_several_conversations_with_a_role_are_told_apart(order):
         reply = await ask("grader", messages)
         return await ask("grader", [*messages, reply.message, Message("user", "sure?")])
 
-    with casting(Scripted(answer)) as calls:
+    with with_roles(ScriptedReplies(answer)) as calls:
         talks = [asyncio.create_task(talk(number)) for number in range(3)]
         await asyncio.sleep(0)
         for number in order:
@@ -134,7 +136,7 @@ def test_roles_are_checked():
 
 async def test_asking_without_anybody_there():
     """Outside of a runner the error says what to do."""
-    with pytest.raises(PolicyError, match="with casting"):
+    with pytest.raises(PolicyError, match="with with_roles"):
         await ask("grader", [Message("user", "?")])
 
 
@@ -145,7 +147,7 @@ async def test_a_role_that_fails_is_the_policys_failure(tmp_path, failing):
         "time-out": lambda request: never(),
         "no completion": lambda request: None,
     }
-    answerer = Scripted(answers.get(failing, lambda request: failing), name="broken")
+    answerer = ScriptedReplies(answers.get(failing, lambda request: failing), name="broken")
     if failing == "no completion":
         answerer.complete = answerer.reply = lambda request: asyncio.sleep(0, "not a completion")
     await play(tmp_path / "run", Stage(lambda number: Asking(seconds=60.0)), talking(), roles={"answerer": answerer})
@@ -172,7 +174,7 @@ async def test_an_env_may_do_without_an_answer(tmp_path):
             except RoleError:
                 return StepResult(0.5, done=True)
 
-    broken = Scripted(lambda request: ValueError("no"), name="broken")
+    broken = ScriptedReplies(lambda request: ValueError("no"), name="broken")
     await play(tmp_path / "run", Stage(lambda number: Content()), talking(), roles={"answerer": broken})
     [rollout] = recorded(tmp_path / "run")
     assert (rollout.status, rollout.reward) == (Status.OK, 0.5)
@@ -187,7 +189,7 @@ async def test_a_retry_asks_again_with_calls_of_its_own(tmp_path):
         tries.append(request)
         return ValueError("no") if len(tries) == 1 else "yes"
 
-    answerer = Scripted(answer, name="answerer")
+    answerer = ScriptedReplies(answer, name="answerer")
     stage = Stage(lambda number: Asking(turns=1))
     await play(tmp_path / "run", stage, talking(), roles={"answerer": answerer}, retries=1)
     first, second = recorded(tmp_path / "run")
@@ -205,7 +207,7 @@ async def test_a_question_in_flight_is_recorded_when_all_is_cancelled(tmp_path):
         asked.set()
         await asyncio.Event().wait()
 
-    runner = Runner(talking(), roles={"answerer": Scripted(answer)}, sink=(sink := MemorySink()))
+    runner = Runner(talking(), roles={"answerer": ScriptedReplies(answer)}, sink=(sink := MemorySink()))
 
     async def all_of(builders):
         return [group async for group in runner.play(builders)]
@@ -237,7 +239,7 @@ async def test_parallel_questions_stand_in_the_order_of_asking(tmp_path):
         return str(number)
 
     for run in ("first", "again"):
-        roles = {"answerer": answering(), "grader": Scripted(answer)}
+        roles = {"answerer": answering(), "grader": ScriptedReplies(answer)}
         await play(tmp_path / run, Stage(lambda number: Asking(), grader=Parallel()), talking(), roles=roles)
         [rollout] = recorded(tmp_path / run)
         calls = [call for call in rollout.calls if call.role == "grader"]
@@ -252,8 +254,8 @@ async def test_parallel_questions_stand_in_the_order_of_asking(tmp_path):
 async def test_the_same_question_again_has_another_seed():
     """Who asks twice wants to hear something else."""
     seeds = []
-    policy = Scripted(lambda request: seeds.append(request.seed) or "x")
-    with casting(policy):
+    policy = ScriptedReplies(lambda request: seeds.append(request.seed) or "x")
+    with with_roles(policy):
         await ask("grader", [Message("user", "?")])
         await ask("grader", [Message("user", "?")])
     assert seeds[0] != seeds[1]
@@ -277,7 +279,7 @@ async def test_concurrency_bounds_the_other_roles_too(concurrency):
             await asyncio.gather(*(ask("grader", [Message("user", str(n))]) for n in range(5)))
             return Grade(1.0)
 
-    runner = Runner(Scripted(answer), sink=MemorySink(), concurrency=concurrency)
+    runner = Runner(ScriptedReplies(answer), sink=MemorySink(), concurrency=concurrency)
     stage = Stage(lambda number: Asking(), episodes=6, grader=Parallel())
     [group] = [group async for group in runner.play([stage])]
     assert group.rewards == [3.0] * 6
@@ -304,7 +306,7 @@ async def test_waiting_at_the_gate_is_not_the_rollouts_time(tmp_path):
         return "x"
 
     stage = Stage(lambda number: Parallel(), episodes=3)
-    settings = {"roles": {"answerer": Scripted(answer)}, "concurrency": 1, "limits": Limits(timeout=13.0)}
+    settings = {"roles": {"answerer": ScriptedReplies(answer)}, "concurrency": 1, "limits": Limits(timeout=13.0)}
     await play(tmp_path / "run", stage, talking(), **settings)
     assert [rollout.stop_reason for rollout in recorded(tmp_path / "run")] == ["completed"] * 3
 
@@ -321,7 +323,7 @@ class Failing(Grader):
 @pytest.mark.parametrize("reply", ["fine", ValueError("down")])
 async def test_a_grader_that_fails_keeps_its_calls(tmp_path, reply):
     """The failure is the grader's, also where it is its model that failed, and what was asked is in the record."""
-    roles = {"answerer": answering(), "grader": Scripted(lambda request: reply, name="judge")}
+    roles = {"answerer": answering(), "grader": ScriptedReplies(lambda request: reply, name="judge")}
     await play(tmp_path / "run", Stage(lambda number: Asking(), grader=Failing()), talking(), roles=roles)
     [rollout] = recorded(tmp_path / "run")
     assert (rollout.status, rollout.error.layer) == (Status.ERROR, Layer.GRADER)
@@ -358,7 +360,7 @@ def judge(request):
 
 async def test_a_group_grader_is_recorded_with_its_calls(tmp_path):
     """Each member has its grade; one score about the group has the calls, its numbers and the rest."""
-    roles = {"answerer": answering(), "grader": Scripted(judge, name="judge")}
+    roles = {"answerer": answering(), "grader": ScriptedReplies(judge, name="judge")}
     [group] = await play(tmp_path / "run", judged(), talking(), roles=roles)
     assert group.rewards == [1.0, 2.0, 3.0]
     with open_run(tmp_path / "run") as run:
@@ -376,7 +378,7 @@ async def test_a_group_grader_is_recorded_with_its_calls(tmp_path):
 
 async def test_an_exception_in_place_of_a_grade_is_one_members(tmp_path):
     """The member without a grade has a null score with the reason, of layer grader; the others keep theirs."""
-    roles = {"answerer": answering(), "grader": Scripted(judge)}
+    roles = {"answerer": answering(), "grader": ScriptedReplies(judge)}
     [group] = await play(tmp_path / "run", judged(spoil=(1,)), talking(), roles=roles)
     assert [member.reward for member in group.members] == [1.0, None, 3.0]
     spoilt = group.members[1]
@@ -392,7 +394,7 @@ async def test_an_exception_in_place_of_a_grade_is_one_members(tmp_path):
 
 async def test_a_group_grader_whose_model_fails_keeps_its_calls(tmp_path):
     """All members have a null score with the reason, and the group's score has what was asked until then."""
-    roles = {"answerer": answering(), "grader": Scripted(lambda request: ValueError("down"), name="judge")}
+    roles = {"answerer": answering(), "grader": ScriptedReplies(lambda request: ValueError("down"), name="judge")}
     [group] = await play(tmp_path / "run", judged(), talking(), roles=roles)
     assert group.rewards == [None] * 3
     with open_run(tmp_path / "run") as run:
@@ -427,7 +429,7 @@ async def test_what_a_group_is_made_of_is_kept_with_it(tmp_path):
 
     kept = {}
     for share in (0.5, 1.0):
-        with create_run(tmp_path / str(share), trace=Recording(share=share)) as run:
+        with create_run(tmp_path / str(share), trace=Recording(fraction=share)) as run:
             runner = Runner(talking(), sink=run)
             stages = [Stage(lambda number: Asking(turns=1), task=str(n)) for n in range(8)]
             for stage in stages:
@@ -476,8 +478,8 @@ class Game(Stage):
 )
 async def test_each_seat_has_its_policy(tmp_path, given, expected):
     """By the seat's number, else by its role, else the policy itself; the record and the request say so."""
-    roles = {role: Scripted(lambda request: request.role, name=role, version=role) for role in given}
-    policy = Scripted(lambda request: request.role, name="talking", version="talking")
+    roles = {role: ScriptedReplies(lambda request: request.role, name=role, version=role) for role in given}
+    policy = ScriptedReplies(lambda request: request.role, name="talking", version="talking")
     stage = Game(lambda number: [Seated(), Seated(), Seated()], episodes=2, seats=3)
     await play(tmp_path / "run", stage, policy, roles=roles)
     rollouts = recorded(tmp_path / "run")
@@ -495,10 +497,12 @@ async def test_what_came_instead_of_an_answer_is_kept(tmp_path):
         error.raw = "<html>"
         return error
 
-    await play(tmp_path / "own", Stage(lambda number: Asking()), Scripted(broken))
+    await play(tmp_path / "own", Stage(lambda number: Asking()), ScriptedReplies(broken))
     [rollout] = recorded(tmp_path / "own")
     assert (rollout.error.type, rollout.pending_raw) == ("PolicyError", "<html>")
-    await play(tmp_path / "other", Stage(lambda number: Asking()), talking(), roles={"answerer": Scripted(broken)})
+    await play(
+        tmp_path / "other", Stage(lambda number: Asking()), talking(), roles={"answerer": ScriptedReplies(broken)}
+    )
     [rollout] = recorded(tmp_path / "other")
     assert [call.raw for call in rollout.calls] == ["<html>"]
 
@@ -508,10 +512,10 @@ async def test_a_request_says_whether_tokens_are_recorded(tmp_path, wanted):
     """A policy need not ask its server for what nobody keeps."""
     requests = []
     with create_run(tmp_path / "run", trace=Recording(tokens=wanted)) as run:
-        runner = Runner(Scripted(lambda request: requests.append(request) or "x"), sink=run)
+        runner = Runner(ScriptedReplies(lambda request: requests.append(request) or "x"), sink=run)
         async for _ in runner.play([Stage(lambda number: Asking(turns=1))]):
             pass
-    assert [(request.role, request.wants_tokens) for request in requests] == [("policy", wanted), ("answerer", False)]
+    assert [(request.role, request.include_tokens) for request in requests] == [("policy", wanted), ("answerer", False)]
 
 
 async def test_who_was_asked_is_known_afterwards(tmp_path):
@@ -519,12 +523,12 @@ async def test_who_was_asked_is_known_afterwards(tmp_path):
     runner = Runner(talking(), roles={"answerrer": answering(), "seat1": answering()}, sink=MemorySink())
     async for _ in runner.play([Stage(lambda number: Asking(turns=1))]):
         pass
-    assert runner.roles.unasked == ["answerrer", "seat1"]
+    assert runner.roles.unused == ["answerrer", "seat1"]
     assert runner.roles.played_by_policy == ["answerer"]
     runner = Runner(talking(), roles={"seat1": answering()}, sink=MemorySink())
     async for _ in runner.play([Game(lambda number: [Seated(), Seated()], seats=2)]):
         pass
-    assert (runner.roles.unasked, runner.roles.played_by_policy) == ([], [])
+    assert (runner.roles.unused, runner.roles.played_by_policy) == ([], [])
 
 
 async def test_only_a_game_has_numbered_seats(tmp_path):
@@ -536,7 +540,7 @@ async def test_only_a_game_has_numbered_seats(tmp_path):
             return StepResult(0.0, done=True, extra={"said": [reply.message.content for reply in replies]})
 
     def saying(text):
-        return Scripted([text], name=text)
+        return ScriptedReplies([text], name=text)
 
     roles = {"seat0": saying("zero"), "seat1": saying("one"), "opponent": saying("other")}
     await play(tmp_path / "run", Stage(lambda number: Inside()), talking(), roles=roles)
@@ -589,7 +593,7 @@ async def test_the_version_is_the_one_that_was_asked(tmp_path):
             policies[name].version = 7
             return "x"
 
-        return Scripted(answer, name=name)
+        return ScriptedReplies(answer, name=name)
 
     policies = {name: moving(name) for name in ("player", "answerer")}
     stage = Stage(lambda number: Asking(turns=1))

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.deadline_pause import pause_deadline
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.errors import GraderError
-from rolltrace.graders.base import Grader
-from rolltrace.rollout.limits import Limits
+from rolltrace.graders.grader import Grader
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Termination
 from rolltrace.trace.rollout import Grade
-from rolltrace.waiting import waiting
+from rolltrace.trace.stop_reasons import Termination
 from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, never, play, recorded, said
 
 
@@ -20,19 +20,19 @@ class Table:
 
     def __init__(self, rounds):
         self.moves = []
-        self.rounds = rounds
-        self.changed = asyncio.Condition()
+        self.remaining_iterations = rounds
+        self.modified_at = asyncio.Condition()
 
     async def move(self, seat, text):
-        async with self.changed:
-            await self.changed.wait_for(lambda: len(self.moves) % 2 == seat)
+        async with self.modified_at:
+            await self.modified_at.wait_for(lambda: len(self.moves) % 2 == seat)
             self.moves.append((seat, text))
-            self.changed.notify_all()
-            await self.changed.wait_for(lambda: self.over or len(self.moves) % 2 == seat)
+            self.modified_at.notify_all()
+            await self.modified_at.wait_for(lambda: self.over or len(self.moves) % 2 == seat)
 
     @property
     def over(self):
-        return len(self.moves) >= 2 * self.rounds
+        return len(self.moves) >= 2 * self.remaining_iterations
 
 
 class Player(Env):
@@ -146,7 +146,7 @@ class Turns(Env):
         self.made = None
 
     async def _turn(self):
-        with waiting():
+        with pause_deadline():
             while self.table["moves"] % 2 != self.seat and self.table["moves"] < 2 * self.turns:
                 self.table["changed"] = asyncio.Event()
                 await self.table["changed"].wait()

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolltrace.envs.message_env import MessageEnv, MessageStepResult
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.convert import to_openai
 from stage import Meddling, Remembering, Stage, said
 
@@ -92,7 +92,7 @@ def mutate_one(history, kind, place, details):
         history.insert(place, message)
 
 
-class Scripted(MessageEnv):
+class ScriptedReplies(MessageEnv):
     """Meddles by a script, and takes an independent deep copy of its history before each step."""
 
     def __init__(self, script):
@@ -124,7 +124,7 @@ class Scripted(MessageEnv):
 @given(script=st.lists(st.tuples(st.booleans(), SEVERAL, SEVERAL), min_size=1, max_size=6))
 async def test_any_mutation_sequence(script):
     """Under any sequence of mutations each recorded prompt equals a deep copy taken before the step."""
-    env = Scripted(script)
+    env = ScriptedReplies(script)
     policy = Remembering(*(said(text) for text in ("one", "ok", "two", "ok")))
     sink = MemorySink()
     runner = Runner(policy, sink=sink)

@@ -5,16 +5,16 @@ import math
 import msgspec
 import pytest
 
-from drafts import header, outcome
-from rolltrace.check.check import check_run
-from rolltrace.check.integrity.rewards import reward_parts
-from rolltrace.envs.base import Env, Observation, StepResult
+from rollout_builders import header, outcome
+from rolltrace.check.audits.rewards import reward_parts
+from rolltrace.check.check_run import check_run
 from rolltrace.envs.check import check_env
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.trace.codec import decode_rollout, encode_rollout
-from rolltrace.trace.draft import Draft
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Layer, Status
-from rolltrace.trace.rollout import Call, Unplayed
+from rolltrace.trace.rollout import Call, NoTurnResult
+from rolltrace.trace.rollout_builder import RolloutBuilder
+from rolltrace.trace.stop_reasons import Layer, Status
 from stage import Case, Remembering, Stage, expect_failure, play, recorded, said
 
 
@@ -43,7 +43,7 @@ async def test_an_episode_that_is_over_before_the_first_turn(tmp_path, reason):
     assert policy.sent == {}
     assert (rollout.steps, rollout.pending_prompt, rollout.reward_so_far) == ((), None, 10.25)
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == (Status.OK, reason or "completed", "env")
-    assert rollout.unplayed == Unplayed(
+    assert rollout.unplayed == NoTurnResult(
         reward=0.25, reward_data={"won": 1}, env_state={"after": [1]}, extra={"why": "resigned"},
         metrics={"moves": 3}, logs={},
     )  # fmt: skip
@@ -72,7 +72,7 @@ async def test_what_it_told_is_frozen_and_audited(tmp_path):
     assert rollout.unplayed.extra == {"reward_data.odd": "text"}
     assert [note.path for note in rollout.notes] == ["unplayed.reward_data.odd"]
     wrong = msgspec.structs.replace(rollout, line_reward=0.0, reward_so_far=0.0)
-    assert [finding.message for finding in reward_parts.look(wrong)]
+    assert [finding.message for finding in reward_parts.function(wrong)]
 
 
 async def test_a_first_result_that_is_not_done_is_the_envs_failure(tmp_path):
@@ -96,11 +96,11 @@ def test_check_env_knows_of_it(done):
 @pytest.mark.parametrize("unplayed", [True, False])
 def test_text_that_utf8_cannot_hold_leaves_the_line_readable(unplayed):
     """A line that has to be encoded with care has what was told before any turn, or nothing of it."""
-    draft = Draft(header())
-    draft.calls.append(Call("grader", "judge\ud800", (Message("user", "?"),)))
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.calls.append(Call("grader", "judge\ud800", (Message("user", "?"),)))
     if unplayed:
-        draft.tell_unplayed(reward=1.0, env_state={"a\ud800": "b\udc00"})
-    rollout = decode_rollout(draft.finish(outcome()).data)
+        rollout_builder.set_no_turn_result(reward=1.0, env_state={"a\ud800": "b\udc00"})
+    rollout = decode_rollout(rollout_builder.encode(outcome()).data)
     assert (rollout.unplayed is not None) == unplayed
     assert rollout.calls[0].policy == "judge\ufffd"
     assert any("calls[0].policy" in note.path for note in rollout.notes)

@@ -6,10 +6,10 @@ import math
 import pytest
 
 from rolltrace.errors import ContextOverflowError
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.strategies import KeepViable
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason, Termination
 from stage import (
     BROKEN_CALL,
     GOOD_CALL,
@@ -45,7 +45,7 @@ async def test_env_says_done(tmp_path, meddling, reason):
     assert rollout.reward == rollout.reward_so_far == 16.0
     assert rollout.grade is not None
     assert rollout.grade.reward == 10.0
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [116.0]
     assert [step.env_state["turn"] for step in rollout.steps] == [1, 2, 3]
     assert [len(step.env_state["seen"]) for step in rollout.steps] == [2, 3, 4]
@@ -58,7 +58,7 @@ async def test_the_envs_own_turn_cap(tmp_path, meddling):
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
     assert rollout.reward == 13.0
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [113.0]
 
 
@@ -87,7 +87,10 @@ async def test_a_cut_ends_play_where_the_env_does_not_observe(tmp_path, meddling
     """`continue_after_truncation` cannot make an env take what it does not support."""
     policy = Remembering(said("I op", Termination.LENGTH))
     case = Case(
-        tmp_path, lambda _: Meddling(meddling, observes=False), policy, limits=Limits(continue_after_truncation=True)
+        tmp_path,
+        lambda _: Meddling(meddling, observes=False),
+        policy,
+        limits=Limits(continue_after_truncation=True),
     )
     await case.play()
     expect_limit(case, StopReason.MAX_TOKENS, total=-0.1)
@@ -106,7 +109,7 @@ async def test_conversation_broken_framing(tmp_path, meddling):
     assert rollout.reward == 0.0
     assert rollout.steps[1].raw == "<think>I loo"
     assert rollout.steps[1].parse_error == "no end of turn"
-    assert not case.graded
+    assert not case.needs_grade
     assert case.group_graded == [100.0]
 
 
@@ -118,7 +121,7 @@ async def test_unparsable_tool_calls_end_play_by_default(tmp_path, meddling):
     assert case.rewards() == [1.0, -0.1]
     assert rollout.steps[1].parse_error
     assert rollout.steps[1].trace.policy_response.tool_calls[0].arguments == '{"at": '
-    assert not case.graded
+    assert not case.needs_grade
     assert case.group_graded == [pytest.approx(100.9)]
 
 
@@ -140,7 +143,10 @@ async def test_unparsable_tool_calls_get_a_correction(tmp_path, meddling):
 async def test_corrections_are_limited(tmp_path, meddling):
     """The turn after the last allowed correction ends in a parse error."""
     case = Case(
-        tmp_path, lambda _: Meddling(meddling), Remembering(called(BROKEN_CALL)), limits=Limits(max_parse_retries=2)
+        tmp_path,
+        lambda _: Meddling(meddling),
+        Remembering(called(BROKEN_CALL)),
+        limits=Limits(max_parse_retries=2),
     )
     rollout = await case.play()
     assert rollout.stop_reason == StopReason.PARSE_ERROR
@@ -239,7 +245,10 @@ async def test_wall_clock(tmp_path, meddling):
 async def test_a_policys_own_timeout_is_not_the_rollouts(tmp_path, meddling):
     """A TimeoutError that a policy raises is the policy's failure."""
     case = Case(
-        tmp_path, lambda _: Meddling(meddling), Remembering(TALK[0], TimeoutError("slow")), limits=Limits(timeout=60)
+        tmp_path,
+        lambda _: Meddling(meddling),
+        Remembering(TALK[0], TimeoutError("slow")),
+        limits=Limits(timeout=60),
     )
     await case.play()
     expect_failure(case, Layer.POLICY, "TimeoutError")
@@ -254,7 +263,7 @@ async def test_policy_raises(tmp_path, meddling):
     assert case.rewards() == [1.0, 2.0]
     assert rollout.reward_so_far == 3.0
     assert rollout.pending_prompt is not None
-    assert not case.graded
+    assert not case.needs_grade
     assert case.env.closed == 1
 
 
@@ -277,7 +286,7 @@ async def test_env_raises(tmp_path, meddling):
     assert [step.env_failure for step in rollout.steps] == [None, "raised"]
     assert rollout.steps[1].trace.policy_response.content == "I open the door."
     assert rollout.conversation[-1].content == "I open the door."
-    assert not case.graded
+    assert not case.needs_grade
 
 
 @pytest.mark.parametrize("reward", [RuntimeError("no judge"), TimeoutError("slow judge"), math.nan, "good", None])

@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from rolltrace.envs.base import Env, Observation, StepResult
+from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.message_env import MessageStepResult
-from rolltrace.envs.problem import ProblemEnv
+from rolltrace.envs.problem_env import ProblemEnv
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.envs.tools import Tool, ToolResult
-from rolltrace.policies.base import completion_of
-from rolltrace.rollout.limits import Limits
+from rolltrace.policies.policy import to_completion
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.trace.convert import as_message, to_openai
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import StoppedBy, StopReason, Termination
+from rolltrace.trace.stop_reasons import StoppedBy, StopReason, Termination
 from stage import BROKEN_CALL, GOOD_CALL, MEDDLINGS, Case, Meddling, Remembering, called, expect_limit, never, said
 
 
@@ -33,7 +33,7 @@ async def test_one_prompt_env_takes_cut_and_malformed_responses(tmp_path, comple
     rollout = await case.play()
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == ("ok", reason, "env")
     assert case.rewards() == case.env_rewards() == [pytest.approx(reward)]
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [pytest.approx(reward + 110)]
 
 
@@ -66,7 +66,7 @@ async def test_tool_env_turn_cap_runs_the_last_tools(tmp_path):
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.MAX_TURNS, StoppedBy.ENV)
     assert [message.content for message in rollout.conversation if message.role == "tool"] == ["You see the wall."] * 2
     assert case.rewards() == case.env_rewards() == [0.0, 0.0]
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [110.0]
 
 
@@ -81,7 +81,7 @@ async def test_tool_call_cap_runs_the_allowed_prefix(tmp_path):
     assert "You see the wall 2." not in answers
     assert rollout.steps[0].logs["dropped_tool_calls"] == [{"id": "c2", "name": "look"}]
     assert case.rewards() == case.env_rewards() == [0.0]
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [110.0]
 
 
@@ -91,7 +91,7 @@ async def test_a_tool_may_stop_the_episode(tmp_path):
     rollout = await case.play()
     assert (rollout.stop_reason, rollout.stopped_by) == (StopReason.TOOL_STOPPED, StoppedBy.ENV)
     assert case.rewards() == case.env_rewards() == [0.0]
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [110.0]
 
 
@@ -136,7 +136,10 @@ class Slow(Env):
 async def test_wall_clock_inside_the_env(tmp_path):
     """A time-out in the middle of the env's turn keeps the answer that had already come."""
     case = Case(
-        tmp_path, lambda _: Slow(), Remembering(said("I look."), said("I open the door.")), limits=Limits(timeout=600)
+        tmp_path,
+        lambda _: Slow(),
+        Remembering(said("I look."), said("I open the door.")),
+        limits=Limits(timeout=600),
     )
     rollout = await case.play()
     expect_limit(case, StopReason.TIMEOUT, total=1.0)
@@ -163,7 +166,7 @@ class MeddlingTools(Meddling):
         return self._hand_out()
 
     async def step(self, message):
-        result = await self.inner.step(completion_of(as_message(message, "", [])))
+        result = await self.inner.step(to_completion(as_message(message, "", [])))
         self.history.append(message)
         self.history += [to_openai(shown) for shown in result.observation.messages] if result.observation else []
         self.meddle()
@@ -240,7 +243,7 @@ async def test_tool_rows_under_a_meddling_env(tmp_path, meddling, settings, answ
     found = [[call["error"] for call in step.extra.get("tool_calls", [])] for step in rollout.steps]
     assert found == errors
     assert [bool(step.parse_error) for step in rollout.steps] == ["unparsable" in row for row in errors]
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [110.0 + len(errors)]
 
 
@@ -254,5 +257,5 @@ async def test_one_prompt_rows_under_a_meddling_env(tmp_path, meddling, terminat
     assert rollout.stopped_by is StoppedBy.ENV
     assert case.rewards() == case.env_rewards() == [0.25]
     assert rollout.steps[0].trace.prompt[-1].content == "What now?"
-    assert case.graded
+    assert case.needs_grade
     assert case.group_graded == [110.25]

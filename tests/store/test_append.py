@@ -99,7 +99,7 @@ def test_appended_messages_are_snapshots(run):
         message["meta"]["deep"].append(2)
         r.step(response="ok")
     [prompt] = read(run, r.id).steps[0].trace.prompt
-    assert (prompt.content, prompt.other.thaw()) == (was["content"], {"meta": was["meta"]})
+    assert (prompt.content, prompt.other.to_dict()) == (was["content"], {"meta": was["meta"]})
 
 
 def test_response_is_not_added_twice(run):

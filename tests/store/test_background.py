@@ -5,7 +5,7 @@ import threading
 import weakref
 
 from rolltrace.store import background
-from rolltrace.store.background import Sealer
+from rolltrace.store.background import SegmentCompressor
 from rolltrace.store.create import create_run
 
 SECONDS = 20
@@ -33,8 +33,8 @@ def test_segment_whose_thread_cannot_be_started_stays(tmp_path, monkeypatch):
         assert may_seal.wait(SECONDS)
         sealed.append(path.name)
 
-    monkeypatch.setattr(background, "seal_file", seal)
-    sealer = Sealer(lambda error: None)
+    monkeypatch.setattr(background, "compress_segment", seal)
+    sealer = SegmentCompressor(lambda error: None)
     sealer.seal(tmp_path / "a")
     assert is_sealing.wait(SECONDS)
     sealer.seal(tmp_path / "b")
@@ -49,9 +49,9 @@ def test_segment_whose_thread_cannot_be_started_stays(tmp_path, monkeypatch):
 def test_waiting_for_segments_does_not_depend_on_threads(tmp_path, monkeypatch):
     """What no thread has begun to seal is sealed by the thread that waits for it."""
     sealed = []
-    monkeypatch.setattr(background, "seal_file", lambda path: sealed.append(path.name))
+    monkeypatch.setattr(background, "compress_segment", lambda path: sealed.append(path.name))
     monkeypatch.setattr(background, "start_thread", lambda action: True)  # it gets no time
-    sealer = Sealer(lambda error: None)
+    sealer = SegmentCompressor(lambda error: None)
     sealer.seal(tmp_path / "a")
     sealer.seal(tmp_path / "b")
     in_thread(sealer.wait)()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
+from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
 from rolltrace.store.layout import is_run
 from rolltrace.store.reader import RunReader
-from rolltrace.store.sealed import seal_file
 
 MOMENTS = {
     "mkdir run": 1, "fsync unfinished run": 1, "link unfinished run": 1, "mkdir rollouts": 1, "mkdir blobs": 1,
@@ -76,11 +76,11 @@ def go_on(path):
     return recorder.id
 
 
-def crash_at_random(killer, path, crashes, chance):
+def crash_at_random(killer, path, crashes, rng):
     """Kill writers of one run, one after the other."""
     acknowledged = []
     for _ in range(crashes):
-        told = killer(run=path, acknowledgements=chance.randrange(12), seconds=chance.random() * 0.02)
+        told = killer(run=path, acknowledgements=rng.randrange(12), seconds=rng.random() * 0.02)
         assert told["signal"] == signal.SIGKILL
         acknowledged += told["acknowledged"]
         if is_run(path):
@@ -136,17 +136,17 @@ def assert_tears_are_told(path, died_at):
     """Half a line is a problem at its place, before and after its segment is sealed; nothing else is a problem."""
     reader = assert_safe(path, [])
     if died_at not in TORN:
-        assert {problem.message for problem in reader.problems} <= {"No such file or directory"}
+        assert {problem.message for problem in reader.read_errors} <= {"No such file or directory"}
         return
-    [problem] = reader.problems
+    [problem] = reader.read_errors
     folder = died_at.removeprefix("write ").removesuffix(".jsonl")
     assert problem.file.startswith(f"{folder}/")
     torn = path / problem.file
     assert problem.offset == torn.read_bytes().rfind(b"\n") + 1
     assert any(finding.file and torn.stem in finding.file for finding in findings(path))
     if folder != "ledger":
-        seal_file(torn)
-        assert [each.offset for each in assert_safe(path, []).problems] == [problem.offset]
+        compress_segment(torn)
+        assert [each.offset for each in assert_safe(path, []).read_errors] == [problem.offset]
         assert any(finding.file and torn.stem in finding.file for finding in findings(path))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import rolltrace
 from rolltrace.errors import InputError, RunExistsError, RunNotFoundError, StorageError
-from rolltrace.store.create import create_run, fresh_path
+from rolltrace.store.create import create_run, unused_run_path
 from rolltrace.store.reader import RunReader
 
 
@@ -124,10 +124,10 @@ def test_run_is_made_without_git(tmp_path, monkeypatch):
 
 def test_fresh_path_names_nothing_that_exists(tmp_path):
     """A fresh path is the name, or the name with a number, and never leaves the folder."""
-    assert fresh_path(tmp_path, "demo") == tmp_path / "demo"
+    assert unused_run_path(tmp_path, "demo") == tmp_path / "demo"
     (tmp_path / "demo").mkdir()
-    assert fresh_path(tmp_path, "demo") == tmp_path / "demo-2"
-    assert fresh_path(tmp_path, "../my.pkg:Env").parent == tmp_path
+    assert unused_run_path(tmp_path, "demo") == tmp_path / "demo-2"
+    assert unused_run_path(tmp_path, "../my.pkg:Env").parent == tmp_path
 
 
 def test_session_records_which_sessions_it_continues(tmp_path):

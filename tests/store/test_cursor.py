@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.store import cursor, lines
-from rolltrace.store.cursor import Cursor, Place
-from rolltrace.store.files import Listing, list_segments
-from rolltrace.store.lines import TORN, Block, split_lines
-from rolltrace.store.problems import MOST_OF_ONE_FILE, Problem, Problems
-from rolltrace.store.sealed import seal_file
-from rolltrace.trace.codec import seal
+from rolltrace.store.compression import compress_segment
+from rolltrace.store.cursor import Cursor, LineLocation
+from rolltrace.store.lines import TORN, FileBlock, split_lines
+from rolltrace.store.read_errors import MAX_PER_FILE, ReadError, ReadErrors
+from rolltrace.store.segment_reader import SegmentListing, list_segments
+from rolltrace.trace.codec import add_checksum
 from segments import make_run, segment
 
-A, B, C = (seal(b'{"v":1,"id":"%s"}' % name) for name in (b"a", b"b", b"c"))
+A, B, C = (add_checksum(b'{"v":1,"id":"%s"}' % name) for name in (b"a", b"b", b"c"))
 FILE = "rollouts/session-000000"
 
 
@@ -31,8 +31,8 @@ class Reading:
 
     def __init__(self, run, covered=None):
         self.reported = []
-        self.problems = Problems()
-        self.cursor = Cursor(run, "rollouts", self._report, covered, self.problems.settle)
+        self.problems = ReadErrors()
+        self.cursor = Cursor(run, "rollouts", self._report, covered, self.problems.clear_transient)
 
     def _report(self, problem):
         self.reported.append(problem)
@@ -52,7 +52,7 @@ def test_goes_on_where_it_stopped(run):
     """What was read is not read again; what was appended is."""
     segment(run).write_bytes(A + B)
     reading = Reading(run)
-    assert list(reading.cursor.read()) == [(Place(FILE, 0, len(A)), A), (Place(FILE, len(A), len(B)), B)]
+    assert list(reading.cursor.read()) == [(LineLocation(FILE, 0, len(A)), A), (LineLocation(FILE, len(A), len(B)), B)]
     assert reading.cursor.covered == {FILE: len(A + B)}
     assert reading.read() == []
     segment(run).write_bytes(A + B + C)
@@ -65,7 +65,7 @@ def test_segments_are_read_in_the_order_of_their_names(run):
     """Plain and sealed ones stand among each other, each once."""
     for name, line in (("s-000001", B), ("s-000000", A), ("s-000002", C)):
         segment(run, name).write_bytes(line)
-    seal_file(segment(run, "s-000001"))
+    compress_segment(segment(run, "s-000001"))
     reading = Reading(run)
     assert reading.read() == [A, B, C]
     assert reading.reported == []
@@ -76,7 +76,7 @@ def test_sealing_changes_nothing_for_a_reader(run):
     segment(run).write_bytes(A + B)
     reading = Reading(run)
     assert reading.read() == [A, B]
-    seal_file(segment(run))
+    compress_segment(segment(run))
     assert reading.read() == []
     assert Reading(run, {FILE: len(A)}).read() == [B]
     assert reading.reported == []
@@ -89,7 +89,7 @@ def test_file_that_is_sealed_after_it_was_listed_is_read(run):
     reading = Reading(run)
     going = reading.cursor.read()
     assert next(going)[1] == A
-    seal_file(segment(run, "s-000001"))
+    compress_segment(segment(run, "s-000001"))
     assert [line for _, line in going] == [B, C]
     assert reading.reported == []
 
@@ -101,7 +101,7 @@ def test_torn_line_is_reported_until_it_is_whole(run):
     assert reading.read() == [A]
     segment(run).write_bytes(A + B[:20])
     assert reading.read() == []
-    assert [(problem.offset, problem.passing) for problem in reading.reported] == [(len(A), True)]
+    assert [(problem.offset, problem.is_transient) for problem in reading.reported] == [(len(A), True)]
     assert reading.places == [(f"{FILE}.jsonl", len(A))]
     assert reading.cursor.covered == {FILE: len(A)}
     segment(run).write_bytes(A + B + C[:5])
@@ -125,12 +125,12 @@ def test_torn_line_may_be_cut_off_and_written_again(run):
 def test_torn_line_of_a_sealed_segment_stays_a_problem(run):
     """Nobody will complete what was sealed."""
     segment(run).write_bytes(A + B[:10])
-    seal_file(segment(run))
+    compress_segment(segment(run))
     reading = Reading(run)
     assert reading.read() == [A]
     assert reading.read() == []
     [problem] = reading.reported
-    assert (problem.file, problem.offset, problem.passing) == (f"{FILE}.jsonl.zst", len(A), False)
+    assert (problem.file, problem.offset, problem.is_transient) == (f"{FILE}.jsonl.zst", len(A), False)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,9 @@ def test_torn_line_of_a_sealed_segment_stays_a_problem(run):
     [
         b"\n", b"\x00" * 5000 + b"\n", b"{}\n", b"\xff\xfe\n", A[:-3] + b"\n", A[:-1] + b"\r\n",
         A.replace(b'"a"', b'"x"'),
-        seal(b'"text"'), seal(b'{"id":"no version"}'), seal(b'{"v":0,"id":"x"}'), seal(b'{"v":"1","id":"x"}'),
-        seal(b"[" * 100_000 + b"]" * 100_000),
+        add_checksum(b'"text"'), add_checksum(b'{"id":"no version"}'), add_checksum(b'{"v":0,"id":"x"}'),
+        add_checksum(b'{"v":"1","id":"x"}'),
+        add_checksum(b"[" * 100_000 + b"]" * 100_000),
     ],
 )  # fmt: skip
 def test_damaged_line_costs_only_itself(run, damage):
@@ -153,7 +154,7 @@ def test_damaged_line_costs_only_itself(run, damage):
 
 def test_newer_version_is_refused_by_name(run):
     """A sound line of a newer version is not returned, and the problem says which version it is."""
-    segment(run).write_bytes(A + seal(b'{"v":99,"id":"x"}') + B)
+    segment(run).write_bytes(A + add_checksum(b'{"v":99,"id":"x"}') + B)
     reading = Reading(run)
     assert reading.read() == [A, B]
     assert "version 99" in reading.reported[0].message
@@ -161,7 +162,7 @@ def test_newer_version_is_refused_by_name(run):
 
 def test_order_of_fields_is_not_relied_on(run):
     """A line of this version whose version does not come first is a line."""
-    line = seal(b'{"id":"x","v":1}')
+    line = add_checksum(b'{"id":"x","v":1}')
     segment(run).write_bytes(line)
     assert Reading(run).read() == [line]
 
@@ -224,7 +225,7 @@ def test_file_that_a_listing_missed_is_looked_for_again(run, monkeypatch):
     """A listing that races with sealing may have neither name of a segment: it is made anew before that is told."""
     for number, line in ((0, A), (1, B), (2, C)):
         segment(run, f"s-{number:06d}").write_bytes(line)
-    listings = [Listing(["s-000000", "s-000002"], [])]
+    listings = [SegmentListing(["s-000000", "s-000002"], [])]
     monkeypatch.setattr(cursor, "list_segments", lambda folder: listings.pop() if listings else list_segments(folder))
     reading = Reading(run)
     assert reading.read() == [A, B, C]
@@ -252,7 +253,7 @@ def test_file_that_shrank_is_reported_once(run):
 
 def test_line_that_is_too_long_is_passed_over(run, monkeypatch):
     """A line beyond the limit is a problem; the next one is read."""
-    monkeypatch.setattr(lines, "LONGEST_LINE", 100)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     segment(run).write_bytes(A + b"x" * 101 + b"\n" + B + b"y" * 200)
     reading = Reading(run)
     assert reading.read() == [A, B]
@@ -261,35 +262,40 @@ def test_line_that_is_too_long_is_passed_over(run, monkeypatch):
 
 def test_long_line_is_read(run):
     """A line of many blocks is one line, plain and sealed."""
-    line = seal(b'{"v":1,"id":"x","text":"%s"}' % (b"0123456789" * 500_000))
+    line = add_checksum(b'{"v":1,"id":"x","text":"%s"}' % (b"0123456789" * 500_000))
     segment(run).write_bytes(A + line + B)
     assert Reading(run).read() == [A, line, B]
-    seal_file(segment(run))
+    compress_segment(segment(run))
     assert Reading(run).read() == [A, line, B]
 
 
 def test_damage_everywhere_is_told_in_short(run):
     """A file of nothing but damage does not fill the memory with problems."""
-    segment(run).write_bytes(b"\n" * (MOST_OF_ONE_FILE + 500))
+    segment(run).write_bytes(b"\n" * (MAX_PER_FILE + 500))
     reading = Reading(run)
     assert reading.read() == []
-    assert len(reading.places) == MOST_OF_ONE_FILE + 1
+    assert len(reading.places) == MAX_PER_FILE + 1
     assert "More than" in reading.problems.all()[-1].message
 
 
 def test_problem_is_the_same_before_and_after_sealing():
     """One place is one problem, whatever the file is called by then."""
-    problems = Problems()
-    problems.report(Problem(f"{FILE}.jsonl", 3, "first"))
-    problems.report(Problem(f"{FILE}.jsonl.zst", 3, "second"))
+    problems = ReadErrors()
+    problems.report(ReadError(f"{FILE}.jsonl", 3, "first"))
+    problems.report(ReadError(f"{FILE}.jsonl.zst", 3, "second"))
     assert [problem.message for problem in problems.all()] == ["first"]
     assert str(problems.all()[0]) == f"{FILE}.jsonl, byte 3: first"
 
 
 def test_line_that_runs_into_damage_is_named():
     """A line whose end is in a damaged block is a problem of its own, and does not join what follows the block."""
-    blocks = [Block(0, 5, b"a\nbcd"), Block(5, 3, b"", "damaged"), Block(8, 4, b"efg\n"), Block(12, 0, b"", "no frame")]
-    found = [(line.offset, line.end, line.data, bool(line.fault)) for line in split_lines(blocks)]
+    blocks = [
+        FileBlock(0, 5, b"a\nbcd"),
+        FileBlock(5, 3, b"", "damaged"),
+        FileBlock(8, 4, b"efg\n"),
+        FileBlock(12, 0, b"", "no frame"),
+    ]
+    found = [(line.offset, line.end, line.data, bool(line.error)) for line in split_lines(blocks)]
     assert found == [
         (0, 2, b"a\n", False), (2, 5, b"", True), (5, 8, b"", True), (8, 12, b"efg\n", False), (12, 12, b"", True),
     ]  # fmt: skip
@@ -301,19 +307,19 @@ def test_line_that_runs_into_damage_is_named():
 def test_lines_do_not_depend_on_blocks(data, cuts):
     """However bytes are cut into blocks, the lines are those between line feeds, at their offsets."""
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    blocks = [Block(first, last - first, data[first:last]) for first, last in pairwise(edges)]
+    blocks = [FileBlock(first, last - first, data[first:last]) for first, last in pairwise(edges)]
     found = list(split_lines(blocks))
-    whole = [line for line in found if not line.fault]
+    whole = [line for line in found if not line.error]
     assert b"".join(line.data for line in whole) == data[: data.rfind(b"\n") + 1]
     assert all(line.data == data[line.offset : line.end] and line.data.count(b"\n") == 1 for line in whole)
-    assert [line.fault for line in found if line.fault] == ([] if data.endswith(b"\n") or not data else [TORN])
+    assert [line.error for line in found if line.error] == ([] if data.endswith(b"\n") or not data else [TORN])
 
 
 def test_sealed_file_that_is_covered_is_not_looked_into(run, monkeypatch):
     """Of a file that was read to its end, and will not grow, only its table is looked at, whatever it holds."""
-    segment(run).write_bytes(A + b"".join(seal(b'{"v":1,"id":"%d"}' % number) for number in range(50_000)))
+    segment(run).write_bytes(A + b"".join(add_checksum(b'{"v":1,"id":"%d"}' % number) for number in range(50_000)))
     size = segment(run).stat().st_size
-    seal_file(segment(run))
+    compress_segment(segment(run))
     looks = []
     real = os.pread
 

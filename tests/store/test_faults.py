@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from rolltrace.errors import StorageError
-from rolltrace.store import descriptors, scribe
-from rolltrace.store.backlog import Backlog, Flag
+from rolltrace.store import descriptors
+from rolltrace.store import disk_writer as scribe
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
+from rolltrace.store.write_queue import SignalSafeEvent, WriteQueue
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.message import Message, Part
 
@@ -99,7 +100,7 @@ def test_full_disk(mount, caplog):
     kept = indices(disk / "run")
     assert {0, 20} <= set(kept)
     assert writer.ledger.recorded == len(kept) == 21 - writer.ledger.dropped["ENOSPC"]
-    assert RunReader(disk / "run").problems == ()
+    assert RunReader(disk / "run").read_errors == ()
     [ledger] = RunReader(disk / "run").ledgers().values()
     assert ledger.dropped == writer.ledger.dropped
     assert_told(writer, caplog, "ENOSPC")
@@ -197,7 +198,7 @@ def test_descriptor_that_became_somebody_elses(tmp_path, ending):
     os.close(foreign)
     try:
         if ending == "fork":
-            segment.let_go()
+            segment.close_inherited()
         elif ending != "close":
             if ending == "write":
                 write(writer, 1)
@@ -332,7 +333,7 @@ def test_hanging_disk(tmp_path, monkeypatch, caplog):
         write(writer, 0)
         hangs.wait()
         waited = {}
-        wait = Flag.wait
+        wait = SignalSafeEvent.wait
 
         def note_wait(flag, seconds):
             if threading.current_thread() is threading.main_thread():
@@ -340,7 +341,7 @@ def test_hanging_disk(tmp_path, monkeypatch, caplog):
             return wait(flag, seconds)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Flag, "wait", note_wait)
+            patch.setattr(SignalSafeEvent, "wait", note_wait)
             for index in range(1, 10):
                 write(writer, index, "x" * 3000)
         [(first, seconds)] = waited.items()  # and the rest did not wait
@@ -362,7 +363,7 @@ def test_log_handler_that_raises(tmp_path, fail, caplog):
         def filter(self, record):
             raise RuntimeError(record.getMessage())
 
-    logger = logging.getLogger("rolltrace.store.scribe")
+    logger = logging.getLogger("rolltrace.store.disk_writer")
     raising = Raising().filter
     logger.addFilter(raising)
     try:
@@ -400,7 +401,7 @@ def test_one_warning_from_many_threads(tmp_path, monkeypatch, caplog):
     """Threads that lose at the same time tell of it once."""
     start = threading.Barrier(8)
     with create_run(tmp_path / "run", trace=Recording(queue_bytes=1, queue_seconds=0)) as writer:
-        monkeypatch.setattr(Backlog, "_batch", lambda backlog: [])  # nobody empties the queue
+        monkeypatch.setattr(WriteQueue, "_batch", lambda backlog: [])  # nobody empties the queue
         write(writer, 0)
 
         def lose():
@@ -455,7 +456,7 @@ def test_flush_brings_blobs_to_the_disk_before_their_lines(tmp_path, synced):
     """Each blob once, then their folder once for all of them, then the lines; and nothing again that is safe."""
     blobs = {Blob.of(bytes([number])).name for number in range(20)}
     with create_run(tmp_path / "run") as writer:
-        writer._scribe.keep_up = lambda: None  # only a flush brings anything to the disk here
+        writer._scribe.sync_if_due = lambda: None  # only a flush brings anything to the disk here
         assert writer.flush()
         synced.clear()
         for number in range(40):
@@ -513,8 +514,8 @@ def test_names_of_blobs_do_not_fill_the_memory(tmp_path, monkeypatch):
         for number in (*range(30), *range(30)):
             show(writer, number, bytes([number]))
         assert writer.flush()
-        assert len(writer._scribe._kept_blobs) == 5
-        assert writer._scribe._unsafe_blobs == set()
+        assert len(writer._scribe._written_blobs) == 5
+        assert writer._scribe._unsynced_blobs == set()
     assert len(list((tmp_path / "run/blobs").iterdir())) == 30
     assert writer.ledger.complete
 

@@ -59,7 +59,7 @@ def groups(tmp_path):
     sessions = {}
     for rollout in reader.rollouts():
         sessions.setdefault(rollout.session, []).append(rollout.group)
-    assert reader.problems == ()
+    assert reader.read_errors == ()
     assert all(ledger.adds_up for ledger in reader.ledgers().values())
     return sorted(sessions.values())
 
@@ -300,7 +300,7 @@ def test_pickled_writer_is_another_session(tmp_path):
             assert pickle.loads(pickle.dumps(run)) is copy
             assert (copy.run, copy.recording) == (run.run, run.recording)
     assert groups(tmp_path) == [["copy"], ["original"]]
-    copy.close_for_good()
+    copy.close_always()
 
 
 def test_use_after_close(tmp_path):

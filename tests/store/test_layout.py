@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import Cursor
-from rolltrace.store.files import list_segments, scan_segments
-from rolltrace.store.layout import LedgerName, SegmentName, ledger_name, segment_name, without_ending
-from rolltrace.store.sealed import seal_file
+from rolltrace.store.layout import LedgerName, SegmentName, ledger_name, segment_name, strip_extension
+from rolltrace.store.segment_reader import list_segments, scan_segments
 from segments import make_run, rollout_line, segment
 
 SESSIONS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=20)
@@ -20,9 +20,9 @@ def test_segment_names_are_read_as_they_are_made(session, sequence):
     """A session and a number make one name, and from it come back, with either ending and without."""
     name = SegmentName(session, sequence)
     assert segment_name(session, sequence) == name.plain
-    for spelling in (name.plain, name.sealed, str(name)):
+    for spelling in (name.plain, name.compressed, str(name)):
         assert SegmentName.parse(spelling) == name
-        assert without_ending(spelling) == str(name)
+        assert strip_extension(spelling) == str(name)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_scan_tells_sizes_and_what_no_longer_grows(tmp_path):
     line = rollout_line("r")
     for number in range(3):
         segment(run, f"s-{number:06d}").write_bytes(line)
-    sealed = seal_file(segment(run, "s-000000"))
-    both = seal_file(segment(run, "s-000001"))
+    sealed = compress_segment(segment(run, "s-000000"))
+    both = compress_segment(segment(run, "s-000001"))
     segment(run, "s-000001").write_bytes(line)
     segment(run, "folder").mkdir()
     (run / "rollouts/.s-000003.jsonl.zst.1").touch()
     entries = {entry.stem: entry for entry in scan_segments(run / "rollouts")}
     assert both.exists()
     assert list(entries) == ["folder", "s-000000", "s-000001", "s-000002"]
-    assert [entry.is_sealed for entry in entries.values()] == [False, True, False, False]
+    assert [entry.is_compressed for entry in entries.values()] == [False, True, False, False]
     assert [entry.is_regular for entry in entries.values()] == [False, True, True, True]
     assert (entries["s-000000"].path, entries["s-000000"].size) == (sealed, sealed.stat().st_size)
     assert (entries["s-000002"].name, entries["s-000002"].size) == (SegmentName("s", 2), len(line))
@@ -91,7 +91,7 @@ def test_scan_finds_what_is_sealed_meanwhile(tmp_path, monkeypatch):
     for number in range(2):
         segment(run, f"s-{number:06d}").write_bytes(rollout_line("r"))
     names = [file.name for file in (run / "rollouts").iterdir()]
-    seal_file(segment(run, "s-000000"))
+    compress_segment(segment(run, "s-000000"))
     segment(run, "s-000001").unlink()
     monkeypatch.setattr(os, "listdir", lambda folder: names)
-    assert [(entry.stem, entry.is_sealed) for entry in scan_segments(run / "rollouts")] == [("s-000000", True)]
+    assert [(entry.stem, entry.is_compressed) for entry in scan_segments(run / "rollouts")] == [("s-000000", True)]

@@ -7,20 +7,23 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.store.ledger import Ledger, Tally, decode_ledger, encode_ledger
+from rolltrace.store.ledger import Ledger, LedgerCounter, decode_ledger, encode_ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import utc_now
 
-DEEDS = st.lists(st.tuples(st.sampled_from(["begin", "record", "drop", "refuse"]), st.sampled_from("abc")), max_size=30)
+DEEDS = st.lists(
+    st.tuples(st.sampled_from(["start_rollout", "record", "drop", "count_unrecordable"]), st.sampled_from("abc")),
+    max_size=30,
+)
 
 
 @given(DEEDS, st.booleans())
 def test_lost_and_in_doubt_are_all_that_is_not_recorded(deeds, closed):
     """At every time each rollout is recorded, lost or in doubt; of a session that was closed none is in doubt."""
-    tally = Tally()
+    tally = LedgerCounter()
     tally.closed = closed
     for deed, rollout in deeds:
-        getattr(tally, deed)(rollout, *(["ENOSPC"] if deed in ("drop", "refuse") else []))
+        getattr(tally, deed)(rollout, *(["ENOSPC"] if deed in ("drop", "count_unrecordable") else []))
         ledger = tally.ledger("run", "session")
         assert ledger.adds_up
         assert ledger.dispatched == ledger.recorded + ledger.lost + ledger.in_doubt

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.store import lines
-from rolltrace.store.lines import TORN, Block, split_lines, split_lines_backwards
+from rolltrace.store.lines import TORN, FileBlock, split_lines, split_lines_backwards
 
 CONTENT = st.lists(st.sampled_from([b"", b"a", b"bc", b"x" * 30, b"\r"]), max_size=12).map(b"\n".join)
 
@@ -17,8 +17,8 @@ def test_backwards_is_the_same_in_reverse(data, first, largest):
         patch.setattr(lines, "_FIRST_STEP", first)
         patch.setattr(lines, "_LARGEST_STEP", largest)
         found = list(split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data)))
-    assert found[::-1] == list(split_lines([Block(0, len(data), data)]))
-    assert [line for line in found[1:] if line.fault == TORN] == []
+    assert found[::-1] == list(split_lines([FileBlock(0, len(data), data)]))
+    assert [line for line in found[1:] if line.error == TORN] == []
 
 
 def test_backwards_reads_no_more_than_is_taken():
@@ -36,9 +36,9 @@ def test_backwards_reads_no_more_than_is_taken():
 
 def test_backwards_line_without_a_start_ends(monkeypatch):
     """A file without line feeds cannot fill the memory."""
-    monkeypatch.setattr(lines, "LONGEST_LINE", 100)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(lines, "_FIRST_STEP", 64)
     data = b"x" * 10_000 + b"\n"
     [line] = split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data))
     assert line.data == b""
-    assert "at most 100 bytes" in line.fault
+    assert "at most 100 bytes" in line.error

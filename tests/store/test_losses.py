@@ -7,7 +7,8 @@ import sys
 import textwrap
 import time
 
-from rolltrace.store import scribe, worker
+from rolltrace.store import disk_thread as worker
+from rolltrace.store import disk_writer as scribe
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
@@ -40,7 +41,7 @@ def ledger_on_disk(path):
     """The one ledger of a run, which adds up, and says of as many lines as there are that they were recorded."""
     reader = RunReader(path)
     [ledger] = reader.ledgers().values()
-    assert reader.problems == ()
+    assert reader.read_errors == ()
     assert ledger.adds_up
     assert ledger.recorded == len(list(reader.rollouts()))
     return ledger
@@ -230,9 +231,9 @@ def test_slow_disk_does_not_stop_the_loop(tmp_path):
                 may_write.acquire()
             return real(descriptor, data)
 
-        from rolltrace.store import backlog
-        backlog.BATCH_BYTES = 1
-        wait, waits = backlog.Flag.wait, 0
+        from rolltrace.store import write_queue
+        write_queue.BATCH_BYTES = 1
+        wait, waits = write_queue.SignalSafeEvent.wait, 0
 
         def make_room(flag, seconds=None):  # whenever the loop waits for room, the disk takes one line
             global waits
@@ -244,7 +245,7 @@ def test_slow_disk_does_not_stop_the_loop(tmp_path):
         done = False
         run = create_run(sys.argv[1], trace=Recording(queue_bytes=50_000, queue_seconds=0.05))
         run.flush()
-        os.write, backlog.Flag.wait = slow, make_room
+        os.write, write_queue.SignalSafeEvent.wait = slow, make_room
         for index in range(20_000):
             play(run, index, "x" * 5000)
             if run.ledger.dropped:
@@ -294,8 +295,8 @@ def test_event_loop_never_stands_still(tmp_path):
 def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
     """A session that is open and idle writes its ledger again and again, from the moment it is opened."""
     monkeypatch.setattr(scribe, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(scribe, "LEDGER_SECONDS", 0.01)
-    monkeypatch.setattr(worker, "LEDGER_SECONDS", 0.01)
+    monkeypatch.setattr(scribe, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "SYNC_SECONDS", 0.01)
     with create_run(tmp_path / "run") as run:
         path = tmp_path / f"run/ledger/{run.session}.jsonl"
         until(lambda: path.exists() and len(path.read_bytes().splitlines()) >= 4)
@@ -307,4 +308,4 @@ def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
 
 def test_idle_ledger_is_younger_than_readers_expect():
     """Readers take a session for dead whose ledger is older than half a minute; it is written every ten seconds."""
-    assert scribe.HEARTBEAT_SECONDS + scribe.LEDGER_SECONDS <= 10
+    assert scribe.HEARTBEAT_SECONDS + scribe.SYNC_SECONDS <= 10

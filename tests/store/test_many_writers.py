@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
@@ -38,7 +38,7 @@ def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
     rollouts = list(reader.rollouts())
     assert sorted(map(identity, rollouts)) == sorted(WRITTEN)
     assert Counter(rollout.id for rollout in followed) == Counter(rollout.id for rollout in rollouts)
-    assert reader.problems == follower.problems == ()
+    assert reader.read_errors == follower.read_errors == ()
     for rollout in rollouts:
         process, thread_number, number = identity(rollout)
         assert rollout.messages[0].content.startswith(f"{process} {thread_number} {number} ")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
 from rolltrace.errors import RolltraceError, RunNotFoundError, StorageError
 from rolltrace.query.compact import compact
-from rolltrace.query.listing import list_runs
 from rolltrace.query.run import open_run
-from rolltrace.query.summary import summarize
-from rolltrace.store import offsets
+from rolltrace.query.run_listing import list_runs
+from rolltrace.query.run_summary import summarize
+from rolltrace.store import id_index as offsets
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
@@ -48,7 +48,7 @@ def moved_out(run: Path, folder: str) -> Path:
     else:
         elsewhere.mkdir()
     for name in (
-        "data.parquet", "rollouts-abc-00000000.parquet", ".rollouts-abc.parquet", ".offsets-0123456789abcdef",
+        "data.parquet", "rollouts-abc-00000000.parquet", ".rollouts-abc.parquet", ".id_index-0123456789abcdef",
         "offsets-0123456789abcdef-00000000.sqlite", "shard-000000.jsonl", "shard-000001.jsonl",
         ".shard-000000.jsonl.zst.0123456789abcdef",
     ):  # fmt: skip
@@ -80,8 +80,8 @@ def use(run: Path) -> None:
 @pytest.fixture
 def eager(monkeypatch):
     """Indexes and parts of any size are written to the run's cache."""
-    monkeypatch.setattr(offsets, "_MOST_LINES", 1)
-    monkeypatch.setattr("rolltrace.query.state.KEEP_BYTES", 1)
+    monkeypatch.setattr(offsets, "_MAX_LINES", 1)
+    monkeypatch.setattr("rolltrace.query.table_cache.MIN_CACHED_BYTES", 1)
 
 
 @pytest.mark.usefixtures("eager")
@@ -160,7 +160,7 @@ def test_linked_files_are_left_alone(run, tmp_path, folder):
 def test_files_of_others_in_the_cache_stay(run):
     """Compacting and reading delete files of the cache that have a name of ours, and no others."""
     use(run)
-    names = ("data.parquet", "rollouts.parquet", "offsets-mine.sqlite", ".offsets-mine", ".data.parquet", "notes.txt")
+    names = ("data.parquet", "rollouts.parquet", "offsets-mine.sqlite", ".id_index-mine", ".data.parquet", "notes.txt")
     for name in names:
         (run / "cache" / name).write_text("somebody else's")
         os.utime(run / "cache" / name, (0, 0))

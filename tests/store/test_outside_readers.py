@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import drafts
-from rolltrace.store.sealed import seal_file
-from rolltrace.trace.draft import Draft
+import rollout_builders
+from rolltrace.store.compression import compress_segment
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import Status
 from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.rollout_builder import RolloutBuilder
+from rolltrace.trace.stop_reasons import Status
 
 duckdb = pytest.importorskip("duckdb")
 polars = pytest.importorskip("polars")
@@ -31,8 +31,8 @@ LATE = 40_000
 def short_line():
     """A line without anything in it, for there are many."""
     return (
-        Draft(drafts.header(id="r1", task="17", policy_version=7))
-        .finish(drafts.outcome(reward=None, reward_so_far=0.0, status=Status.ERROR))
+        RolloutBuilder(rollout_builders.header(id="r1", task="17", policy_version=7))
+        .encode(rollout_builders.outcome(reward=None, reward_so_far=0.0, status=Status.ERROR))
         .data
     )
 
@@ -40,14 +40,18 @@ def short_line():
 def line(number, *, reward=1.0, metrics=None, reward_data=None, free_form=None, arguments="{}", **header):
     """One line, with what is free-form the same everywhere."""
     free_form = free_form or {}
-    draft = Draft(drafts.header(**{"id": f"r{number}", "task": "17", "task_data": free_form, **header}))
-    draft.metrics = metrics or {}
-    draft.extend([Message("user", TEXT)])
-    draft.send()
+    rollout_builder = RolloutBuilder(
+        rollout_builders.header(**{"id": f"r{number}", "task": "17", "task_data": free_form, **header})
+    )
+    rollout_builder.metrics = metrics or {}
+    rollout_builder.extend([Message("user", TEXT)])
+    rollout_builder.mark_prompt_sent()
     said = Message("assistant", TEXT, tool_calls=(ToolCall("look", arguments, id="c1"),))
-    draft.step(said, reward=0.5, reward_data=reward_data or {}, env_state=free_form, metrics=metrics or {})
+    rollout_builder.step(said, reward=0.5, reward_data=reward_data or {}, env_state=free_form, metrics=metrics or {})
     status = Status.ERROR if reward is None else Status.OK
-    return draft.finish(drafts.outcome(reward=reward, reward_so_far=reward or 0.0, status=status)).data
+    return rollout_builder.encode(
+        rollout_builders.outcome(reward=reward, reward_so_far=reward or 0.0, status=status)
+    ).data
 
 
 def many_lines():
@@ -78,7 +82,7 @@ def segments(tmp_path_factory):
     (folders["plain"] / "session-000000.jsonl").write_bytes(b"".join(lines[:-1]))
     (folders["plain"] / "session-000001.jsonl").write_bytes(lines[-1])
     for path in sorted(folders["plain"].iterdir()):
-        seal_file(Path(shutil.copy(path, folders["sealed"])))
+        compress_segment(Path(shutil.copy(path, folders["sealed"])))
     paths = {form: [str(path) for path in sorted(folder.iterdir())] for form, folder in folders.items()}
     assert all(path.endswith(".jsonl.zst") for path in paths["sealed"])
     assert Path(paths["sealed"][0]).read_bytes().count(b"\x28\xb5\x2f\xfd") > 10  # many frames, not one

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.check.check import check_run
+from rolltrace.check.check_run import check_run
 from rolltrace.errors import RecordError, RunNotFoundError
-from rolltrace.query.listing import list_runs
+from rolltrace.query.run_listing import list_runs
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
@@ -53,7 +53,7 @@ def test_pipe_among_the_files(run, name):
         assert list(reader.scores()) == []
         assert len(reader.ledgers()) == 1
         assert reader.get(rollout.id) == rollout
-        assert [problem.message for problem in reader.problems] == ["Expected a regular file."]
+        assert [problem.message for problem in reader.read_errors] == ["Expected a regular file."]
     assert list_runs(run.parent).runs[0].rollouts == 1
     assert not check_run(run).ok
 
@@ -87,7 +87,7 @@ def test_pipe_for_a_blob(run):
     instead(blob)
     with pytest.raises(RecordError, match="Expected a regular file"):
         RunReader(run).blob(blob.name)
-    assert [result.audit for result in check_run(run).found] == ["missing_blobs"]
+    assert [result.audit for result in check_run(run).with_findings] == ["missing_blobs"]
 
 
 @pytest.mark.parametrize("strange", ["pipe", "directory", "loop", "nowhere"])

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 import quoting
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.graders.base import Grader
-from rolltrace.graders.preference import PreferenceGrader
-from rolltrace.graders.rubric import Criterion, RubricGrader
-from rolltrace.policies.asking import ask
-from rolltrace.policies.scripted import Scripted
+from rolltrace.graders.grader import Grader
+from rolltrace.graders.preference_grader import PreferenceGrader
+from rolltrace.graders.rubric_grader import Criterion, RubricGrader
+from rolltrace.policies.role_calls import ask
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.message import Message
-from rolltrace.trace.rewrite import withheld
 from rolltrace.trace.rollout import Grade
+from rolltrace.trace.text_transform import hash_text
 
 CRITERIA = (Criterion("It is right in what it says, from start to end."), Criterion("It is clear to everybody."))
 
@@ -64,11 +64,11 @@ async def play(path, kind, size=4, **recording):
     )
     if path is None:
         sink = MemorySink()
-        async for _ in Runner(Scripted(reply), sink=sink).play([builder]):
+        async for _ in Runner(ScriptedReplies(reply), sink=sink).play([builder]):
             pass
         return sent, sink
     with create_run(path, trace=Recording(**recording)) as run:
-        async for _ in Runner(Scripted(reply), sink=run).play([builder]):
+        async for _ in Runner(ScriptedReplies(reply), sink=run).play([builder]):
             pass
     return sent, None
 
@@ -180,7 +180,7 @@ async def test_numbers_keep_no_text_of_calls(tmp_path, kind):
     assert b"Sentence" not in all_bytes(path)
     with RunReader(path) as reader:
         found = texts(call for record in (*reader.rollouts(), *reader.scores()) for call in record.calls)
-    assert found == sorted("\0".join(withheld(message.content) for message in prompt) for prompt in sent)
+    assert found == sorted("\0".join(hash_text(message.content) for message in prompt) for prompt in sent)
 
 
 # Redaction

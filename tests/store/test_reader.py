@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from rolltrace.errors import ChecksumError, RecordError, RunNotFoundError, StorageError, UnknownNameError
+from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
-from rolltrace.store.cursor import Place
+from rolltrace.store.cursor import LineLocation
 from rolltrace.store.ledger import Ledger, encode_ledger
-from rolltrace.store.problems import Kind
+from rolltrace.store.read_errors import ReadErrorKind
 from rolltrace.store.reader import RunReader
-from rolltrace.store.sealed import seal_file
-from rolltrace.trace.codec import seal, utc_now
+from rolltrace.trace.codec import add_checksum, utc_now
 from segments import make_run, rollout_line, segment
 
 
@@ -57,7 +57,7 @@ def test_torn_tail_costs_only_itself(run):
     reader = RunReader(path)
     assert indexes(reader) == [0, 1]
     assert indexes(reader) == [0, 1]
-    [problem] = reader.problems
+    [problem] = reader.read_errors
     assert (problem.file, problem.offset) == (f"rollouts/{file.name}", len(b"".join(whole.splitlines(True)[:2])))
     assert "whole line" in problem.message
 
@@ -70,7 +70,7 @@ def test_damaged_line_costs_only_itself(run, damage):
     file.write_bytes(lines[0] + damage + b"\n" + lines[2])
     reader = RunReader(path)
     assert indexes(reader) == [0, 2]
-    [problem] = reader.problems
+    [problem] = reader.read_errors
     assert problem.offset == len(lines[0])
 
 
@@ -80,17 +80,17 @@ def test_flipped_bit_is_found(run):
     file.write_bytes(file.read_bytes().replace(b'"1 + 1?"', b'"1 + 2?"', 1))
     reader = RunReader(path)
     assert indexes(reader) == [1, 2]
-    assert "checksum" in reader.problems[0].message
+    assert "checksum" in reader.read_errors[0].message
 
 
 def test_newer_line_is_refused_by_name(run):
     """A line of a newer version is a problem that says so; older ones beside it are read."""
     path, file = run
     with file.open("ab") as stream:
-        stream.write(seal(b'{"v":99,"id":"x"}'))
+        stream.write(add_checksum(b'{"v":99,"id":"x"}'))
     reader = RunReader(path)
     assert indexes(reader) == [0, 1, 2]
-    assert "version 99" in reader.problems[0].message
+    assert "version 99" in reader.read_errors[0].message
 
 
 def test_strange_files_are_named(run):
@@ -100,7 +100,7 @@ def test_strange_files_are_named(run):
     (path / "rollouts/folder.jsonl").mkdir()
     reader = RunReader(path)
     assert indexes(reader) == [0, 1, 2]
-    assert {problem.file for problem in reader.problems} == {"rollouts/notes.txt", "rollouts/folder.jsonl"}
+    assert {problem.file for problem in reader.read_errors} == {"rollouts/notes.txt", "rollouts/folder.jsonl"}
 
 
 def test_get_finds_by_id(run):
@@ -151,17 +151,18 @@ def test_place_gives_its_line(run):
     path, file = run
     reader = RunReader(path)
     found = list(reader.cursor("rollouts").read())
-    assert [reader.at(place) for place, _ in found] == [line for _, line in found]
-    seal_file(file)
-    assert [reader.at(place) for place, _ in found] == [line for _, line in found]
-    assert reader.problems == ()
+    assert [reader.read_line(place) for place, _ in found] == [line for _, line in found]
+    compress_segment(file)
+    assert [reader.read_line(place) for place, _ in found] == [line for _, line in found]
+    assert reader.read_errors == ()
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        Place("rollouts/session-000000", 1, 100), Place("rollouts/session-000000", 0, 10**12),
-        Place("rollouts/session-000000", 10**12, 5), Place("rollouts/other-000000", 0, 5), Place("", 0, 5),
+        LineLocation("rollouts/session-000000", 1, 100), LineLocation("rollouts/session-000000", 0, 10**12),
+        LineLocation("rollouts/session-000000", 10**12, 5), LineLocation("rollouts/other-000000", 0, 5),
+        LineLocation("", 0, 5),
     ],
 )  # fmt: skip
 def test_place_without_a_line_is_refused(run, place):
@@ -169,9 +170,9 @@ def test_place_without_a_line_is_refused(run, place):
     path, file = run
     for _ in range(2):
         with pytest.raises(RecordError, match="Expected a line"):
-            RunReader(path).at(place)
+            RunReader(path).read_line(place)
         if file.exists():
-            seal_file(file)
+            compress_segment(file)
 
 
 def test_sound_line_that_is_no_rollout_is_named(run):
@@ -179,10 +180,10 @@ def test_sound_line_that_is_no_rollout_is_named(run):
     path, file = run
     end = file.stat().st_size
     with file.open("ab") as stream:
-        stream.write(seal(b'{"v":1,"id":"odd","reward":"high"}'))
+        stream.write(add_checksum(b'{"v":1,"id":"odd","reward":"high"}'))
     reader = RunReader(path)
     assert indexes(reader) == [0, 1, 2]
-    assert [(problem.file, problem.offset) for problem in reader.problems] == [(f"rollouts/{file.name}", end)]
+    assert [(problem.file, problem.offset) for problem in reader.read_errors] == [(f"rollouts/{file.name}", end)]
     with pytest.raises(RecordError, match="Expected a rollout record"):
         reader.get("odd")
 
@@ -212,12 +213,12 @@ def test_follower_gets_what_comes(run):
     steps = Steps(
         lambda: write(line[:50]),
         lambda: write(line[50:]),
-        lambda: seal_file(file),
+        lambda: compress_segment(file),
         lambda: write(rollout_line("r4", index=4), "session-000001"),
     )
     reader = RunReader(path)
     assert [rollout.index for rollout in reader.follow("rollouts", stop=steps)] == [0, 1, 2, 3, 4]
-    assert reader.problems == ()
+    assert reader.read_errors == ()
 
 
 def test_follower_ends_with_all_that_was_written_before(run):
@@ -270,7 +271,7 @@ def test_follower_while_another_process_writes(tmp_path):
     lines.write_bytes(b"".join(rollout_line(f"r{index}", index=index) for index in range(300)))
     program = (
         "import sys, pathlib\n"
-        "from rolltrace.store.sealed import seal_file\n"
+        "from rolltrace.store.compression import compress_segment\n"
         "lines = open(sys.argv[1], 'rb').readlines()\n"
         "for number in range(0, 300, 30):\n"
         "    path = pathlib.Path(sys.argv[2], 'rollouts', f's-{number // 30:06d}.jsonl')\n"
@@ -278,14 +279,14 @@ def test_follower_while_another_process_writes(tmp_path):
         "        for line in lines[number:number + 30]:\n"
         "            file.write(line[:700])\n"
         "            file.write(line[700:])\n"
-        "    seal_file(path)\n"
+        "    compress_segment(path)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(lines), str(path)]) as process:
         reader = RunReader(path)
         found = [rollout.index for rollout in reader.follow("rollouts", stop=Ended(process), seconds=0.001)]
     assert process.returncode == 0
     assert found == list(range(300))
-    assert reader.problems == ()
+    assert reader.read_errors == ()
 
 
 # The last ledger of each session
@@ -304,7 +305,7 @@ def test_ledgers_are_the_last_of_each_session(run):
         segment(path, name, "ledger").write_bytes(line)
     reader = RunReader(path)
     assert {session: ledger.recorded for session, ledger in reader.ledgers().items()} == {"a": 4, "s": 0}
-    assert reader.problems == ()
+    assert reader.read_errors == ()
 
 
 def test_ledgers_are_read_from_the_end(run, monkeypatch):
@@ -328,8 +329,9 @@ def test_ledgers_are_read_from_the_end(run, monkeypatch):
 @pytest.mark.parametrize(
     ("tail", "kind"),
     [
-        (ledger_line()[:40], Kind.TORN), (b"\x00\xff\n", Kind.DAMAGED), (seal(b'{"v":99}'), Kind.NEWER),
-        (seal(b'{"v":1,"run":7}'), Kind.INVALID),
+        (ledger_line()[:40], ReadErrorKind.TORN), (b"\x00\xff\n", ReadErrorKind.DAMAGED),
+        (add_checksum(b'{"v":99}'), ReadErrorKind.NEWER),
+        (add_checksum(b'{"v":1,"run":7}'), ReadErrorKind.INVALID),
     ],
 )  # fmt: skip
 def test_last_sound_ledger_counts(run, tail, kind):
@@ -339,7 +341,7 @@ def test_last_sound_ledger_counts(run, tail, kind):
     file.write_bytes(ledger_line(recorded=1) + ledger_line(recorded=2) + tail)
     reader = RunReader(path)
     assert reader.ledgers()["s"].recorded == 2
-    assert [(problem.kind, problem.offset) for problem in reader.problems] == [
+    assert [(problem.kind, problem.offset) for problem in reader.read_errors] == [
         (kind, file.stat().st_size - len(tail)),
     ]  # fmt: skip
     file.write_bytes(tail)
@@ -364,7 +366,7 @@ def test_ledger_behind_a_bad_place_is_found(run, monkeypatch):
     monkeypatch.setattr(os, "pread", refuse)
     reader = RunReader(path)
     assert 0 < reader.ledgers()["s"].recorded < 7999
-    assert {problem.kind for problem in reader.problems} == {Kind.UNREADABLE}
+    assert {problem.kind for problem in reader.read_errors} == {ReadErrorKind.UNREADABLE}
 
 
 # What is wrong has a kind
@@ -375,13 +377,15 @@ def test_problems_say_what_is_wrong(run):
     path, file = run
     line = rollout_line("r9")
     with file.open("ab") as stream:
-        stream.write(b"damage\n" + seal(b'{"v":99}') + seal(b'{"v":0}') + seal(b'{"v":1}') + line[:30])
+        stream.write(
+            b"damage\n" + add_checksum(b'{"v":99}') + add_checksum(b'{"v":0}') + add_checksum(b'{"v":1}') + line[:30]
+        )
     segment(path, "other-000001").write_bytes(line)
     segment(path, "folder").mkdir()
     (path / "rollouts/notes.txt").touch()
     reader = RunReader(path)
     assert sum(1 for _ in reader.rollouts()) == 4
-    assert sorted((problem.file.partition("/")[2], problem.kind.value) for problem in reader.problems) == [
+    assert sorted((problem.file.partition("/")[2], problem.kind.value) for problem in reader.read_errors) == [
         ("folder.jsonl", "strange"), ("notes.txt", "strange"), ("other-000000.jsonl", "missing"),
         ("session-000000.jsonl", "damaged"), ("session-000000.jsonl", "invalid"), ("session-000000.jsonl", "invalid"),
         ("session-000000.jsonl", "newer"), ("session-000000.jsonl", "torn"),
@@ -412,7 +416,7 @@ def test_passing_error_is_no_missing_rollout(run, stale, sealed):
     """A disk that does not answer is named as that; when it answers again the rollout is there."""
     path, file = run
     if sealed:
-        seal_file(file)
+        compress_segment(file)
     reader = RunReader(path)
     assert reader.get("r1").id == "r1"
     stale[0] = 1
@@ -426,15 +430,17 @@ def test_passing_error_costs_nothing_when_it_has_passed(run, stale, sealed):
     """What could not be read is told, is read the next time, and is then no problem any more."""
     path, file = run
     if sealed:
-        seal_file(file)
+        compress_segment(file)
     reader = RunReader(path)
     cursor = reader.cursor("rollouts")
     stale[0] = 100 if sealed else 1
     assert list(cursor.read()) == []
     stale[0] = 0
-    assert [(problem.kind, problem.passing) for problem in reader.problems] == [(Kind.UNREADABLE, True)]
+    assert [(problem.kind, problem.is_transient) for problem in reader.read_errors] == [
+        (ReadErrorKind.UNREADABLE, True)
+    ]
     assert len(list(cursor.read())) == 3
-    assert reader.problems == ()
+    assert reader.read_errors == ()
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -444,7 +450,7 @@ def test_damaged_line_is_named_when_it_is_asked_for(run, sealed):
     reader = RunReader(path)
     assert reader.get("r1").id == "r1"
     if sealed:
-        seal_file(file)
+        compress_segment(file)
         file = file.with_name(f"{file.name}.zst")
         data = bytearray(file.read_bytes())
         data[100] ^= 255
@@ -481,7 +487,7 @@ def test_reader_after_fork(run):
     path, _ = run
     reader = RunReader(path)
     reader.get("r0")
-    with reader.offsets._lock:
+    with reader.id_index._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(30)  # a child that is stuck ends all the same

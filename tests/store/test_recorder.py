@@ -15,9 +15,9 @@ from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.outcome import Status
 from rolltrace.trace.rollout import Usage
 from rolltrace.trace.score import GroupKey
+from rolltrace.trace.stop_reasons import Status
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
 WHICH = {"env": "gsm8k", "task": "17", "group": "17", "index": 0}
@@ -42,7 +42,7 @@ def recorded(run):
     assert run.flush()
     reader = RunReader(run.path)
     rollouts = list(reader.rollouts())
-    assert reader.problems == ()
+    assert reader.read_errors == ()
     return rollouts
 
 
@@ -51,7 +51,7 @@ def of_id(run, rollout):
     assert run.flush()
     reader = RunReader(run.path)
     record = reader.get(rollout)
-    assert reader.problems == ()
+    assert reader.read_errors == ()
     return record
 
 
@@ -232,7 +232,7 @@ def test_prompts_are_as_they_were(shared_run, data):
         assert step.trace.prompt == tuple(as_message(message, "", []) for message in prompt)
         assert step.trace.policy_response == as_message(reply, "", [])
         assert step.env_state == state
-        assert repr(rollout.tools[step.tools][0].parameters.thaw()) == repr(offered[0]["parameters"])
+        assert repr(rollout.tools[step.tools][0].parameters.to_dict()) == repr(offered[0]["parameters"])
         assert step.reward == step.step
 
 
@@ -506,7 +506,7 @@ def test_settings_and_counts_in_other_shapes(run):
         r.step(QUESTION, "4", sampling=Sampling(temperature=0.7), usage=Usage(9, 1))
     [rollout] = recorded(run)
     first, second = rollout.sampling
-    assert (first.temperature, first.stop, first.other.thaw()) == (0.7, ("END",), {"seed": 3})
+    assert (first.temperature, first.stop, first.other.to_dict()) == (0.7, ("END",), {"seed": 3})
     assert second == Sampling(temperature=0.7)
     assert [step.usage for step in rollout.steps] == [Usage(9, 1)] * 2
 
@@ -556,7 +556,7 @@ def test_hostile_values_never_raise(shared_run, method, name):
     reader = RunReader(shared_run.path)
     assert all(len(reader.get(rollout).steps) == 1 for rollout in ids)
     assert {score.rollout for score in reader.scores()} >= set(ids)
-    assert reader.problems == ()
+    assert reader.read_errors == ()
 
 
 def test_numbers_of_other_libraries(run):

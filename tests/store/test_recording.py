@@ -18,19 +18,19 @@ from rolltrace.store.recording import Level, Recording, resolve_recording
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.convert import as_message, as_tool
-from rolltrace.trace.draft import Line, new_id
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall
-from rolltrace.trace.outcome import Layer, Status, StoppedBy
 from rolltrace.trace.rollout import Call, Failure, Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.rollout_builder import EncodedRecord, new_id
 from rolltrace.trace.score import Score
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 
 WHICH = {"env": "sums", "task": "t", "group": "g", "index": 0}
 
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch):
-    for name in ("ROLLTRACE_TRACE", "ROLLTRACE_TRACE_SHARE", "ROLLTRACE_TRACE_TOKENS", "ROLLTRACE_TRACE_CALLS"):
+    for name in ("ROLLTRACE_TRACE", "ROLLTRACE_TRACE_FRACTION", "ROLLTRACE_TRACE_TOKENS", "ROLLTRACE_TRACE_CALLS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,7 +47,12 @@ def play(run, **about):
 def test_defaults():
     """Everything is recorded, of every group, with calls and without tokens."""
     recording = resolve_recording(None)
-    assert (recording.level, recording.share, recording.tokens, recording.calls) == (Level.FULL, 1.0, False, True)
+    assert (recording.level, recording.fraction, recording.tokens, recording.calls) == (
+        Level.FULL,
+        1.0,
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,21 +61,21 @@ def test_defaults():
 def test_code_wins_over_the_environment(monkeypatch, given):
     """What code says is taken; what it leaves open is the environment's; a level's name is as good as the level."""
     monkeypatch.setenv("ROLLTRACE_TRACE", "off")
-    monkeypatch.setenv("ROLLTRACE_TRACE_SHARE", "0.5")
+    monkeypatch.setenv("ROLLTRACE_TRACE_FRACTION", "0.5")
     monkeypatch.setenv("ROLLTRACE_TRACE_TOKENS", "1")
     monkeypatch.setenv("ROLLTRACE_TRACE_CALLS", "0")
     recording = resolve_recording(given)
     assert recording.level is Level.NUMBERS
-    assert (recording.share, recording.tokens, recording.calls) == (0.5, True, False)
-    given = Recording(level=Level.FULL, share=0.0, tokens=False, calls=True)
+    assert (recording.fraction, recording.tokens, recording.calls) == (0.5, True, False)
+    given = Recording(level=Level.FULL, fraction=0.0, tokens=False, calls=True)
     assert resolve_recording(given) == given
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("ROLLTRACE_TRACE", "all"), ("ROLLTRACE_TRACE_SHARE", "1.5"), ("ROLLTRACE_TRACE_SHARE", "half"),
-        ("ROLLTRACE_TRACE_SHARE", "nan"), ("ROLLTRACE_TRACE_TOKENS", "maybe"),
+        ("ROLLTRACE_TRACE", "all"), ("ROLLTRACE_TRACE_FRACTION", "1.5"), ("ROLLTRACE_TRACE_FRACTION", "half"),
+        ("ROLLTRACE_TRACE_FRACTION", "nan"), ("ROLLTRACE_TRACE_TOKENS", "maybe"),
     ],
 )  # fmt: skip
 def test_wrong_variable_is_named(tmp_path, monkeypatch, variable, value):
@@ -84,7 +89,7 @@ def test_wrong_variable_is_named(tmp_path, monkeypatch, variable, value):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"level": "all"}, {"share": -0.1}, {"share": float("nan")}, {"share": "0.5"}, {"tokens": "no"},
+        {"level": "all"}, {"fraction": -0.1}, {"fraction": float("nan")}, {"fraction": "0.5"}, {"tokens": "no"},
         {"queue_bytes": 0}, {"queue_bytes": "1"}, {"segment_bytes": 0}, {"queue_seconds": -1.0}, {"redact": "names"},
     ],
 )  # fmt: skip
@@ -137,23 +142,23 @@ def test_tokens_only_when_asked_for(tmp_path):
 def test_larger_share_keeps_what_a_smaller_kept(share, split, iteration, env, group):
     """A group that is kept at some share is kept at every larger one; all at 1, none at 0."""
     of = (split, iteration, env, group)
-    assert Recording(level="full", share=1.0).level_of(*of) is Level.FULL
-    assert Recording(level="full", share=0.0).level_of(*of) is Level.NUMBERS
-    if Recording(level="full", share=share).level_of(*of) is Level.FULL:
-        assert Recording(level="full", share=(1 + share) / 2).level_of(*of) is Level.FULL
+    assert Recording(level="full", fraction=1.0).level_for_group(*of) is Level.FULL
+    assert Recording(level="full", fraction=0.0).level_for_group(*of) is Level.NUMBERS
+    if Recording(level="full", fraction=share).level_for_group(*of) is Level.FULL:
+        assert Recording(level="full", fraction=(1 + share) / 2).level_for_group(*of) is Level.FULL
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 def test_share_of_many_groups(share):
     """Of many groups about that share is kept."""
-    recording = Recording(level="full", share=share)
-    kept = sum(recording.level_of("train", n // 100, "sums", str(n % 100)) is Level.FULL for n in range(10_000))
+    recording = Recording(level="full", fraction=share)
+    kept = sum(recording.level_for_group("train", n // 100, "sums", str(n % 100)) is Level.FULL for n in range(10_000))
     assert abs(kept / 10_000 - share) < 0.02
 
 
 def test_groups_are_kept_whole(tmp_path):
     """The members of a group are all in full or all as numbers, also where its name is a number."""
-    with create_run(tmp_path / "run", trace=Recording(share=0.5)) as run:
+    with create_run(tmp_path / "run", trace=Recording(fraction=0.5)) as run:
         for index in range(4):
             for group in range(20):
                 play(run, group=group, index=index)
@@ -169,8 +174,8 @@ def test_every_process_chooses_the_same_groups():
     """The choice is the group's, not the process's."""
     script = (
         "from rolltrace.store.recording import Recording\n"
-        "recording = Recording(level='full', share=0.5)\n"
-        "print([recording.level_of('train', 3, 'sums', str(n)).value for n in range(64)])"
+        "recording = Recording(level='full', fraction=0.5)\n"
+        "print([recording.level_for_group('train', 3, 'sums', str(n)).value for n in range(64)])"
     )
     told = {
         subprocess.run(
@@ -178,8 +183,8 @@ def test_every_process_chooses_the_same_groups():
         ).stdout
         for seed in ("1", "2")
     }
-    recording = Recording(level="full", share=0.5)
-    assert told == {f"{[recording.level_of('train', 3, 'sums', str(n)).value for n in range(64)]}\n"}
+    recording = Recording(level="full", fraction=0.5)
+    assert told == {f"{[recording.level_for_group('train', 3, 'sums', str(n)).value for n in range(64)]}\n"}
 
 
 # No text
@@ -225,40 +230,40 @@ def everything(run, secret):
         id=new_id(), run=run.run, session=run.session, started_at=utc_now(), **WHICH, seed=7, iteration=3,
         env_args={"a": secret("env_args"), "n": 1}, task_data={"answer": secret("task_data"), "n": 2.5},
     )  # fmt: skip
-    draft = run.begin(header)
-    draft.extend([message(secret), as_message(other, "", draft.notes)])
-    draft.send()
+    rollout_builder = run.begin(header)
+    rollout_builder.extend([message(secret), as_message(other, "", rollout_builder.notes)])
+    rollout_builder.mark_prompt_sent()
     tool = {"name": "add", "description": secret("tool"), "parameters": {"description": secret("schema")}}
-    draft.step(
+    rollout_builder.step(
         message(secret, "assistant"), reward=0.1 + 0.2, env_reward=float("nan"),
         reward_data={"correct": True, "n": 3, "x": float("inf"), "stray": secret("stray")},
         env_state={"state": secret("state"), "deep": deep, "nan": float("nan"), "object": Secret(secret("object"))},
         extra={"extra": secret("extra")}, metrics={"m": 1.5}, logs={"log": secret("log")},
-        tools=(as_tool(tool, "", draft.notes),), usage=Usage(5, 6), seconds=0.25,
+        tools=(as_tool(tool, "", rollout_builder.notes),), usage=Usage(5, 6), seconds=0.25,
         sampling=Sampling(temperature=0.5, stop=(secret("stop"),), other=FrozenMap.of({"guide": secret("guide")})),
         parse_error=secret("parse error"), raw=secret("raw"), tokens=Tokens((1,), (2,), (-0.5,)),
     )  # fmt: skip
-    draft.replace([message(secret)])  # what was said is in the step only
-    draft.send()
-    draft.came_back(secret("pending"))
-    draft.calls.append(
+    rollout_builder.replace([message(secret)])  # what was said is in the step only
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.set_raw_response(secret("pending"))
+    rollout_builder.calls.append(
         Call(
             "grader", "judge", (message(secret),), message(secret, "assistant"), raw=secret("call raw"), seconds=1.5,
             error=Failure(Layer.GRADER, "ValueError", secret("call failure"), secret("call traceback")),
         )
     )  # fmt: skip
-    draft.grade = Grade(0.5, {"style": 0.25}, {"why": secret("grade")})
-    draft.metrics["total"] = 9
-    draft.note("x", secret("note"))
+    rollout_builder.grade = Grade(0.5, {"style": 0.25}, {"why": secret("grade")})
+    rollout_builder.metrics["total"] = 9
+    rollout_builder.add_note("x", secret("note"))
     failure = Failure(Layer.ENV, "ValueError", secret("failure"), secret("traceback"))
     run.end(
-        draft,
+        rollout_builder,
         Outcome(
             ended_at=utc_now(), status=Status.ERROR, stop_reason="error", stopped_by=StoppedBy.RUNNER, error=failure,
             reward=None, reward_so_far=0.8, unclamped_reward=None,
         ),
     )  # fmt: skip
-    about = {"id": new_id(), "run": run.run, "session": run.session, "rollout": draft.id, "at": utc_now()}
+    about = {"id": new_id(), "run": run.run, "session": run.session, "rollout": rollout_builder.id, "at": utc_now()}
     run.write_score(Score(**about, name="judged", value=0.5, data={"why": secret("score"), "deep": deep}))
     run.write_score(Score(**about, name="odd", value=secret("value"), error=failure))
 
@@ -303,12 +308,12 @@ def identity(value):
 
 WITHOUT_TEXT = {
     "numbers": Recording(level="numbers", tokens=True),
-    "no share": Recording(share=0.0, tokens=True),
+    "no share": Recording(fraction=0.0, tokens=True),
     "raising": Recording(redact=raises, tokens=True),
     "returning nothing": Recording(redact=returns_nothing),
     "numbers and redact": Recording(level="numbers", redact=identity),
     "numbers and raising": Recording(level="numbers", redact=raises),
-    "no share and redact": Recording(share=0.0, redact=identity),
+    "no share and redact": Recording(fraction=0.0, redact=identity),
 }
 
 
@@ -328,7 +333,7 @@ def test_no_text_survives(tmp_path, name):
     assert stripped.steps[0].tokens is None
     scores = list(RunReader(tmp_path / "bare").scores())
     assert [(score.name, score.value) for score in scores] == [("judged", 0.5), ("odd", None)]
-    assert RunReader(tmp_path / "bare").problems == ()
+    assert RunReader(tmp_path / "bare").read_errors == ()
 
 
 @pytest.mark.parametrize("name", [*WITHOUT_TEXT, "off"])
@@ -336,7 +341,7 @@ def test_no_text_of_a_finished_line_survives(tmp_path, name):
     """A line that was finished elsewhere is recorded as much as any other rollout, and no more."""
     secret = Secrets()
     with create_run(tmp_path / "run", trace=WITHOUT_TEXT.get(name, name)) as run:
-        run.end = lambda draft, outcome: run.write_rollout(draft.finish(outcome))
+        run.end = lambda rollout_builder, outcome: run.write_rollout(rollout_builder.encode(outcome))
         everything(run, secret)
     assert secret.found_in(tmp_path / "run") == []
     assert list((tmp_path / "run/blobs").iterdir()) == []
@@ -346,7 +351,7 @@ def test_no_text_of_a_finished_line_survives(tmp_path, name):
     assert run.ledger.adds_up
 
 
-@pytest.mark.parametrize("trace", [Recording(), Recording(share=0.5)])
+@pytest.mark.parametrize("trace", [Recording(), Recording(fraction=0.5)])
 def test_finished_line_of_a_group_in_full_is_kept_as_it_is(tmp_path, make_line, trace):
     """Where nothing is to be withheld, the bytes are those that were handed in; the others of a share are numbers."""
     with create_run(tmp_path / "run", trace=trace) as run:
@@ -355,14 +360,14 @@ def test_finished_line_of_a_group_in_full_is_kept_as_it_is(tmp_path, make_line, 
             run.write_rollout(line)
     data = b"".join(file.read_bytes() for file in (tmp_path / "run/rollouts").iterdir())
     kept = [line for line in lines if line.data in data]
-    assert len(kept) == 20 if trace.share is None else 0 < len(kept) < 20
+    assert len(kept) == 20 if trace.fraction is None else 0 < len(kept) < 20
     assert data.count(b"withheld:") == (20 - len(kept)) * 2
 
 
 def test_finished_line_that_is_none_is_refused(tmp_path):
     """What has to be edited must be a rollout; what is not is counted, and does not raise."""
     with create_run(tmp_path / "run", trace="numbers") as run:
-        run.write_rollout(Line("x", b'{"v":1,"secret":"text","crc":"00000000"}\n'))
+        run.write_rollout(EncodedRecord("x", b'{"v":1,"secret":"text","crc":"00000000"}\n'))
     assert run.ledger.unrecordable == {"ChecksumError": 1}
     assert list((tmp_path / "run/rollouts").iterdir()) == []
 

@@ -46,7 +46,7 @@ def assert_adds_up(path):
     """What the ledger says is what is on the disk; returns the ledger."""
     reader = RunReader(path)
     rollouts = [rollout.id for rollout in reader.rollouts()]
-    assert reader.problems == ()
+    assert reader.read_errors == ()
     [ledger] = reader.ledgers().values()
     assert ledger.adds_up
     assert ledger.recorded == len(rollouts) == len(set(rollouts))
@@ -272,7 +272,7 @@ def test_log_lock_that_the_interrupted_thread_holds(tmp_path):
 
 LATE_THREADS = """
     import _thread
-    from rolltrace.store import worker
+    from rolltrace.store import disk_thread
 
     class Threads:
         '''Refuses to start threads until it allows it.'''
@@ -337,8 +337,8 @@ def test_handler_at_moments_of_a_caller_that_works(tmp_path, action, can_start):
         threads.are_allowed = {can_start}
         {action}
 
-    worker._STUCK_SECONDS = 0.001
-    worker.Worker.write_late.__defaults__ = (0.001,)
+    disk_thread._INTERRUPTED_WAIT_SECONDS = 0.001
+    disk_thread.DiskThread.write_late_losses.__defaults__ = (0.001,)
     for work in (lambda: run.flush(), lambda: run.close()):
         moment, came = 1, True
         while came:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.rollout.sink import Sink
+from rolltrace.rollout.memory_sink import Sink
 from rolltrace.store.create import create_run
-from rolltrace.store.ledger import Tally
+from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.draft import Line
 from rolltrace.trace.message import Message, Part
+from rolltrace.trace.rollout_builder import EncodedRecord
 
 READS_STRICT_JSON = {"parse_constant": lambda name: pytest.fail(f"not strict JSON: {name}")}
 
@@ -55,15 +55,15 @@ def test_ledger_follows_a_rollout(tmp_path, make_line):
     assert (tmp_path / f"run/ledger/{writer.session}.jsonl").is_file()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["begin", "record", "drop", "refuse"]), st.sampled_from("abc"))))
+@given(st.lists(st.tuples(st.sampled_from(["begin", "record", "drop", "count_unrecordable"]), st.sampled_from("abc"))))
 def test_ledger_adds_up_whatever_happens(events):
     """Dispatched = recorded + unrecordable + dropped + in flight, after any sequence of events."""
-    tally = Tally()
+    tally = LedgerCounter()
     begun = set()
     for event, rollout in events:
         if event == "begin":
             if rollout not in begun:
-                tally.begin(rollout)
+                tally.start_rollout(rollout)
                 begun.add(rollout)
         else:
             getattr(tally, event)(*([rollout] if event == "record" else [rollout, "reason"]))
@@ -85,7 +85,7 @@ def test_flushed_rollouts_survive_a_kill(tmp_path):
 import os, signal, sys
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.draft import new_id
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.rollout import Header
 writer = create_run(sys.argv[1])
 def begin(index):
@@ -94,7 +94,7 @@ def begin(index):
 outcome = dict(ended_at=utc_now(), status="ok", stop_reason="completed", stopped_by="env", error=None, reward=1.0,
                reward_so_far=1.0, unclamped_reward=None)
 begin(1)
-writer.write_rollout(begin(0).finish(outcome))
+writer.write_rollout(begin(0).encode(outcome))
 assert writer.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -131,7 +131,7 @@ def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, c
         assert writer.flush() is True
     reader = RunReader(tmp_path / "run")
     assert [rollout.index for rollout in reader.rollouts()] == [0, 3]
-    assert reader.problems == ()
+    assert reader.read_errors == ()
     assert writer.ledger.dropped == {"EFBIG": 2}
     assert writer.ledger.adds_up
     assert len(caplog.records) == 1
@@ -156,7 +156,7 @@ def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, 
         writer.write_rollout(lines[2])
     reader = RunReader(tmp_path / "run")
     assert [rollout.index for rollout in reader.rollouts()] == [0, 2]
-    [problem] = reader.problems
+    [problem] = reader.read_errors
     assert (problem.file, problem.offset) == (f"rollouts/{writer.session}-000000.jsonl", len(lines[0].data))
 
 
@@ -191,8 +191,8 @@ def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
 def test_what_is_not_one_line_is_refused(tmp_path):
     """Bytes that would damage the file are counted as unrecordable."""
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(Line("a", b'{"v":1}\n{"v":1,"crc":""}\n'))
-        writer.write_rollout(Line("b", b'{"v":1,"crc":""}'))
+        writer.write_rollout(EncodedRecord("a", b'{"v":1}\n{"v":1,"crc":""}\n'))
+        writer.write_rollout(EncodedRecord("b", b'{"v":1,"crc":""}'))
         assert writer.ledger.unrecordable == {"not one line": 2}
         assert writer.ledger.adds_up
     assert list((tmp_path / "run/rollouts").iterdir()) == []
@@ -226,7 +226,7 @@ def test_threads_share_a_writer(tmp_path, make_line):
             thread.join()
     reader = RunReader(tmp_path / "run")
     assert sorted(rollout.index for rollout in reader.rollouts()) == list(range(400))
-    assert reader.problems == ()
+    assert reader.read_errors == ()
     assert writer.ledger.recorded == 400
 
 

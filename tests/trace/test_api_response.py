@@ -6,7 +6,7 @@ from rolltrace.errors import InputError
 from rolltrace.trace.api_response import unpack_response
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 

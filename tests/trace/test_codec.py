@@ -7,14 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafts import ANSWER, ENDED, QUESTION, header, one_step, outcome, strict
+from rollout_builders import ANSWER, ENDED, QUESTION, header, one_step, outcome, strict
 from rolltrace.errors import ChecksumError, NewerVersionError, RecordError
-from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score, seal, verify
+from rolltrace.trace.codec import (
+    add_checksum,
+    decode_rollout,
+    decode_score,
+    encode_rollout,
+    encode_score,
+    verify_checksum,
+)
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey, Score
 
-LINE = one_step(reward_data={"a": 1}, env_state={"b": [None]}).finish(outcome()).data
+LINE = one_step(reward_data={"a": 1}, env_state={"b": [None]}).encode(outcome()).data
 SCORE = Score(id="s", run="r", rollout="rollout", name="advantage", value=0.5, data={"n": 4}, producer="me", at=ENDED)
 
 
@@ -22,7 +29,7 @@ def changed(line=LINE, **fields):
     """The line with other fields, under a checksum that fits."""
     record = json.loads(line)
     del record["crc"]
-    return seal(json.dumps({**record, **fields}, separators=(",", ":")).encode())
+    return add_checksum(json.dumps({**record, **fields}, separators=(",", ":")).encode())
 
 
 @given(st.integers(0, len(LINE) - 1), st.integers(1, 255))
@@ -69,7 +76,7 @@ def test_the_checksum_is_crc32_of_the_bytes_before_it():
     """The checksum is what the format says it is."""
     body, _, tail = LINE.rpartition(b',"crc":"')
     assert tail == b'%08x"}\n' % zlib.crc32(body)
-    assert verify(LINE) == LINE[:-1]
+    assert verify_checksum(LINE) == LINE[:-1]
     assert list(strict(LINE))[-1] == "crc"
 
 
@@ -124,7 +131,7 @@ def test_errors_point_into_steps(fields, path):
 def test_bytes_that_are_not_json_are_refused(body):
     """Bad UTF-8 and bad JSON under a checksum that fits are record errors like any other."""
     with pytest.raises(RecordError):
-        decode_rollout(seal(body))
+        decode_rollout(add_checksum(body))
 
 
 @pytest.mark.parametrize("fields", [{"v": 2}, {"v": 2, "messages": "elsewhere"}, {"v": 99, "id": None}])
@@ -155,13 +162,13 @@ def test_deep_nesting_does_not_crash(depth, place, leaf):
     if place == "messages":
         nested = f'[{{"role":"user","content":"","other":{nested}}},{{"role":"user","content":""}}]'
     body.pop(place, None)
-    line = seal(f'{json.dumps(body)[:-1]},"{place}":{nested}}}'.encode())
+    line = add_checksum(f'{json.dumps(body)[:-1]},"{place}":{nested}}}'.encode())
     try:
         rollout = decode_rollout(line)
     except RecordError as error:
         assert "nested" in str(error) or "recursion" in str(error)  # noqa: PT017 - both ways out are good
     else:
-        repr(rollout.messages[0].other and rollout.messages[0].other.thaw())
+        repr(rollout.messages[0].other and rollout.messages[0].other.to_dict())
 
 
 @pytest.mark.parametrize(

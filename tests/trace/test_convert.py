@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafts import HOSTILE_TEXT, TEXT, finished, header, json_like, outcome, read
+from rollout_builders import HOSTILE_TEXT, TEXT, finished, header, json_like, outcome, read
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.convert import as_message, as_tool, to_openai
-from rolltrace.trace.draft import Draft
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall, ToolSpec
+from rolltrace.trace.rollout_builder import RolloutBuilder
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
 WAV = b"RIFF1234WAVEfmt "
@@ -290,9 +290,9 @@ def test_anything_is_a_message_of_some_kind(value):
     notes: list[Note] = []
     message = as_message(value, "m", notes)
     assert notes
-    draft = Draft(header())
-    draft.extend([message])
-    assert finished(draft).messages == (message,)
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.extend([message])
+    assert finished(rollout_builder).messages == (message,)
 
 
 CONTENT_PARTS = st.one_of(
@@ -335,9 +335,9 @@ def test_a_frozen_message_is_stable(chat):
 def test_a_message_comes_back_from_a_line(chat):
     """A message read from a record equals the one that was recorded, and thaws to the same dict but for its bytes."""
     message = as_message(chat, "m", [])
-    draft = Draft(header())
-    draft.extend([message])
-    line = draft.finish(outcome())
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.extend([message])
+    line = rollout_builder.encode(outcome())
     [back] = read(line).messages
     assert back == message
     assert as_message(to_openai(back), "m", []) == message
@@ -394,12 +394,12 @@ def test_messages_made_by_hand_come_back(message, parts):
 )  # fmt: skip
 def test_lone_surrogates_anywhere_in_a_message(message):
     """A message with text that UTF-8 cannot hold is cleaned and noted when its line is written."""
-    draft = Draft(header())
-    draft.extend([message])
-    draft.send()
-    draft.came_back(message.content)
-    draft.step(message, reward=1.0, raw=message.content, parse_error=message.role)
-    rollout = finished(draft)
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.extend([message])
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.set_raw_response(message.content)
+    rollout_builder.step(message, reward=1.0, raw=message.content, parse_error=message.role)
+    rollout = finished(rollout_builder)
     assert rollout.messages[0] == rollout.messages[1]
     try:
         repr(message).encode()
@@ -415,9 +415,9 @@ def test_lone_surrogates_anywhere_in_a_message(message):
 
 def test_joining_surrogates_moves_what_stands_after_them():
     """Where a pair becomes one character, a part after it keeps its place in the text."""
-    draft = Draft(header())
-    draft.extend([Message("user", "\ud83d\ude00ab", parts=(Part("image", at=3, url="u"),))])
-    [message] = finished(draft).messages
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.extend([Message("user", "\ud83d\ude00ab", parts=(Part("image", at=3, url="u"),))])
+    [message] = finished(rollout_builder).messages
     assert message.content == "😀ab"
     assert message.content[: message.parts[0].at] == "😀a"
 
@@ -445,12 +445,12 @@ def test_tools_keep_their_schema(tool):
     """A tool's schema comes back exactly, references in it included, also from a line."""
     notes: list[Note] = []
     frozen = as_tool(tool, "t", notes)
-    assert (frozen.name, frozen.description, frozen.parameters.thaw()) == ("f", "d", SCHEMA)
-    draft = Draft(header())
-    draft.step(Message("assistant", ""), reward=0, tools=[tool])
-    [[back]] = finished(draft).tools
+    assert (frozen.name, frozen.description, frozen.parameters.to_dict()) == ("f", "d", SCHEMA)
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.step(Message("assistant", ""), reward=0, tools=[tool])
+    [[back]] = finished(rollout_builder).tools
     assert back == frozen
-    assert back.parameters.thaw() == SCHEMA
+    assert back.parameters.to_dict() == SCHEMA
 
 
 @pytest.mark.parametrize("tool", [None, 5, Hostile(), HostileDump(), {"function": {"name": 5, "strict": True}}])

@@ -9,17 +9,28 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from drafts import one_step, outcome
+from rollout_builders import one_step, outcome
 from rolltrace.store.layout import FOLDERS, RunInfo, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace import freeform
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.json_numbers import NON_FINITE
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.numbers import NON_FINITE
-from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, Failure, Grade, Quote, Rollout, Step, Tokens, Unplayed, Usage
+from rolltrace.trace.rollout import (
+    FORMAT_VERSION,
+    Call,
+    Failure,
+    Grade,
+    NoTurnResult,
+    Quote,
+    Rollout,
+    Step,
+    Tokens,
+    Usage,
+)
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -27,7 +38,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 RECORDS = {
     "`run.json`": RunInfo, "A rollout": Rollout, "A step": Step, "A message": Message, "A part": Part,
     "A tool call": ToolCall, "A tool": ToolSpec, "Sampling": Sampling, "A grade": Grade, "A call": Call,
-    "A quote": Quote, "Tokens": Tokens, "Unplayed": Unplayed, "Usage": Usage, "A failure": Failure,
+    "A quote": Quote, "Tokens": Tokens, "Unplayed": NoTurnResult, "Usage": Usage, "A failure": Failure,
     "A note": freeform.Note, "A score": Score, "A group key": GroupKey, "A ledger line": Ledger,
 }  # fmt: skip
 WORDS = {
@@ -207,11 +218,11 @@ def test_the_shown_python_reads_blobs(shown, tmp_path):
 def test_times_are_written_as_said(microseconds, written):
     """A time has six decimals, or none."""
     ended = datetime(2026, 1, 2, 3, 4, 7, microseconds, tzinfo=UTC)
-    assert f'"ended_at":"2026-01-02T03:04:{written}"'.encode() in one_step().finish(outcome(ended_at=ended)).data
+    assert f'"ended_at":"2026-01-02T03:04:{written}"'.encode() in one_step().encode(outcome(ended_at=ended)).data
 
 
 def test_lines_have_no_white_space_between_tokens():
     """The bytes are as few as the document says."""
-    line = one_step(reward_data={"a": 1.0}).finish(outcome()).data
+    line = one_step(reward_data={"a": 1.0}).encode(outcome()).data
     assert b'"reward_data":{"a":1.0},' in line
     assert not re.search(rb"[,:{\[]\s", line)

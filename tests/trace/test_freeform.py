@@ -14,17 +14,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from drafts import HOSTILE_TEXT, TEXT, finished, json_like, one_step, outcome, read, same, strict
-from rolltrace.redaction import redact_mapping
+from rollout_builders import HOSTILE_TEXT, TEXT, finished, json_like, one_step, outcome, read, same, strict
+from rolltrace.secret_redaction import redact_mapping
 from rolltrace.trace import freeform
 from rolltrace.trace.freeform import (
     Note,
     clean_text,
     describe,
-    plain_mapping,
-    plain_value,
-    restore_mapping,
-    restore_value,
+    from_json_mapping,
+    from_json_value,
+    to_json_mapping,
+    to_json_value,
 )
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.rollout import Grade
@@ -187,8 +187,8 @@ HOSTILE["released"] = view
 def test_json_like_values_come_back(value):
     """Maps, lists, text, numbers, bytes and a user's own `$` keys come back as they were, at any depth."""
     notes: list[Note] = []
-    plain = plain_value(value, "", notes)
-    back = restore_value(msgspec.json.decode(msgspec.json.encode(plain)))
+    plain = to_json_value(value, "", notes)
+    back = from_json_value(msgspec.json.decode(msgspec.json.encode(plain)))
     assert same(back, value)
     assert notes == []
 
@@ -199,10 +199,10 @@ def test_json_like_values_come_back(value):
 @example({"KEY": "0"})
 def test_free_form_places_come_back(values):
     """A user's map comes back from every free-form place of a line, but for secrets in `env_args`."""
-    draft = one_step(dict.fromkeys(HEADER_PLACES, values), **dict.fromkeys(STEP_PLACES, values))
-    draft.grade = Grade(0.0, {}, values)
-    rollout = finished(draft)
-    plain = plain_mapping(values, "", [])
+    rollout_builder = one_step(dict.fromkeys(HEADER_PLACES, values), **dict.fromkeys(STEP_PLACES, values))
+    rollout_builder.grade = Grade(0.0, {}, values)
+    rollout = finished(rollout_builder)
+    plain = to_json_mapping(values, "", [])
     has_secrets = redact_mapping(plain) != plain
     for name in HEADER_PLACES:
         assert same(getattr(rollout, name), values) is not (has_secrets and name == "env_args")
@@ -210,7 +210,7 @@ def test_free_form_places_come_back(values):
         assert same(getattr(rollout.steps[0], name), values)
     assert same(rollout.grade.extra, values)
     assert rollout.notes == ()
-    assert same(FrozenMap.of(values).thaw(), values)
+    assert same(FrozenMap.of(values).to_dict(), values)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -218,8 +218,8 @@ def test_free_form_places_come_back(values):
 def test_hostile_values_become_placeholders_with_a_note(place, name):
     """What cannot be represented is marked and noted where it stood; what is beside it is kept."""
     values = {"bad": HOSTILE[name], "good": 1}
-    draft = one_step({place: values}) if place in HEADER_PLACES else one_step(**{place: values})
-    rollout = finished(draft)
+    rollout_builder = one_step({place: values}) if place in HEADER_PLACES else one_step(**{place: values})
+    rollout = finished(rollout_builder)
     kept = getattr(rollout if place in HEADER_PLACES else rollout.steps[0], place)
     assert kept["good"] == 1
     if name != "misnamed":
@@ -232,12 +232,12 @@ def test_hostile_values_become_placeholders_with_a_note(place, name):
 def test_hostile_values_in_the_place_of_a_map_or_a_number(name):
     """A free-form place that is no map, and a number's place, take anything without raising."""
     value = HOSTILE[name]
-    draft = one_step(
+    rollout_builder = one_step(
         {"env_args": value, "task_data": value},
         reward_data=value, env_state=value, extra=value, metrics={"n": value}, logs=value,
     )  # fmt: skip
-    draft.grade = Grade(0.0, value, value)
-    rollout = finished(draft)
+    rollout_builder.grade = Grade(0.0, value, value)
+    rollout = finished(rollout_builder)
     assert rollout.notes
 
 
@@ -265,7 +265,7 @@ def test_python_values_have_a_json_form():
 def test_keys_that_are_not_text():
     """Keys become text; where two become the same text a note says which was kept."""
     notes: list[Note] = []
-    plain = plain_mapping({1: "a", "1": "b", None: 0, 1.5: 0, Color.RED: 0, (1, 2): 0}, "here", notes)
+    plain = to_json_mapping({1: "a", "1": "b", None: 0, 1.5: 0, Color.RED: 0, (1, 2): 0}, "here", notes)
     assert plain == {"1": "b", "None": 0, "1.5": 0, "red": 0, "tuple: (1, 2)": 0}
     assert notes == [Note("here", "two keys are both '1' as text; the later one is kept")]
 
@@ -301,9 +301,9 @@ def test_nesting_is_cut_at_the_stated_depth():
     """Containers up to the limit come back; the one below it is a placeholder."""
     notes: list[Note] = []
     kept = deep(freeform.MAX_DEPTH - 1)
-    assert restore_value(plain_value(kept, "", notes)) == kept
+    assert from_json_value(to_json_value(kept, "", notes)) == kept
     assert notes == []
-    plain_value(deep(freeform.MAX_DEPTH + 1), "place", notes)
+    to_json_value(deep(freeform.MAX_DEPTH + 1), "place", notes)
     assert len(notes) == 1
     assert "nested deeper" in notes[0].message
 
@@ -312,7 +312,7 @@ def test_sharing_is_not_a_cycle():
     """The same list twice is kept twice; only a list inside itself is not."""
     shared = [1]
     notes: list[Note] = []
-    assert plain_value([shared, shared], "", notes) == [[1], [1]]
+    assert to_json_value([shared, shared], "", notes) == [[1], [1]]
     assert notes == []
 
 
@@ -326,7 +326,7 @@ def small_limits(monkeypatch):
 @pytest.mark.usefixtures("small_limits")
 def test_structures_that_unfold_without_end_are_cut(value):
     """A small structure that unfolds to a large one costs what the limit allows, in values, bytes and notes."""
-    line = one_step(env_state={"laughs": value}).finish(outcome())
+    line = one_step(env_state={"laughs": value}).encode(outcome())
     rollout = read(line)
     assert len(line.data) < 200_000
     assert 1 <= len(rollout.notes) <= freeform.MAX_NOTES + 1
@@ -339,7 +339,7 @@ def test_structures_that_unfold_without_end_are_cut(value):
 @pytest.mark.usefixtures("small_limits")
 def test_text_that_repeats_without_end_is_cut(value):
     """Long text that is shared many times is bounded too."""
-    line = one_step(env_state={"value": value}).finish(outcome())
+    line = one_step(env_state={"value": value}).encode(outcome())
     assert read(line).notes
     assert len(line.data) < 100_000
 
@@ -384,12 +384,12 @@ def test_surrogates():
 )
 def test_markers_that_mean_nothing_stand_for_themselves(marker):
     """A marker that no version of ours writes is left as it is; reading it does not fail."""
-    assert restore_value([marker]) == [marker]
+    assert from_json_value([marker]) == [marker]
 
 
 def test_a_free_form_place_is_always_a_map():
     """A line whose map looks like a number's marker still reads as a map."""
-    assert restore_mapping({"$float": "NaN"}) == {"$float": "NaN"}
+    assert from_json_mapping({"$float": "NaN"}) == {"$float": "NaN"}
 
 
 def test_descriptions_are_the_same_in_every_process():
@@ -402,5 +402,5 @@ def test_descriptions_are_the_same_in_every_process():
 
 def test_lines_are_strict_json():
     """The whole line is JSON as the standard defines it: no NaN, no Infinity, no line feed inside."""
-    line = strict(one_step(env_state={"n": math.nan, "t": "a\nb\u2028"}).finish(outcome()).data)
+    line = strict(one_step(env_state={"n": math.nan, "t": "a\nb\u2028"}).encode(outcome()).data)
     assert line["steps"][0]["env_state"] == {"n": {"$float": "NaN"}, "t": "a\nb\u2028"}

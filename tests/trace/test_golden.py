@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drafts import same, strict
+from rollout_builders import same, strict
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score
 from rolltrace.trace.convert import to_openai
@@ -90,7 +90,7 @@ def test_tools():
     assert line.messages[2] == Message("tool", "5", tool_call_id="c1", name="add")
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}}
     assert line.tools == ((ToolSpec("add", "Adds.", FrozenMap.of(schema)),),)
-    assert line.tools[0][0].parameters.thaw() == schema
+    assert line.tools[0][0].parameters.to_dict() == schema
     assert (first.tools, second.tools, first.raw, line.sampling) == (0, 0, "<add>2 3</add>", (Sampling(),))
     assert line.grade == Grade(0.25, {"judge": 1}, {"verdict": "yes"})
     assert line.reward == line.reward_so_far == first.reward + second.reward + line.grade.reward
@@ -166,7 +166,7 @@ def test_image():
         Part("image", at=13, url="https://example.org/b.png"),
         Part("hologram", at=13, other=FrozenMap.of({"size": 3})),
     )
-    assert message.other.thaw() == {"weight": 2}
+    assert message.other.to_dict() == {"weight": 2}
     assert [part["type"] for part in to_openai(message)["content"]] == [
         "text",
         "image_url",

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.trace import convert
+from rolltrace.trace.conversion_cache import ConversionCache
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.quick import quick_copy, quick_message
-from rolltrace.trace.snapshot import Freezer
+from rolltrace.trace.quick import fast_copy, fast_message
 
 TEXTS = st.sampled_from(["", "a", "é “x”", "lone \ud800", "日本"])
 ODD = st.one_of(TEXTS, st.none(), st.integers(0, 3), st.booleans(), st.just([]), st.just({}))
@@ -40,27 +40,27 @@ def thorough(chat, notes):
 @given(CHATS)
 def test_quick_is_what_thorough_is(chat):
     """Where the quick way answers, the thorough one gives the same message and has nothing to note."""
-    message = quick_message(chat)
+    message = fast_message(chat)
     if message is not None:
         notes = []
         assert thorough(chat, notes) == message
         assert notes == []
-        made = quick_copy(chat)
+        made = fast_copy(chat)
         assert made == chat
         if chat.get("tool_calls"):
             chat["tool_calls"][0]["function"]["name"] = "another"
             chat["tool_calls"].append("more")
-            assert quick_message(made) == message
+            assert fast_message(made) == message
 
 
 @given(CHATS, st.data())
 def test_any_chat_dict_can_be_frozen(chat, data):
     """No dict of an owner's raises, and each freezing says what it holds then."""
-    freezer = Freezer([])
+    freezer = ConversionCache([])
     history = [chat, {"role": "user", "content": "next"}]
     for _ in range(3):
         expected = [as_message(copy.deepcopy(one), "", []) for one in history]
-        assert freezer.freeze(history) == expected
+        assert freezer.convert(history) == expected
         history[0][data.draw(st.sampled_from(sorted(FIELDS)))] = data.draw(st.one_of(*FIELDS.values()))
 
 
@@ -68,4 +68,4 @@ def test_calls_that_are_none_are_no_calls():
     """API objects dumped to dicts have `tool_calls: None` more often than not."""
     chat = {"role": "assistant", "content": "ok", "tool_calls": None}
     assert as_message(chat, "", []).tool_calls == ()
-    assert Freezer([]).freeze([chat])[0].content == "ok"
+    assert ConversionCache([]).convert([chat])[0].content == "ok"

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import quoting
-from drafts import finished, header, outcome, strict
+from rollout_builders import finished, header, outcome, strict
 from rolltrace.trace import quote as quote_module
-from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score, seal, utc_now
-from rolltrace.trace.draft import Draft
+from rolltrace.trace.codec import add_checksum, decode_rollout, decode_score, encode_rollout, encode_score, utc_now
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.quote import TextSource, restore_calls, source_of
-from rolltrace.trace.quote_finder import quote_calls
+from rolltrace.trace.quote import TextSource, resolve_quotes, text_source
+from rolltrace.trace.quote_search import add_quotes
 from rolltrace.trace.rollout import Call, Quote
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
 
 ANSWER = " ".join(f"Sentence {number} of the answer says something new." for number in range(200))
@@ -25,14 +25,14 @@ QUESTION = "What is there to say about sentences? Please say it at length, and l
 
 def drafted(*calls, conversation=(), dropped=None):
     """A draft of a conversation with calls; `dropped` is a response that the conversation does not hold."""
-    draft = Draft(header())
-    draft.extend(conversation or [Message("user", QUESTION), Message("assistant", ANSWER)])
-    draft.send()
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.extend(conversation or [Message("user", QUESTION), Message("assistant", ANSWER)])
+    rollout_builder.mark_prompt_sent()
     if dropped is not None:
-        draft.step(dropped, reward=1.0)
-        draft.replace([Message("user", "something else")])
-    draft.calls.extend(calls)
-    return draft
+        rollout_builder.step(dropped, reward=1.0)
+        rollout_builder.replace([Message("user", "something else")])
+    rollout_builder.calls.extend(calls)
+    return rollout_builder
 
 
 def asked(*texts, role="grader", reply=None):
@@ -40,9 +40,9 @@ def asked(*texts, role="grader", reply=None):
     return Call(role, "judge", tuple(Message("user", text) for text in texts), reply)
 
 
-def stored(draft):
+def stored(rollout_builder):
     """The calls of a draft's line as they are stored."""
-    return strict(draft.finish(outcome()).data)["calls"]
+    return strict(rollout_builder.encode(outcome()).data)["calls"]
 
 
 @given(st.data(), quoting.CONVERSATIONS, st.booleans())
@@ -50,8 +50,8 @@ def test_a_reader_gets_the_text_that_was_sent(data, conversation, drops):
     """Whatever a call quotes, and however, it is read as it would be without quotes; encoding it again is the same."""
     dropped = data.draw(quoting.messages()) if drops else None
     calls = data.draw(quoting.calls([*conversation, dropped] if drops else conversation))
-    draft = drafted(*calls, conversation=conversation, dropped=dropped)
-    rollout = finished(draft)
+    rollout_builder = drafted(*calls, conversation=conversation, dropped=dropped)
+    rollout = finished(rollout_builder)
     plain = finished(drafted(conversation=conversation, dropped=dropped))
     assert rollout.calls == decode_score(encode_score(group_score(calls), quotes=False)).calls
     assert (rollout.messages, rollout.steps) == (plain.messages, plain.steps)
@@ -71,10 +71,10 @@ def test_a_score_quotes_the_rollouts_of_its_group(data, conversations):
     }
     calls = data.draw(quoting.calls([message for conversation in conversations for message in conversation]))
     score = group_score(calls)
-    sources = [source_of(member, name) for name, member in members.items()]
+    sources = [text_source(member, name) for name, member in members.items()]
     line = encode_score(score, sources)
     strict(line)
-    assert decode_score(line, lambda name: source_of(members[name], name)) == decode_score(
+    assert decode_score(line, lambda name: text_source(members[name], name)) == decode_score(
         encode_score(score, quotes=False)
     )
 
@@ -100,52 +100,52 @@ def group_score(calls):
 def test_a_prompt_of_any_shape_does_not_repeat_an_answer(template):
     """A user's grader need do nothing for it: what it quotes is found in its prompt."""
     sent = template.format(*[ANSWER] * 2, question=QUESTION)
-    draft = drafted(asked(sent), asked(f"{sent} Again."), asked("Rules.", sent))
-    assert len(str(stored(draft))) < 2_500
-    assert finished(draft).calls == tuple(draft.calls)
+    rollout_builder = drafted(asked(sent), asked(f"{sent} Again."), asked("Rules.", sent))
+    assert len(str(stored(rollout_builder))) < 2_500
+    assert finished(rollout_builder).calls == tuple(rollout_builder.calls)
 
 
 def test_parts_of_an_answer_are_quoted_too():
     """So are its last characters, an answer without its spaces, reasoning, tool calls and a dropped response."""
     said = Message("assistant", f"  {ANSWER}\n", reasoning=ANSWER[::-1], tool_calls=(ToolCall("f", f"[{ANSWER!r}]"),))
     other = Message("assistant", ANSWER.swapcase())
-    draft = drafted(
+    rollout_builder = drafted(
         asked(f"Grade:\n{said.content.strip()}\n"), asked(f"The end is:\n{said.content[-3000:]}"),
         asked(f"It thought:\n{said.reasoning}"), asked(f"f({said.tool_calls[0].arguments})"),
         asked(f"Then:\n{other.content}", reply=replace(other, role="user")),
         conversation=[said], dropped=other,
     )  # fmt: skip
-    assert all(len(str(call)) < 1_000 for call in stored(draft))
-    assert finished(draft).calls == tuple(draft.calls)
+    assert all(len(str(call)) < 1_000 for call in stored(rollout_builder))
+    assert finished(rollout_builder).calls == tuple(rollout_builder.calls)
 
 
 def test_whole_messages_and_repeated_words_are_quoted():
     """A prompt that is the conversation itself is one quote; so are words that each call begins or ends with."""
     conversation = [Message("user", "Hi."), Message("assistant", ANSWER, tool_calls=(ToolCall("f", ANSWER),))]
     rules = Message("system", "Judge what follows. " * 10)
-    draft = drafted(
+    rollout_builder = drafted(
         Call("grader", "judge", (rules, *conversation, Message("user", "How good?"))),
         Call("grader", "judge", (rules, *conversation, Message("user", "How bad?"))),
         conversation=conversation,
     )
-    first, second = stored(draft)
+    first, second = stored(rollout_builder)
     assert first["quotes"] == [{"prompt": 1, "messages": [0, 2]}]
     assert [message["content"] for message in second["prompt"]] == ["How bad?"]
-    assert finished(draft).calls == tuple(draft.calls)
+    assert finished(rollout_builder).calls == tuple(rollout_builder.calls)
 
 
 def test_a_line_can_be_read_by_a_person():
     """What stays of a prompt are its own words, with the place of the quote between them."""
-    draft = drafted(asked(f"<answer>\n{ANSWER}\n</answer>\nIs it good?"))
-    [call] = stored(draft)
+    rollout_builder = drafted(asked(f"<answer>\n{ANSWER}\n</answer>\nIs it good?"))
+    [call] = stored(rollout_builder)
     assert call["prompt"] == [{"role": "user", "content": "<answer>\n\n</answer>\nIs it good?"}]
     assert call["quotes"] == [{"prompt": 0, "at": 9, "message": 1}]
 
 
 def test_calls_that_quote_nothing_are_stored_as_they_are():
     """Short text is not worth a reference, and a call without quotes does not mention them."""
-    draft = drafted(asked("Is it good?", "Yes."), conversation=[Message("user", "Is it good?")])
-    assert "quotes" not in stored(draft)[0]
+    rollout_builder = drafted(asked("Is it good?", "Yes."), conversation=[Message("user", "Is it good?")])
+    assert "quotes" not in stored(rollout_builder)[0]
 
 
 @pytest.mark.parametrize("unit", ["a", ".", ". ", "ab. ", "\n", " ", "word ", "Say it again, please: yes. ", "é."])
@@ -156,7 +156,7 @@ def test_hostile_text_costs_no_more_than_its_length(unit):
         text = (unit * size)[:size]
         conversation = [Message("user", text), Message("assistant", text[1:] + "b"), Message("user", text[: size // 2])]
         calls = [asked(text + "c" + text), asked(text[5:] + "d", text), asked("e" + text[::-1])]
-        return count_events(lambda: quote_calls(calls, [TextSource(None, conversation, {})]))
+        return count_events(lambda: add_quotes(calls, [TextSource(None, conversation, {})]))
 
     work(1_000)
     assert work(40_000) <= 5 * work(10_000) + 1_000
@@ -169,7 +169,7 @@ def test_long_conversations_cost_no_more_than_their_length():
         conversation = [Message("user", f"{number} {QUESTION} {number}.") for number in range(count)]
         prompt = "\n\n".join(f"<m>\n{message.content}\n</m>" for message in conversation)
         calls = [asked(prompt), Call("opponent", "p", tuple(conversation)), asked(prompt + "?")]
-        return count_events(lambda: quote_calls(calls, [TextSource(None, conversation, {})]))
+        return count_events(lambda: add_quotes(calls, [TextSource(None, conversation, {})]))
 
     work(10)
     assert work(400) <= 5 * work(100) + 1_000
@@ -220,7 +220,7 @@ def test_a_quote_that_cannot_be_put_back_says_why(quote, why):
         "numbers": TextSource("numbers", [Message("user", "withheld:100:0123456789abcdef")], {}),
     }
     call = replace(asked("ab"), quotes=(quote,))
-    [read] = restore_calls([call], None, lambda name: sources.get(name, f"rollout {name} is lost"))
+    [read] = resolve_quotes([call], None, lambda name: sources.get(name, f"rollout {name} is lost"))
     texts = [message.content for message in read.prompt]
     assert "".join(texts).startswith("ab[text not available: " if quote.at is not None else "[text not available: ")
     assert why in "".join(texts)
@@ -238,10 +238,10 @@ def test_a_score_that_is_read_alone_has_placeholders():
 
 def test_quotes_of_quotes_are_bounded(monkeypatch):
     """A forged line cannot make a reader put together more text than a bound."""
-    monkeypatch.setattr(quote_module, "MOST_CHARACTERS", 10_000)
+    monkeypatch.setattr(quote_module, "MAX_RESTORED_CHARS", 10_000)
     twice = [Quote(prompt=0, at=0, call=0, message=0)] * 2
     bomb = [asked("x" * 100), *(replace(asked(""), quotes=_of(twice, number)) for number in range(60))]
-    calls = restore_calls(bomb, None)
+    calls = resolve_quotes(bomb, None)
     assert sum(len(message.content) for call in calls for message in call.prompt) < 30_000
     assert "come to over 10000 characters" in calls[-1].prompt[0].content
 
@@ -261,10 +261,10 @@ FORGED = st.builds(
 @example([Quote(prompt=0, at=-5, message=0), Quote(prompt=9, at=1, message=0), Quote(at=0, message=0)])
 def test_forged_quotes_never_raise(quotes):
     """A line with quotes that nobody wrote is read, with something in their place."""
-    draft = drafted(asked("ab", reply=Message("assistant", "cd")))
-    fields = strict(draft.finish(outcome()).data)
+    rollout_builder = drafted(asked("ab", reply=Message("assistant", "cd")))
+    fields = strict(rollout_builder.encode(outcome()).data)
     fields["calls"][0]["quotes"] = msgspec.to_builtins(quotes)
     del fields["crc"]
-    [call] = read_calls(seal(msgspec.json.encode(fields)))
+    [call] = read_calls(add_checksum(msgspec.json.encode(fields)))
     assert call.quotes == ()
     assert len(call.prompt) >= 1

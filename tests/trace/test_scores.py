@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from drafts import ENDED, one_step, outcome
-from rolltrace.trace.codec import decode_rollout, encode_rollout, encode_with_scores, verify
+from rollout_builders import ENDED, one_step, outcome
+from rolltrace.trace.codec import decode_rollout, encode_rollout, encode_with_scores, verify_checksum
 from rolltrace.trace.rollout import Grade
 from rolltrace.trace.score import Score
 
@@ -25,7 +25,7 @@ def late(name, value, **fields):
 
 def line(reward=1.0):
     """A rollout that was read from its line."""
-    return decode_rollout(one_step().finish(outcome(reward=reward)).data)
+    return decode_rollout(one_step().encode(outcome(reward=reward)).data)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_copy_keeps_its_scores(copied):
 
 def test_late_scores_are_never_written_onto_the_line():
     """A rollout that is written again is the line that it was read from, whatever its scores say."""
-    data = one_step().finish(outcome(reward=None)).data
+    data = one_step().encode(outcome(reward=None)).data
     read = decode_rollout(data).with_scores([late("reward", 1.5, data=GRADED)])
     assert json.loads(encode_rollout(read)) == json.loads(data)
 
@@ -76,7 +76,7 @@ def test_json_for_readers_has_the_reward_and_what_it_is_made_of():
     assert (sent["reward"], sent["line_reward"]) == ("NaN", None)
     assert sent["group_grade"] == {"reward": 0.5, "reward_data": {"wins": 2}, "extra": {"met": ["a", "b"]}}
     assert [score["name"] for score in sent["scores"]] == ["reward", "advantage"]
-    written = json.loads(verify(encode_rollout(rollout)))
+    written = json.loads(verify_checksum(encode_rollout(rollout)))
     assert set(sent) - set(written) == {"line_reward", "group_grade", "scores"}
     assert set(written) - set(sent) == {"crc"}
     assert "scores" not in json.loads(encode_with_scores(rollout, all_scores=False))

@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafts import header, outcome
+from rollout_builders import header, outcome
 from rolltrace.trace.codec import decode_rollout, encode_rollout
-from rolltrace.trace.draft import Draft, common_start
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Tokens
+from rolltrace.trace.rollout_builder import RolloutBuilder, common_prefix_length
 
 IDS = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 TURNS = st.lists(st.none() | st.tuples(IDS, IDS), max_size=6)
 
 
 def drafted(turns, said="!", raw=None):
-    draft = Draft(header())
-    draft.extend([Message("user", "?")])
+    rollout_builder = RolloutBuilder(header())
+    rollout_builder.extend([Message("user", "?")])
     for tokens in turns:
-        draft.send()
-        draft.step(Message("assistant", said), reward=0.0, tokens=tokens, raw=raw)
-    return draft.finish(outcome()).data
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(Message("assistant", said), reward=0.0, tokens=tokens, raw=raw)
+    return rollout_builder.encode(outcome()).data
 
 
 @given(TURNS)
@@ -55,7 +55,7 @@ def test_common_start(first, second):
         if one != other:
             break
         agree += 1
-    assert common_start(first, second) == agree
+    assert common_prefix_length(first, second) == agree
 
 
 @given(st.lists(st.text(max_size=4), max_size=6), st.booleans())

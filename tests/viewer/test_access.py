@@ -18,8 +18,8 @@ import pytest
 
 import rolltrace
 from asking import answer, ask, post, request
-from rolltrace.viewer.access import Access, host_names, is_loopback
-from rolltrace.viewer.guesses import Guesses
+from rolltrace.viewer.access import AuthMiddleware, host_names, is_loopback
+from rolltrace.viewer.guesses import TokenThrottle
 from viewing import Viewer, viewing
 
 TRAVERSALS = (
@@ -62,12 +62,12 @@ def test_without_the_token_nothing_is_told(viewer: Viewer):
 
 def test_a_wrong_token_is_refused_whatever_else_is_right(viewer: Viewer):
     """Who sends a wrong token in the address is not let in by a cookie."""
-    cookie = session_of(viewer)
+    cookie = session_of_file(viewer)
     assert request(viewer, "/", token=None, headers=cookie).status == 200
     assert request(viewer, "/?token=wrong", token=None, headers=cookie).status == 401
 
 
-def session_of(viewer: Viewer) -> dict[str, str]:
+def session_of_file(viewer: Viewer) -> dict[str, str]:
     """What a browser sends that has been let in."""
     entered = request(viewer, f"/?token={viewer.token}", token=None)
     return {"Cookie": entered.headers["set-cookie"].partition(";")[0]}
@@ -75,7 +75,7 @@ def session_of(viewer: Viewer) -> dict[str, str]:
 
 def test_the_cookie_is_not_the_token(viewer: Viewer):
     """The cookie does not hold the token, is not taken as one, and the token is not taken as a cookie."""
-    sent = session_of(viewer)
+    sent = session_of_file(viewer)
     name, _, value = sent["Cookie"].partition("=")
     assert viewer.token not in value
     assert request(viewer, "/api/runs", token=None, headers=sent).status == 200
@@ -88,7 +88,7 @@ def test_another_start_has_another_session(runs: Path):
     values = []
     for _ in range(2):
         with viewing(runs, "--token", "the-same-token-twice") as served:
-            values.append(session_of(served)["Cookie"].partition("=")[2])
+            values.append(session_of_file(served)["Cookie"].partition("=")[2])
     assert values[0] != values[1]
 
 
@@ -104,7 +104,7 @@ def test_short_tokens_are_refused(runs: Path, given: str):
 def test_wrong_guesses_keep_nobody_out(runs: Path):
     """However many tokens were wrong, one after the other or at once, the right one is let in; sessions go on."""
     with viewing(runs) as served:
-        session = session_of(served)
+        session = session_of_file(served)
         for number in range(8):
             assert request(served, "/api/runs", token=f"wrong{number}").status == 401
         assert request(served, "/api/runs").status == 200
@@ -124,19 +124,19 @@ def test_wrong_guesses_are_answered_later_and_later(monkeypatch: pytest.MonkeyPa
         delays.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", note)
-    guesses = Guesses()
+    guesses = TokenThrottle()
     for _ in range(20):
-        asyncio.run(guesses.slow_down("10.0.0.1"))
+        asyncio.run(guesses.delay_wrong_token("10.0.0.1"))
     assert delays == sorted(delays)
     assert (len(delays), delays[0] > 0, delays[-1] <= 5) == (15, True, True)
-    asyncio.run(guesses.slow_down("10.0.0.2"))
+    asyncio.run(guesses.delay_wrong_token("10.0.0.2"))
     assert len(delays) == 15
 
 
 async def test_a_flood_of_guesses_is_not_looked_at():
     """While many wrong guesses of a client wait, its further ones are refused; those of others are not."""
-    guesses = Guesses()
-    waiting = [asyncio.create_task(guesses.slow_down("10.0.0.1")) for _ in range(50)]
+    guesses = TokenThrottle()
+    waiting = [asyncio.create_task(guesses.delay_wrong_token("10.0.0.1")) for _ in range(50)]
     await asyncio.sleep(0)
     assert guesses.is_flooding("10.0.0.1")
     assert not guesses.is_flooding("10.0.0.2")
@@ -148,7 +148,7 @@ async def test_a_flood_of_guesses_is_not_looked_at():
 
 async def test_a_flood_from_many_clients_does_not_refuse_the_right_token():
     """While the wrong tokens of many clients wait, further wrong ones are refused, and the right one is let in."""
-    access = Access(_empty_app, "the-right-token-here", ["viewer"], 80)
+    access = AuthMiddleware(_empty_app, "the-right-token-here", ["viewer"], 80)
     clients = [f"10.0.0.{number}" for number in range(30)]
     waiting = [asyncio.create_task(_status(access, client, "wrong")) for client in clients for _ in range(15)]
     await asyncio.sleep(0)
@@ -167,7 +167,7 @@ async def _empty_app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _status(access: Access, client: str, token: str) -> int:
+async def _status(access: AuthMiddleware, client: str, token: str) -> int:
     """The status of the answer to a client's question with this token."""
     sent: list[Any] = []
 

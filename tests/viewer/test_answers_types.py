@@ -7,10 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from rolltrace.query import comparison, differences, excerpts, matrices, members, rubrics, terms
+from rolltrace.query import differences, members
+from rolltrace.query import group_comparison as comparison
+from rolltrace.query import message_truncation as excerpts
+from rolltrace.query import preference_matrix as matrices
+from rolltrace.query import reward_breakdown as terms
+from rolltrace.query import rubric_grid as rubrics
 from rolltrace.trace import message, rollout, score
-from rolltrace.trace.outcome import StopReason
-from rolltrace.viewer import answers
+from rolltrace.trace.stop_reasons import StopReason
+from rolltrace.viewer import schemas as answers
 
 SOURCES = Path(__file__).parents[2] / "web" / "src"
 TYPES = [SOURCES / "source" / f"{name}.ts" for name in ("answers", "comparison", "records")]
@@ -20,6 +25,11 @@ RECORDS = {
     "StepRecord": rollout.Step, "CallRecord": rollout.Call, "ScoreRecord": score.Score,
     "RolloutRecord": rollout.Rollout, "GroupKey": answers.GroupKey,
 }  # fmt: skip
+PAGE_NAMES = {
+    "RunListEntry": "RunCard", "NumberStats": "Spread", "EnvironmentStats": "EnvironmentCard",
+    "GroupSibling": "GroupPlace", "GroupComparison": "Comparison", "TruncatedMessage": "Excerpt", "RewardTerm": "Term",
+}  # fmt: skip
+"""By struct, the page's name of it where that is another."""
 LATE = {"line_reward": float, "group_grade": rollout.Grade}
 """What `encode_with_scores` adds to a rollout's line."""
 ELSEWHERE = {"ErrorAnswer"}
@@ -34,7 +44,12 @@ def structs() -> dict[str, type]:
     modules = (answers, comparison, differences, excerpts, matrices, members, rubrics, terms)
     found = ((name, kind, module.__name__) for module in modules for name, kind in vars(module).items())
     own = {name: kind for name, kind, module in found if inside(kind) is kind and kind.__module__ == module}
-    return own | RECORDS
+    return {page_name(name): kind for name, kind in own.items()} | RECORDS
+
+
+def page_name(struct: str) -> str:
+    """What the page calls a struct: the server's responses are its answers."""
+    return PAGE_NAMES.get(struct, re.sub("Response$", "Answer", struct))
 
 
 def declared(source: str) -> dict[str, Fields]:
@@ -99,7 +114,7 @@ def test_every_interface_has_the_fields_of_its_struct():
         if name not in ELSEWHERE:
             assert name in known, f"no struct stands behind {name}"
             compare(name, named, known[name])
-    missing = {name for name in vars(answers) if name.endswith("Answer")} - set(interfaces)
+    missing = {page_name(name) for name in vars(answers) if name.endswith("Response")} - set(interfaces)
     assert not missing
 
 
@@ -130,4 +145,4 @@ def test_a_change_on_one_side_is_seen():
     with pytest.raises(AssertionError):
         compare("Count", {"value": {}}, answers.Count)
     with pytest.raises(AssertionError):
-        compare("SqlAnswer", {"columns": {"name": {}}, "rows": {}, "more": {}, "seconds": {}}, answers.SqlAnswer)
+        compare("SqlResponse", {"columns": {"name": {}}, "rows": {}, "more": {}, "seconds": {}}, answers.SqlResponse)

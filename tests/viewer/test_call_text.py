@@ -14,8 +14,8 @@ from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import decode_score, encode_score, utc_now
 from rolltrace.trace.message import Message
 from rolltrace.trace.score import Score
-from rolltrace.viewer.library import Library
-from rolltrace.viewer.questions import Asked, Questions
+from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.open_runs import OpenRuns
 
 
 @settings(max_examples=12, deadline=None)
@@ -35,9 +35,9 @@ def test_every_reader_gives_the_same_text(tmp_path_factory, data, conversations)
         for which, expected in (("score is not null", sent), (f"rollout = '{rollouts[0].id}'", own_sent)):
             rows = run.sql(f"select prompt, reply from calls where {which} order by position")
             assert texts(rows) == [message.content for message in expected]
-    questions = Questions(Library(folder))
+    questions = Api(OpenRuns(folder))
     for rollout in rollouts:
-        answer = json.loads(questions.asked["rollout"](Asked([("run", "run"), ("id", rollout.id)])))
+        answer = json.loads(questions.handlers["rollout"](RequestParameters([("run", "run"), ("id", rollout.id)])))
         assert messages(answer["rollout"]["calls"]) == own_sent
     shown = CliRunner().invoke(cli, ["show", str(folder / "run"), rollouts[0].id, "--json"])
     assert messages(json.loads(shown.stdout)["calls"]) == own_sent

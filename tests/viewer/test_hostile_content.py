@@ -10,7 +10,7 @@ import pytest
 
 import rolltrace
 from payloads import PAYLOADS
-from rolltrace.viewer.report import write_report
+from rolltrace.viewer.report_writer import write_report
 from viewing import Viewer, viewing
 
 SHORT = [payload for payload in PAYLOADS if 0 < len(payload) <= 5_000]

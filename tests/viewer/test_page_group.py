@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import pytest
 
 import rolltrace
-from rolltrace.query.comparison import Comparison, compare_group
+from rolltrace.query.group_comparison import GroupComparison, compare_group
 from viewing import Viewer, viewing
 
 pytest.importorskip("playwright")
@@ -55,9 +55,9 @@ def _sums(path: Path) -> None:
             _play(run, "sun", index, RIGHT, 1.0)
         for index, end in enumerate(("left", "right")):
             _play(run, "sunk", index, f"{'🎉' * 500} so it is: {end}", -index)
-        chance = random.Random(6)
+        rng = random.Random(6)
         for index in range(6):
-            _play(run, "words", index, "".join(chance.choices("一二三四五", k=40)), -index)
+            _play(run, "words", index, "".join(rng.choices("一二三四五", k=40)), -index)
 
 
 def _play(run: Any, group: str, index: int, text: str | None, reward: float, **numbers: Any) -> None:
@@ -120,7 +120,7 @@ def _show(page: "Page", viewer: Viewer, run: str, key: tuple[int, str, str], **m
     expect(page.get_by_role("heading", level=1)).to_contain_text(group[:8])
 
 
-def _comparison(path: Path, key: tuple[int, str, str]) -> Comparison:
+def _comparison(path: Path, key: tuple[int, str, str]) -> GroupComparison:
     run = rolltrace.open_run(path)
     try:
         return compare_group(run, "train", *key)

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 import rolltrace
-from rolltrace.envs.base import Env, Observation, StepResult
-from rolltrace.policies.base import Completion, completion_of
-from rolltrace.policies.scripted import Scripted
-from rolltrace.query.storyline import Remark, storyline
+from rolltrace.envs.env import Env, Observation, StepResult
+from rolltrace.policies.policy import Completion, to_completion
+from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.query.storyline import TranscriptNote, transcript_events
 from rolltrace.rollout.runner import Runner
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.rollout import Tokens
@@ -155,10 +155,10 @@ def _shortened(run: Any) -> str:
 def _unfinished(run: Any) -> str:
     """A call of a tool whose env raised."""
     call = ToolCall("open", '{"what": "the trapdoor"}', id="c1")
-    answer = completion_of(Message("assistant", "", tool_calls=(call,)))
+    answer = to_completion(Message("assistant", "", tool_calls=(call,)))
 
     async def play() -> str:
-        runner = Runner(Scripted([answer]), sink=run)
+        runner = Runner(ScriptedReplies([answer]), sink=run)
         [group] = [group async for group in runner.play([Stage(lambda _: Falling())])]
         return str(group.members[0].id)
 
@@ -301,12 +301,12 @@ def test_the_reward_is_the_sum_that_its_group_tells(page: "Page", recorded: Reco
 def test_prompts_that_leave_messages_out_are_remarked_upon(page: "Page", recorded: Recorded) -> None:
     """Each that lacks a message which the one before it had, be another there instead or not: as the terminal does."""
     record = rolltrace.open_run(recorded.viewer.folder / "talks").get(recorded.ids["grown"])
-    chance = random.Random(4)
-    prompts = [[(place, place + 1) for place in range(2 * turn + 1) if chance.random() < 0.9] for turn in range(12)]
+    rng = random.Random(4)
+    prompts = [[(place, place + 1) for place in range(2 * turn + 1) if rng.random() < 0.9] for turn in range(12)]
     prompts[:4] = [[(0, 1)], [(0, 1), (2, 3)], [(1, 5)], [(0, 1), (2, 7)]]
     changed = [msgspec.structs.replace(step, prompt=tuple(prompts[step.step])) for step in record.steps]
-    told = storyline(msgspec.structs.replace(record, steps=tuple(changed)))
-    remarks = [event.text for event in told if isinstance(event, Remark)]
+    told = transcript_events(msgspec.structs.replace(record, steps=tuple(changed)))
+    remarks = [event.text for event in told if isinstance(event, TranscriptNote)]
     assert [int(remark.split()[2]) for remark in remarks[:3]] == [1, 2, 3]
     assert len(remarks) < len(prompts)
 

@@ -13,7 +13,7 @@ import pytest
 import rolltrace
 from answers import write
 from rolltrace.store.writer import RunWriter
-from rolltrace.trace.outcome import Status
+from rolltrace.trace.stop_reasons import Status
 from viewing import Viewer, viewing
 
 pytest.importorskip("playwright")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rolltrace
-from rolltrace.viewer.report import write_report
+from rolltrace.viewer.report_writer import write_report
 from viewing import viewing
 
 QUESTIONS = 80
@@ -21,34 +21,34 @@ QUESTIONS = 80
 def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which everything is there: splits, envs, numeric groups, tags, NaN, nulls, retries, odd names."""
     path = tmp_path_factory.mktemp("odd") / "odd"
-    chance = random.Random(5)
+    rng = random.Random(5)
     with rolltrace.create_run(path, config={"iterations": 9}) as run:
         for number in range(80):
             fields: dict[str, Any] = {
-                "env": chance.choice(["math", "code", "ünï/code"]),
-                "group": chance.choice(["2", "10", "b", "a:is:b"]),
-                "split": chance.choice(["train", "train", "test"]),
-                "iteration": chance.choice([0, 1, 2, 7]),
+                "env": rng.choice(["math", "code", "ünï/code"]),
+                "group": rng.choice(["2", "10", "b", "a:is:b"]),
+                "split": rng.choice(["train", "train", "test"]),
+                "iteration": rng.choice([0, 1, 2, 7]),
                 "index": number,
-                "tags": tuple(chance.sample(["hard", "easy", "a,b"], chance.randrange(3))),
-                "policy": chance.choice(["p", "q"]),
+                "tags": tuple(rng.sample(["hard", "easy", "a,b"], rng.randrange(3))),
+                "policy": rng.choice(["p", "q"]),
             }
             try:
                 with run.rollout(task=fields["group"], **fields) as rollout:
-                    if chance.random() < 0.1:
+                    if rng.random() < 0.1:
                         raise TimeoutError("the sandbox is gone")
-                    reward = chance.choice([0.0, 1.0, 0.25, -0.1, 1e9, chance.random(), float("nan"), float("inf")])
+                    reward = rng.choice([0.0, 1.0, 0.25, -0.1, 1e9, rng.random(), float("nan"), float("inf")])
                     rollout.step(
                         prompt=[{"role": "user", "content": f"Frage {number % 7} <b>"}],
-                        response={"role": "assistant", "content": chance.choice(["Yes", "NO", "perhaps " * 50])},
+                        response={"role": "assistant", "content": rng.choice(["Yes", "NO", "perhaps " * 50])},
                         reward=reward,
-                        reward_data={"right": chance.random(), "a:min:b": chance.randrange(3), "%2C,": 1},
-                        metrics={"entropy": chance.random()} if number % 2 else {},
+                        reward_data={"right": rng.random(), "a:min:b": rng.randrange(3), "%2C,": 1},
+                        metrics={"entropy": rng.random()} if number % 2 else {},
                     )
             except TimeoutError:
                 continue
-            if chance.random() < 0.2:
-                run.score(rollout.id, "reward", chance.choice([None, 0.5, 2.0]))
+            if rng.random() < 0.2:
+                run.score(rollout.id, "reward", rng.choice([None, 0.5, 2.0]))
     return path
 
 
@@ -76,12 +76,12 @@ def _ask(tab: Any, question: str, parameters: dict[str, Any]) -> Any:
 
 def test_every_question_has_the_same_answer(asking: Any) -> None:
     """Rows, counts, bins and neighbours are the same, under any filters and any order."""
-    chance = random.Random(11)
+    rng = random.Random(11)
     run = {"run": "odd"}
     columns = [column["name"] for column in asking("run", run)[0]["columns"]]
     ids = [row["id"] for row in asking("rollouts", {**run, "limit": 1000})[0]["rows"]]
     for _ in range(QUESTIONS):
-        question, parameters = _drawn(chance, columns, ids)
+        question, parameters = _drawn(rng, columns, ids)
         expected, given = asking(question, run | parameters)
         assert _is_same(given, expected), (question, parameters, given, expected)
 
@@ -112,15 +112,15 @@ def test_records_and_groups_are_the_same(asking: Any) -> None:
         assert given == expected
 
 
-def _drawn(chance: random.Random, columns: list[str], ids: list[str]) -> tuple[str, dict[str, Any]]:
+def _drawn(rng: random.Random, columns: list[str], ids: list[str]) -> tuple[str, dict[str, Any]]:
     selection = {
-        "filter": [_filter(chance, columns) for _ in range(chance.choice([0, 1, 1, 2]))],
-        "search": chance.choice(["", "", "", "NO", "frage 3"]),
-        "retried": chance.choice([False, True]),
+        "filter": [_filter(rng, columns) for _ in range(rng.choice([0, 1, 1, 2]))],
+        "search": rng.choice(["", "", "", "NO", "frage 3"]),
+        "retried": rng.choice([False, True]),
     }
-    measure = {"measure": chance.choice(MEASURES), **chance.choice([{}, {"bins": 5}, {"bins": 24}])}
-    sort = {"sort": ",".join(chance.choice(["", "-"]) + chance.choice(SORTED) for _ in range(chance.randrange(3)))}
-    return chance.choice(
+    measure = {"measure": rng.choice(MEASURES), **rng.choice([{}, {"bins": 5}, {"bins": 24}])}
+    sort = {"sort": ",".join(rng.choice(["", "-"]) + rng.choice(SORTED) for _ in range(rng.randrange(3)))}
+    return rng.choice(
         [
             (
                 "rollouts",
@@ -128,11 +128,11 @@ def _drawn(chance: random.Random, columns: list[str], ids: list[str]) -> tuple[s
                     **selection,
                     **sort,
                     "limit": 50,
-                    "offset": chance.choice([0, 20]),
+                    "offset": rng.choice([0, 20]),
                     "columns": ",".join(map(_spelt, columns)),
                 },
             ),
-            ("neighbours", {**selection, **sort, "id": chance.choice(ids)}),
+            ("neighbours", {**selection, **sort, "id": rng.choice(ids)}),
             ("facets", {**selection, "columns": "env,stop_reason,tags,status,split,policy,iteration"}),
             ("histogram", {**selection, **measure}),
             ("series", {**selection, **measure}),
@@ -157,16 +157,16 @@ SORTED = [
 ]
 
 
-def _filter(chance: random.Random, columns: list[str]) -> str:
-    return chance.choice(
+def _filter(rng: random.Random, columns: list[str]) -> str:
+    return rng.choice(
         [
-            f"env:is:{chance.choice(['math', 'ünï/code', 'none'])}",
-            f"reward:min:{chance.choice([0, 0.25, -1])}",
-            f"reward:below:{chance.choice([0.25, 1])}",
-            f"reward:is:{chance.choice(['NaN', '0.25', 'Infinity'])}",
-            f"tags:has:{chance.choice(['hard', 'a,b'])}",
+            f"env:is:{rng.choice(['math', 'ünï/code', 'none'])}",
+            f"reward:min:{rng.choice([0, 0.25, -1])}",
+            f"reward:below:{rng.choice([0.25, 1])}",
+            f"reward:is:{rng.choice(['NaN', '0.25', 'Infinity'])}",
+            f"tags:has:{rng.choice(['hard', 'a,b'])}",
             "tags:not:easy",
-            f"{_spelt(chance.choice(columns))}:{chance.choice(['null', 'notnull'])}:",
+            f"{_spelt(rng.choice(columns))}:{rng.choice(['null', 'notnull'])}:",
             "group:is:a:is:b",
             "reward_data.a%3Amin%3Ab:min:1",
             "status:not:ok",

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from answers import score, write
-from drafts import same
+from rollout_builders import same
 from rolltrace.cli.app import cli
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
-from rolltrace.query.totals import read_counted
+from rolltrace.query.run_totals import read_small_run
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
-from rolltrace.trace.numbers import restore_number
-from rolltrace.viewer.library import Library
-from rolltrace.viewer.questions import Asked, Questions
+from rolltrace.trace.json_numbers import parse_number
+from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.open_runs import OpenRuns
 
 LINE_REWARDS = (1.0, None, math.nan)
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -87,21 +87,21 @@ def told_by_sql(run, expected):
 def told_elsewhere(path, expected):
     """Rewards in `--json`, in the viewer's answers and in the totals that are read from lines."""
     shown = CliRunner().invoke(cli, ["show", str(path), "--json"]).stdout.splitlines()
-    yield {one["id"]: restore_number(one["reward"]) for one in map(json.loads, shown)}
-    yield read_counted(path).rewards
-    library = Library(path.parent)
-    questions = Questions(library)
+    yield {one["id"]: parse_number(one["reward"]) for one in map(json.loads, shown)}
+    yield read_small_run(path).rewards
+    library = OpenRuns(path.parent)
+    questions = Api(library)
 
     def ask(question, **parameters):
-        return json.loads(questions.asked[question](Asked([("run", path.name), *parameters.items()])))
+        return json.loads(questions.handlers[question](RequestParameters([("run", path.name), *parameters.items()])))
 
     try:
         answers = {rollout: ask("rollout", id=rollout) for rollout in expected.rewards}
-        yield {rollout: restore_number(answer["reward"]) for rollout, answer in answers.items()}
-        yield {rollout: restore_number(answer["rollout"]["reward"]) for rollout, answer in answers.items()}
-        yield {row["id"]: restore_number(row["reward"]) for row in ask("rollouts", columns="reward")["rows"]}
+        yield {rollout: parse_number(answer["reward"]) for rollout, answer in answers.items()}
+        yield {rollout: parse_number(answer["rollout"]["reward"]) for rollout, answer in answers.items()}
+        yield {row["id"]: parse_number(row["reward"]) for row in ask("rollouts", columns="reward")["rows"]}
         group = ask("group", split="train", iteration="0", env="sums", group="g")["group"]
-        yield {one["id"]: restore_number(one["reward"]) for one in group["members"]}
+        yield {one["id"]: parse_number(one["reward"]) for one in group["members"]}
     finally:
         library.close()
 

@@ -14,8 +14,8 @@ from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.rollout import Grade
-from rolltrace.viewer.library import Library
-from rolltrace.viewer.questions import Asked, Questions
+from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.open_runs import OpenRuns
 
 GRADE = Grade(0.25, {"quality": 0.25}, {})
 NOW = utc_now()
@@ -52,11 +52,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, list[
             score(writer, ids[7], value, at=NOW)
         for number in range(520):
             score(writer, ids[2], 0.0, name=f"other{number}", at=LATER + timedelta(microseconds=number))
-    library = Library(folder)
-    questions = Questions(library)
+    library = OpenRuns(folder)
+    questions = Api(library)
 
     def ask(question: str, **parameters: str) -> Any:
-        return json.loads(questions.asked[question](Asked([("run", "run"), *parameters.items()])))
+        return json.loads(questions.handlers[question](RequestParameters([("run", "run"), *parameters.items()])))
 
     yield ask, ids
     library.close()

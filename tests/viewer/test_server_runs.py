@@ -16,31 +16,31 @@ from answers import score, write
 from asking import answer, ask, post
 from rolltrace.errors import RunNotFoundError
 from rolltrace.store.create import create_run
-from rolltrace.viewer import folder as folders
-from rolltrace.viewer.kept import Kept
-from rolltrace.viewer.library import Library
-from rolltrace.viewer.questions import Asked, Questions
+from rolltrace.viewer import run_folder as folders
+from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.lru_cache import LruCache
+from rolltrace.viewer.open_runs import OpenRuns
 from viewing import viewing
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenRuns]:
     """A library over an empty folder, which looks anew at every question."""
     monkeypatch.setattr(folders, "_FRESH_SECONDS", 0.0)
     (tmp_path / "runs").mkdir()
-    library = Library(tmp_path / "runs")
+    library = OpenRuns(tmp_path / "runs")
     yield library
     library.close()
 
 
 @pytest.fixture
-def ask_it(library: Library) -> Any:
+def ask_it(library: OpenRuns) -> Any:
     """Asks a question of it."""
-    questions = Questions(library)
+    questions = Api(library)
 
     def ask(question: str, **parameters: Any) -> Any:
         pairs = [(name, str(value)) for name, value in parameters.items()]
-        return json.loads(questions.asked[question](Asked(pairs)))
+        return json.loads(questions.handlers[question](RequestParameters(pairs)))
 
     return ask
 
@@ -51,7 +51,7 @@ def make(path: Path, count: int = 3, **fields: Any) -> list[str]:
         return [write(writer, index=index, **fields) for index in range(count)]
 
 
-def test_a_growing_run_is_followed(library: Library, ask_it: Any):
+def test_a_growing_run_is_followed(library: OpenRuns, ask_it: Any):
     """Each rollout and each late score changes the revision and is in the next answer; so is the end of the run."""
     path = library.folder.path / "growing"
     with create_run(path, planned=4) as writer:
@@ -74,7 +74,7 @@ def test_a_growing_run_is_followed(library: Library, ask_it: Any):
     assert (card["rollouts"], card["mean_reward"], card["sparkline"]) == (4, 2.0, [1.0, 1.0, 1.0, 5.0])
 
 
-def test_runs_come_and_go(library: Library, ask_it: Any):
+def test_runs_come_and_go(library: OpenRuns, ask_it: Any):
     """A run that appears is there; one that was removed is told as gone, also where it was open."""
     assert ask_it("runs") == {**ask_it("runs"), "runs": [], "total": 0}
     make(library.folder.path / "one")
@@ -88,7 +88,7 @@ def test_runs_come_and_go(library: Library, ask_it: Any):
     assert [card["key"] for card in ask_it("runs")["runs"]] == ["one"]
 
 
-def test_another_run_in_the_same_place_is_another_run(library: Library, ask_it: Any):
+def test_another_run_in_the_same_place_is_another_run(library: OpenRuns, ask_it: Any):
     """Nothing that was found of the first is told of the second."""
     path = library.folder.path / "run"
     make(path, 3)
@@ -99,7 +99,7 @@ def test_another_run_in_the_same_place_is_another_run(library: Library, ask_it: 
     assert ask_it("run", run="run")["rollouts"] == 2
 
 
-def test_copies_stand_side_by_side(library: Library, ask_it: Any):
+def test_copies_stand_side_by_side(library: OpenRuns, ask_it: Any):
     """Two copies of one run are two runs, which may differ."""
     make(library.folder.path / "run")
     shutil.copytree(library.folder.path / "run", library.folder.path / "copy")
@@ -126,14 +126,14 @@ def test_any_name_will_do(tmp_path: Path):
 def test_a_run_itself_may_be_served(tmp_path: Path):
     """Its key is its name, also where it is served as the current directory."""
     make(tmp_path / "alone")
-    library = Library(tmp_path / "alone")
+    library = OpenRuns(tmp_path / "alone")
     assert list(library.folder.runs()) == ["alone"]
     with library.open("alone") as run:
-        assert run.numbers.sql("select count(*) from rollouts").fetchall() == [(3,)]
+        assert run.run.sql("select count(*) from rollouts").fetchall() == [(3,)]
     library.close()
 
 
-def test_a_damaged_run_shows_what_is_whole(library: Library, ask_it: Any):
+def test_a_damaged_run_shows_what_is_whole(library: OpenRuns, ask_it: Any):
     """Lines that cannot be read cost themselves and are told; a run whose run.json is damaged is told as such."""
     path = library.folder.path / "run"
     make(path, 5)
@@ -155,7 +155,7 @@ def test_a_damaged_run_shows_what_is_whole(library: Library, ask_it: Any):
         ask_it("rollouts", run="run")
 
 
-def test_damage_is_told_however_often_one_asks(library: Library, ask_it: Any):
+def test_damage_is_told_however_often_one_asks(library: OpenRuns, ask_it: Any):
     """What could not be read stays told when the run had to make room and is opened anew."""
     path = library.folder.path / "run"
     make(path, 5)
@@ -168,7 +168,7 @@ def test_damage_is_told_however_often_one_asks(library: Library, ask_it: Any):
     assert ask_it("run", run="run")["problems"] == first
 
 
-def test_a_name_that_is_no_text_hides_nobody(library: Library, ask_it: Any):
+def test_a_name_that_is_no_text_hides_nobody(library: OpenRuns, ask_it: Any):
     """A folder whose name is bytes that are no UTF-8 is listed, and so are all others."""
     make(library.folder.path / "plain")
     odd = Path(os.fsdecode(os.fsencode(library.folder.path) + b"/non\xffutf8"))
@@ -178,7 +178,7 @@ def test_a_name_that_is_no_text_hides_nobody(library: Library, ask_it: Any):
     assert [ask_it("run", run=key)["rollouts"] for key in keys] == [3, 3]
 
 
-def test_retries_and_restarts_are_told_apart(library: Library, ask_it: Any):
+def test_retries_and_restarts_are_told_apart(library: OpenRuns, ask_it: Any):
     """Only what counts is listed, unless attempts are asked for; the record tells its other attempts."""
     path = library.folder.path / "run"
     create_run(path).close()
@@ -232,17 +232,17 @@ def until(ask: Any, holds: Any) -> Any:
     raise AssertionError("it never came to hold")
 
 
-def test_room_is_made_for_other_runs(library: Library):
+def test_room_is_made_for_other_runs(library: OpenRuns):
     """The longest unused is closed; one that is being asked stays open until it was answered."""
-    library = Library(library.folder.path, room=2)
+    library = OpenRuns(library.folder.path, room=2)
     for name in "abc":
         make(library.folder.path / name, 1)
     count = "select count(*) from rollouts"
     with library.open("a") as used:
         for name in "bc":
             with library.open(name) as run:
-                run.numbers.sql(count).fetchall()
-        assert used.numbers.sql(count).fetchall() == [(1,)]
+                run.run.sql(count).fetchall()
+        assert used.run.sql(count).fetchall() == [(1,)]
         with library.open("a") as anew:
             assert anew is not used
     assert len(library._opened) == 2
@@ -251,7 +251,7 @@ def test_room_is_made_for_other_runs(library: Library):
 
 def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):
     """Who asks at the same time waits for the same; an error is not kept; the longest unused makes room."""
-    kept, found, go = Kept(most_bytes=1_000), [], threading.Event()
+    kept, found, go = LruCache(most_bytes=1_000), [], threading.Event()
 
     def find() -> int:
         go.wait(10)
@@ -259,7 +259,9 @@ def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):
         return 7
 
     given: list[int] = []
-    threads = [threading.Thread(target=lambda: given.append(kept.keep("q", find, lambda _: 1))) for _ in range(5)]
+    threads = [
+        threading.Thread(target=lambda: given.append(kept.get_or_compute("q", find, lambda _: 1))) for _ in range(5)
+    ]
     for thread in threads:
         thread.start()
     go.set()
@@ -267,22 +269,22 @@ def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):
         thread.join()
     assert (given, found) == ([7] * 5, [1])
     with pytest.raises(ZeroDivisionError):
-        kept.keep("wrong", lambda: 1 // 0, lambda _: 1)
-    assert kept.keep("wrong", lambda: 2, lambda _: 1) == 2
+        kept.get_or_compute("wrong", lambda: 1 // 0, lambda _: 1)
+    assert kept.get_or_compute("wrong", lambda: 2, lambda _: 1) == 2
     for number in range(10):
-        kept.keep(number, lambda number=number: number, lambda _: 100)
-    assert kept.keep("q", lambda: 8, lambda _: 1) == 8
-    assert kept.keep("large", lambda: 9, lambda _: 10_000) == 9
+        kept.get_or_compute(number, lambda number=number: number, lambda _: 100)
+    assert kept.get_or_compute("q", lambda: 8, lambda _: 1) == 8
+    assert kept.get_or_compute("large", lambda: 9, lambda _: 10_000) == 9
 
 
 def test_what_nobody_expected_is_told_without_its_words(tmp_path: Path):
     """A question that breaks the server's own code says its kind; the log has the rest, and the next is answered."""
-    from rolltrace.viewer.refusals import refusal_of
+    from rolltrace.viewer.http_errors import http_error_of
 
-    refusal = refusal_of(KeyError("a secret path"))
+    refusal = http_error_of(KeyError("a secret path"))
     assert (refusal.status, refusal.type) == (500, "KeyError")
     assert b"secret" not in refusal.body
-    assert refusal_of(RunNotFoundError("\ud800")).body
+    assert http_error_of(RunNotFoundError("\ud800")).body
 
 
 def test_the_library_is_quick_to_import():
@@ -307,8 +309,8 @@ def test_seats_of_a_game_stand_together(tmp_path: Path):
                     said = {"role": "assistant", "content": "a"}
                     rollout.step(prompt=[{"role": "user", "content": "q"}], response=said, reward=1.0)
                 ids.append(rollout.id)
-    library = Library(tmp_path)
-    questions = Questions(library)
-    found = json.loads(questions.asked["rollout"](Asked([("run", "run"), ("id", ids[2])])))
+    library = OpenRuns(tmp_path)
+    questions = Api(library)
+    found = json.loads(questions.handlers["rollout"](RequestParameters([("run", "run"), ("id", ids[2])])))
     assert [(one["id"], one["seat"]) for one in found["seats"]] == [(ids[2], 0), (ids[3], 1)]
     library.close()

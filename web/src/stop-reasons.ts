@@ -9,7 +9,7 @@ interface Known {
   colour?: string;
 }
 
-/** By the names of rolltrace.trace.outcome.StopReason. */
+/** By the names of rolltrace.trace.stop_reasons.StopReason. */
 const REASONS: Record<string, Known> = {
   completed: { meaning: "ended", colour: "calm" },
   tool_stopped: { meaning: "ended", colour: "calm-2" },

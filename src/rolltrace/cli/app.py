@@ -7,24 +7,24 @@ from typing import Any
 
 import click
 
-from rolltrace.cli.interrupts import InterruptedExit
+from rolltrace.cli.signals import InterruptedExit
 from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
 from rolltrace.version import __version__
 
-VERBS = ("demo", "envs", "run", "ls", "summary", "show", "view", "query", "check", "check-env", "report", "compact")
+COMMANDS = ("demo", "envs", "run", "ls", "summary", "show", "view", "query", "check", "check-env", "report", "compact")
 """Each is a module of this package with a command of its name, `_` for `-`."""
 
 
-class Verbs(click.Group):
+class LazyCommands(click.Group):
     """Imports a verb's module when that verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the help."""
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
         command = getattr(importlib.import_module(f"rolltrace.cli.{name}"), name)
@@ -35,31 +35,31 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except RolltraceError as error:
-            kind = WrongUsage if isinstance(error, InputError | RunNotFoundError) else Failed
+            kind = WrongUsage if isinstance(error, InputError | RunNotFoundError) else JobFailed
             raise kind(str(error)) from error
         except BrokenPipeError:  # nobody reads on, which click knows how to end with
             raise
         except OSError as error:  # such as a full disk under standard output
-            raise Failed(str(error)) from error
+            raise JobFailed(str(error)) from error
 
 
-class Failed(click.ClickException):
+class JobFailed(click.ClickException):
     """A message on standard error, and exit code 1: the job failed."""
 
     def __init__(self, message: str) -> None:
         # Lazy, because no command that succeeds needs it.
-        from rolltrace.cli.screen.visible import visible_text
+        from rolltrace.terminal_text import escape_text
 
-        super().__init__(visible_text(message))
+        super().__init__(escape_text(message))
 
 
-class WrongUsage(Failed):
+class WrongUsage(JobFailed):
     """A message on standard error, and exit code 2: the command was used wrongly."""
 
     exit_code = 2
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="rolltrace")
 def cli() -> None:
     """Play language models in environments, and read the trace that every rollout leaves.

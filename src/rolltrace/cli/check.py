@@ -28,30 +28,30 @@ def check(
 
     Exit code 1 says that something is wrong. What is only worth knowing (info) is shown, and fails nothing.
     """
-    from rolltrace.check.check import check_run
-    from rolltrace.check.registry import choose_audits
-    from rolltrace.check.report import encode_audit, encode_report
-    from rolltrace.cli.screen.audits import checking, show_audits, show_report
-    from rolltrace.cli.screen.console import output, write_record
+    from rolltrace.check.audit_registry import select_audits
+    from rolltrace.check.audit_report import encode_audit, encode_report
+    from rolltrace.check.check_run import check_run
+    from rolltrace.cli.screen.audit_report import audit_progress, show_audit_list, show_report
+    from rolltrace.cli.screen.console import stdout_console, write_record
 
-    audits = choose_audits(only, skip, add)
+    audits = select_audits(only, skip, add)
     if as_list:
         if as_json:
             for audit in audits:
                 write_record(encode_audit(audit) + b"\n")
         else:
-            show_audits(output(), audits)
+            show_audit_list(stdout_console(), audits)
         return
     if not runs:
         raise click.UsageError("Expected at least one RUN to check, got none.")
     wrong = False
     for number, run in enumerate(runs):
-        with checking(run) as on_progress:
-            report = check_run(run, only=only, skip=skip, add=add, most_findings=most, on_progress=on_progress)
+        with audit_progress(run) as on_progress:
+            report = check_run(run, only=only, skip=skip, add=add, max_findings=most, on_progress=on_progress)
         wrong |= not report.ok
         if as_json:
             write_record(encode_report(report) + b"\n")
         else:
-            show_report(output(), report, is_first=number == 0)
+            show_report(stdout_console(), report, is_first=number == 0)
     if wrong:
         raise SystemExit(1)

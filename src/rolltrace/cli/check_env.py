@@ -34,7 +34,7 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
     """
     from rolltrace.cli.run import parse_arguments
     from rolltrace.cli.screen.conformance import show_violations
-    from rolltrace.cli.screen.console import output, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.envs.check import check_env as check
     from rolltrace.trace.codec import json_encoder
 
@@ -46,6 +46,6 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
         found = {"env": env, "ok": not violations, "violations": violations}
         write_record(json_encoder.encode(found) + b"\n")
     else:
-        show_violations(output(), env, violations)
+        show_violations(stdout_console(), env, violations)
     if violations:
         raise SystemExit(1)

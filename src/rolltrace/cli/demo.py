@@ -20,25 +20,25 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
 
     Exit code 1 says that something could not be recorded, or that the audits found something wrong.
     """
-    from rolltrace.cli.interrupts import ending_cleanly
-    from rolltrace.cli.screen.console import output
+    from rolltrace.cli.screen.console import stdout_console
     from rolltrace.cli.screen.demo import show_demo
-    from rolltrace.cli.screen.outcome import show_failures
+    from rolltrace.cli.screen.job_summary import show_failures
     from rolltrace.cli.screen.progress import progress
+    from rolltrace.cli.signals import exit_on_signal
     from rolltrace.errors import InputError
-    from rolltrace.jobs.demo import demo_envs, play_demo
+    from rolltrace.jobs.demo_run import demo_envs, play_demo
     from rolltrace.query.run import open_run
-    from rolltrace.store.create import fresh_path
+    from rolltrace.store.create import unused_run_path
 
-    place = out or fresh_path("runs", "demo")
+    place = out or unused_run_path("runs", "demo")
     try:
-        with ending_cleanly(place), progress(len(demo_envs())) as on_group:
+        with exit_on_signal(place), progress(len(demo_envs())) as on_group:
             played = play_demo(place, policy=policy, seed=seed, on_group=on_group)
     except InputError as error:
         if policy != "local" or place.exists():
             raise
         raise InputError(f"{error} Or play with the scripted policy: rolltrace demo --policy scripted:noisy") from error
-    show_demo(output(), played)
+    show_demo(stdout_console(), played)
     for summary in played.summaries:
         show_failures(summary)
     with open_run(place) as run:

@@ -8,8 +8,8 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def envs(family: str | None, as_json: bool) -> None:
     """List the environments that have a name; with FAMILY, such as textarena, all names of that family."""
-    from rolltrace.cli.screen.catalogue import show_envs
-    from rolltrace.cli.screen.console import output, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.env_list import show_envs
     from rolltrace.envs.registry import list_envs, list_members
     from rolltrace.trace.codec import json_encoder
 
@@ -25,4 +25,4 @@ def envs(family: str | None, as_json: bool) -> None:
         for env in found:
             write_record(json_encoder.encode(env) + b"\n")
     else:
-        show_envs(output(), found)
+        show_envs(stdout_console(), found)

@@ -5,12 +5,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from rolltrace.cli.screen.visible import visible_line
+from rolltrace.terminal_text import escape_line
 
 
 def command(*words: str) -> str:
     """A command line for this program that works from the current directory."""
-    return " ".join([_program(), *(visible_line(shlex.quote(word)) for word in words)])
+    return " ".join([_program(), *(escape_line(shlex.quote(word)) for word in words)])
 
 
 def _program() -> str:

@@ -19,23 +19,23 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     Rollouts are counted as by `rolltrace summary`. A large run is not read for this: its numbers show once its tables
     were made, as by `rolltrace compact`, and until then at most how many rollouts it can have.
     """
-    from rolltrace.cli.screen.console import output, write_record
-    from rolltrace.cli.screen.runs import show_runs
-    from rolltrace.cli.screen.visible import visible_line
-    from rolltrace.query.listing import encode_listed, list_runs
+    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.run_list import show_runs
+    from rolltrace.query.run_listing import encode_listed_run, list_runs
+    from rolltrace.terminal_text import escape_line
 
     if limit is None and not as_json:
         limit = _SHOWN
     listing = list_runs(directory, limit)
     if as_json:
         for run in listing.runs:
-            write_record(encode_listed(run) + b"\n")
+            write_record(encode_listed_run(run) + b"\n")
     elif listing.runs:
-        show_runs(output(), listing.runs)
+        show_runs(stdout_console(), listing.runs)
     else:
         click.echo(f"There is no run below {directory}.", err=True)
     for told in listing.unreadable:
-        click.echo(visible_line(told), err=True)
+        click.echo(escape_line(told), err=True)
     if len(listing.runs) < listing.total:
         told = f"The newest {len(listing.runs):,} of {listing.total:,} runs: --limit shows more."
         click.echo(told, err=True)

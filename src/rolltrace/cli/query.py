@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from rolltrace.query.result import Result
+    from rolltrace.query.result import QueryResult
 
 _ROWS_SHOWN = 100
 
@@ -26,7 +26,7 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json
     their columns. SQL here only reads, and reads nothing else. What is written while it is asked is there the next
     time.
     """
-    from rolltrace.cli.screen.problems import tell_problems
+    from rolltrace.cli.screen.problems import show_read_errors
     from rolltrace.query.run import open_run
 
     with open_run(run) as opened:
@@ -35,24 +35,24 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json
             _write_rows(result, limit)
         else:
             _show_rows(result, limit or _ROWS_SHOWN)
-        tell_problems(opened.problems)
+        show_read_errors(opened.problems)
 
 
-def _write_rows(result: "Result", limit: int | None) -> None:
+def _write_rows(result: "QueryResult", limit: int | None) -> None:
     from itertools import islice
 
     from rolltrace.cli.screen.console import write_record
-    from rolltrace.cli.screen.rows import json_row
+    from rolltrace.cli.screen.sql_rows import encode_row
 
     for row in islice(result, limit):
-        write_record(json_row(result.columns, result.types, row))
+        write_record(encode_row(result.columns, result.types, row))
 
 
-def _show_rows(result: "Result", limit: int) -> None:
-    from rolltrace.cli.screen.console import output
-    from rolltrace.cli.screen.rows import show_rows
+def _show_rows(result: "QueryResult", limit: int) -> None:
+    from rolltrace.cli.screen.console import stdout_console
+    from rolltrace.cli.screen.sql_rows import show_rows
 
     rows = result.fetchmany(limit + 1)
-    show_rows(output(), result.columns, result.types, rows[:limit])
+    show_rows(stdout_console(), result.columns, result.types, rows[:limit])
     if len(rows) > limit:
         click.echo(f"There are more rows than these {limit}: --limit shows more, --json all.", err=True)

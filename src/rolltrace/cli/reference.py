@@ -4,14 +4,14 @@ import inspect
 
 import click
 
-from rolltrace.cli.app import VERBS, cli
+from rolltrace.cli.app import COMMANDS, cli
 
 
-def reference() -> str:
+def command_reference() -> str:
     """Every verb with its help, as `rolltrace --help` knows it."""
     context = click.Context(cli, info_name="rolltrace", **cli.context_settings)
     pages = ["# Commands", inspect.cleandoc(cli.help or "")]
-    for verb in VERBS:
+    for verb in COMMANDS:
         command = cli.get_command(context, verb)
         if command is not None:
             pages.append(_page(command, click.Context(command, info_name=verb, parent=context)))
@@ -32,4 +32,4 @@ def _page(command: click.Command, context: click.Context) -> str:
 
 
 if __name__ == "__main__":
-    click.echo(reference(), nl=False)
+    click.echo(command_reference(), nl=False)

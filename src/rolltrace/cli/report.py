@@ -26,7 +26,7 @@ def report(run: Path, out: Path | None, where: str | None, groups: int | None, a
     Groups are taken whole, so that their members can be compared. WHERE is an SQL expression over the columns of the
     table `rollouts`. The file holds all texts of what it shows: mail it to whom you would show the run.
     """
-    from rolltrace.viewer.report import stream_tree, write_report
+    from rolltrace.viewer.report_writer import stream_tree, write_report
 
     if as_json and (out is None or str(out) == "-"):
         told = stream_tree(run, sys.stdout.buffer, where=where, groups=groups)

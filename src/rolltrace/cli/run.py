@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rolltrace.cli.struct_options import GroupedCommand, from_options, struct_options
-from rolltrace.rollout.limits import Limits
+from rolltrace.cli.options_from_struct import GroupedCommand, struct_from_options, struct_options
+from rolltrace.rollout.limits_and_penalties import Limits
 
 if TYPE_CHECKING:
-    from rolltrace.jobs.summary import Summary
+    from rolltrace.jobs.play_summary import PlaySummary
 
 POLICY = "policy"
 DEFAULT_POLICY = "scripted:noisy"
@@ -54,10 +54,10 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     help="How much to record: all, all but text, or nothing.  [default: $ROLLTRACE_TRACE, else full]",
 )
 @click.option(
-    "--trace-share",
+    "--trace-fraction",
     "share",
     type=click.FloatRange(0, 1),
-    help="The share of groups to record in full, the others as numbers.  [default: $ROLLTRACE_TRACE_SHARE, else 1]",
+    help="The fraction of groups to record in full, the others as numbers.  [default: $ROLLTRACE_TRACE_FRACTION, or 1]",
 )
 @click.option(
     "--trace-tokens/--no-trace-tokens",
@@ -141,7 +141,7 @@ def run(
     """
     from rolltrace.jobs.plan import as_sampling
     from rolltrace.rollout.strategies import parse_strategy
-    from rolltrace.store.create import fresh_path
+    from rolltrace.store.create import unused_run_path
     from rolltrace.store.recording import Level, Recording
 
     policy, roles = _parse_policies(policies)
@@ -157,14 +157,14 @@ def run(
         raise click.UsageError("Expected --force only with --resume.", context)
     if out is not None and not out.name:
         raise click.BadParameter(f"Expected a place for the run, got {str(out)!r}.", param_hint="--out")
-    place = out or fresh_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
+    place = out or unused_run_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
     _play(
         place, groups * iterations, as_json, (policy or DEFAULT_POLICY, *roles.values()),
         env=env, policy=policy or DEFAULT_POLICY, out=place, roles=roles, args=env_args,
         sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
         iterations=iterations, seed=seed, concurrency=concurrency, strategy=parse_strategy(strategy), retries=retries,
-        split=split, limits=from_options(Limits, limits),
-        trace=Recording(level=None if level is None else Level(level), share=share, tokens=tokens, calls=calls),
+        split=split, limits=struct_from_options(Limits, limits),
+        trace=Recording(level=None if level is None else Level(level), fraction=share, tokens=tokens, calls=calls),
     )  # fmt: skip
 
 
@@ -182,13 +182,13 @@ def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles
 def _play(place: Path, total: int, as_json: bool, specs: Sequence[str], /, **job: Any) -> None:
     """Play with progress, and tell what came of it."""
     from rolltrace.cli.hints import command
-    from rolltrace.cli.interrupts import ending_cleanly
     from rolltrace.cli.screen.progress import progress
+    from rolltrace.cli.signals import exit_on_signal
     from rolltrace.jobs.play import play
 
     typed = any(re.match(r"human(?![^:,])", spec) for spec in specs)
     with (
-        ending_cleanly(place, f" To complete it: {command('run', '--resume', str(place))}"),
+        exit_on_signal(place, f" To complete it: {command('run', '--resume', str(place))}"),
         progress(total, plain=typed) as on_group,
         contextlib.redirect_stdout(sys.stderr),  # an env that prints must not print into the data
     ):
@@ -245,19 +245,19 @@ def parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     return arguments
 
 
-def _tell(summary: "Summary", *, as_json: bool) -> None:
+def _tell(summary: "PlaySummary", *, as_json: bool) -> None:
     """Print the summary, say what to do next, and end with the job's exit code."""
     from rolltrace.cli.hints import command
-    from rolltrace.cli.screen.console import output, write_record
-    from rolltrace.cli.screen.outcome import show_failures, show_roles, show_summary
-    from rolltrace.jobs.summary import encode_summary
+    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.job_summary import show_failures, show_job_summary, show_role_warnings
+    from rolltrace.jobs.play_summary import encode_summary
 
     if as_json:
         write_record(encode_summary(summary) + b"\n")
     else:
-        show_summary(output(), summary)
+        show_job_summary(stdout_console(), summary)
     click.echo(f"To read it: {command('show', summary.path)}", err=True)
-    show_roles(summary)
+    show_role_warnings(summary)
     show_failures(summary)
     if not summary.succeeded:
         raise SystemExit(1)

@@ -8,12 +8,12 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rolltrace.query.find import Head
+    from rolltrace.query.rollout_lookup import RolloutAddress
     from rolltrace.query.run import Run
     from rolltrace.trace.rollout import Rollout
 
 _PAGE = 1_000
-_MOST_FAILURES = 100
+_MAX_FAILURES = 100
 
 
 @click.command(short_help="Show a run as a table, a group side by side, or a rollout as a transcript.")
@@ -31,7 +31,7 @@ def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool
     table says: GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group:
     its prompt once, then the members beside each other, the best first, with ▸ where each differs from the one before.
     """
-    from rolltrace.cli.screen.problems import tell_problems
+    from rolltrace.cli.screen.problems import show_read_errors
     from rolltrace.query.run import Run
     from rolltrace.store.reader import RunReader
 
@@ -40,32 +40,32 @@ def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool
             _show_all(opened, limit, as_json=as_json)
         else:
             _show_named(opened, id, limit, full=full, as_json=as_json)
-        tell_problems(opened.problems)
+        show_read_errors(opened.problems)
 
 
 def show_run(run: "Run", limit: int = _PAGE) -> None:
     """Print the run's header, its totals, and a table of its rollouts, the first `limit` of them."""
-    from rolltrace.cli.screen import overview
-    from rolltrace.cli.screen.console import output
+    from rolltrace.cli.screen import run_table
+    from rolltrace.cli.screen.console import stdout_console
     from rolltrace.query.address import group_address
-    from rolltrace.query.histogram import ask_histogram
+    from rolltrace.query.histogram import query_histogram
     from rolltrace.query.run_state import planned_episodes, run_state, settle_continued
-    from rolltrace.query.totals import ask_totals
+    from rolltrace.query.run_totals import query_totals
 
-    console = output()
-    totals = ask_totals(run)
-    overview.show_header(console, str(run.path), run.info)
+    console = stdout_console()
+    totals = query_totals(run)
+    run_table.show_header(console, str(run.path), run.info)
     ledgers, planned = run.ledgers().values(), planned_episodes(run.info)
-    overview.show_totals(console, totals, run_state(ledgers, planned, totals.finished), planned)
-    overview.show_rewards(console, ask_histogram(run))
+    run_table.show_totals(console, totals, run_state(ledgers, planned, totals.finished), planned)
+    run_table.show_rewards(console, query_histogram(run))
     rollouts = list(run.rollouts(order_by=_ORDER, limit=limit))
     if rollouts:
-        failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MOST_FAILURES))
-        overview.show_rollouts(console, rollouts, failed)
-    overview.show_rest(console, len(rollouts), totals.rollouts + totals.retried)
-    overview.show_ledgers(console, [totals.settled(ledger) for ledger in settle_continued(ledgers)])
+        failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MAX_FAILURES))
+        run_table.show_rollouts(console, rollouts, failed)
+    run_table.show_omitted_count(console, len(rollouts), totals.rollouts + totals.retried)
+    run_table.show_ledgers(console, [totals.reconcile(ledger) for ledger in settle_continued(ledgers)])
     if rollouts:
-        overview.show_ways(console, str(run.path), group_address(rollouts[0]))
+        run_table.show_next_commands(console, str(run.path), group_address(rollouts[0]))
 
 
 _ORDER = 'split, env, iteration, "group", session, index, attempt'
@@ -81,7 +81,7 @@ def _show_all(run: "Run", limit: int | None, *, as_json: bool) -> None:
 def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json: bool) -> None:
     """Show the rollout that a name means or, of a group of several, all of them side by side."""
     from rolltrace.errors import UnknownNameError
-    from rolltrace.query.find import find_rollouts
+    from rolltrace.query.rollout_lookup import find_rollouts
 
     try:
         chosen = [run.get(name)][:limit]  # by its whole id, which needs no table
@@ -94,21 +94,23 @@ def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json
     _show_records(chosen) if as_json else _show_transcripts(chosen, full=full)
 
 
-def _show_group(run: "Run", head: "Head", limit: int | None, *, full: bool) -> None:
-    from rolltrace.cli.screen.console import output
-    from rolltrace.cli.screen.group import show_group
-    from rolltrace.query.comparison import MOST_MEMBERS, compare_group
+def _show_group(run: "Run", head: "RolloutAddress", limit: int | None, *, full: bool) -> None:
+    from rolltrace.cli.screen.console import stdout_console
+    from rolltrace.cli.screen.group_table import show_group
+    from rolltrace.query.group_comparison import MAX_MEMBERS, compare_group
 
-    most = MOST_MEMBERS if limit is None else limit
-    show_group(output(), compare_group(run, head.split, head.iteration, head.env, head.group, most=most), full=full)
+    most = MAX_MEMBERS if limit is None else limit
+    show_group(
+        stdout_console(), compare_group(run, head.split, head.iteration, head.env, head.group, most=most), full=full
+    )
 
 
 def _show_transcripts(rollouts: "Sequence[Rollout]", *, full: bool) -> None:
-    from rolltrace.cli.screen.console import output
-    from rolltrace.cli.screen.transcript import Transcript
+    from rolltrace.cli.screen.console import stdout_console
+    from rolltrace.cli.screen.transcript import RolloutTranscript
 
-    console = output()
-    transcript = Transcript(console, full=full)
+    console = stdout_console()
+    transcript = RolloutTranscript(console, full=full)
     for place, rollout in enumerate(rollouts):
         if place:
             console.print("\n")

@@ -14,12 +14,12 @@ def summary(run: Path, as_json: bool) -> None:
     Shares are of all rollouts. One that a later attempt or a restart played again does not count; what failed is told
     of every attempt.
     """
-    from rolltrace.cli.screen.console import output, write_record
-    from rolltrace.cli.screen.numbers import show_numbers
-    from rolltrace.query.summary import encode_run_summary, summarize
+    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.run_summary import show_run_summary
+    from rolltrace.query.run_summary import encode_run_summary, summarize
 
     numbers = summarize(run)
     if as_json:
         write_record(encode_run_summary(numbers) + b"\n")
     else:
-        show_numbers(output(), numbers)
+        show_run_summary(stdout_console(), numbers)

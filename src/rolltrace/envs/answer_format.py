@@ -4,7 +4,7 @@ import re
 from enum import StrEnum
 
 from rolltrace.errors import DataError, UnknownNameError
-from rolltrace.graders.answers import extract_boxed
+from rolltrace.graders.answer_check import extract_boxed
 
 _BARE_BOX = re.compile(r"\\boxed +([^\s\\${}]+)")
 _MARKED = re.compile(r"(?:\A|\n)####([^\n]*)\s*\Z")
@@ -28,7 +28,7 @@ def answer_format_of(name: str) -> AnswerFormat:
     try:
         return AnswerFormat(name)
     except ValueError:
-        raise UnknownNameError.among("answer format", str(name), [form.value for form in AnswerFormat]) from None
+        raise UnknownNameError.for_name("answer format", str(name), [form.value for form in AnswerFormat]) from None
 
 
 def final_answer(text: str, form: AnswerFormat) -> tuple[str, str | None]:

@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rolltrace.errors import GraderError, PolicyError
-from rolltrace.graders.answers import extract_answer
-from rolltrace.graders.inquiry import SECONDS, TRIES, Inquiry
-from rolltrace.policies.base import Completion
+from rolltrace.graders.answer_check import extract_answer
+from rolltrace.graders.retrying_question import MAX_TRIES, REPLY_SECONDS, RetryingQuestion
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message
 
 ROLE = "answerer"
@@ -20,13 +20,13 @@ Is the answer yes or no for the secret? Finish with one line: `Answer: yes`, `An
 neither would be true."""
 REMINDER = "I could not read that. Reply with one line only: `Answer: yes`, `Answer: no` or `Answer: neither`."
 
-_LONGEST_QUESTION = 1000
+_MAX_QUESTION_CHARS = 1000
 """Characters of a question that are passed on, from its end: what is asked comes last."""
-_LONGEST_REPLY = 10_000
+_MAX_REPLY_CHARS = 10_000
 _WORD = re.compile(r"[^\W_]+")
 
 
-class Answer(StrEnum):
+class YesNoAnswer(StrEnum):
     """What the player hears."""
 
     YES = "yes"
@@ -37,44 +37,46 @@ class Answer(StrEnum):
     """The answerer did not say."""
 
 
-class Heard(NamedTuple):
+class AnswererReply(NamedTuple):
     """An answer, and how many replies it took; calls that failed are not among them."""
 
-    answer: Answer
+    answer: YesNoAnswer
     replies: int
 
 
-async def ask_answerer(secret: str, question: str, *, tries: int = TRIES, seconds: float | None = SECONDS) -> Heard:
+async def ask_answerer(
+    secret: str, question: str, *, tries: int = MAX_TRIES, seconds: float | None = REPLY_SECONDS
+) -> AnswererReply:
     """Ask, and ask again where that fails or cannot be read. What the player wrote is quoted, so it frames nothing.
 
     Where the last try fails, its `PolicyError` is raised; where its reply cannot be read, that is the answer.
     """
-    prompt = PROMPT.format(secret=_quoted(secret), question=_quoted(question[-_LONGEST_QUESTION:]))
-    inquiry = Inquiry(ROLE, [Message("user", prompt)], _read, REMINDER, tries=tries, seconds=seconds)
-    await inquiry.settle()
+    prompt = PROMPT.format(secret=_quoted(secret), question=_quoted(question[-_MAX_QUESTION_CHARS:]))
+    inquiry = RetryingQuestion(ROLE, [Message("user", prompt)], _read, REMINDER, tries=tries, seconds=seconds)
+    await inquiry.run()
     if isinstance(inquiry.outcome, PolicyError):
         raise inquiry.outcome
-    answer = Answer.UNREADABLE if isinstance(inquiry.outcome, GraderError) else inquiry.outcome
-    return Heard(answer, inquiry.replies)
+    answer = YesNoAnswer.UNREADABLE if isinstance(inquiry.outcome, GraderError) else inquiry.outcome
+    return AnswererReply(answer, inquiry.replies)
 
 
-def _read(completion: Completion) -> Answer:
+def _read(completion: Completion) -> YesNoAnswer:
     if (answer := read_answer(completion)) is None:
         raise GraderError("neither yes nor no")
     return answer
 
 
-def read_answer(completion: Completion) -> Answer | None:
+def read_answer(completion: Completion) -> YesNoAnswer | None:
     """What the last `Answer:` line says; without one, the reply's first word, or the only answer that it names."""
-    text = completion.message.content[-_LONGEST_REPLY:]
+    text = completion.message.content[-_MAX_REPLY_CHARS:]
     if (line := extract_answer(text)) is not None:
         return _answer_in(line)
     return _answer_in(text) if completion.termination.well_formed else None  # a cut reply had not come to its answer
 
 
-def _answer_in(text: str) -> Answer | None:
+def _answer_in(text: str) -> YesNoAnswer | None:
     words = [word.lower() for word in _WORD.findall(text)]
-    named = [Answer(word) for word in words if word in (Answer.YES, Answer.NO, Answer.NEITHER)]
+    named = [YesNoAnswer(word) for word in words if word in (YesNoAnswer.YES, YesNoAnswer.NO, YesNoAnswer.NEITHER)]
     if not named:
         return None
     return named[0] if words[0] == named[0] or len(set(named)) == 1 else None

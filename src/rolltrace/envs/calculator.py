@@ -4,19 +4,19 @@ import functools
 import random
 from collections.abc import Sequence
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.env import Env, EnvGroupBuilder, StepResult
 from rolltrace.envs.tasks import Tasks
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.envs.tools import Tool, ToolOutcome
 from rolltrace.errors import InputError, ToolError
 from rolltrace.expressions import ExpressionError, evaluate, format_number
-from rolltrace.graders.answers import extract_answer, number_score
-from rolltrace.policies.base import Completion
+from rolltrace.graders.answer_check import extract_answer, number_score
+from rolltrace.policies.policy import Completion
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 
 ENV = "calculator"
-HARDEST = 10
+MAX_DIFFICULTY = 10
 """The largest difficulty."""
 
 
@@ -84,7 +84,7 @@ class CalculatorBuilder(EnvGroupBuilder):
         self.episodes = episodes
         self.seed = derive_seed(ENV, difficulty, seed, number)
         self.env_args = {"difficulty": difficulty, "max_turns": max_turns}
-        self.expression = make_expression(random.Random(self.seed), difficulty)  # noqa: S311 - not for secrets
+        self.expression = make_question_expression(random.Random(self.seed), difficulty)  # noqa: S311 - not for secrets
         self.answer = format_number(evaluate(self.expression))
         self.max_turns = max_turns
         self.task_data = {"expression": self.expression, "answer": self.answer}
@@ -100,8 +100,8 @@ class CalculatorTasks(Tasks):
     env = ENV
 
     def __init__(self, difficulty: int = 2, max_turns: int = 6) -> None:
-        if not 1 <= difficulty <= HARDEST:
-            raise InputError(f"Expected a difficulty from 1 to {HARDEST}, got {difficulty}.")
+        if not 1 <= difficulty <= MAX_DIFFICULTY:
+            raise InputError(f"Expected a difficulty from 1 to {MAX_DIFFICULTY}, got {difficulty}.")
         if max_turns < 1:
             raise InputError(f"Expected max_turns of at least 1, got {max_turns}.")
         self.difficulty = difficulty
@@ -114,14 +114,14 @@ class CalculatorTasks(Tasks):
         )
 
 
-def make_expression(chance: random.Random, operations: int) -> str:
+def make_question_expression(rng: random.Random, operations: int) -> str:
     """An expression of so many operations whose value is an integer, such as `(48 * 17) - 309`."""
-    operator = chance.choice("+-*")
-    left = chance.randrange(operations)
+    operator = rng.choice("+-*")
+    left = rng.randrange(operations)
     largest = 99 if operator == "*" else 999
-    sides = [_side(chance, count, largest) for count in (left, operations - 1 - left)]
+    sides = [_side(rng, count, largest) for count in (left, operations - 1 - left)]
     return f" {operator} ".join(sides)
 
 
-def _side(chance: random.Random, operations: int, largest: int) -> str:
-    return f"({make_expression(chance, operations)})" if operations else str(chance.randint(2, largest))
+def _side(rng: random.Random, operations: int, largest: int) -> str:
+    return f"({make_question_expression(rng, operations)})" if operations else str(rng.randint(2, largest))

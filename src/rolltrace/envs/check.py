@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rolltrace.envs.base import EnvGroupBuilder
 from rolltrace.envs.conformance import rules
-from rolltrace.envs.conformance.answers import Answers, styles_of
-from rolltrace.envs.conformance.bench import Bench
+from rolltrace.envs.conformance.answers import Replies, styles_of
+from rolltrace.envs.conformance.bench import Harness
 from rolltrace.envs.conformance.casting import roles_of
 from rolltrace.envs.conformance.episode import check_cancellation, check_copy, check_plays
 from rolltrace.envs.conformance.grades import check_grades
 from rolltrace.envs.conformance.group_grades import check_grade_group
 from rolltrace.envs.conformance.leftovers import check_leftovers
-from rolltrace.envs.conformance.report import Rule, Violation, quote
-from rolltrace.envs.own import as_tasks
+from rolltrace.envs.conformance.report import Rule, Violation, short_repr
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import make_builder
+from rolltrace.envs.user_envs import as_tasks
 from rolltrace.errors import InputError
-from rolltrace.policies.base import Policy
+from rolltrace.policies.policy import Policy
 from rolltrace.policies.roles import Roles
 
 __all__ = ["Rule", "Violation", "check_env", "check_env_async"]
@@ -36,7 +36,7 @@ def check_env(
     args: Mapping[str, Any] | None = None,
     task: int = 0,
     seed: int = 0,
-    answers: Answers | None = None,
+    answers: Replies | None = None,
     roles: Mapping[str, Policy] | None = None,
     turns: int = 8,
     seconds: float = 30.0,
@@ -54,7 +54,7 @@ def check_env(
 
     It blocks until it is done, also where an event loop is running: it always uses a loop of its own.
     """
-    checking = _Check(answers, roles, turns, seconds)
+    checking = _CheckEnv(answers, roles, turns, seconds)
     builder = _builder_of(env, args or {}, task, seed)
     try:
         asyncio.get_running_loop()
@@ -70,13 +70,13 @@ async def check_env_async(
     args: Mapping[str, Any] | None = None,
     task: int = 0,
     seed: int = 0,
-    answers: Answers | None = None,
+    answers: Replies | None = None,
     roles: Mapping[str, Policy] | None = None,
     turns: int = 8,
     seconds: float = 30.0,
 ) -> list[Violation]:
     """`check_env` in the running loop; every task that appears in it meanwhile is taken for the environment's."""
-    return await _Check(answers, roles, turns, seconds).check(_builder_of(env, args or {}, task, seed))
+    return await _CheckEnv(answers, roles, turns, seconds).check(_builder_of(env, args or {}, task, seed))
 
 
 def _builder_of(env: Any, args: Mapping[str, Any], task: int, seed: int) -> EnvGroupBuilder:
@@ -93,10 +93,10 @@ def _builder_of(env: Any, args: Mapping[str, Any], task: int, seed: int) -> EnvG
     return make_builder(tasks, task, episodes=_EPISODES, seed=seed)
 
 
-class _Check:
+class _CheckEnv:
     """A check with its settings, which are the caller's to get right."""
 
-    def __init__(self, answers: Answers | None, roles: Mapping[str, Policy] | None, turns: int, seconds: float) -> None:
+    def __init__(self, answers: Replies | None, roles: Mapping[str, Policy] | None, turns: int, seconds: float) -> None:
         if turns < 1 or seconds <= 0:
             raise InputError(f"Expected at least one turn and some seconds, got turns={turns} and seconds={seconds}.")
         self._styles = styles_of(answers)
@@ -117,7 +117,7 @@ class _Check:
 
     async def check(self, builder: EnvGroupBuilder) -> list[Violation]:
         """Check in the running loop."""
-        bench = Bench(self._styles, self._roles, self._turns, self._seconds)
+        bench = Harness(self._styles, self._roles, self._turns, self._seconds)
         if not rules.is_builder(bench, builder):
             return bench.report.violations
         before = bench.running()
@@ -131,9 +131,9 @@ class _Check:
         return bench.report.violations
 
 
-async def _check(bench: Bench, builder: EnvGroupBuilder) -> None:
+async def _check(bench: Harness, builder: EnvGroupBuilder) -> None:
     """All rules, each guarded, so that none hides the others."""
-    rules.check_builder(bench, builder)
+    rules.validate_builder(bench, builder)
     rules.check_graders(bench, builder)
     pickled = rules.check_pickles(bench, builder)
     original = bench.player(builder)
@@ -153,13 +153,13 @@ async def _check(bench: Bench, builder: EnvGroupBuilder) -> None:
     await _guarded(bench, Rule.CLEANUP, rules.check_cleanup(bench, players))
 
 
-async def _guarded(bench: Bench, rule: Rule, checking: Awaitable[Any]) -> Any:
+async def _guarded(bench: Harness, rule: Rule, checking: Awaitable[Any]) -> Any:
     try:
         return await checking
     except Exception as error:  # noqa: BLE001 - values under test may raise anything when looked at
         bench.report.add(
             rule,
-            f"the rule could not be checked: {quote(error)} came out of a value that was returned",
+            f"the rule could not be checked: {short_repr(error)} came out of a value that was returned",
             "return plain values that can be read, compared and printed",
         )
         return None

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from rolltrace.envs.rows import read_rows
+from rolltrace.envs.dataset_rows import read_rows
 from rolltrace.errors import DataError, InputError
-from rolltrace.graders.rubric import Criterion, keys_of
+from rolltrace.graders.rubric_grader import Criterion, criterion_names
 
 _MARK = b"\xef\xbb\xbf"
 """What some editors put before UTF-8."""
@@ -23,16 +23,16 @@ def read_criteria(path: str | Path) -> tuple[Criterion, ...]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{path}: expected a list of criteria {{text, weight, name}}: {error}.") from error
     try:
-        accept_criteria(criteria)
+        validate_criteria(criteria)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     return tuple(criteria)
 
 
-def accept_criteria(criteria: Sequence[Criterion]) -> None:
+def validate_criteria(criteria: Sequence[Criterion]) -> None:
     """Refuse criteria that no rubric can be made of."""
     try:
-        keys_of(criteria)
+        criterion_names(criteria)
     except InputError as error:
         reason = str(error)
         raise DataError(f"{reason[:1].lower()}{reason[1:]}") from error

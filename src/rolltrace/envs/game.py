@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import Env, Observation, SingleUse, StepResult
+from rolltrace.deadline_pause import pause_deadline
+from rolltrace.envs.env import Env, Observation, SingleUse, StepResult
 from rolltrace.errors import EnvError
-from rolltrace.policies.asking import ask
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
+from rolltrace.policies.role_calls import ask
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.outcome import StopReason
-from rolltrace.waiting import waiting
+from rolltrace.trace.stop_reasons import StopReason
 
 OPPONENT = "opponent"
 """The role in which the seats are played that are no rollouts of their own."""
@@ -21,11 +21,11 @@ OPPONENT = "opponent"
 MAX_MOVES = 1000
 """How many moves a game may have where nothing else is said, of all seats together and illegal ones included."""
 
-LEAVE_SECONDS = 10.0
+ABORT_WAIT_SECONDS = 10.0
 """How long seats wait for a runner to abort them once another has left the game; then they raise."""
 
 
-class Ending(msgspec.Struct, frozen=True):
+class GameResult(msgspec.Struct, frozen=True):
     """How a game ended."""
 
     rewards: Mapping[int, float] = {}
@@ -48,7 +48,7 @@ class Game(ABC):
         """The seat that moves next; None once the game is over."""
 
     @abstractmethod
-    def tell(self, seat: int) -> str:
+    def observation_for(self, seat: int) -> str:
         """What this seat may know and was not told yet, if anything; asked when it is to move, and at the end."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Game(ABC):
         """Let the seat whose turn it is say this; False says that it was no legal move, whatever came of it."""
 
     @abstractmethod
-    def ending(self) -> Ending:
+    def result(self) -> GameResult:
         """How the game ended; asked once it is over, or will not be played on."""
 
 
@@ -68,12 +68,12 @@ class Move(msgspec.Struct, frozen=True):
     seat: int
     legal: bool
 
-    def brief(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The move as other seats' records name it; its text is with whoever made it."""
         return {"move": self.number, "seat": self.seat, "legal": self.legal}
 
 
-class Table:
+class GameTable:
     """One game and the seats at it, each an env; a seat whose turn it is not waits.
 
     With `play_as` only that seat is an env. The others are played by whoever was given the seat by its number in the
@@ -99,8 +99,8 @@ class Table:
         self._seconds = seconds
         self._conversations: dict[int, list[Message]] = {}
         self._changed = asyncio.Event()
-        self._left: int | None = None
-        self._ending: Ending | None = None
+        self._quit_seat: int | None = None
+        self._result: GameResult | None = None
 
     def envs(self) -> Sequence["SeatEnv"]:
         """The envs of the episode, one per seat that is a rollout."""
@@ -110,7 +110,7 @@ class Table:
     @property
     def turn(self) -> int | None:
         """The seat that moves next; None once nobody does."""
-        return None if self.is_cut_short else self.game.turn
+        return None if self.reached_max_moves else self.game.turn
 
     @property
     def is_over(self) -> bool:
@@ -118,42 +118,42 @@ class Table:
         return self.turn is None
 
     @property
-    def is_cut_short(self) -> bool:
+    def reached_max_moves(self) -> bool:
         """Whether the game has had as many moves as it may have, and has no end."""
         is_capped = self._max_moves is not None and len(self.moves) >= self._max_moves
         return is_capped and self.game.turn is not None
 
     @property
-    def ending(self) -> Ending:
+    def result(self) -> GameResult:
         """How the game ended, once it has."""
-        if self._ending is None:
-            self._ending = self.game.ending()
-        return self._ending
+        if self._result is None:
+            self._result = self.game.result()
+        return self._result
 
-    async def until_turn(self, seat: int) -> bool:
+    async def wait_for_turn(self, seat: int) -> bool:
         """Wait until the seat is on turn; False says that the game is over instead."""
         while (turn := self.turn) not in (None, seat):
-            if self._left is not None:
-                await asyncio.sleep(LEAVE_SECONDS)
-                raise EnvError(f"Seat {self._left} left the game before its end: seat {seat} cannot play on.")
+            if self._quit_seat is not None:
+                await asyncio.sleep(ABORT_WAIT_SECONDS)
+                raise EnvError(f"Seat {self._quit_seat} left the game before its end: seat {seat} cannot play on.")
             if self._play_as is not None and turn is not None:
                 await self._ask_opponent(turn)
             else:
-                with waiting():  # for others, whose time is not this seat's
+                with pause_deadline():  # for others, whose time is not this seat's
                     await self._changed.wait()
         return turn is not None
 
     def message_to(self, seat: int) -> Message:
         """What a seat is told when it is to move, or at the end."""
-        told = self.game.tell(seat)
+        told = self.game.observation_for(seat)
         if self.is_over:
-            told = f"{told}\n\n{self._last_words()}".strip()
+            told = f"{told}\n\n{self._end_text()}".strip()
         return Message("user", told or "It is your turn.")
 
-    def _last_words(self) -> str:
-        if self.is_cut_short:
+    def _end_text(self) -> str:
+        if self.reached_max_moves:
             return f"The game was stopped after {len(self.moves)} moves."
-        reason = self.ending.reason
+        reason = self.result.reason
         return f"The game is over: {reason}" if reason else "The game is over."
 
     def play(self, seat: int, text: str) -> Move:
@@ -171,8 +171,8 @@ class Table:
 
     def leave(self, seat: int) -> None:
         """Take note that a seat will not move again; where the game is not over, nobody can play on."""
-        if not self.is_over and self._left is None:
-            self._left = seat
+        if not self.is_over and self._quit_seat is None:
+            self._quit_seat = seat
             self._wake()
 
     def _wake(self) -> None:
@@ -193,65 +193,67 @@ class Table:
 class SeatEnv(Env):
     """One seat at a table. The game's reward is that of the seat's last step, whoever made the last move."""
 
-    def __init__(self, table: Table, seat: int) -> None:
+    def __init__(self, table: GameTable, seat: int) -> None:
         self.table = table
         self.seat = seat
         self._life = SingleUse()
         self._seen = 0
         """How many moves of the game this seat's record has told."""
-        self._made: StepResult | None = None
+        self._partial_result: StepResult | None = None
         """What came so far of the move of the current step."""
 
     async def initial_observation(self) -> Observation | StepResult:
         """What the seat is told at its first turn; where the game is over before that, how it ended."""
         self._life.start()
-        if not await self.table.until_turn(self.seat):
-            return self._end({"seat": self.seat, "before": self._unseen(), "move": None, "legal": None, "next": None})
+        if not await self.table.wait_for_turn(self.seat):
+            return self._end(
+                {"seat": self.seat, "before": self._new_moves(), "move": None, "legal": None, "next": None}
+            )
         return Observation([self.table.message_to(self.seat)])
 
     async def step(self, completion: Completion) -> StepResult:
         """Make the move and wait for the next turn, or the end."""
-        self._made = None
-        self._life.expect_play()
+        self._partial_result = None
+        self._life.require_active()
         table = self.table
-        state: dict[str, Any] = {"seat": self.seat, "before": self._unseen()}
+        state: dict[str, Any] = {"seat": self.seat, "before": self._new_moves()}
         move = table.play(self.seat, completion.message.content)
         self._seen = len(table.moves)
         state |= {"move": move.number, "legal": move.legal, "next": table.turn}
-        made = self._made = StepResult(0.0, False, env_state=state, metrics=_counts(move))
-        if not await table.until_turn(self.seat):
+        made = self._partial_result = StepResult(0.0, False, env_state=state, metrics=_counts(move))
+        if not await table.wait_for_turn(self.seat):
             return self._end(state, move)
         return msgspec.structs.replace(made, observation=Observation([table.message_to(self.seat)]))
 
     def unfinished_step(self) -> StepResult | None:
         """The move that was made, where the seat was waiting for its next turn."""
-        return self._made
+        return self._partial_result
 
     async def close(self) -> None:
         """Leave the table."""
         self.table.leave(self.seat)
 
-    def _unseen(self) -> list[dict[str, Any]]:
+    def _new_moves(self) -> list[dict[str, Any]]:
         """The moves of the others since this seat's record last told of any."""
         moves = self.table.moves[self._seen :]
         self._seen += len(moves)
-        return [move.brief() for move in moves]
+        return [move.as_dict() for move in moves]
 
     def _end(self, state: Mapping[str, Any], move: Move | None = None) -> StepResult:
         self._life.end()
         table = self.table
-        ending = table.ending
-        reward = ending.rewards.get(self.seat, 0.0)
+        result = table.result
+        reward = result.rewards.get(self.seat, 0.0)
         return StepResult(
             reward=reward,
             done=True,
             observation=Observation([table.message_to(self.seat)]),
             reward_data={"game_reward": reward},
-            env_state={**state, "after": self._unseen()},
-            extra={"reason": ending.reason, "rewards": {str(seat): value for seat, value in ending.rewards.items()}}
-            | dict(ending.data),
+            env_state={**state, "after": self._new_moves()},
+            extra={"reason": result.reason, "rewards": {str(seat): value for seat, value in result.rewards.items()}}
+            | dict(result.data),
             metrics={**_counts(move), "game_moves": len(table.moves)},
-            stop_reason=StopReason.MAX_TURNS if table.is_cut_short else None,
+            stop_reason=StopReason.MAX_TURNS if table.reached_max_moves else None,
         )
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolltrace.envs.base import Env, EnvGroupBuilder
-from rolltrace.envs.game import MAX_MOVES, OPPONENT, Game, Table
+from rolltrace.envs.env import Env, EnvGroupBuilder
+from rolltrace.envs.game import MAX_MOVES, OPPONENT, Game, GameTable
 from rolltrace.errors import EnvError, InputError
-from rolltrace.graders.base import Grader, GroupGrader
-from rolltrace.policies.roles import POLICY
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.trace.message import Sampling
 
 
@@ -41,8 +41,8 @@ class GameGroup(EnvGroupBuilder):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_play(self.env, self.players, self.play_as, self.max_moves)
-        check_opponent(self.env, self.opponent_sampling, self.opponent_seconds)
+        check_game_args(self.env, self.players, self.play_as, self.max_moves)
+        check_opponent_args(self.env, self.opponent_sampling, self.opponent_seconds)
         self.seats = self.players if self.play_as is None else 1
         self.env_args = {
             **self.env_args,
@@ -56,7 +56,7 @@ class GameGroup(EnvGroupBuilder):
 
     def role_of(self, seat: int) -> str:
         """The policy has the first seat, or the one it plays as; the others are its opponents."""
-        return POLICY if seat == 0 else OPPONENT
+        return POLICY_ROLE if seat == 0 else OPPONENT
 
     async def make_episode(self, number: int) -> Sequence[Env]:
         """A fresh game, and an env for each seat that is a rollout."""
@@ -66,7 +66,7 @@ class GameGroup(EnvGroupBuilder):
                 f"Expected a game of {self.players} seats from make_game in {self.env}, as many as there are players, "
                 f"got one of {game.seats}."
             )
-        table = Table(
+        table = GameTable(
             game,
             play_as=self.play_as,
             max_moves=self.max_moves,
@@ -76,7 +76,7 @@ class GameGroup(EnvGroupBuilder):
         return table.envs()
 
 
-def check_play(env: str, players: int, play_as: int | None, max_moves: int | None) -> None:
+def check_game_args(env: str, players: int, play_as: int | None, max_moves: int | None) -> None:
     """Refuse a way of playing that no game has."""
     if players < 1:
         raise InputError(f"Expected players of at least 1 in {env}, got {players}.")
@@ -86,7 +86,7 @@ def check_play(env: str, players: int, play_as: int | None, max_moves: int | Non
         raise InputError(f"Expected max_moves of at least 1 in {env}, got {max_moves}.")
 
 
-def check_opponent(env: str, sampling: Sampling, seconds: float | None) -> None:
+def check_opponent_args(env: str, sampling: Sampling, seconds: float | None) -> None:
     """Refuse settings with which no opponent could answer."""
     temperature, max_tokens = sampling.temperature, sampling.max_tokens
     if temperature is not None and not 0 <= temperature < math.inf:

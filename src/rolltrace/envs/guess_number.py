@@ -4,14 +4,14 @@ import random
 import re
 from collections.abc import Sequence
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, StepResult
-from rolltrace.envs.guessing import GuessingGame, check_turns, last_guess
+from rolltrace.envs.env import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.guessing_env import GuessingEnv, check_max_turns, last_guess
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
 from rolltrace.seeds import derive_seed
 
 ENV = "guess_number"
-LARGEST = 10**15 - 1
+MAX_NUMBER = 10**15 - 1
 """The largest number, of either sign, that can be guessed: more digits cannot be read."""
 
 OPENING = (
@@ -22,10 +22,10 @@ UNREADABLE = "I could not read a whole number in that: finish with a line `Guess
 
 _TOKEN = re.compile(r"[\w.,+−-]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)")
-_LONGEST = len(f"-{LARGEST:,}")
+_LONGEST = len(f"-{MAX_NUMBER:,}")
 
 
-class GuessNumberEnv(GuessingGame):
+class GuessNumberEnv(GuessingEnv):
     """The number is worth 1, another number 0, and what is no number −1; play goes on after both."""
 
     def __init__(self, target: int, *, low: int = 1, high: int = 100, max_turns: int = 10) -> None:
@@ -34,7 +34,7 @@ class GuessNumberEnv(GuessingGame):
         self.low = low
         self.high = high
 
-    async def take_turn(self, text: str) -> StepResult:
+    async def answer_turn(self, text: str) -> StepResult:
         """Compare; a number outside the range is a guess like any other."""
         guess = read_guess(text)
         hint = self._hint(guess)
@@ -43,7 +43,7 @@ class GuessNumberEnv(GuessingGame):
         return StepResult(
             reward=correct - unreadable,
             done=hint == "correct",
-            observation=self.say(UNREADABLE if guess is None else f"{hint.capitalize()}."),
+            observation=self._reply(UNREADABLE if guess is None else f"{hint.capitalize()}."),
             reward_data={"correct": correct, "unreadable": unreadable},
             env_state={"turn": self.turn, "guess": guess, "hint": hint, "target": self.target},
             metrics={"correct": correct, "unreadable": unreadable, "out_of_range": outside},
@@ -83,9 +83,11 @@ class GuessNumberTasks(Tasks):
     env = ENV
 
     def __init__(self, low: int = 1, high: int = 100, max_turns: int = 10) -> None:
-        if not -LARGEST <= low < high <= LARGEST:
-            raise InputError(f"Expected low < high, both from -{LARGEST} to {LARGEST}, got low={low} and high={high}.")
-        check_turns(max_turns)
+        if not -MAX_NUMBER <= low < high <= MAX_NUMBER:
+            raise InputError(
+                f"Expected low < high, both from -{MAX_NUMBER} to {MAX_NUMBER}, got low={low} and high={high}."
+            )
+        check_max_turns(max_turns)
         self.low = low
         self.high = high
         self.max_turns = max_turns
@@ -109,4 +111,4 @@ def _numbers(text: str) -> list[int]:
     # Tokens first, then each by itself: however a text is made, no part of it is looked at again and again.
     tokens = (match[0].rstrip(".,_-").lstrip("_").replace("−", "-") for match in _TOKEN.finditer(text))
     digits = (token.replace(",", "") for token in tokens if len(token) <= _LONGEST and _NUMBER.fullmatch(token))
-    return [number for number in map(int, digits) if abs(number) <= LARGEST]
+    return [number for number in map(int, digits) if abs(number) <= MAX_NUMBER]

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import STEP_MAPS, Env, Observation, SingleUse, StepResult
+from rolltrace.envs.env import STEP_MAP_FIELDS, Env, Observation, SingleUse, StepResult
 from rolltrace.errors import EnvError
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.convert import to_openai
 from rolltrace.trace.message import Message, ToolSpec
 
@@ -75,12 +75,12 @@ class MessageEnvAdapter(Env):
     async def initial_observation(self) -> Observation:
         """The first prompt."""
         self._life.start()
-        return self._observation(await _awaited(self.env.initial_observation()), "initial_observation")
+        return self._observation(await _await_if_async(self.env.initial_observation()), "initial_observation")
 
     async def step(self, completion: Completion) -> StepResult:
         """Hand the policy's message over and translate what comes back."""
-        self._life.expect_play()
-        result = self._translated(await _awaited(self.env.step(to_openai(completion.message))), "step")
+        self._life.require_active()
+        result = self._as_step_result(await _await_if_async(self.env.step(to_openai(completion.message))), "step")
         if result.done:
             self._life.end()
         return result
@@ -90,7 +90,7 @@ class MessageEnvAdapter(Env):
         if not callable(unfinished := getattr(self.env, "unfinished_step", None)):
             return None
         told = unfinished()
-        return None if told is None else self._translated(told, "unfinished_step")
+        return None if told is None else self._as_step_result(told, "unfinished_step")
 
     @property
     def can_observe(self) -> bool:
@@ -102,15 +102,15 @@ class MessageEnvAdapter(Env):
         """Hand messages over, where the environment takes them."""
         if not callable(observe := getattr(self.env, "observe", None)):
             return None
-        history = await _awaited(observe([to_openai(message) for message in messages]))
+        history = await _await_if_async(observe([to_openai(message) for message in messages]))
         return None if history is None else self._observation(history, "observe")
 
     async def close(self) -> None:
         """Close the environment, if it can be closed."""
         if callable(close := getattr(self.env, "close", None)):
-            await _awaited(close())
+            await _await_if_async(close())
 
-    def _translated(self, result: Any, method: str) -> StepResult:
+    def _as_step_result(self, result: Any, method: str) -> StepResult:
         missing = [name for name in ("reward", "episode_done", "next_messages") if not hasattr(result, name)]
         if missing:
             raise EnvError(
@@ -118,7 +118,7 @@ class MessageEnvAdapter(Env):
                 f"{type(result).__name__} without {', '.join(missing)}: "
                 "return MessageStepResult(reward=…, episode_done=…, next_messages=…)."
             )
-        optional = {name: getattr(result, name, {}) or {} for name in STEP_MAPS}
+        optional = {name: getattr(result, name, {}) or {} for name in STEP_MAP_FIELDS}
         return StepResult(
             reward=result.reward,
             done=result.episode_done,
@@ -138,6 +138,6 @@ class MessageEnvAdapter(Env):
         return Observation(history, tools=tools, stop=stop, replaces_history=True)
 
 
-async def _awaited(value: Any) -> Any:
+async def _await_if_async(value: Any) -> Any:
     """What a method gave, whether it is async or not."""
     return await value if inspect.isawaitable(value) else value

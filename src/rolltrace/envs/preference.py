@@ -5,20 +5,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.dataset_rows import ColumnName, column_arguments
+from rolltrace.envs.dataset_sources import describe_data
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.prompts import PromptRow, accept_prompt, prompt_of, read_prompts
-from rolltrace.envs.regraded import EnvArgs, other_tasks, regraded
-from rolltrace.envs.rows import Column, given_columns
-from rolltrace.envs.sources import describe_data
+from rolltrace.envs.prompts import PromptRow, prompt_of, read_prompts, validate_prompt
 from rolltrace.envs.tasks import Tasks
+from rolltrace.envs.with_grader import EnvArgs, load_inner_tasks, with_grader
 from rolltrace.errors import InputError
-from rolltrace.graders.inquiry import MAX_TOKENS, SAMPLING, SECONDS, TRIES
 from rolltrace.graders.judge import PolicyJudge
-from rolltrace.graders.preference import CHUNK, PREFERENCE_FORMAT_COEF, PreferenceGrader
-from rolltrace.graders.tournament import Pattern, pattern_of
+from rolltrace.graders.preference_grader import PREFERENCE_FORMAT_COEF, TOURNAMENT_CHUNK, PreferenceGrader
+from rolltrace.graders.retrying_question import GRADER_SAMPLING, MAX_TOKENS, MAX_TRIES, REPLY_SECONDS
+from rolltrace.graders.tournament import TournamentPattern, parse_pattern
 
-SHIPPED = Path(__file__).parent / "data" / "preference.jsonl"
+BUNDLED_DATA = Path(__file__).parent / "data" / "preference.jsonl"
 
 
 class PreferenceTasks(Tasks):
@@ -35,37 +35,37 @@ class PreferenceTasks(Tasks):
         data: Any = None,
         env: str | None = None,
         env_args: EnvArgs | None = None,
-        pattern: str = Pattern.BOTH_WAYS.value,
-        chunk: int = CHUNK,
+        pattern: str = TournamentPattern.BOTH_WAYS.value,
+        chunk: int = TOURNAMENT_CHUNK,
         format_coef: float = PREFERENCE_FORMAT_COEF,
-        seconds: float = SECONDS,
-        tries: int = TRIES,
+        seconds: float = REPLY_SECONDS,
+        tries: int = MAX_TRIES,
         max_tokens: int = MAX_TOKENS,
-        prompt: Column = None,
-        messages: Column = None,
-        id: Column = None,  # noqa: A002 - the name of the field
+        prompt: ColumnName = None,
+        messages: ColumnName = None,
+        id: ColumnName = None,  # noqa: A002 - the name of the field
         split: str | None = None,
     ) -> None:
         """Read the data. `seconds` and `max_tokens` bound each reply of the grader, `tries` how often it is asked.
 
         `prompt`, `messages` and `id` name the columns.
         """
-        columns = given_columns(prompt=prompt, messages=messages, id=id)
+        columns = column_arguments(prompt=prompt, messages=messages, id=id)
         self.args = {
             "data": describe_data(data), "env": env, "env_args": env_args, "pattern": pattern, "chunk": chunk,
             "format_coef": format_coef, "seconds": seconds, "tries": tries, "max_tokens": max_tokens,
             **columns, **({"split": split} if split else {}),
         }  # fmt: skip
-        self.inner = other_tasks(self.env, self.args)
-        sampling = replace(SAMPLING, max_tokens=max_tokens)
+        self.inner = load_inner_tasks(self.env, self.args)
+        sampling = replace(GRADER_SAMPLING, max_tokens=max_tokens)
         self.grader = PreferenceGrader(
             judge=PolicyJudge(seconds=seconds, tries=tries, sampling=sampling),
-            pattern=pattern_of(pattern),
+            pattern=parse_pattern(pattern),
             chunk=chunk,
             format_coef=format_coef,
         )
         if self.inner is None:
-            self.rows = read_prompts(SHIPPED if data is None else data, PromptRow, columns, split, accept_prompt)
+            self.rows = read_prompts(BUNDLED_DATA if data is None else data, PromptRow, columns, split, validate_prompt)
             self.count = len(self.rows)
         else:
             self.count = self.inner.count
@@ -75,7 +75,7 @@ class PreferenceTasks(Tasks):
         if self.inner is not None:
             other = self.inner.builder(number, episodes=episodes, seed=seed)
             _refuse_seats(other)
-            return regraded(other, self.env, self.args, group_grader=self.grader)
+            return with_grader(other, self.env, self.args, group_grader=self.grader)
         row = self.rows[number]
         return PromptOnlyGroup(
             env=self.env,

@@ -10,13 +10,13 @@ import msgspec
 from msgspec.structs import replace
 
 from rolltrace.envs.answer_format import AnswerFormat, answer_format_of, final_answer
-from rolltrace.envs.problem import ProblemGroup
-from rolltrace.envs.rows import Column, given_columns, read_rows
-from rolltrace.envs.sources import describe_data
+from rolltrace.envs.dataset_rows import ColumnName, column_arguments, read_rows
+from rolltrace.envs.dataset_sources import describe_data
+from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError, InputError, UnknownNameError
-from rolltrace.graders.answers import CHECKS, auto_score, is_number
-from rolltrace.graders.form import FORMAT_COEF, check_format_coef
+from rolltrace.graders.answer_check import ANSWER_CHECKS, auto_score, is_number
+from rolltrace.graders.format_check import FORMAT_COEF, check_format_coef
 from rolltrace.graders.math_check import require_math_verify
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
@@ -25,14 +25,14 @@ SHIPPED = Path(__file__).parent / "data" / "problems.jsonl"
 INSTRUCTION = "Finish with a line `Answer: ` and your answer, nothing after it."
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
-Answer = NonEmpty | int | float
+AnswerValue = NonEmpty | int | float
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ProblemRow(msgspec.Struct, frozen=True):
     """One row of the data."""
 
     question: NonEmpty
-    answer: Answer | Annotated[list[Answer], msgspec.Meta(min_length=1)] | None = None
+    answer: AnswerValue | Annotated[list[AnswerValue], msgspec.Meta(min_length=1)] | None = None
     """The right answer, or several that are accepted; None: the solution ends with it."""
     id: NonEmpty | int | None = None
     """None: made of the question."""
@@ -60,10 +60,10 @@ class ProblemsTasks(Tasks):
         system: str | None = None,
         instruction: str = INSTRUCTION,
         examples: int = 0,
-        question: Column = None,
-        answer: Column = None,
-        solution: Column = None,
-        id: Column = None,  # noqa: A002 - the name of the field
+        question: ColumnName = None,
+        answer: ColumnName = None,
+        solution: ColumnName = None,
+        id: ColumnName = None,  # noqa: A002 - the name of the field
         answer_format: str = AnswerFormat.AUTO.value,
         split: str | None = None,
     ) -> None:
@@ -72,8 +72,8 @@ class ProblemsTasks(Tasks):
         None is the shipped file. `question`, `answer`, `solution` and `id` name the columns. Check None is `number`
         for answers that are numbers, else `exact`.
         """
-        if check is not None and check not in CHECKS:
-            raise UnknownNameError.among("check", check, CHECKS)
+        if check is not None and check not in ANSWER_CHECKS:
+            raise UnknownNameError.for_name("check", check, ANSWER_CHECKS)
         check_format_coef(format_coef)
         if check == "math":
             require_math_verify()
@@ -84,7 +84,7 @@ class ProblemsTasks(Tasks):
         self.examples = examples
         """How many other rows come before the question, with their solutions."""
         self._format = answer_format_of(answer_format)
-        self._columns = given_columns(question=question, answer=answer, solution=solution, id=id)
+        self._columns = column_arguments(question=question, answer=answer, solution=solution, id=id)
         other = {"answer_format": answer_format, "split": split}
         defaults = {"answer_format": AnswerFormat.AUTO, "split": None}
         self.args = {
@@ -99,7 +99,7 @@ class ProblemsTasks(Tasks):
         }
         self.problems = read_rows(
             SHIPPED if data is None else data,
-            Problem,
+            ProblemRow,
             columns=self._columns,
             defaults={"question": ("question", "problem")},
             any_of=("answer", "solution"),
@@ -124,7 +124,7 @@ class ProblemsTasks(Tasks):
             task=str(problem.id),
             question=self._question(problem),
             reference=answers[0] if len(answers) == 1 else answers,
-            check=CHECKS.get(check, auto_score),
+            check=ANSWER_CHECKS.get(check, auto_score),
             system=self.system,
             examples=() if task_seed is None else self._examples(problem, task_seed),
             format_coef=self.format_coef,
@@ -140,10 +140,10 @@ class ProblemsTasks(Tasks):
             seed=task_seed,
         )
 
-    def _question(self, problem: Problem) -> str:
+    def _question(self, problem: ProblemRow) -> str:
         return "\n".join(filter(None, (problem.question, self.instruction)))
 
-    def _examples(self, asked: Problem, task_seed: int) -> tuple[Message, ...]:
+    def _examples(self, asked: ProblemRow, task_seed: int) -> tuple[Message, ...]:
         """Rows with other questions than the one that is asked, each answered as asked for."""
         others = [problem for problem in self.problems if problem.question != asked.question]
         chosen = random.Random(task_seed).sample(others, self.examples)  # noqa: S311 - not for secrets
@@ -156,7 +156,7 @@ class ProblemsTasks(Tasks):
             )
         )
 
-    def _accept(self, problem: Problem) -> Problem:
+    def _accept(self, problem: ProblemRow) -> ProblemRow:
         """The problem with its final answers, and the solution if an answer's text holds one."""
         answer, form = problem.answer, self._format
         if answer is None:  # then there is a solution, and that is not an answer but may end with one
@@ -170,7 +170,7 @@ class ProblemsTasks(Tasks):
             solution=problem.solution if not ways or problem.solution is not None else ways[0],
         )
 
-    def _final(self, answer: Answer, form: AnswerFormat) -> tuple[Answer, str | None]:
+    def _final(self, answer: AnswerValue, form: AnswerFormat) -> tuple[AnswerValue, str | None]:
         if isinstance(answer, float) and not math.isfinite(answer):
             raise DataError(f"expected a finite number as `answer`, got {answer}.")
         final, way = final_answer(answer, form) if isinstance(answer, str) else (answer, None)

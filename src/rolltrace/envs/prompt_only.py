@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
+from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
 from rolltrace.errors import InputError
-from rolltrace.graders.base import Grader, GroupGrader
-from rolltrace.policies.base import Completion
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import StopReason, Termination
+from rolltrace.trace.stop_reasons import StopReason, Termination
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 """The text of one user's message, or a conversation to go on with."""
@@ -33,7 +33,7 @@ class PromptOnlyEnv(Env):
 
     async def step(self, completion: Completion) -> StepResult:
         """Take the response; the episode is over."""
-        self._life.expect_play()
+        self._life.require_active()
         self._life.end()
         return StepResult(
             reward=0.0,

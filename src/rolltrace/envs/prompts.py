@@ -6,9 +6,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from rolltrace.envs.dataset_rows import ColumnName, column_arguments, read_rows
+from rolltrace.envs.dataset_sources import describe_data
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.rows import Column, given_columns, read_rows
-from rolltrace.envs.sources import describe_data
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError
 from rolltrace.trace.convert import as_message
@@ -43,9 +43,9 @@ class PromptsTasks(Tasks):
         self,
         data: Any = None,
         system: str | None = None,
-        prompt: Column = None,
-        messages: Column = None,
-        id: Column = None,  # noqa: A002 - the name of the field
+        prompt: ColumnName = None,
+        messages: ColumnName = None,
+        id: ColumnName = None,  # noqa: A002 - the name of the field
         split: str | None = None,
     ) -> None:
         """Read the data: a JSONL, CSV or Parquet file, a `Dataset` or a directory that it was saved to.
@@ -53,10 +53,10 @@ class PromptsTasks(Tasks):
         None is the shipped file. `prompt`, `messages` and `id` name the columns. `system` goes before prompts that have
         no system message.
         """
-        columns = given_columns(prompt=prompt, messages=messages, id=id)
+        columns = column_arguments(prompt=prompt, messages=messages, id=id)
         self.system = system
         self.args = {"data": describe_data(data), "system": system, **columns, **({"split": split} if split else {})}
-        self.rows = read_prompts(SHIPPED if data is None else data, PromptRow, columns, split, accept_prompt)
+        self.rows = read_prompts(SHIPPED if data is None else data, PromptRow, columns, split, validate_prompt)
         self.count: int = len(self.rows)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> PromptOnlyGroup:
@@ -73,7 +73,7 @@ class PromptsTasks(Tasks):
 
 
 def read_prompts(
-    data: Any, row_type: type[Row], columns: Mapping[str, Column], split: str | None, accept: Callable[[Row], Row]
+    data: Any, row_type: type[Row], columns: Mapping[str, ColumnName], split: str | None, accept: Callable[[Row], Row]
 ) -> list[Row]:
     """The rows of prompts. If only one of `prompt` and `messages` is mapped to a column, the other is not read."""
     mapped = [name for name in ("prompt", "messages") if name in columns]
@@ -90,7 +90,7 @@ def read_prompts(
     )
 
 
-def accept_prompt(row: Row) -> Row:
+def validate_prompt(row: Row) -> Row:
     """Refuse a row that does not hold exactly one prompt; messages in the column `prompt` are a conversation."""
     if row.prompt is not None and row.messages is not None:
         raise DataError("expected either `prompt` or `messages`, got both: name the one to read, as in prompt=prompt.")

@@ -4,19 +4,19 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from rolltrace.envs.problem import ProblemGroup
+from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.envs.reasoning_gym_worker import all_names, check_config, make_entry, prepare, score_answer
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError, GraderError, InputError
-from rolltrace.graders.answers import extract_answer, extract_tagged
-from rolltrace.graders.form import FORMAT_COEF
-from rolltrace.graders.workers import SCORERS, Workers
+from rolltrace.graders.answer_check import extract_answer, extract_tagged
+from rolltrace.graders.format_check import FORMAT_COEF
+from rolltrace.graders.workers import SCORING_POOL, ProcessPool
 from rolltrace.seeds import derive_seed
 
 INSTRUCTION = "Think it through, then write your final answer, and nothing else, between <answer> and </answer>."
 SCORING_SECONDS = 5.0
 GENERATING_SECONDS = 120.0
-_GENERATORS = Workers()
+_GENERATORS = ProcessPool()
 """Apart from those that score, so that a new task does not wait until hostile answers have run out of time."""
 _SEEDS = 2**31
 """The package hands seeds to numpy, which takes 32 bits."""
@@ -25,7 +25,7 @@ _SEEDS = 2**31
 class ReasoningGymTasks(Tasks):
     """One generated task of reasoning-gym, such as leg_counting; other arguments are those of its configuration."""
 
-    builds_slowly = True
+    build_in_thread = True
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ReasoningGymTasks(Tasks):
     @staticmethod
     def names() -> list[str]:
         """All tasks of the package that is installed."""
-        known: list[str] = _GENERATORS.call(all_names, seconds=GENERATING_SECONDS, prepare=prepare)
+        known: list[str] = _GENERATORS.run_sync(all_names, seconds=GENERATING_SECONDS, prepare=prepare)
         return known
 
     def builder(self, number: int, *, episodes: int, seed: int) -> ProblemGroup:
@@ -60,9 +60,9 @@ class ReasoningGymTasks(Tasks):
             task=f"{self.name}-seed{seed}-{number}",
             question="\n\n".join(filter(None, (made["question"].strip(), self.instruction))),
             reference=made["answer"],
-            check=OwnScorer(self.name, self.config, made["entry"]),
-            extract=answer_in,
-            format_check=in_tags,
+            check=ReasoningGymScorer(self.name, self.config, made["entry"]),
+            extract=extract_answer_or_tagged,
+            format_check=has_tagged_answer,
             system=self.system,
             format_coef=self.format_coef,
             tags=("reasoning_gym", made["category"]),
@@ -86,13 +86,13 @@ class ReasoningGymTasks(Tasks):
 
     def _generate(self, function: Any, *args: Any) -> Any:
         try:
-            return _GENERATORS.call(function, *args, seconds=GENERATING_SECONDS, prepare=prepare)
+            return _GENERATORS.run_sync(function, *args, seconds=GENERATING_SECONDS, prepare=prepare)
         except GraderError as error:
             raise EnvError(f"{self.env} could not be generated: {error}") from error
 
 
 @dataclass(frozen=True)
-class OwnScorer:
+class ReasoningGymScorer:
     """The check that asks the scorer of the task itself, in another process: it is foreign code on hostile text."""
 
     name: str
@@ -103,14 +103,14 @@ class OwnScorer:
     async def __call__(self, answer: str, reference: str) -> float:
         """The score as the package has it, whatever the reference is."""
         args = (self.name, self.config, self.entry, answer)
-        return float(await SCORERS.ask(score_answer, *args, seconds=SCORING_SECONDS, prepare=prepare))
+        return float(await SCORING_POOL.ask(score_answer, *args, seconds=SCORING_SECONDS, prepare=prepare))
 
 
-def answer_in(reply: str) -> str | None:
+def extract_answer_or_tagged(reply: str) -> str | None:
     r"""The answer in its tags; without them, that of an `Answer:` line or a `\boxed{}`."""
     return extract_tagged(reply) or extract_answer(reply)
 
 
-def in_tags(reply: str) -> float:
+def has_tagged_answer(reply: str) -> float:
     """1.0 where there is an answer in the tags that were asked for."""
     return float(extract_tagged(reply) is not None)

@@ -12,9 +12,9 @@ from typing import Any
 
 from rolltrace.arguments import bind_arguments
 from rolltrace.errors import InputError, UnknownNameError
-from rolltrace.graders.fence import fence_package, fence_sympy
+from rolltrace.graders.safe_eval import restrict_eval, restrict_sympy_eval
 
-_OURS = ("seed", "size")
+_SET_BY_RUN = ("seed", "size")
 """What a task's configuration has, and a run decides."""
 _NOT_A_NUMBER = re.compile(r"[-+*().\deij\s]*nan[-+*().\deijna\s]*", re.IGNORECASE)
 
@@ -23,8 +23,8 @@ _NOT_A_NUMBER = re.compile(r"[-+*().\deij\s]*nan[-+*().\deijna\s]*", re.IGNORECA
 def prepare() -> None:
     """Import the package, and see to it that answers which it evaluates are no programs."""
     importlib.import_module("reasoning_gym")
-    fence_package("reasoning_gym")
-    fence_sympy()
+    restrict_eval("reasoning_gym")
+    restrict_sympy_eval()
 
 
 def all_names() -> list[str]:
@@ -76,16 +76,16 @@ def _configured(name: str, args: Mapping[str, Any], seed: int) -> tuple[Any, Any
     """The task's class and its configuration."""
     datasets = importlib.import_module("reasoning_gym.factory").DATASETS
     if name not in datasets:
-        raise UnknownNameError.among("reasoning_gym task", name, datasets)
+        raise UnknownNameError.for_name("reasoning_gym task", name, datasets)
     dataset_class, config_class = datasets[name]
     what = f"reasoning_gym:{name}"
-    for ours in _OURS:
+    for ours in _SET_BY_RUN:
         if ours in args:
             raise InputError(f"Expected no argument {ours!r} of {what}: the run's seed and groups decide it.")
-    known = [field.name for field in dataclasses.fields(config_class) if field.name not in _OURS]
+    known = [field.name for field in dataclasses.fields(config_class) if field.name not in _SET_BY_RUN]
     unknown = [given for given in args if given not in known]
     if unknown:
-        raise UnknownNameError.among(f"argument of {what}", unknown[0], known)
+        raise UnknownNameError.for_name(f"argument of {what}", unknown[0], known)
     bound = bind_arguments(config_class, args, what)
     try:
         config = config_class(**bound, seed=seed, size=1)

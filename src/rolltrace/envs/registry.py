@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolltrace.arguments import Argument, list_arguments
-from rolltrace.envs.own import as_tasks
 from rolltrace.envs.tasks import Tasks
+from rolltrace.envs.user_envs import as_tasks
 from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.imports import import_object
 
@@ -78,7 +78,7 @@ def list_envs() -> list[EnvInfo]:
     """All environments that have a name, sorted; one that cannot be imported is listed with its error."""
     infos = [_info(name, source) for name, source in BUILT_IN.items()]
     infos += [_family_info(name, family) for name, family in FAMILIES.items()]
-    for name, point in _added().items():
+    for name, point in _entry_point_envs().items():
         if name in BUILT_IN:
             infos.append(EnvInfo(name, "", source=point.value, error="The name is taken by a built-in environment."))
         else:
@@ -89,7 +89,7 @@ def list_envs() -> list[EnvInfo]:
 def list_members(family: str) -> list[str]:
     """The names of a family's environments, as `FAMILY:NAME`."""
     if family not in FAMILIES:
-        raise UnknownNameError.among("family of environments", family, FAMILIES)
+        raise UnknownNameError.for_name("family of environments", family, FAMILIES)
     return [f"{family}:{name}" for name in _family(family).names()]
 
 
@@ -114,14 +114,14 @@ def _source(spec: str) -> str:
         return BUILT_IN[spec]
     if ":" in spec:
         return spec
-    added = _added()
+    added = _entry_point_envs()
     if spec not in added:
         families = [f"{name}:NAME" for name in FAMILIES]
-        raise UnknownNameError.among("environment", spec, [*BUILT_IN, *families, *added])
+        raise UnknownNameError.for_name("environment", spec, [*BUILT_IN, *families, *added])
     return _target(added[spec])
 
 
-def _added() -> dict[str, EntryPoint]:
+def _entry_point_envs() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 

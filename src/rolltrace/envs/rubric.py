@@ -5,18 +5,18 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.envs.criteria import accept_criteria, read_criteria
+from rolltrace.envs.criteria import read_criteria, validate_criteria
+from rolltrace.envs.dataset_rows import ColumnName, column_arguments
+from rolltrace.envs.dataset_sources import describe_data
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.prompts import NonEmpty, PromptRow, accept_prompt, prompt_of, read_prompts
-from rolltrace.envs.regraded import EnvArgs, other_tasks, regraded
-from rolltrace.envs.rows import Column, given_columns
-from rolltrace.envs.sources import describe_data
+from rolltrace.envs.prompts import NonEmpty, PromptRow, prompt_of, read_prompts, validate_prompt
 from rolltrace.envs.tasks import Tasks
+from rolltrace.envs.with_grader import EnvArgs, load_inner_tasks, with_grader
 from rolltrace.errors import DataError, InputError
-from rolltrace.graders.form import FORMAT_COEF
-from rolltrace.graders.inquiry import MAX_TOKENS, SAMPLING, SECONDS, TRIES
-from rolltrace.graders.rubric import Criterion, RubricGrader
+from rolltrace.graders.format_check import FORMAT_COEF
+from rolltrace.graders.retrying_question import GRADER_SAMPLING, MAX_TOKENS, MAX_TRIES, REPLY_SECONDS
+from rolltrace.graders.rubric_grader import Criterion, RubricGrader
 
 SHIPPED = Path(__file__).parent / "data" / "rubric.jsonl"
 
@@ -28,7 +28,7 @@ class RubricRow(PromptRow, frozen=True):
     """Criteria, or only their texts. Left out where `criteria=FILE` gives those of every row."""
 
     @property
-    def own(self) -> tuple[Criterion, ...]:
+    def own_criteria(self) -> tuple[Criterion, ...]:
         """The row's criteria."""
         return tuple(Criterion(each) if isinstance(each, str) else each for each in self.criteria or ())
 
@@ -51,31 +51,31 @@ class RubricTasks(Tasks):
         criteria: str | None = None,
         env_args: EnvArgs | None = None,
         format_coef: float = FORMAT_COEF,
-        seconds: float = SECONDS,
-        tries: int = TRIES,
+        seconds: float = REPLY_SECONDS,
+        tries: int = MAX_TRIES,
         max_tokens: int = MAX_TOKENS,
-        prompt: Column = None,
-        messages: Column = None,
-        criteria_column: Column = None,
-        id: Column = None,  # noqa: A002 - the name of the field
+        prompt: ColumnName = None,
+        messages: ColumnName = None,
+        criteria_column: ColumnName = None,
+        id: ColumnName = None,  # noqa: A002 - the name of the field
         split: str | None = None,
     ) -> None:
         """Read the data. `seconds` and `max_tokens` bound each reply of the grader, `tries` how often it is asked.
 
         `prompt`, `messages`, `criteria_column` and `id` name the columns.
         """
-        columns = given_columns(prompt=prompt, messages=messages, criteria_column=criteria_column, id=id)
+        columns = column_arguments(prompt=prompt, messages=messages, criteria_column=criteria_column, id=id)
         self.args = {
             "data": describe_data(data), "env": env, "criteria": criteria, "env_args": env_args,
             "format_coef": format_coef, "seconds": seconds, "tries": tries, "max_tokens": max_tokens,
             **columns, **({"split": split} if split else {}),
         }  # fmt: skip
-        self.inner = other_tasks(self.env, self.args)
+        self.inner = load_inner_tasks(self.env, self.args)
         _refuse_conflicts(data, env, criteria)
         self.format_coef = format_coef
         self.seconds = seconds
         self.tries = tries
-        self.sampling = msgspec.structs.replace(SAMPLING, max_tokens=max_tokens)
+        self.sampling = msgspec.structs.replace(GRADER_SAMPLING, max_tokens=max_tokens)
         self.criteria = None if criteria is None else read_criteria(criteria)
         if self.inner is None:
             source = SHIPPED if data is None else data
@@ -83,7 +83,7 @@ class RubricTasks(Tasks):
             self.count = len(self.rows)
         else:
             self.count = self.inner.count
-        self._grader(self.criteria or self.rows[0].own)  # settings that no grader takes are found out now
+        self._grader(self.criteria or self.rows[0].own_criteria)  # settings that no grader takes are found out now
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
         """The group that plays task `number`."""
@@ -91,9 +91,9 @@ class RubricTasks(Tasks):
             criteria = self.criteria or ()
             other = self.inner.builder(number, episodes=episodes, seed=seed)
             task_data = {"criteria": _plain(criteria)}
-            return regraded(other, self.env, self.args, task_data, grader=self._grader(criteria))
+            return with_grader(other, self.env, self.args, task_data, grader=self._grader(criteria))
         row = self.rows[number]
-        criteria = self.criteria or row.own
+        criteria = self.criteria or row.own_criteria
         return PromptOnlyGroup(
             env=self.env,
             task=str(row.id),
@@ -110,7 +110,7 @@ class RubricTasks(Tasks):
         )
 
     def _accept(self, row: RubricRow) -> RubricRow:
-        row = accept_prompt(row)
+        row = validate_prompt(row)
         if self.criteria is not None:
             if row.criteria is not None:
                 raise DataError("expected no `criteria` in a row where criteria=FILE gives them, got some.")
@@ -119,7 +119,7 @@ class RubricTasks(Tasks):
             raise DataError(
                 "expected a column `criteria`, got none: name it with criteria_column=COLUMN, or give criteria=FILE."
             )
-        accept_criteria(row.own)
+        validate_criteria(row.own_criteria)
         return row
 
 

@@ -4,7 +4,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.errors import EnvError, InputError, RolltraceError
 from rolltrace.seeds import derive_seed
 
@@ -16,7 +16,7 @@ class Tasks(ABC):
     """The environment's name."""
     count: int | None = None
     """How many tasks there are; None where they are generated without end."""
-    builds_slowly: bool = False
+    build_in_thread: bool = False
     """Whether making a builder takes so long that it is to be done in a thread, beside the groups that are played."""
 
     @abstractmethod
@@ -24,7 +24,7 @@ class Tasks(ABC):
         """The group that plays task `number` in so many episodes. Generated tasks also depend on the seed."""
 
 
-def walk(tasks: Tasks, *, iteration: int, groups: int, episodes: int, seed: int) -> Iterator[EnvGroupBuilder]:
+def iterate_groups(tasks: Tasks, *, iteration: int, groups: int, episodes: int, seed: int) -> Iterator[EnvGroupBuilder]:
     """The groups of one iteration: every task comes once before any comes again, in an order drawn from the seed."""
     for number in _numbers(tasks, iteration * groups, (iteration + 1) * groups, seed):
         yield make_builder(tasks, number, episodes=episodes, seed=seed)

@@ -3,11 +3,11 @@
 from functools import partial
 from typing import Any
 
-from rolltrace.envs import textarena_catalogue as catalogue
+from rolltrace.envs import textarena_games as games
 from rolltrace.envs.game import MAX_MOVES
-from rolltrace.envs.game_group import GameGroup, check_opponent, check_play
+from rolltrace.envs.game_group import GameGroup, check_game_args, check_opponent_args
 from rolltrace.envs.tasks import Tasks
-from rolltrace.envs.textarena_game import TextArenaGame, find_players
+from rolltrace.envs.textarena_game import TextArenaGame, resolve_players
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Sampling
 
@@ -32,13 +32,13 @@ class TextArenaTasks(Tasks):
         others are asked in the role `opponent`. `max_moves` bounds the moves of all seats together. `options` are
         settings of the game itself, such as `{"max_rounds": 3}`.
         """
-        self.env = f"{catalogue.FAMILY}:{name}"
+        self.env = f"{games.FAMILY}:{name}"
         self.name = name
         self.options = dict(options or {})
         self.opponent_sampling = Sampling(temperature=opponent_temperature, max_tokens=opponent_max_tokens)
-        check_opponent(self.env, self.opponent_sampling, opponent_seconds)
-        self.players = find_players(name, players, self.options)
-        check_play(self.env, self.players, play_as, max_moves)
+        check_opponent_args(self.env, self.opponent_sampling, opponent_seconds)
+        self.players = resolve_players(name, players, self.options)
+        check_game_args(self.env, self.players, play_as, max_moves)
         self.play_as = play_as
         self.max_moves = max_moves
         self.opponent_seconds = opponent_seconds
@@ -46,7 +46,7 @@ class TextArenaTasks(Tasks):
     @staticmethod
     def names() -> list[str]:
         """All games, without the `-raw` and `-train` names of each; those are known too."""
-        return catalogue.names()
+        return games.names()
 
     def builder(self, number: int, *, episodes: int, seed: int) -> GameGroup:
         """The group that plays game `number` of the seed."""
@@ -62,5 +62,5 @@ class TextArenaTasks(Tasks):
             tags=("game", f"players{self.players}"),
             episodes=episodes,
             env_args={"options": self.options},
-            seed=derive_seed(catalogue.FAMILY, self.name, self.players, seed, number),
+            seed=derive_seed(games.FAMILY, self.name, self.players, seed, number),
         )

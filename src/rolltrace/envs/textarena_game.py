@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rolltrace.envs.game import Ending, Game
-from rolltrace.envs.textarena_catalogue import FAMILY, action_wrappers, bounds_of, hides_moves, make_game, quiet
+from rolltrace.envs.game import Game, GameResult
+from rolltrace.envs.textarena_games import FAMILY, action_wrappers, hides_moves, make_game, player_counts, silenced
 from rolltrace.errors import EnvError, InputError, RolltraceError
 
-LONGEST_MOVE = 2000
+MAX_MOVE_CHARS = 2000
 """How many characters of a move, from its end, a game gets: its patterns are slow on long texts."""
 
-_ENDLESS = 10_000
+_MAX_ELIMINATION_LOOKUPS = 10_000
 """How often in one move a game may find a player eliminated before it is taken to search for ever."""
 
 
@@ -31,15 +31,15 @@ class TextArenaGame(Game):
     def __init__(self, name: str, players: int, seed: int, options: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.seats = players
-        self._chance = Chance(seed)
+        self._rng_state = RngState(seed)
         self._hides_moves = hides_moves(name)
         self._illegal = False
         self._nobody_left = False
-        with self._playing("start"):
+        with self._isolated("start"):
             self._game = make_game(name, options or {})
             self._game.reset(num_players=players, seed=seed)
             self._state: Any = self._game.state
-            self._watch()
+            self._patch_state()
             self._moving: Any = self._game
             for wrapper in action_wrappers(name):
                 self._moving = wrapper(self._moving)
@@ -50,9 +50,9 @@ class TextArenaGame(Game):
         """The player on move; textarena may take a player's illegal move as a reason to ask again, or to go on."""
         return self._turn
 
-    def tell(self, seat: int) -> str:
+    def observation_for(self, seat: int) -> str:
         """The messages that textarena has for this player only, each line of a player's with the name before it."""
-        with self._playing("tell"):
+        with self._isolated("tell"):
             if seat == self._turn:
                 _, messages = self._game.get_observation()
             else:
@@ -66,25 +66,25 @@ class TextArenaGame(Game):
         self._illegal = False
         self._eliminated.hits = 0
         try:
-            with self._playing("move"):
-                self._moving.step(text[-LONGEST_MOVE:])
+            with self._isolated("move"):
+                self._moving.step(text[-MAX_MOVE_CHARS:])
         except NobodyLeftError:
             self._nobody_left = True
         self._turn = self._seat_on_turn()
         return not self._illegal
 
-    def ending(self) -> Ending:
+    def result(self) -> GameResult:
         """The game's own rewards; none where it was not played to an end."""
         if self._nobody_left:
-            return Ending(reason="Every player was eliminated, and the game names no winner.")
+            return GameResult(reason="Every player was eliminated, and the game names no winner.")
         if not self._state.done:
-            return Ending()
-        with self._playing("end"):
+            return GameResult()
+        with self._isolated("end"):
             rewards, info = self._game.close()
         if not isinstance(rewards, Mapping) or not all(_is_number(value) for value in rewards.values()):
             raise EnvError(f"{FAMILY}:{self.name} ended without numbers for rewards: {rewards!r}.")
         reasons = {str(info[seat].get("reason")) for seat in range(self.seats) if info[seat].get("reason")}
-        return Ending(
+        return GameResult(
             {seat: float(value) for seat, value in rewards.items()},
             "; ".join(sorted(reasons)) or None,
             {"game_info": {str(seat): dict(info[seat]) for seat in range(self.seats)}},
@@ -93,7 +93,7 @@ class TextArenaGame(Game):
     def _seat_on_turn(self) -> int | None:
         return None if self._state.done or self._nobody_left else int(self._state.current_player_id)
 
-    def _watch(self) -> None:
+    def _patch_state(self) -> None:
         """Hear of illegal moves, which textarena only tells its players, and of a search for a player without end."""
         set_invalid_move = getattr(self._state, "set_invalid_move", None)
 
@@ -105,7 +105,7 @@ class TextArenaGame(Game):
 
         if set_invalid_move is not None:
             self._state.set_invalid_move = note_illegal
-        self._eliminated = Eliminated(getattr(self._state, "elimination_order", ()))
+        self._eliminated = EliminatedPlayers(getattr(self._state, "elimination_order", ()))
         self._state.elimination_order = self._eliminated
 
     def _lines(self, seat: int, sender: Any, text: Any, kind: Any) -> list[str]:
@@ -121,8 +121,8 @@ class TextArenaGame(Game):
         return [f"[{name}] {line}" for line in text.splitlines()] or [f"[{name}]"]
 
     @contextlib.contextmanager
-    def _playing(self, what: str) -> Iterator[None]:
-        with quiet(), self._chance.drawn_from():
+    def _isolated(self, what: str) -> Iterator[None]:
+        with silenced(), self._rng_state.installed():
             try:
                 yield
             except (RolltraceError, NobodyLeftError):
@@ -131,9 +131,9 @@ class TextArenaGame(Game):
                 raise EnvError(f"{FAMILY}:{self.name} failed at its {what}: {type(error).__name__}: {error}") from error
 
 
-def find_players(name: str, players: int | None, options: Mapping[str, Any]) -> int:
+def resolve_players(name: str, players: int | None, options: Mapping[str, Any]) -> int:
     """How many play: as many as asked for if the game takes them, else the fewest that it takes."""
-    tries = bounds_of(name)
+    tries = player_counts(name)
     if players is None:
         allowed = next((count for count in tries if _refusal(name, count, options) is None), None)
         if allowed is None:
@@ -155,7 +155,7 @@ def _refusal(name: str, players: int, options: Mapping[str, Any]) -> str | None:
     return None
 
 
-class Chance:
+class RngState:
     """The state of the global random generators as one game has it."""
 
     def __init__(self, seed: int) -> None:
@@ -164,7 +164,7 @@ class Chance:
         self._numpy: Any = None
 
     @contextlib.contextmanager
-    def drawn_from(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         """Exchange the generators' states for this one's, and back."""
         numpy: Any = getattr(sys.modules.get("numpy"), "random", None)
         outside = random.getstate()
@@ -186,7 +186,7 @@ class NobodyLeftError(Exception):
     """A game looks for a player who may still move, and there is none; never leaves this file."""
 
 
-class Eliminated(list[int]):
+class EliminatedPlayers(list[int]):
     """The players that are out. textarena goes round the table until it finds one who is not, even if none is."""
 
     hits = 0
@@ -195,7 +195,7 @@ class Eliminated(list[int]):
     def __contains__(self, player: object) -> bool:
         found = super().__contains__(player)
         self.hits += found
-        if self.hits > _ENDLESS:
+        if self.hits > _MAX_ELIMINATION_LOOKUPS:
             raise NobodyLeftError
         return found
 

@@ -6,20 +6,20 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import Env, Observation, SingleUse, StepResult
-from rolltrace.envs.tools import Tool, ToolFault, ToolOutcome, parse_error_of
+from rolltrace.envs.env import Env, Observation, SingleUse, StepResult
+from rolltrace.envs.tools import Tool, ToolFailure, ToolOutcome, parse_error_of
 from rolltrace.errors import EnvError, InputError, UnknownNameError
-from rolltrace.policies.base import Completion
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import StopReason
+from rolltrace.trace.stop_reasons import StopReason
 
-MOST_AT_ONCE = 32
+MAX_PARALLEL_CALLS = 32
 """Calls of one turn that run in parallel: a policy may ask for ten thousand."""
 
-_LONGEST_NAME = 100
-_UNFINISHED = ToolOutcome("", ToolFault.UNFINISHED)
+_MAX_NAME_CHARS = 100
+_UNFINISHED = ToolOutcome("", ToolFailure.UNFINISHED)
 
 
 class ToolEnv(Env):
@@ -70,7 +70,7 @@ class ToolEnv(Env):
     async def step(self, completion: Completion) -> StepResult:
         """Run the tools that the turn calls, or score it where it calls none."""
         self._calls, self._outcomes = (), {}
-        self._life.expect_play()
+        self._life.require_active()
         self.turns += 1
         if completion.message.tool_calls:
             result = await self._tool_turn(completion)
@@ -92,7 +92,7 @@ class ToolEnv(Env):
                 unplaced.append({"name": call.name, "content": outcome.content})
             else:
                 answers.append(_answer(call, outcome))
-        facts = _facts(ran)
+        facts = _record_fields(ran)
         if unplaced:
             facts["logs"]["unplaced_tool_results"] = unplaced
         observation = self._observation(answers) if answers else None
@@ -110,7 +110,7 @@ class ToolEnv(Env):
 
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
         """Take messages from outside; each of the policy's own is a turn used. None where no turn would be left."""
-        self._life.expect_play("observe()")
+        self._life.require_active("observe()")
         turns = self.turns + sum(message.role == "assistant" for message in messages)
         if self.max_turns is not None and turns >= self.max_turns:
             return None
@@ -149,7 +149,7 @@ class ToolEnv(Env):
         ran, dropped = list(zip(calls, outcomes, strict=False)), calls[len(outcomes) :]
         stop_reason = self._stop_reason(outcomes, dropped)
         result = await self.after_tools(completion, outcomes, stop_reason)
-        facts = _facts(ran)
+        facts = _record_fields(ran)
         if dropped:
             facts["logs"]["dropped_tool_calls"] = [{"id": call.id, "name": call.name} for call in dropped]
         return msgspec.structs.replace(
@@ -177,7 +177,7 @@ class ToolEnv(Env):
     async def _run(self, calls: Sequence[ToolCall]) -> list[ToolOutcome]:
         """What came of the calls, in their order; in turn, none is run after one that ended the episode."""
         if self.parallel and len(calls) > 1:
-            slots = asyncio.Semaphore(MOST_AT_ONCE)
+            slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
             # A task group ends only when all its tasks have, also when it is cancelled.
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._call_in(slots, *numbered)) for numbered in enumerate(calls)]
@@ -196,16 +196,16 @@ class ToolEnv(Env):
     async def _call(self, place: int, call: ToolCall) -> ToolOutcome:
         """Run a call and keep what came of it, also for a turn that does not end."""
         outcome = self._outcomes[place] = await self._outcome_of(call)
-        self.tool_calls += outcome.error is not ToolFault.UNPARSABLE
+        self.tool_calls += outcome.error is not ToolFailure.UNPARSABLE
         return outcome
 
     async def _outcome_of(self, call: ToolCall) -> ToolOutcome:
         if (parse_error := parse_error_of(call)) is not None:
-            return ToolOutcome(f"Error: this call could not be read. {parse_error}", ToolFault.UNPARSABLE)
+            return ToolOutcome(f"Error: this call could not be read. {parse_error}", ToolFailure.UNPARSABLE)
         tool = self._tools.get(call.name)
         if tool is None:
-            unknown = UnknownNameError.among("tool", call.name[:_LONGEST_NAME], self._tools)
-            return ToolOutcome(f"Error: {unknown}", ToolFault.UNKNOWN_TOOL)
+            unknown = UnknownNameError.for_name("tool", call.name[:_MAX_NAME_CHARS], self._tools)
+            return ToolOutcome(f"Error: {unknown}", ToolFailure.UNKNOWN_TOOL)
         return await tool.call(call.arguments, self.tool_seconds)
 
     def _stop_reason(self, outcomes: Sequence[ToolOutcome], dropped: Sequence[ToolCall]) -> str | None:
@@ -250,7 +250,7 @@ def _answer(call: ToolCall, outcome: ToolOutcome) -> Message:
     return Message("tool", outcome.content, tool_call_id=call.id, name=call.name or None)
 
 
-def _facts(ran: Sequence[tuple[ToolCall, ToolOutcome]]) -> dict[str, dict[str, Any]]:
+def _record_fields(ran: Sequence[tuple[ToolCall, ToolOutcome]]) -> dict[str, dict[str, Any]]:
     """What a turn's record says of its tool calls, by field of the step."""
     returned = [outcome for _, outcome in ran if outcome is not _UNFINISHED]
     failed = sum(outcome.error is not None for outcome in returned)

@@ -18,16 +18,16 @@ import msgspec
 
 from rolltrace.cancellation import is_failure
 from rolltrace.errors import InputError, ToolError
-from rolltrace.trace.freeform import Note, plain_value
+from rolltrace.trace.freeform import Note, to_json_value
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import ToolCall, ToolSpec
-from rolltrace.trace.toolcall import json_arguments
+from rolltrace.trace.tool_calls import json_arguments
 
 MAX_CONTENT = 20_000
 """Characters of a tool's answer that the policy is shown, unless the tool says otherwise."""
 
-_LONGEST_LOG = 4_000
-_LONGEST_EXCERPT = 200
+_MAX_LOG_CHARS = 4_000
+_MAX_EXCERPT_CHARS = 200
 _DEFINITIONS = "#/$defs/"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what inference servers accept
 
@@ -41,7 +41,7 @@ class ToolResult(msgspec.Struct, frozen=True):
     """Whether the episode ends here."""
 
 
-class ToolFault(StrEnum):
+class ToolFailure(StrEnum):
     """How a tool call can fail. None of them ends a rollout by itself: the policy reads what went wrong."""
 
     UNPARSABLE = "unparsable"
@@ -60,7 +60,7 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
     content: str
     """What the policy is told: the tool's answer, or what went wrong."""
-    error: ToolFault | None = None
+    error: ToolFailure | None = None
     seconds: float = 0.0
     """How long the tool took."""
     stop: bool = False
@@ -118,9 +118,9 @@ class Tool:
         try:
             given = self._decoder.decode(json_arguments(arguments))
         except Exception as error:  # noqa: BLE001 - a user's type may raise anything while it is made
-            reason = _clip(_said(error), _LONGEST_EXCERPT)
+            reason = _clip(_error_text(error), _MAX_EXCERPT_CHARS)
             content = f"Error: the arguments do not fit {self.spec.name}: {reason}. Got {_excerpt(arguments)}."
-            return ToolOutcome(content, ToolFault.BAD_ARGUMENTS)
+            return ToolOutcome(content, ToolFailure.BAD_ARGUMENTS)
         values = {field: getattr(given, field) for field in given.__struct_fields__}
         values = {field: value for field, value in values.items() if value is not msgspec.UNSET}
         started = time.perf_counter()
@@ -138,7 +138,7 @@ class Tool:
             if not scope.expired():
                 return ToolOutcome(content, None, time.perf_counter() - started, stop, log)
         content = f"Error: {self.spec.name} took longer than {timeout:g} seconds and was stopped."
-        return ToolOutcome(content, ToolFault.TIMED_OUT, time.perf_counter() - started)
+        return ToolOutcome(content, ToolFailure.TIMED_OUT, time.perf_counter() - started)
 
     async def _run(self, values: dict[str, Any]) -> Any:
         if inspect.iscoroutinefunction(self.function):
@@ -156,16 +156,16 @@ class Tool:
         if isinstance(result.content, str):
             text = str(result.content)
         else:
-            text = json.dumps(plain_value(result.content, "answer", notes), ensure_ascii=False)
+            text = json.dumps(to_json_value(result.content, "answer", notes), ensure_ascii=False)
         if len(text) > self.max_content:
             text = f"{text[: self.max_content]}\n[cut here: {len(text) - self.max_content} more characters]"
-        return text, result.stop, _clip("\n".join(f"{note.path}: {note.message}" for note in notes), _LONGEST_LOG)
+        return text, result.stop, _clip("\n".join(f"{note.path}: {note.message}" for note in notes), _MAX_LOG_CHARS)
 
     def _raised(self, error: BaseException, seconds: float) -> ToolOutcome:
         # A ToolError is written for the model to read; of any other exception the type says half.
-        said = _said(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {_said(error)}"
-        log = "".join(traceback.format_exception(error))[-_LONGEST_LOG:]  # the end says where it was raised
-        return ToolOutcome(f"Error: {_clip(said, self.max_content)}", ToolFault.RAISED, seconds, log=log)
+        said = _error_text(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {_error_text(error)}"
+        log = "".join(traceback.format_exception(error))[-_MAX_LOG_CHARS:]  # the end says where it was raised
+        return ToolOutcome(f"Error: {_clip(said, self.max_content)}", ToolFailure.RAISED, seconds, log=log)
 
 
 def parse_error_of(call: ToolCall) -> str | None:
@@ -299,7 +299,7 @@ def _schema(
     return schema
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - a foreign exception may do anything when asked
@@ -307,7 +307,7 @@ def _said(error: BaseException) -> str:
 
 
 def _excerpt(text: str) -> str:
-    return _clip(repr(text[: _LONGEST_EXCERPT + 1]), _LONGEST_EXCERPT)
+    return _clip(repr(text[: _MAX_EXCERPT_CHARS + 1]), _MAX_EXCERPT_CHARS)
 
 
 def _clip(text: str, most: int) -> str:

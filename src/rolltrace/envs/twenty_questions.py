@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from rolltrace.envs.answerer import Answer, ask_answerer
-from rolltrace.envs.base import Env, EnvGroupBuilder, StepResult
-from rolltrace.envs.guessing import GuessingGame, check_turns, last_guess
-from rolltrace.envs.rows import read_rows
+from rolltrace.envs.answerer import YesNoAnswer, ask_answerer
+from rolltrace.envs.dataset_rows import read_rows
+from rolltrace.envs.env import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.guessing_env import GuessingEnv, check_max_turns, last_guess
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError
-from rolltrace.graders.inquiry import SECONDS, TRIES, check_patience
+from rolltrace.graders.retrying_question import MAX_TRIES, REPLY_SECONDS, validate_retry_limits
 
 ENV = "twenty_questions"
 SHIPPED = Path(__file__).parent / "data" / "twenty_questions.jsonl"
@@ -23,16 +23,16 @@ OPENING = (
     "I am thinking of something. Find out what it is, in at most {turns} turns. In each turn either ask one question "
     "that can be answered with yes or no, or guess with a line `Guess: NAME`. A wrong guess uses up a turn."
 )
-SAYS = {
-    Answer.YES: "Yes.",
-    Answer.NO: "No.",
-    Answer.NEITHER: "I cannot say.",
-    Answer.UNREADABLE: "I cannot say.",
+ANSWER_TEXTS = {
+    YesNoAnswer.YES: "Yes.",
+    YesNoAnswer.NO: "No.",
+    YesNoAnswer.NEITHER: "I cannot say.",
+    YesNoAnswer.UNREADABLE: "I cannot say.",
 }
 EMPTY = "You said nothing: ask a question, or guess with a line `Guess: NAME`."
 WRONG, RIGHT = "No, that is not it.", "Yes, that is it!"
 
-_LONGEST_GUESS = 200
+_MAX_GUESS_CHARS = 200
 _NOT_A_WORD = re.compile(r"[\W_]+")
 _UNSEEN = {"Mn", "Cf"}
 """Accents, joiners and other marks without a width of their own."""
@@ -41,7 +41,7 @@ _BEFORE_A_NAME = {"a", "an", "the", "is", "it", "its", "s"}
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class Secret(msgspec.Struct, frozen=True):
+class SecretRow(msgspec.Struct, frozen=True):
     """One row of the file."""
 
     id: NonEmpty | int
@@ -54,7 +54,7 @@ class Secret(msgspec.Struct, frozen=True):
     """The row's other keys, kept in the record's `task_data`."""
 
 
-class TwentyQuestionsEnv(GuessingGame):
+class TwentyQuestionsEnv(GuessingEnv):
     """The right guess is worth 1, all else 0. Only the answerer knows the secret; only yes or no is passed on."""
 
     def __init__(
@@ -63,32 +63,34 @@ class TwentyQuestionsEnv(GuessingGame):
         accept: Sequence[str] = (),
         *,
         max_turns: int = 20,
-        tries: int = TRIES,
-        seconds: float | None = SECONDS,
+        tries: int = MAX_TRIES,
+        seconds: float | None = REPLY_SECONDS,
     ) -> None:
         super().__init__(OPENING.format(turns=max_turns), max_turns)
         self.secret = secret
         self.tries = tries
         self.seconds = seconds
-        self._right = {name_of(name) for name in (secret, *accept)}
+        self._right = {normalize_name(name) for name in (secret, *accept)}
 
-    async def take_turn(self, text: str) -> StepResult:
+    async def answer_turn(self, text: str) -> StepResult:
         """A guess is compared here; a question goes to the answerer."""
         if (guess := last_guess(text)) is not None:
-            guess = guess[:_LONGEST_GUESS]
-            right = name_of(guess) in self._right
+            guess = guess[:_MAX_GUESS_CHARS]
+            right = normalize_name(guess) in self._right
             return self._result("guess", RIGHT if right else WRONG, guess=guess, right=right)
         if not text.strip():
             return self._result("nothing", EMPTY)
         answer, replies = await ask_answerer(self.secret, text, tries=self.tries, seconds=self.seconds)
-        return self._result("question", SAYS[answer], answer=answer, unreadable=replies - (answer != Answer.UNREADABLE))
+        return self._result(
+            "question", ANSWER_TEXTS[answer], answer=answer, unreadable=replies - (answer != YesNoAnswer.UNREADABLE)
+        )
 
     def _result(
         self,
         kind: str,
         says: str,
         *,
-        answer: Answer | None = None,
+        answer: YesNoAnswer | None = None,
         guess: str | None = None,
         right: bool = False,
         unreadable: int = 0,
@@ -98,7 +100,7 @@ class TwentyQuestionsEnv(GuessingGame):
         return StepResult(
             reward=float(right),
             done=right,
-            observation=self.say(says),
+            observation=self._reply(says),
             reward_data={"correct": float(right)},
             env_state=state,
             metrics={
@@ -116,7 +118,7 @@ class TwentyQuestionsBuilder(EnvGroupBuilder):
     env = ENV
 
     def __init__(
-        self, row: Secret, *, episodes: int, data: str | None, max_turns: int, tries: int, seconds: float | None
+        self, row: SecretRow, *, episodes: int, data: str | None, max_turns: int, tries: int, seconds: float | None
     ) -> None:
         self.row = row
         self.task = str(row.id)
@@ -145,16 +147,20 @@ class TwentyQuestionsTasks(Tasks):
     env = ENV
 
     def __init__(
-        self, data: str | None = None, max_turns: int = 20, tries: int = TRIES, seconds: float | None = SECONDS
+        self,
+        data: str | None = None,
+        max_turns: int = 20,
+        tries: int = MAX_TRIES,
+        seconds: float | None = REPLY_SECONDS,
     ) -> None:
         """Read the file of `{id, secret, accept, category}`; None is the shipped one."""
-        check_turns(max_turns)
-        check_patience(tries, seconds)
+        check_max_turns(max_turns)
+        validate_retry_limits(tries, seconds)
         self.data = data
         self.max_turns = max_turns
         self.tries = tries
         self.seconds = seconds
-        self.secrets = read_rows(SHIPPED if data is None else data, Secret, unique="id", accept=_accept_names)
+        self.secrets = read_rows(SHIPPED if data is None else data, SecretRow, unique="id", accept=_accept_names)
         self.count: int = len(self.secrets)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> TwentyQuestionsBuilder:
@@ -169,7 +175,7 @@ class TwentyQuestionsTasks(Tasks):
         )
 
 
-def name_of(text: str) -> str:
+def normalize_name(text: str) -> str:
     """A name as it is compared: without case, accents, punctuation, articles and the like before it."""
     plain = unicodedata.normalize("NFKD", text.casefold())
     letters = "".join(letter for letter in plain if unicodedata.category(letter) not in _UNSEEN)
@@ -179,10 +185,10 @@ def name_of(text: str) -> str:
     return " ".join(words)
 
 
-def _accept_names(row: Secret) -> Secret:
+def _accept_names(row: SecretRow) -> SecretRow:
     for name in (row.secret, *row.accept):
-        if not name_of(name) or len(name) > _LONGEST_GUESS:
+        if not normalize_name(name) or len(name) > _MAX_GUESS_CHARS:
             raise DataError(
-                f"expected names of at most {_LONGEST_GUESS} characters with a letter or digit, got {name!r}."
+                f"expected names of at most {_MAX_GUESS_CHARS} characters with a letter or digit, got {name!r}."
             )
     return row

@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolltrace.errors import GraderError, InputError
-from rolltrace.graders.inquiry import SAMPLING, SECONDS, TRIES, Inquiry, check_patience
-from rolltrace.graders.story import answer_of
-from rolltrace.graders.transcript import frame, tag_for, transcript
-from rolltrace.graders.verdict import read_preference
+from rolltrace.graders.prompt_frames import frame, render_transcript, unused_tag
+from rolltrace.graders.reply_parsing import read_preference
+from rolltrace.graders.retrying_question import (
+    GRADER_SAMPLING,
+    MAX_TRIES,
+    REPLY_SECONDS,
+    RetryingQuestion,
+    validate_retry_limits,
+)
+from rolltrace.graders.story import messages_after_prompt
 from rolltrace.trace.freeform import describe
+from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.numbers import as_number
 from rolltrace.trace.rollout import Rollout
 
-Preference = Callable[[Sequence[Message], Rollout, Rollout], float | Awaitable[float]]
+PreferenceFunction = Callable[[Sequence[Message], Rollout, Rollout], float | Awaitable[float]]
 """From the prompt that both share, the first and the second: how far the first is better, from −1 to 1."""
 
 GUIDELINES = (
@@ -50,14 +56,14 @@ class Judge(ABC):
 class FunctionJudge(Judge):
     """A function, async or not. It pickles if the function is one of a module."""
 
-    function: Preference
+    function: PreferenceFunction
     seconds: float | None = None
     """How long an async function may take; one that is not async cannot be interrupted."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise InputError(f"Expected a function (prompt, first, second) as judge, got {describe(self.function)}.")
-        check_patience(1, self.seconds)
+        validate_retry_limits(1, self.seconds)
 
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
         """What the function says, if it is a number from −1 to 1."""
@@ -72,7 +78,7 @@ class FunctionJudge(Judge):
                 if not limit.expired():
                     raise
                 raise GraderError(f"The judge {name} gave no answer within {self.seconds} s.") from None
-        return checked_score(said, f"the judge {name}")
+        return validate_preference(said, f"the judge {name}")
 
 
 @dataclass(frozen=True)
@@ -82,19 +88,19 @@ class PolicyJudge(Judge):
     role: str = "grader"
     guidelines: str = GUIDELINES
     """What makes an answer better."""
-    tries: int = TRIES
-    seconds: float | None = SECONDS
+    tries: int = MAX_TRIES
+    seconds: float | None = REPLY_SECONDS
     """How long one reply may take."""
-    sampling: Sampling = SAMPLING
+    sampling: Sampling = GRADER_SAMPLING
 
     def __post_init__(self) -> None:
-        check_patience(self.tries, self.seconds, self.sampling)
+        validate_retry_limits(self.tries, self.seconds, self.sampling)
 
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
         """What the policy says in its first reply that can be read."""
-        inquiry = Inquiry(
+        inquiry = RetryingQuestion(
             self.role,
-            self.question(prompt, answer_of(first, prompt), answer_of(second, prompt)),
+            self.question(prompt, messages_after_prompt(first, prompt), messages_after_prompt(second, prompt)),
             read_preference,
             CORRECTION,
             about=f"{first.id} {second.id}",
@@ -102,17 +108,17 @@ class PolicyJudge(Judge):
             seconds=self.seconds,
             sampling=self.sampling,
         )
-        await inquiry.settle()
-        return inquiry.answer(f"a preference between rollouts {first.id} and {second.id}")
+        await inquiry.run()
+        return inquiry.result(f"a preference between rollouts {first.id} and {second.id}")
 
     def question(
         self, prompt: Sequence[Message], first: Sequence[Message], second: Sequence[Message]
     ) -> tuple[Message, ...]:
         """What the policy is asked; no text in the frames can close them."""
-        framed = {"answer A": transcript(first), "answer B": transcript(second)}
+        framed = {"answer A": render_transcript(first), "answer B": render_transcript(second)}
         if prompt:
-            framed = {"conversation": transcript(prompt), **framed}
-        tag = tag_for(framed.values())
+            framed = {"conversation": render_transcript(prompt), **framed}
+        tag = unused_tag(framed.values())
         shown = [frame(kind, text, tag) for kind, text in framed.items()]
         return (
             Message("system", SYSTEM.format(guidelines=self.guidelines)),
@@ -120,7 +126,7 @@ class PolicyJudge(Judge):
         )
 
 
-def checked_score(value: Any, where: str) -> float:
+def validate_preference(value: Any, where: str) -> float:
     """A number from −1 to 1, as a float. A truth value is none: False would be a tie."""
     number = as_number(value)
     if number is None or isinstance(number, bool) or not -1 <= number <= 1:  # NaN is not between them either

@@ -6,12 +6,12 @@ import importlib.util
 import logging
 
 from rolltrace.errors import InputError
-from rolltrace.graders.fence import fence_sympy
-from rolltrace.graders.workers import SCORERS
+from rolltrace.graders.safe_eval import restrict_sympy_eval
+from rolltrace.graders.workers import SCORING_POOL
 
-SECONDS = 5.0
+MATH_SECONDS = 5.0
 """How long one answer may be computed on. A tower of powers never ends."""
-_LONGEST_ANSWER = 1000
+_MAX_ANSWER_CHARS = 1000
 """Longer texts are wrong without being read."""
 
 
@@ -28,16 +28,16 @@ async def math_score(answer: str, reference: str) -> float:
     an `InputError`.
     """
     require_math_verify()
-    if len(answer) > _LONGEST_ANSWER:
+    if len(answer) > _MAX_ANSWER_CHARS:
         return 0.0
-    return float(await SCORERS.ask(_verify, answer, reference, seconds=SECONDS, prepare=_prepare))
+    return float(await SCORING_POOL.ask(_verify, answer, reference, seconds=MATH_SECONDS, prepare=_prepare))
 
 
 @functools.cache
 def _prepare() -> None:
     """Import it, and parse once: the first time takes as long as a hundred others."""
     logging.disable(logging.CRITICAL)  # it warns that time-outs, which need a main thread, are off: ours are on
-    fence_sympy()
+    restrict_sympy_eval()
     _verify("(x+1)^2", "x^2+2x+1")
 
 

@@ -7,7 +7,7 @@ from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Range, Rollout
 
 
-def story_of(rollout: Rollout) -> tuple[Message, ...]:
+def messages_in_order(rollout: Rollout) -> tuple[Message, ...]:
     """The first prompt, then all that came after it, also where an env replaces its history.
 
     Empty where the policy never answered.
@@ -24,7 +24,7 @@ def story_of(rollout: Rollout) -> tuple[Message, ...]:
     return tuple(teller.told)
 
 
-def shared_prompt(first: Rollout, second: Rollout) -> tuple[Message, ...]:
+def common_prompt(first: Rollout, second: Rollout) -> tuple[Message, ...]:
     """The messages with which the first prompts of both begin: the whole prompt where they play the same task."""
     if not first.steps or not second.steps:
         return ()
@@ -32,9 +32,9 @@ def shared_prompt(first: Rollout, second: Rollout) -> tuple[Message, ...]:
     return tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], both))
 
 
-def answer_of(rollout: Rollout, prompt: Sequence[Message]) -> tuple[Message, ...]:
+def messages_after_prompt(rollout: Rollout, prompt: Sequence[Message]) -> tuple[Message, ...]:
     """What follows this prompt, with which the rollout began."""
-    return story_of(rollout)[len(prompt) :]
+    return messages_in_order(rollout)[len(prompt) :]
 
 
 class _Teller:

@@ -11,7 +11,7 @@ import msgspec
 from rolltrace.errors import UnknownNameError
 
 
-class Pattern(StrEnum):
+class TournamentPattern(StrEnum):
     """Who meets whom within a chunk."""
 
     ONE_WAY = "one_way"
@@ -31,7 +31,7 @@ class Matchup(msgspec.Struct, frozen=True):
     """Why there is no score."""
 
 
-class Side(msgspec.Struct, frozen=True):
+class MemberMatchup(msgspec.Struct, frozen=True):
     """A matchup as one of the two sees it."""
 
     opponent: int
@@ -41,20 +41,22 @@ class Side(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class Table(msgspec.Struct, frozen=True):
+class TournamentResults(msgspec.Struct, frozen=True):
     """All matchups of a tournament, played."""
 
     members: int
     matchups: tuple[Matchup, ...]
 
-    def sides(self) -> list[list[Side]]:
+    def sides(self) -> list[list[MemberMatchup]]:
         """For each member, in the order of the places, its matchups from its own side."""
-        sides: list[list[Side]] = [[] for _ in range(self.members)]
+        sides: list[list[MemberMatchup]] = [[] for _ in range(self.members)]
         for matchup in self.matchups:
             score, error = matchup.score, matchup.error
-            sides[matchup.first].append(Side(matchup.second, "first", score, error))
+            sides[matchup.first].append(MemberMatchup(matchup.second, "first", score, error))
             # Not `-score`: an even matchup is 0.0 on both sides.
-            sides[matchup.second].append(Side(matchup.first, "second", None if score is None else 0.0 - score, error))
+            sides[matchup.second].append(
+                MemberMatchup(matchup.first, "second", None if score is None else 0.0 - score, error)
+            )
         return sides
 
     def matrix(self) -> list[list[float | None]]:
@@ -79,7 +81,7 @@ class Table(msgspec.Struct, frozen=True):
             same[second].append(agreed)
         return [_share(own) for own in same]
 
-    def first_side(self) -> float | None:
+    def first_position_bias(self) -> float | None:
         """The mean score of the first side over pairs compared in both orders: 0 where the order does not matter.
 
         None where no pair was.
@@ -100,17 +102,19 @@ class Table(msgspec.Struct, frozen=True):
                 yield first, second, score, swapped
 
 
-def pattern_of(name: str) -> Pattern:
+def parse_pattern(name: str) -> TournamentPattern:
     """The pattern of this name."""
     try:
-        return Pattern(name)
+        return TournamentPattern(name)
     except ValueError:
-        raise UnknownNameError.among("tournament pattern", str(name), [pattern.value for pattern in Pattern]) from None
+        raise UnknownNameError.for_name(
+            "tournament pattern", str(name), [pattern.value for pattern in TournamentPattern]
+        ) from None
 
 
-def pairings(members: int, pattern: Pattern, chunk: int) -> list[tuple[int, int]]:
+def pairings(members: int, pattern: TournamentPattern, chunk: int) -> list[tuple[int, int]]:
     """The places of first and second in each matchup: members meet only within their own chunk."""
-    meet = combinations if pattern is Pattern.ONE_WAY else permutations
+    meet = combinations if pattern is TournamentPattern.ONE_WAY else permutations
     return [pair for places in chunks(members, chunk) for pair in meet(places, 2)]
 
 

@@ -11,7 +11,7 @@ import time
 from typing import IO, Any, cast
 
 from rolltrace.errors import DataError, EnvError, GraderError, InputError, UnknownNameError
-from rolltrace.graders.worker_process import LENGTH_BYTES, framed
+from rolltrace.graders.worker_process import LENGTH_BYTES, with_length_prefix
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rolltrace.graders.worker_process import main; main()"
@@ -34,7 +34,7 @@ _CHUNK = 2**20
 _INPUT_ERRORS = {kind.__name__: kind for kind in (InputError, UnknownNameError, DataError)}
 
 
-class Worker:
+class WorkerProcess:
     """One process, and the pipes to it. One thread at a time gives it work; any may end it."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Worker:
     def call(self, request: bytes, seconds: float) -> Any:
         """What the function returned, or the error that says why there is nothing."""
         deadline = time.monotonic() + _PREPARING_SECONDS
-        self._send(framed(request), deadline)
+        self._send(with_length_prefix(request), deadline)
         prepared = self._receive(deadline)
         if prepared is None:
             raise EnvError(f"A worker process did not start. {self._why_not(_PREPARING_SECONDS)}")
@@ -71,7 +71,7 @@ class Worker:
             raise GraderError(self._why_not(seconds))
         return _value(self._decoded(reply))
 
-    def expire(self) -> None:
+    def kill_now(self) -> None:
         """End what it is doing, with whatever it has started; whoever waits for it learns that."""
         self._expired = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -79,11 +79,11 @@ class Worker:
 
     def kill(self) -> None:
         """End it, and give back what it held."""
-        self.expire()
+        self.kill_now()
         self._process.wait()
         self._close()
 
-    def let_go(self) -> None:
+    def detach_after_fork(self) -> None:
         """In a forked process: leave it to the one that started it, which alone may then keep it alive."""
         self._process.poll()  # it is no child of this process, and is noted to have ended
         self._close()
@@ -107,7 +107,7 @@ class Worker:
             return None
         length = int.from_bytes(head, "big")
         if length > _LARGEST_REPLY:
-            self.expire()
+            self.kill_now()
             raise GraderError(f"Expected a reply of at most {_LARGEST_REPLY} bytes, got {length}.")
         return self._read(length, deadline)
 
@@ -128,14 +128,14 @@ class Worker:
         poll.register(pipe, event)
         if poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             return True
-        self.expire()
+        self.kill_now()
         return False
 
     def _decoded(self, data: bytes) -> dict[str, Any]:
         try:
             reply: dict[str, Any] = json.loads(data)
         except (ValueError, RecursionError) as error:
-            self.expire()
+            self.kill_now()
             raise GraderError(f"Expected a reply in JSON, got {data[:100]!r}.") from error
         return reply
 
@@ -145,7 +145,7 @@ class Worker:
         try:
             code = self._process.wait(_DYING_SECONDS)
         except subprocess.TimeoutExpired:
-            self.expire()
+            self.kill_now()
             return "The process that worked on it closed its pipe."
         if expired or code == -signal.SIGPROF:
             return f"It took more than {seconds:g} seconds, and was stopped."

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import IO, Any
 
 _LARGEST_MEMORY = 4 * 2**30
-_LONGEST_MESSAGE = 2000
+_MAX_MESSAGE_CHARS = 2000
 LENGTH_BYTES = 8
 
 
-def framed(data: bytes) -> bytes:
+def with_length_prefix(data: bytes) -> bytes:
     """The bytes, after their number."""
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
@@ -49,7 +49,7 @@ def _listen(requests: IO[bytes], waiting: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _write(replies: IO[bytes], data: bytes) -> None:
-    replies.write(framed(data))
+    replies.write(with_length_prefix(data))
     replies.flush()
 
 
@@ -67,7 +67,7 @@ def _answer(function: Callable[[], Any]) -> bytes:
     try:
         return json.dumps({"value": function()}, default=repr).encode()
     except BaseException as error:  # noqa: BLE001 - foreign code on hostile text may raise anything
-        return json.dumps({"error": [type(error).__name__, str(error)[:_LONGEST_MESSAGE]]}).encode()
+        return json.dumps({"error": [type(error).__name__, str(error)[:_MAX_MESSAGE_CHARS]]}).encode()
 
 
 def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:

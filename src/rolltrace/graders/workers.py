@@ -10,26 +10,26 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from rolltrace.deadline_pause import pause_deadline
 from rolltrace.errors import EnvError, InputError
-from rolltrace.graders.worker import Worker
-from rolltrace.waiting import waiting
+from rolltrace.graders.worker import WorkerProcess
 
-_MOST_WORKERS = 4
-_MOST_WORKERS_VARIABLE = "ROLLTRACE_WORKERS"
-_ALL: list["Workers"] = []
+_MAX_WORKERS = 4
+_MAX_WORKERS_VARIABLE = "ROLLTRACE_WORKERS"
+_ALL: list["ProcessPool"] = []
 _STARTING = threading.Lock()
 """Held while a process is started, and while this one is forked: the child can then close every pipe that it got."""
 
 
-class Workers:
+class ProcessPool:
     """Processes that all do the same kind of work, so that it waits for its own kind only.
 
     There are up to four of them and no more than processors, or as many as `ROLLTRACE_WORKERS` says.
     """
 
     def __init__(self) -> None:
-        self._workers: set[Worker] = set()
-        self._idle: list[Worker] = []
+        self._workers: set[WorkerProcess] = set()
+        self._idle: list[WorkerProcess] = []
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         _ALL.append(self)
@@ -45,13 +45,13 @@ class Workers:
         """
         job = _Job(pickle.dumps((prepare, function, args, seconds)), seconds)
         try:
-            with waiting():  # whatever is before it in the queue is not the rollout's doing
+            with pause_deadline():  # whatever is before it in the queue is not the rollout's doing
                 return await asyncio.wrap_future(self._begin(job))
         except BaseException:
             job.abandon()
             raise
 
-    def call(
+    def run_sync(
         self, function: Callable[..., Any], *args: Any, seconds: float, prepare: Callable[[], object] = bool
     ) -> Any:
         """The same, waiting for it; any thread may."""
@@ -72,10 +72,10 @@ class Workers:
             while True:
                 self._end(self._idle.pop())
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """In a forked process: leave the processes to the one that started them, also those that are at work."""
         for worker in self._workers:
-            worker.let_go()
+            worker.detach_after_fork()
         self._workers.clear()
         self._idle.clear()
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Workers:
             else:
                 self._end(worker)
 
-    def _take(self) -> Worker:
+    def _take(self) -> WorkerProcess:
         with contextlib.suppress(IndexError):
             while True:
                 worker = self._idle.pop()
@@ -110,11 +110,11 @@ class Workers:
                     return worker
                 self._end(worker)
         with _STARTING:
-            worker = Worker()
+            worker = WorkerProcess()
             self._workers.add(worker)
         return worker
 
-    def _end(self, worker: Worker) -> None:
+    def _end(self, worker: WorkerProcess) -> None:
         worker.kill()
         self._workers.discard(worker)
 
@@ -125,16 +125,16 @@ class _Job:
     def __init__(self, request: bytes, seconds: float) -> None:
         self.request = request
         self.seconds = seconds
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._lock = threading.Lock()  # a worker must not be ended for a job that it has just finished
         self._abandoned = False
 
-    def begin(self, worker: Worker) -> None:
+    def begin(self, worker: WorkerProcess) -> None:
         """Note who does it."""
         with self._lock:
             self._worker = worker
             if self._abandoned:
-                worker.expire()
+                worker.kill_now()
 
     def end(self) -> None:
         """Note that it is done."""
@@ -146,32 +146,32 @@ class _Job:
         with self._lock:
             self._abandoned = True
             if self._worker is not None:
-                self._worker.expire()
+                self._worker.kill_now()
 
 
-def stop_workers() -> None:
+def stop_all_pools() -> None:
     """End the processes of all kinds."""
     for workers in _ALL:
         workers.stop()
 
 
 def _most_workers() -> int:
-    given = os.environ.get(_MOST_WORKERS_VARIABLE)
+    given = os.environ.get(_MAX_WORKERS_VARIABLE)
     if given is None:
-        return min(_MOST_WORKERS, os.cpu_count() or 1)
+        return min(_MAX_WORKERS, os.cpu_count() or 1)
     if not given.isdecimal() or int(given) < 1:
-        raise InputError(f"Expected {_MOST_WORKERS_VARIABLE} to be a number of processes from 1 up, got {given!r}.")
+        raise InputError(f"Expected {_MAX_WORKERS_VARIABLE} to be a number of processes from 1 up, got {given!r}.")
     return int(given)
 
 
 def _forget_all() -> None:
     _STARTING.release()
     for workers in _ALL:
-        workers.forget()
+        workers.detach_after_fork()
 
 
-SCORERS = Workers()
+SCORING_POOL = ProcessPool()
 """Those that score answers."""
 
-atexit.register(stop_workers)
+atexit.register(stop_all_pools)
 os.register_at_fork(before=_STARTING.acquire, after_in_parent=_STARTING.release, after_in_child=_forget_all)

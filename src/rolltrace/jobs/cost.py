@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
-from rolltrace.temporary import temporary_folder
+from rolltrace.temp_folders import temporary_folder
 from rolltrace.trace.rollout import Header, Outcome, Rollout
 
 _HEADER = Header.__struct_fields__
@@ -28,12 +28,12 @@ def recording_seconds(rollouts: Iterable[Rollout]) -> float:
 def _record(writer: RunWriter, rollout: Rollout) -> None:
     """Tell a rollout to a draft as a runner does, step by step."""
     header = Header(**{name: getattr(rollout, name) for name in _HEADER})
-    draft = writer.begin(header)
+    rollout_builder = writer.begin(header)
     for step in rollout.steps:
         trace = step.trace
-        draft.replace(trace.prompt)
-        draft.send()
-        draft.step(
+        rollout_builder.replace(trace.prompt)
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(
             trace.policy_response,
             reward=step.reward,
             env_reward=step.env_reward,
@@ -52,11 +52,11 @@ def _record(writer: RunWriter, rollout: Rollout) -> None:
             seconds=step.seconds,
         )
         if step.env_failure is not None:
-            draft.fail_last_step(step.env_failure)
-    draft.replace(rollout.conversation)
-    draft.calls.extend(rollout.calls)
-    draft.grade = rollout.grade
+            rollout_builder.set_env_failure(step.env_failure)
+    rollout_builder.replace(rollout.conversation)
+    rollout_builder.calls.extend(rollout.calls)
+    rollout_builder.grade = rollout.grade
     if rollout.unplayed is not None:
-        draft.tell_unplayed(**asdict(rollout.unplayed))
+        rollout_builder.set_no_turn_result(**asdict(rollout.unplayed))
     outcome = {name: getattr(rollout, name) for name in _OUTCOME} | {"reward": rollout.line_reward}
-    writer.end(draft, Outcome(**outcome))  # type: ignore[typeddict-item]
+    writer.end(rollout_builder, Outcome(**outcome))  # type: ignore[typeddict-item]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from rolltrace.jobs.plan import Plan
 from rolltrace.query.run import Run
-from rolltrace.query.tables import CANCELLED, INTERRUPTED_SCORE
+from rolltrace.query.table_schema import CANCELLED, INTERRUPTED_SCORE
 from rolltrace.rollout.strategies import RETRIED_LAYERS
 
 _GROUPS = f"""
@@ -28,7 +28,7 @@ Stricter than `FINISHED`: what the runner played has a reward or a score, so tha
 """
 
 
-class GroupRecord(NamedTuple):
+class RecordedGroup(NamedTuple):
     """What a run has of one group."""
 
     members: int
@@ -36,17 +36,17 @@ class GroupRecord(NamedTuple):
     """Whether each of these was played to its end in one session, and graded where the group is graded."""
 
 
-Groups = dict[tuple[str, str], GroupRecord]
+RecordedGroups = dict[tuple[str, str], RecordedGroup]
 """What a run has of the groups of one iteration, by env and name."""
 
 
-def read_groups(run: Run, plan: Plan) -> dict[int, Groups]:
+def read_groups(run: Run, plan: Plan) -> dict[int, RecordedGroups]:
     """What a run has of the groups of its plan, by iteration."""
-    found: dict[int, Groups] = {}
+    found: dict[int, RecordedGroups] = {}
     rules = {"retried": [layer.value for layer in RETRIED_LAYERS], "retries": plan.retries}
     for row in run.sql(_GROUPS, {"split": plan.split, **rules}).dicts():
         is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
         is_finished = is_whole and not (row["cancelled"] or row["ungraded"] or row["to_retry"])
         groups = found.setdefault(row["iteration"], {})
-        groups[row["env"], row["group"]] = GroupRecord(row["members"], is_finished)
+        groups[row["env"], row["group"]] = RecordedGroup(row["members"], is_finished)
     return found

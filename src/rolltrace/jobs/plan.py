@@ -8,7 +8,7 @@ import msgspec
 
 from rolltrace.arguments import call_with_arguments
 from rolltrace.errors import InputError
-from rolltrace.rollout.limits import Limits
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.strategies import FailFast, KeepViable, Strategy
 from rolltrace.trace.message import Sampling, decode_hook
 
@@ -70,7 +70,7 @@ class PlanFields(TypedDict, total=False):
     sampling: Sampling
 
 
-def plan_of(config: Mapping[str, Any]) -> Plan:
+def plan_from_config(config: Mapping[str, Any]) -> Plan:
     """The plan that a run's config holds; a `KeyError`, `ValueError` or `TypeError` says that it holds none."""
     counts = {name: msgspec.convert(config[name], int) for name in _COUNTS}
     strategy = dict(config["strategy"])

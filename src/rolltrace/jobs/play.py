@@ -9,30 +9,30 @@ from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
-from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.dataset_sources import describe_data
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
-from rolltrace.envs.sources import describe_data
-from rolltrace.envs.tasks import Tasks, walk
+from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
-from rolltrace.jobs.blocking import OpenPlay, run_blocking
-from rolltrace.jobs.collector import rarer_collections
+from rolltrace.jobs.gc_threshold import raised_gc_threshold
 from rolltrace.jobs.plan import Plan, PlanFields
-from rolltrace.jobs.replay import replayed_policy
+from rolltrace.jobs.play_summary import PlaySummary, SummaryCounter
+from rolltrace.jobs.replay import replay_policy
 from rolltrace.jobs.resume import Resumption, open_resumption
-from rolltrace.jobs.rounds import Round, rounds_of
-from rolltrace.jobs.summary import Count, Summary
-from rolltrace.policies.base import Policy
-from rolltrace.policies.load import close_policy, load_policy
-from rolltrace.rollout.closing import close_within
-from rolltrace.rollout.contract import check_parse_retries
-from rolltrace.rollout.group import GroupResult
+from rolltrace.jobs.rounds import IterationGroups, all_iterations
+from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
+from rolltrace.policies.policy import Policy
+from rolltrace.policies.policy_specs import close_policy, load_policy
+from rolltrace.rollout.closing import close_with_timeout
+from rolltrace.rollout.contract import require_observe
+from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.recording import Level, Recording, describe_recording, resolve_recording
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.freeform import Note, plain_value
+from rolltrace.trace.freeform import Note, to_json_value
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +53,14 @@ def play(
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
     **plan: Unpack[PlanFields],
-) -> Summary:
+) -> PlaySummary:
     """Play and record, and return when all is done; the arguments are those of `play_async`.
 
     It also works where an event loop is running, such as in a notebook. In the main thread, Ctrl-C and SIGTERM record
     what is in flight as cancelled and close the run; then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it has
     its default action, `SystemExit(143)`.
     """
-    given = Given(env, policy, out, resume, force, roles, args, trace, on_group, plan)
+    given = PlayArguments(env, policy, out, resume, force, roles, args, trace, on_group, plan)
     return run_blocking(given.job().play)
 
 
@@ -76,7 +76,7 @@ async def play_async(
     trace: Recording | Level | str | None = None,
     on_group: OnGroup | None = None,
     **plan: Unpack[PlanFields],
-) -> Summary:
+) -> PlaySummary:
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
 
     `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
@@ -86,10 +86,10 @@ async def play_async(
     played as it was planned; `policy`, `roles` and `concurrency` may be given in place of the run's. A run that may
     still be played is refused without `force`.
     """
-    return await Given(env, policy, out, resume, force, roles, args, trace, on_group, plan).job().play()
+    return await PlayArguments(env, policy, out, resume, force, roles, args, trace, on_group, plan).job().play()
 
 
-class Given(NamedTuple):
+class PlayArguments(NamedTuple):
     """The arguments of `play`."""
 
     env: str | Tasks | None
@@ -103,7 +103,7 @@ class Given(NamedTuple):
     on_group: OnGroup | None
     plan: PlanFields
 
-    def job(self) -> "Job":
+    def job(self) -> "PlayJob":
         """What is to be played."""
         if self.resume is not None:
             return self._resumed(self.resume)
@@ -112,9 +112,11 @@ class Given(NamedTuple):
         if self.force:
             raise InputError("Expected force only with resume=.")
         plan = Plan(**self.plan)
-        return Job(self.env, self.policy, self.out, plan, self.roles or {}, self.args or {}, self.trace, self.on_group)
+        return PlayJob(
+            self.env, self.policy, self.out, plan, self.roles or {}, self.args or {}, self.trace, self.on_group
+        )
 
-    def _resumed(self, given: str | Path | Resumption) -> "Job":
+    def _resumed(self, given: str | Path | Resumption) -> "PlayJob":
         fixed = sorted({"out"} if self.out is not None else set()) + sorted(self.plan.keys() - {"concurrency"})
         if fixed:
             raise InputError(f"Expected no {', '.join(fixed)} with resume=: a run is completed as it was planned.")
@@ -124,7 +126,7 @@ class Given(NamedTuple):
             for warning in resumption.warnings:
                 log.warning(warning)
         policy, roles = resumption.choose_policies(self.policy, self.roles)
-        return Job(
+        return PlayJob(
             resumption.choose_env(self.env),
             policy,
             resumption.path,
@@ -137,7 +139,7 @@ class Given(NamedTuple):
         )
 
 
-class Job(msgspec.Struct, frozen=True):
+class PlayJob(msgspec.Struct, frozen=True):
     """What is to be played."""
 
     env: str | Tasks
@@ -150,13 +152,13 @@ class Job(msgspec.Struct, frozen=True):
     on_group: OnGroup | None
     resumption: Resumption | None = None
 
-    async def play(self, open_play: OpenPlay | None = None) -> Summary:
+    async def play(self, open_play: ActivePlay | None = None) -> PlaySummary:
         """Play and record; `open_play` learns what is to be recorded if the process has to end."""
         tasks = load_env(self.env, self.args) if isinstance(self.env, str) else self.env
         if self.resumption is None:
-            rounds = await rounds_of(tasks, self.plan)
-        elif not (rounds := await self.resumption.rounds(tasks)):
-            return _nothing_played(self.resumption)
+            rounds = await all_iterations(tasks, self.plan)
+        elif not (rounds := await self.resumption.remaining_iterations(tasks)):
+            return _empty_summary(self.resumption)
         policy = open_policy(self.policy)
         roles = {role: open_policy(given) for role, given in self.roles.items()}
         await _check_parse_retries(tasks, self.plan)
@@ -165,14 +167,14 @@ class Job(msgspec.Struct, frozen=True):
                 if isinstance(given, str):
                     ours.push_async_callback(close_policy, loaded)
             if self.resumption is not None:
-                self.resumption.refuse_others()
-            with self._open_writer(tasks, policy) as writer, rarer_collections():
+                self.resumption.require_only_session()
+            with self._open_writer(tasks, policy) as writer, raised_gc_threshold():
                 if self.resumption is not None:
                     writer.flush()  # so that a session that joins at the same time sees this one
-                    self.resumption.refuse_others(writer.session)
+                    self.resumption.require_only_session(writer.session)
                 if open_play is not None:
-                    open_play.write_to(writer)
-                summary = await record(tasks, policy, self.plan, writer, self.on_group, roles, open_play, rounds)
+                    open_play.set_writer(writer)
+                summary = await play_into(tasks, policy, self.plan, writer, self.on_group, roles, open_play, rounds)
         return msgspec.structs.replace(summary, ledger=writer.ledger)
 
     def _open_writer(self, tasks: Tasks, policy: Policy) -> RunWriter:
@@ -201,30 +203,30 @@ class Job(msgspec.Struct, frozen=True):
 def _is_object(value: Any) -> bool:
     """Whether an argument, such as a dataset, cannot be recorded or is too large, so that a run only describes it."""
     notes: list[Note] = []
-    plain = plain_value(value, "", notes)
+    plain = to_json_value(value, "", notes)
     return bool(notes) or (not isinstance(plain, str) and len(msgspec.json.encode(plain)) > _MAX_ARG_BYTES)
 
 
-def _nothing_played(resumption: Resumption) -> Summary:
+def _empty_summary(resumption: Resumption) -> PlaySummary:
     ledger = Ledger(run=resumption.run, session="", at=utc_now(), closed=True)
-    return Count().summary(resumption.path, resumption.env, resumption.policy, ledger)
+    return SummaryCounter().summary(resumption.path, resumption.env, resumption.policy, ledger)
 
 
 def open_policy(policy: str | Policy) -> Policy:
     """The policy that a specification names, also one that is played from a recorded run."""
-    return load_policy(policy, {"replay": replayed_policy}) if isinstance(policy, str) else policy
+    return load_policy(policy, {"replay": replay_policy}) if isinstance(policy, str) else policy
 
 
-async def record(
+async def play_into(
     tasks: Tasks,
     policy: Policy,
     plan: Plan,
     writer: RunWriter,
     on_group: OnGroup | None = None,
     roles: Mapping[str, Policy] | None = None,
-    open_play: OpenPlay | None = None,
-    rounds: Iterable[Round] | None = None,
-) -> Summary:
+    open_play: ActivePlay | None = None,
+    rounds: Iterable[IterationGroups] | None = None,
+) -> PlaySummary:
     """Play into a run that is open, all rounds of the plan or those that are given; the writer stays open."""
     runner = Runner(
         policy,
@@ -238,10 +240,10 @@ async def record(
         seed=plan.seed,
     )
     if open_play is not None:
-        open_play.add(runner)
-    count = Count()
-    for iteration, builders, finished in await rounds_of(tasks, plan) if rounds is None else rounds:
-        drawn = _in_a_thread(iter(builders)) if tasks.builds_slowly else builders
+        open_play.add_runner(runner)
+    count = SummaryCounter()
+    for iteration, builders, finished in await all_iterations(tasks, plan) if rounds is None else rounds:
+        drawn = _built_in_thread(iter(builders)) if tasks.build_in_thread else builders
         playing = runner.play(drawn, iteration=iteration, split=plan.split, finished=finished)
         async with contextlib.aclosing(playing) as results:
             async for result in results:
@@ -250,7 +252,7 @@ async def record(
                     on_group(result)
     summary = count.summary(writer.path, tasks.env, policy.name, writer.ledger)
     return msgspec.structs.replace(
-        summary, unasked_roles=runner.roles.unasked, roles_played_by_policy=runner.roles.played_by_policy
+        summary, unasked_roles=runner.roles.unused, roles_played_by_policy=runner.roles.played_by_policy
     )
 
 
@@ -261,7 +263,7 @@ async def _check_parse_retries(tasks: Tasks, plan: Plan) -> None:
     """
     if not plan.limits.max_parse_retries:
         return
-    first = walk(tasks, iteration=0, groups=1, episodes=plan.group_size, seed=plan.seed)
+    first = iterate_groups(tasks, iteration=0, groups=1, episodes=plan.group_size, seed=plan.seed)
     try:
         builder = await asyncio.to_thread(next, first)
         envs = list(await builder.make_episode(0))
@@ -269,12 +271,12 @@ async def _check_parse_retries(tasks: Tasks, plan: Plan) -> None:
         return
     try:
         for env in envs:
-            check_parse_retries(env, plan.limits)
+            require_observe(env, plan.limits)
     finally:
         for owner, close in (*((env, env.close) for env in envs), (builder, builder.cleanup)):
-            await close_within(plan.limits.close_timeout, close, owner)
+            await close_with_timeout(plan.limits.close_timeout, close, owner)
 
 
-async def _in_a_thread(builders: Iterator[EnvGroupBuilder]) -> AsyncIterator[EnvGroupBuilder]:
+async def _built_in_thread(builders: Iterator[EnvGroupBuilder]) -> AsyncIterator[EnvGroupBuilder]:
     while (builder := await asyncio.to_thread(next, builders, None)) is not None:
         yield builder

@@ -6,10 +6,10 @@ from rolltrace.errors import InputError
 from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sessions import Sessions
-from rolltrace.trace.rewrite import is_withheld
+from rolltrace.trace.text_transform import has_hashed_text
 
 
-def replayed_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPolicy:
+def replay_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPolicy:
     """The policy that `replay:RUN` names; a run without a rollout, or without text, is refused."""
     if not str(path):
         raise InputError("Expected a recorded run to replay, got none: give replay:RUN, such as replay:runs/first.")
@@ -17,7 +17,7 @@ def replayed_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPoli
     first = next(reader.rollouts(), None)
     if first is None:
         raise InputError(f"Expected a run with rollouts to replay at {path}, got one that has none.")
-    if is_withheld(first) and all(map(is_withheld, reader.rollouts())):
+    if has_hashed_text(first) and all(map(has_hashed_text, reader.rollouts())):
         raise InputError(
             f"Expected a run with its text to replay at {path}, got one recorded as numbers: record with --trace full."
         )

@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
-from rolltrace.jobs.finished import GroupRecord, Groups, read_groups
-from rolltrace.jobs.plan import Plan, plan_of
-from rolltrace.jobs.rounds import Round, round_of
-from rolltrace.policies.base import Policy
+from rolltrace.jobs.finished import RecordedGroup, RecordedGroups, read_groups
+from rolltrace.jobs.plan import Plan, plan_from_config
+from rolltrace.jobs.rounds import IterationGroups, groups_of_iteration
+from rolltrace.policies.policy import Policy
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_state import SILENT_SECONDS, SessionState, continued_sessions, session_state
-from rolltrace.redaction import PLACEHOLDER
 from rolltrace.rollout.runner import GroupNames
+from rolltrace.secret_redaction import PLACEHOLDER
 from rolltrace.store.create import code_revision
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
@@ -44,7 +44,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     redact: str | None
     """The name of the function that redacted, if one did."""
     sessions: tuple[str, ...]
-    groups: dict[int, Groups]
+    groups: dict[int, RecordedGroups]
     """By iteration."""
     warnings: tuple[str, ...] = ()
 
@@ -54,32 +54,32 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         finished = sum(self._seems_finished(group) for groups in self.groups.values() for group in groups.values())
         return max(0, self.plan.groups * self.plan.iterations - finished)
 
-    def _seems_finished(self, group: GroupRecord) -> bool:
+    def _seems_finished(self, group: RecordedGroup) -> bool:
         """Whether a group is finished, unless each of its episodes has more than one seat."""
         return group.is_finished and group.members >= self.plan.group_size
 
-    async def rounds(self, tasks: Tasks) -> list[Round]:
+    async def remaining_iterations(self, tasks: Tasks) -> list[IterationGroups]:
         """The groups that are left to play; an environment that draws other tasks than the run has is refused."""
-        if tasks.builds_slowly:
+        if tasks.build_in_thread:
             return await asyncio.to_thread(self._rounds, tasks)
         return self._rounds(tasks)
 
-    def _rounds(self, tasks: Tasks) -> list[Round]:
+    def _rounds(self, tasks: Tasks) -> list[IterationGroups]:
         rounds = []
         for iteration in range(self.plan.iterations):
-            if self._is_over(iteration, tasks.env):
+            if self._is_iteration_finished(iteration, tasks.env):
                 continue
-            left = round_of(tasks, self.plan, iteration)
+            left = groups_of_iteration(tasks, self.plan, iteration)
             if iteration in self.groups:
                 builders = list(left.builders)
                 finished = self._finished(iteration, builders)
                 if len(finished) == len(builders):
                     continue
-                left = Round(iteration, builders, finished)
+                left = IterationGroups(iteration, builders, finished)
             rounds.append(left)
         return rounds
 
-    def _is_over(self, iteration: int, env: str) -> bool:
+    def _is_iteration_finished(self, iteration: int, env: str) -> bool:
         """Whether all groups are finished, without making them again.
 
         Only the groups know how many members they have. But an iteration begins when the one before has ended.
@@ -108,7 +108,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
             )
         return frozenset(finished)
 
-    def refuse_others(self, own: str | None = None) -> None:
+    def require_only_session(self, own: str | None = None) -> None:
         """Refuse to play beside a session that began after the run was read, for it plays the same groups.
 
         Of two that joined at the same time, the one with the smaller id goes on; `own` is the id of the caller's.
@@ -154,7 +154,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
     def choose_args(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """The run's arguments, with the secrets and Python objects that it does not hold."""
-        secret = {name for name, value in self.args.items() if _holds_redacted(value)}
+        secret = {name for name, value in self.args.items() if _contains_redacted(value)}
         objects = {name for name in self.args if f"args.{name}" in self.objects}
         if others := sorted(set(given or {}) - secret - objects):
             raise InputError(
@@ -198,7 +198,7 @@ def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
         ledgers = run.ledgers()
         last_seen = _last_seen(run, ledgers)
         if not force:
-            _refuse_alive(run.path, ledgers, last_seen)
+            _require_interrupted(run.path, ledgers, last_seen)
         config = info.config
         return Resumption(
             path=run.path,
@@ -220,7 +220,7 @@ def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
 def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:
     config = info.config
     try:
-        plan = plan_of(config)
+        plan = plan_from_config(config)
         settings = {name: value for name, value in config["recording"].items() if name in Recording.__struct_fields__}
         recording = Recording(**{**settings, "redact": None})
         for name, kind in (("env", str), ("policy", str), ("args", dict), ("roles", dict), ("objects", list)):
@@ -231,7 +231,7 @@ def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:
             f"Expected a run that `rolltrace run` or rolltrace.play made, got {path}, whose config does not say how to "
             "play it: another program, an older version or the demo made it. Such a run cannot be resumed."
         ) from error
-    if _holds_redacted(config["sampling"]):
+    if _contains_redacted(config["sampling"]):
         raise InputError(f"The sampling of {path} holds a secret, which is not recorded: it cannot be resumed.")
     if recording.level is Level.OFF:
         raise InputError(
@@ -248,7 +248,7 @@ def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
     return seen
 
 
-def _refuse_alive(path: Path, ledgers: Mapping[str, Ledger], last_seen: Mapping[str, Any]) -> None:
+def _require_interrupted(path: Path, ledgers: Mapping[str, Ledger], last_seen: Mapping[str, Any]) -> None:
     now, continued = utc_now(), continued_sessions(ledgers.values())
     for session, at in last_seen.items():
         # One without a ledger began lately, or died before its first ledger.
@@ -270,9 +270,9 @@ def _compare_code(info: RunInfo, path: Path) -> tuple[str, ...]:
     return (f"{changed} The groups that are played now may differ from the others.",)
 
 
-def _holds_redacted(value: Any) -> bool:
+def _contains_redacted(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return any(map(_holds_redacted, value.values()))
+        return any(map(_contains_redacted, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_holds_redacted, value))
+        return any(map(_contains_redacted, value))
     return isinstance(value, str) and PLACEHOLDER in value

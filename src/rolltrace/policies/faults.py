@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
-from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.noisy.policy import CALCULATOR, Noisy
-from rolltrace.policies.scripted import Reply, ScriptedPolicy
+from rolltrace.policies.noisy.policy import CALCULATOR, NoisyPolicy
+from rolltrace.policies.policy import Completion, Request
+from rolltrace.policies.scripted import ScriptedPolicy, ScriptedReply
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 
 HUGE = 1_000_000
 """Characters of a `huge` reply."""
@@ -35,12 +35,12 @@ class Fault:
         self.tool = request.tools[0].name if request.tools else CALCULATOR
         self.call_id = f"call_{request.step}"
 
-    def length(self) -> Reply:
+    def length(self) -> ScriptedReply:
         """Cut by the token limit."""
         half = self.proper.content[: len(self.proper.content) // 2]
         return Completion(message=Message("assistant", half), termination=Termination.LENGTH)
 
-    def malformed(self) -> Reply:
+    def malformed(self) -> ScriptedReply:
         """Broken framing."""
         raw = f"{self.proper.content}<|im_start|><|im_start|>"
         return Completion(
@@ -50,26 +50,26 @@ class Fault:
             raw=raw,
         )
 
-    def raise_error(self) -> Reply:
+    def raise_error(self) -> ScriptedReply:
         """An error like any other."""
         return PolicyError("The scripted policy failed, as it was asked to.")
 
-    def raise_unprintable(self) -> Reply:
+    def raise_unprintable(self) -> ScriptedReply:
         """An error that must be handled with care."""
         return UnprintableError()
 
-    def overflow(self) -> Reply:
+    def overflow(self) -> ScriptedReply:
         """What a server says of a prompt that is too long."""
         return ContextOverflowError(
             "Expected a prompt that fits the context, got one that the scripted server refuses."
         )
 
-    async def hang(self) -> Reply:
+    async def hang(self) -> ScriptedReply:
         """Never answers; can be cancelled."""
         await asyncio.Event().wait()
         return self.proper
 
-    def bad_tool_json(self) -> Reply:
+    def bad_tool_json(self) -> ScriptedReply:
         """One tool call, which cannot be parsed."""
         return Completion(
             message=_calls(self._broken_call()),
@@ -77,7 +77,7 @@ class Fault:
             parse_error="the only tool call has arguments that are not JSON",
         )
 
-    def mixed_tool_calls(self) -> Reply:
+    def mixed_tool_calls(self) -> ScriptedReply:
         """A valid tool call, and one that cannot be parsed."""
         valid = self.proper.tool_calls or (ToolCall(self.tool, '{"expression": "1 + 1"}', id=self.call_id),)
         return Completion(
@@ -86,35 +86,35 @@ class Fault:
             parse_error="one of the tool calls has arguments that are not JSON",
         )
 
-    def unknown_tool(self) -> Reply:
+    def unknown_tool(self) -> ScriptedReply:
         """A call of a tool that was not offered."""
         return _calls(ToolCall("no_such_tool", "{}", id=self.call_id))
 
-    def bad_arguments(self) -> Reply:
+    def bad_arguments(self) -> ScriptedReply:
         """A call whose arguments are JSON and do not fit."""
         return _calls(ToolCall(self.tool, '{"no_such_argument": [1, 2]}', id=self.call_id))
 
-    def deep_arguments(self) -> Reply:
+    def deep_arguments(self) -> ScriptedReply:
         """A call whose arguments are JSON that no reader can be trusted with."""
         return _calls(ToolCall(self.tool, "[" * DEEP + "]" * DEEP, id=self.call_id))
 
-    def empty(self) -> Reply:
+    def empty(self) -> ScriptedReply:
         """Nothing."""
         return ""
 
-    def huge(self) -> Reply:
+    def huge(self) -> ScriptedReply:
         """Far too much."""
         return "very " * (HUGE // len("very "))
 
-    def surrogate(self) -> Reply:
+    def surrogate(self) -> ScriptedReply:
         """Text that UTF-8 cannot hold."""
         return f"half of a pair: \ud83d\n{self.proper.content}"
 
-    def nonsense(self) -> Reply:
+    def nonsense(self) -> ScriptedReply:
         """Control characters, markup and other hostile text."""
-        chance = random.Random(self.request.seed or 0)  # noqa: S311 - not for secrets
+        rng = random.Random(self.request.seed or 0)  # noqa: S311 - not for secrets
         alphabet = "\x00\x07\x1b[31m\u202e\ufeff\u2028<script>&\"'`{}\\\n\tAnswer:é漢🦉"
-        return "".join(chance.choice(alphabet) for _ in range(200))
+        return "".join(rng.choice(alphabet) for _ in range(200))
 
     def _broken_call(self) -> ToolCall:
         return ToolCall(
@@ -122,7 +122,7 @@ class Fault:
         )
 
 
-FAULTS: dict[str, Callable[[Fault], Reply | Awaitable[Reply]]] = {
+FAULTS: dict[str, Callable[[Fault], ScriptedReply | Awaitable[ScriptedReply]]] = {
     "length": Fault.length,
     "malformed": Fault.malformed,
     "raise": Fault.raise_error,
@@ -142,14 +142,14 @@ FAULTS: dict[str, Callable[[Fault], Reply | Awaitable[Reply]]] = {
 """What takes the place of the proper answer, by kind."""
 
 NOT_A_COMPLETION = "not_a_completion"
-KINDS = (*FAULTS, NOT_A_COMPLETION)
+FAULT_KINDS = (*FAULTS, NOT_A_COMPLETION)
 """All kinds of fault."""
 
 
-class Faulty(ScriptedPolicy):
-    """Plays like `Noisy`, and at one turn does something wrong.
+class FaultyPolicy(ScriptedPolicy):
+    """Plays like `NoisyPolicy`, and at one turn does something wrong.
 
-    `at` is the step at which it strikes, `times` for how many steps in a row, `share` in how many of the rollouts,
+    `at` is the step at which it strikes, `times` for how many steps in a row, `fraction` in how many of the rollouts,
     drawn from the request's seed, and `attempts` in how many attempts at an episode before it plays well.
     """
 
@@ -159,43 +159,43 @@ class Faulty(ScriptedPolicy):
         at: int = 0,
         *,
         times: int = 1,
-        share: float = 1.0,
+        fraction: float = 1.0,
         attempts: int | None = None,
         correct: float = 0.7,
         name: str | None = None,
         version: int | str | None = None,
         context_length: int | None = None,
     ) -> None:
-        if kind not in KINDS:
-            raise UnknownNameError.among("kind of fault", kind, KINDS)
-        if not 0 <= share <= 1:
-            raise InputError(f"Expected share from 0 to 1 for scripted:fault, got {share}.")
+        if kind not in FAULT_KINDS:
+            raise UnknownNameError.for_name("kind of fault", kind, FAULT_KINDS)
+        if not 0 <= fraction <= 1:
+            raise InputError(f"Expected fraction from 0 to 1 for scripted:fault, got {fraction}.")
         super().__init__(name=name or f"scripted:fault:{kind}", version=version, context_length=context_length)
         self.kind = kind
         self.at = at
         self.times = times
-        self.share = share
+        self.fraction = fraction
         self.attempts = attempts
-        self.noisy = Noisy(correct)
+        self.noisy = NoisyPolicy(correct)
 
-    def reply(self, request: Request) -> Reply | Awaitable[Reply]:
+    def reply(self, request: Request) -> ScriptedReply | Awaitable[ScriptedReply]:
         """The fault where it is due, else a proper answer."""
         proper = self.noisy.reply(request)
-        spoilt = self.kind in FAULTS and self.strikes(request)
+        spoilt = self.kind in FAULTS and self.is_due(request)
         return FAULTS[self.kind](Fault(proper, request)) if spoilt else proper
 
-    def strikes(self, request: Request) -> bool:
+    def is_due(self, request: Request) -> bool:
         """Whether this turn is one to spoil."""
         if not self.at <= request.step < self.at + self.times:
             return False
         if self.attempts is not None and request.identity is not None and request.identity.attempt >= self.attempts:
             return False
-        chance = random.Random(derive_seed("fault", request.seed))  # noqa: S311 - not for secrets
-        return chance.random() < self.share
+        rng = random.Random(derive_seed("fault", request.seed))  # noqa: S311 - not for secrets
+        return rng.random() < self.fraction
 
     async def complete(self, request: Request) -> Completion:
         """As of any scripted policy, except where the fault is to return no completion at all."""
-        if self.kind == NOT_A_COMPLETION and self.strikes(request):
+        if self.kind == NOT_A_COMPLETION and self.is_due(request):
             return cast("Completion", "this is not a completion")
         return await super().complete(request)
 

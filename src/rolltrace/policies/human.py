@@ -6,11 +6,11 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.desk import CalledOff, Desk, PersonLeft, ReadLine
-from rolltrace.policies.roles import POLICY
+from rolltrace.policies.policy import Completion, Request
+from rolltrace.policies.roles import POLICY_ROLE
+from rolltrace.policies.terminal_input import HumanQuit, QuestionCancelled, ReadLine, TerminalInput
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 
 HELP = """\
 Write your answer, in as many lines as you like, and end it with an empty line (or Ctrl-D).
@@ -28,7 +28,7 @@ _HARMLESS = "\n\t\u200c\u200d"
 _Seen = tuple[str, str]
 
 
-class Human:
+class HumanPolicy:
     """Asks a person, one question at a time, and shows of each prompt what is new since that person's last turn."""
 
     version: int | str | None = None
@@ -38,8 +38,8 @@ class Human:
         """By default the person is at standard input and standard error, and is the same for every role."""
         self.name = name
         self._is_elsewhere = source is not None or output is not None
-        self._desk = Desk(source, output) if self._is_elsewhere else _terminal()
-        self._departures = self._desk.departures
+        self._desk = TerminalInput(source, output) if self._is_elsewhere else _terminal()
+        self._departures = self._desk.quit_count
         self._seen: dict[_Seen, tuple[Message, ...]] = {}
 
     async def complete(self, request: Request) -> Completion:
@@ -47,7 +47,7 @@ class Human:
         whose = ("" if request.identity is None else request.identity.id, request.role)
         seen = self._seen.pop(whose, ())
         talk = functools.partial(self._talk, request, seen)
-        completion = await self._desk.put(whose[0], talk, self._departures)
+        completion = await self._desk.ask(whose[0], talk, self._departures)
         if len(self._seen) >= _REMEMBERED:
             del self._seen[next(iter(self._seen))]
         self._seen[whose] = (*request.messages, completion.message)
@@ -59,7 +59,7 @@ class Human:
 
     async def close(self) -> None:
         """Leave a desk of one's own; the terminal stays for others. A person who has left can be asked again then."""
-        self._departures = self._desk.departures
+        self._departures = self._desk.quit_count
         if self._is_elsewhere:
             self._desk.close()
 
@@ -69,37 +69,37 @@ class Human:
         screen.show(request, seen)
         try:
             completion = _read_answer(request, read_line, screen)
-        except CalledOff:
+        except QuestionCancelled:
             screen.say("(This is no longer asked.)")
             raise  # nobody hears it
         if completion is None:
-            self._desk.leave()
-            raise PersonLeft
+            self._desk.quit()
+            raise HumanQuit
         return completion
 
 
 @functools.cache
-def _terminal() -> Desk:
+def _terminal() -> TerminalInput:
     """The desk that all share who play at the terminal: there is one standard input."""
-    return Desk()
+    return TerminalInput()
 
 
-def human(name: str = "human") -> Human:
+def human(name: str = "human") -> HumanPolicy:
     """The person at the terminal; `human:NAME` says what the record calls them."""
-    return Human(name=name or "human")
+    return HumanPolicy(name=name or "human")
 
 
 @contextlib.contextmanager
-def leaving_interrupts() -> Iterator[None]:
+def interrupt_on_quit() -> Iterator[None]:
     """Let a person who leaves end this block as Ctrl-C does; it is for around an event loop, not for inside one."""
     try:
         yield
-    except PersonLeft as left:
+    except HumanQuit as left:
         raise KeyboardInterrupt(str(left)) from left
     except BaseExceptionGroup as group:  # of tasks that asked at once
-        if group.subgroup(PersonLeft) is None:
+        if group.subgroup(HumanQuit) is None:
             raise
-        raise KeyboardInterrupt(str(PersonLeft())) from group
+        raise KeyboardInterrupt(str(HumanQuit())) from group
 
 
 def _read_answer(request: Request, read_line: ReadLine, screen: "_Screen") -> Completion | None:
@@ -194,12 +194,12 @@ def _title(request: Request) -> str:
     parts = [] if identity is None else [identity.env, f"rollout {identity.index}"]
     if identity is not None and identity.seat is not None:
         parts.append(f"seat {identity.seat}")
-    parts.append(f"turn {request.step + 1}" if request.role == POLICY else f"You are the {request.role}")
+    parts.append(f"turn {request.step + 1}" if request.role == POLICY_ROLE else f"You are the {request.role}")
     return f"── {' · '.join(parts)} ──".replace("\n", " ")
 
 
 def _arguments(tool: ToolSpec) -> str:
-    properties = tool.parameters.thaw().get("properties")
+    properties = tool.parameters.to_dict().get("properties")
     return ", ".join(map(str, properties)) if isinstance(properties, dict) else ""
 
 

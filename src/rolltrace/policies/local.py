@@ -6,16 +6,22 @@ from pathlib import Path
 from typing import Any, Self
 
 from rolltrace.errors import InputError, PolicyError
-from rolltrace.policies.base import Completion, Request
-from rolltrace.policies.endpoint.key import HeldKey
-from rolltrace.policies.endpoint.policy import EndpointPolicy
-from rolltrace.policies.endpoint.request import checked_extra
-from rolltrace.policies.endpoint.tokens import Dialect
-from rolltrace.policies.llama.server import LocalServer
-from rolltrace.policies.llama.servers import server_of
-from rolltrace.policies.llama.settings import AT_ONCE, CONTEXT_LENGTH, SLOTS, ServerSettings, server_settings
+from rolltrace.policies.endpoint.api_key import InMemoryApiKey
+from rolltrace.policies.endpoint.chat_request import validate_extra
+from rolltrace.policies.endpoint.dialects import Dialect
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
+from rolltrace.policies.llama.llama_server import LlamaServer
+from rolltrace.policies.llama.server_settings import (
+    CONTEXT_LENGTH,
+    MAX_SERVER_REQUESTS,
+    SLOTS,
+    ServerSettings,
+    make_server_settings,
+)
+from rolltrace.policies.llama.servers import get_server
 from rolltrace.policies.llama.template import SMOLLM2
-from rolltrace.policies.llama.weights import NAME, check_engine, checked_weights, default_weights
+from rolltrace.policies.llama.weights import NAME, default_weights, require_llama, validate_weights
+from rolltrace.policies.policy import Completion, Request
 
 _TIMEOUT = 3600.0
 """Seconds for one answer, which includes its wait for a slot."""
@@ -45,8 +51,8 @@ class LocalPolicy:
         self._version = version
         self.context_length: int | None = settings.context_length
         self._settings = settings
-        self._extra = checked_extra(extra)
-        self._server: LocalServer | None = None
+        self._extra = validate_extra(extra)
+        self._server: LlamaServer | None = None
         self._endpoint: EndpointPolicy | None = None
 
     @property
@@ -74,10 +80,10 @@ class LocalPolicy:
         """Ask the server; it is started if it is not there."""
         server = await self._ready_server()
         try:
-            async with server.places.here():
+            async with server.places.for_this_loop():
                 return await (await self._asking(server)).complete(request)
         except PolicyError as error:
-            if error.raw is not None or (end := await asyncio.to_thread(server.end)) is None:
+            if error.raw is not None or (end := await asyncio.to_thread(server.exit_reason)) is None:
                 raise
             raise PolicyError(f"The embedded model's process {end} while it was asked.") from error
 
@@ -92,13 +98,13 @@ class LocalPolicy:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _ready_server(self) -> LocalServer:
+    async def _ready_server(self) -> LlamaServer:
         try:
-            return await asyncio.wrap_future(server_of(self._settings))
+            return await asyncio.wrap_future(get_server(self._settings))
         except PolicyError as error:  # one error for all who wait would gather their tracebacks
             raise PolicyError(str(error)) from None
 
-    async def _asking(self, server: LocalServer) -> EndpointPolicy:
+    async def _asking(self, server: LlamaServer) -> EndpointPolicy:
         if self._endpoint is not None and self._server is server:
             return self._endpoint
         before, self._server = self._endpoint, server
@@ -107,10 +113,10 @@ class LocalPolicy:
             server.address,
             name=self.name,
             version=self._version,
-            max_in_flight=AT_ONCE,
+            max_in_flight=MAX_SERVER_REQUESTS,
             timeout=_TIMEOUT,
             retries=_RETRIES,
-            key=HeldKey(server.key),
+            key=InMemoryApiKey(server.key),
             dialect=Dialect.LLAMA_CPP,
             extra=self._extra,
         )
@@ -136,9 +142,9 @@ def local_policy(
     """
     if path is not None and not path.strip():
         raise InputError("Expected a GGUF file after `local:`, got nothing: say local:FILE.gguf, or local alone.")
-    check_engine()
-    weights = checked_weights(default_weights() if path is None else Path(path))
-    settings = server_settings(
+    require_llama()
+    weights = validate_weights(default_weights() if path is None else Path(path))
+    settings = make_server_settings(
         weights,
         slots=slots,
         context_length=context_length,

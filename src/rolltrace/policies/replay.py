@@ -9,14 +9,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from rolltrace.errors import ContextOverflowError, PolicyError
-from rolltrace.policies.base import Completion, Request, completion_of
-from rolltrace.policies.recorded import Finder, Records, Supersedes, digest_of, whole_prompts
-from rolltrace.policies.roles import POLICY
-from rolltrace.trace.convert import clean_message
+from rolltrace.policies.policy import Completion, Request, to_completion
+from rolltrace.policies.replay_index import RecordSource, ReplayIndex, SessionOrder, full_prompts, prompt_digest
+from rolltrace.policies.roles import POLICY_ROLE
+from rolltrace.trace.convert import coerce_message
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.outcome import Layer, StopReason
-from rolltrace.trace.rewrite import is_withheld
 from rolltrace.trace.rollout import Call, Rollout, Step
+from rolltrace.trace.stop_reasons import Layer, StopReason
+from rolltrace.trace.text_transform import has_hashed_text
 
 _SHOWN = 40
 """So many characters of a text are shown from where it differs."""
@@ -35,19 +35,24 @@ class ReplayPolicy:
     context_length: int | None = None
 
     def __init__(
-        self, records: Records, *, name: str = "replay", strict: bool = True, supersedes: Supersedes = operator.gt
+        self,
+        records: RecordSource,
+        *,
+        name: str = "replay",
+        strict: bool = True,
+        supersedes: SessionOrder = operator.gt,
     ) -> None:
         """Replay `records`. `supersedes` says which of two sessions counts; by default the one with the larger id."""
         self.name = name
         self.strict = strict
-        self._finder = Finder(records, supersedes)
+        self._finder = ReplayIndex(records, supersedes)
         self._asked: Counter[tuple[str, str, bytes]] = Counter()
         """By rollout, role and prompt, how often a call was answered: asked again, the next one answers."""
 
     async def complete(self, request: Request) -> Completion:
         """What the record says to this."""
         # Counted now: who asks first is answered first, however long the record takes to read. Turns have a number.
-        is_turn = request.role == POLICY and request.identity is not None
+        is_turn = request.role == POLICY_ROLE and request.identity is not None
         place = _Place(0, 0) if is_turn else self._count(request)
         if request.identity is None:
             calls = await asyncio.to_thread(self._finder.group_calls, request.role, request.messages)
@@ -58,7 +63,7 @@ class ReplayPolicy:
                 f"{self.name} has no rollout of {_place(request)}: play the same env with the same seed, "
                 "groups, group size and iterations as the record."
             )
-        if is_withheld(rollout):
+        if has_hashed_text(rollout):
             raise PolicyError(
                 f"Rollout {rollout.id} of {self.name} was recorded as numbers: its text is withheld, and cannot be "
                 "said again. Replay what was recorded in full."
@@ -76,7 +81,7 @@ class ReplayPolicy:
     def _answer(self, request: Request, rollout: Rollout, place: "_Place") -> Completion:
         """The recorded turn, or the recorded call of this role: a seat of a game may be played in a role, too."""
         calls = [(call, prompt) for call, prompt in _whole(rollout.calls) if call.role == request.role]
-        turn_first = request.role == POLICY or not calls
+        turn_first = request.role == POLICY_ROLE or not calls
         answer = _turn(request, rollout) if turn_first else _call(request, calls, place)
         if isinstance(answer, str) and calls:
             other = _call(request, calls, self._count(request)) if turn_first else _turn(request, rollout)
@@ -107,7 +112,7 @@ class ReplayPolicy:
     def _count(self, request: Request) -> "_Place":
         """Which of its kind this question is."""
         whose = "" if request.identity is None else request.identity.id
-        keys = (whose, request.role, digest_of(request.messages)), (whose, request.role, b"")
+        keys = (whose, request.role, prompt_digest(request.messages)), (whose, request.role, b"")
         place = _Place(*(self._asked[key] for key in keys))
         self._asked.update(keys)
         return place
@@ -143,18 +148,18 @@ def _call(request: Request, calls: Sequence[tuple[Call, tuple[Message, ...]]], p
 
 
 def _whole(calls: Sequence[Call]) -> Iterator[tuple[Call, tuple[Message, ...]]]:
-    return zip(calls, whole_prompts(calls), strict=True)
+    return zip(calls, full_prompts(calls), strict=True)
 
 
 def _completion_of_step(rollout: Rollout, step: Step, request: Request) -> Completion:
     response = step.trace.policy_response
     tokens = None
-    if request.wants_tokens and step.tokens is not None:
+    if request.include_tokens and step.tokens is not None:
         whole = rollout.prompt_tokens(step.step) or ()
         tokens = replace(step.tokens, prompt=whole, kept=0)
     return Completion(
         message=response,
-        termination=completion_of(response).termination if step.termination is None else step.termination,
+        termination=to_completion(response).termination if step.termination is None else step.termination,
         parse_error=step.parse_error,
         raw=step.raw,
         policy_version=step.policy_version,
@@ -170,7 +175,7 @@ def _completion_of_call(call: Call) -> Completion:
         raise _failure(f"In the record the {call.role} {what}", call.raw, too_long=too_long)
     return Completion(
         message=call.reply,
-        termination=call.termination or completion_of(call.reply).termination,
+        termination=call.termination or to_completion(call.reply).termination,
         raw=call.raw,
         policy_version=call.policy_version,
         usage=call.usage,
@@ -215,7 +220,7 @@ def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str | 
     for number, (before, message) in enumerate(zip(recorded, asked, strict=False)):
         if before == message:
             continue
-        now = clean_message(message, "", [])  # as a record holds it, which is in UTF-8
+        now = coerce_message(message, "", [])  # as a record holds it, which is in UTF-8
         for field in _FIELDS:
             if getattr(before, field) != getattr(now, field):
                 where = f"message {number} ({now.role}) differs in {field}"

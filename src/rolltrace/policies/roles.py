@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.policies.base import Policy
-from rolltrace.policies.contract import check_policy
+from rolltrace.policies.policy import Policy
+from rolltrace.policies.validation import check_policy
 
-POLICY = "policy"
+POLICY_ROLE = "policy"
 """The role of whoever is trained."""
 
 
@@ -17,34 +17,34 @@ class Roles(msgspec.Struct, frozen=True):
 
     policy: Policy
     others: Mapping[str, Policy] = {}
-    asked: set[str] = msgspec.field(default_factory=set)
+    used: set[str] = msgspec.field(default_factory=set)
     """The roles that somebody has asked for, whoever plays them."""
 
     def __post_init__(self) -> None:
         check_policy(self.policy)
         for role, policy in self.others.items():
-            if role == POLICY:
+            if role == POLICY_ROLE:
                 raise InputError(f"Expected the policy itself apart from those in other roles, got one for {role!r}.")
             check_policy(policy)
 
-    def of(self, role: str) -> Policy:
+    def policy_for(self, role: str) -> Policy:
         """Who plays this role."""
-        self.asked.add(role)
+        self.used.add(role)
         return self.others.get(role, self.policy)
 
-    def of_seat(self, role: str, seat: int | None) -> Policy:
+    def policy_for_seat(self, role: str, seat: int | None) -> Policy:
         """Who plays this seat of a game: whoever was given the seat by number, else its role."""
         if seat is not None and (numbered := f"seat{seat}") in self.others:
-            self.asked.add(numbered)
+            self.used.add(numbered)
             return self.others[numbered]
-        return self.of(role)
+        return self.policy_for(role)
 
     @property
-    def unasked(self) -> list[str]:
+    def unused(self) -> list[str]:
         """The roles that were given a policy, and that nobody has asked so far: they may be misspelt."""
-        return sorted(self.others.keys() - self.asked)
+        return sorted(self.others.keys() - self.used)
 
     @property
     def played_by_policy(self) -> list[str]:
         """The other roles that were asked so far, and that the policy plays itself because nobody was given them."""
-        return sorted(self.asked - self.others.keys() - {POLICY})
+        return sorted(self.used - self.others.keys() - {POLICY_ROLE})

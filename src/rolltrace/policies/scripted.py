@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from rolltrace.errors import PolicyError
-from rolltrace.policies.base import Completion, Request, completion_of
+from rolltrace.policies.policy import Completion, Request, to_completion
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.rollout import Usage
 
-Reply = str | Message | Completion | Exception
+ScriptedReply = str | Message | Completion | Exception
 """Text, a message, a whole completion, or what is raised instead."""
 
 TOKENS_PER_MESSAGE = 4
@@ -26,7 +26,7 @@ class ScriptedPolicy(ABC):
         self.context_length = context_length
 
     @abstractmethod
-    def reply(self, request: Request) -> Reply | Awaitable[Reply]:
+    def reply(self, request: Request) -> ScriptedReply | Awaitable[ScriptedReply]:
         """What to say, or raise, at this turn."""
 
     async def complete(self, request: Request) -> Completion:
@@ -34,7 +34,7 @@ class ScriptedPolicy(ABC):
         reply = self.reply(request)
         if hasattr(reply, "__await__"):
             reply = await reply
-        completion = as_completion(reply)
+        completion = completion_or_raise(reply)
         if completion.usage is not None:
             return completion
         usage = Usage(self.count_tokens(request), count_words(completion.message))
@@ -46,7 +46,7 @@ class ScriptedPolicy(ABC):
         return TOKENS_PER_MESSAGE * len(request.messages) + words
 
 
-class Scripted(ScriptedPolicy):
+class ScriptedReplies(ScriptedPolicy):
     """Says the replies in turn, or what a function of the request returns.
 
     A rollout's step number picks the reply, so any number of rollouts can be played at once. It pickles if the
@@ -55,7 +55,7 @@ class Scripted(ScriptedPolicy):
 
     def __init__(
         self,
-        replies: Sequence[Reply] | Callable[[Request], Reply | Awaitable[Reply]],
+        replies: Sequence[ScriptedReply] | Callable[[Request], ScriptedReply | Awaitable[ScriptedReply]],
         *,
         name: str = "scripted",
         version: int | str | None = None,
@@ -64,7 +64,7 @@ class Scripted(ScriptedPolicy):
         super().__init__(name=name, version=version, context_length=context_length)
         self.replies = (replies,) if isinstance(replies, str) else replies if callable(replies) else tuple(replies)
 
-    def reply(self, request: Request) -> Reply | Awaitable[Reply]:
+    def reply(self, request: Request) -> ScriptedReply | Awaitable[ScriptedReply]:
         """The reply of this step."""
         if callable(self.replies):
             return self.replies(request)
@@ -76,11 +76,11 @@ class Scripted(ScriptedPolicy):
         return self.replies[request.step]
 
 
-def as_completion(reply: Reply) -> Completion:
+def completion_or_raise(reply: ScriptedReply) -> Completion:
     """The completion that a reply stands for; an exception is raised."""
     if isinstance(reply, Exception):
         raise reply.with_traceback(None)  # it may be raised many times, and would gather a traceback each time
-    return completion_of(reply)
+    return to_completion(reply)
 
 
 def count_words(message: Message) -> int:
@@ -94,4 +94,4 @@ def count_words(message: Message) -> int:
 
 
 def _count_tool(tool: ToolSpec) -> int:
-    return TOKENS_PER_MESSAGE + len(tool.description.split()) + len(tool.parameters.json.split())
+    return TOKENS_PER_MESSAGE + len(tool.description.split()) + len(tool.parameters.json_bytes.split())

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from rolltrace.errors import UnknownNameError
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """How many of several a message names."""
 
 
-class Placed(Protocol):
+class HasAddress(Protocol):
     """What is known of a rollout by where it stands; a whole rollout is one, too."""
 
     @property
@@ -55,17 +55,17 @@ class Placed(Protocol):
         ...
 
 
-def group_address(rollout: Placed) -> str:
+def group_address(rollout: HasAddress) -> str:
     """Where the rollout's group stands: SPLIT/ENV/ITERATION/GROUP."""
     return f"{rollout.split}/{rollout.env}/{rollout.iteration}/{rollout.group}"
 
 
-def address(rollout: Placed) -> str:
+def address(rollout: HasAddress) -> str:
     """Where a rollout stands: SPLIT/ENV/ITERATION/GROUP/INDEX. Attempts and sessions of one share it."""
     return f"{group_address(rollout)}/{rollout.index}"
 
 
-def short_addresses(rollouts: Sequence[Placed]) -> dict[str, str]:
+def short_addresses(rollouts: Sequence[HasAddress]) -> dict[str, str]:
     """By id, the part of each address that can differ among these rollouts."""
     if len({rollout.split for rollout in rollouts}) > 1:
         return {rollout.id: address(rollout) for rollout in rollouts}
@@ -80,19 +80,19 @@ def short_addresses(rollouts: Sequence[Placed]) -> dict[str, str]:
     }
 
 
-def ambiguous_rollouts(some: Sequence[Placed], count: int, name: str, where: str | Path) -> str:
+def ambiguous_rollouts_message(some: Sequence[HasAddress], count: int, name: str, where: str | Path) -> str:
     """What to say of a name that `count` rollouts have, of which these are some."""
-    listing = ", ".join(f"{address(rollout)} ({rollout.id})" for rollout in some[:MOST_NAMED])
+    listing = ", ".join(f"{address(rollout)} ({rollout.id})" for rollout in some[:MAX_NAMED])
     return f"{count} rollouts of {where} match {name!r}: {listing}{_more(count)}. Give more of one, or its id."
 
 
-def ambiguous_groups(some: Sequence[Placed], count: int, name: str, where: str | Path) -> str:
+def ambiguous_groups(some: Sequence[HasAddress], count: int, name: str, where: str | Path) -> str:
     """What to say of a name that `count` groups have, of which these are members of some."""
-    listing = ", ".join(group_address(rollout) for rollout in some[:MOST_NAMED])
+    listing = ", ".join(group_address(rollout) for rollout in some[:MAX_NAMED])
     return f"{count} groups of {where} match {name!r}: {listing}{_more(count)}. Give more of one."
 
 
-def unknown_name(some: Sequence[Placed], count: int, name: str, where: str | Path) -> UnknownNameError:
+def unknown_name(some: Sequence[HasAddress], count: int, name: str, where: str | Path) -> UnknownNameError:
     """The error for a name that none of the run's `count` rollouts has, with the nearest name of some of them."""
     if not some:
         return UnknownNameError(f"There is no rollout {name!r} in {where}: it holds none.")
@@ -105,4 +105,4 @@ def unknown_name(some: Sequence[Placed], count: int, name: str, where: str | Pat
 
 
 def _more(count: int) -> str:
-    return ", …" if count > MOST_NAMED else ""
+    return ", …" if count > MAX_NAMED else ""

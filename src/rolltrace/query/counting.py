@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Protocol
 
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.sessions import Sessions, Span
-from rolltrace.trace.numbers import LARGEST_INTEGER
+from rolltrace.trace.json_numbers import INT64_LIMIT
 
 
-class Placed(Protocol):
+class HasSlot(Protocol):
     """What is known of a rollout from its line."""
 
     run: str
@@ -28,7 +28,7 @@ Play = tuple[str, int]
 """The session and the attempt."""
 
 
-class Counting(NamedTuple):
+class Duplicates(NamedTuple):
     """Places in a list of lines or plays."""
 
     superseded: set[int]
@@ -39,28 +39,28 @@ class Counting(NamedTuple):
     """Of those that count, those of whose place another session has one that counts, too."""
 
 
-def count_lines(lines: Sequence[Placed], ledgers: Callable[[], Iterable[Ledger]]) -> Counting:
+def find_duplicates(lines: Sequence[HasSlot], ledgers: Callable[[], Iterable[Ledger]]) -> Duplicates:
     """What counts of these lines; `ledgers` is asked where they are of several sessions."""
     by_place: dict[Any, list[int]] = {}
     for number, line in enumerate(lines):
-        by_place.setdefault(place_of(line), []).append(number)
-    counting = Counting(set(), set(), set())
+        by_place.setdefault(slot_of(line), []).append(number)
+    counting = Duplicates(set(), set(), set())
     names = {line.session for line in lines}
     sessions = _sessions(lines, ledgers()) if len(names) > 1 else Sessions(())
     for numbers in by_place.values():
         if len(numbers) > 1:
-            found = compare_plays([(lines[number].session, lines[number].attempt) for number in numbers], sessions)
+            found = resolve_slot([(lines[number].session, lines[number].attempt) for number in numbers], sessions)
             for known, new in zip(counting, found, strict=True):
                 known.update(numbers[place] for place in new)
     return counting
 
 
-def place_of(line: Placed) -> tuple[Any, ...]:
+def slot_of(line: HasSlot) -> tuple[Any, ...]:
     """What attempts and sessions of one rollout share; the last is its place in the group."""
     return line.run, line.split, _fitting(line.iteration), line.env, line.group, _fitting(line.index)
 
 
-def compare_plays(plays: Sequence[Play], sessions: Sessions) -> Counting:
+def resolve_slot(plays: Sequence[Play], sessions: Sessions) -> Duplicates:
     """What counts of the plays of one place in a group."""
     superseded = sessions.superseded({session for session, _ in plays})
     teams = [(sessions.job_of(session), session in superseded) for session, _ in plays]
@@ -71,10 +71,10 @@ def compare_plays(plays: Sequence[Play], sessions: Sessions) -> Counting:
     retried = {place for place, (_, attempt) in enumerate(plays) if attempt < last[teams[place]]}
     left = set(range(len(plays))) - gone - retried
     is_shared = len({plays[place][0] for place in left}) > 1
-    return Counting(gone, retried, left if is_shared else set())
+    return Duplicates(gone, retried, left if is_shared else set())
 
 
-def _sessions(lines: Iterable[Placed], ledgers: Iterable[Ledger]) -> Sessions:
+def _sessions(lines: Iterable[HasSlot], ledgers: Iterable[Ledger]) -> Sessions:
     known = list(ledgers)
     with_ledger = {ledger.session for ledger in known}
     spans: dict[str, Span] = {}
@@ -87,4 +87,4 @@ def _sessions(lines: Iterable[Placed], ledgers: Iterable[Ledger]) -> Sessions:
 
 def _fitting(number: int) -> int | None:
     """As a column of the tables holds it, which leaves out what is wider than 64 bits."""
-    return number if -LARGEST_INTEGER <= number < LARGEST_INTEGER else None
+    return number if -INT64_LIMIT <= number < INT64_LIMIT else None

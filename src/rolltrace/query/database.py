@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.errors import QueryTimeoutError
-from rolltrace.query.clock import Clock
-from rolltrace.query.connection import Limits, close, connect, more
-from rolltrace.query.engine import Engine, closed_error, made_from
-from rolltrace.query.lineage import Lineage
+from rolltrace.query.deadline import QueryDeadline
+from rolltrace.query.duckdb_connection import EngineLimits, close_connections, connect, new_cursor
+from rolltrace.query.lineage import SessionHistory
 from rolltrace.query.parameters import Parameters
-from rolltrace.query.parts import Part, is_sound
-from rolltrace.query.small import small_part, small_rows
-from rolltrace.query.state import RunTables
-from rolltrace.query.statement import Statement, check_expressions, check_statement, explained_error
-from rolltrace.query.tables import FINISHED, NEEDS, RAW, SMALL
-from rolltrace.query.views import Parts
-from rolltrace.store.problems import Problems
+from rolltrace.query.parquet_parts import ParquetPart, is_intact
+from rolltrace.query.small_tables import small_part, small_rows
+from rolltrace.query.sql_sandbox import SqlSandbox, closed_error, engine_inputs
+from rolltrace.query.statement import Statement, check_expressions, check_statement, sql_error
+from rolltrace.query.table_cache import RunTables
+from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS
+from rolltrace.query.views import RunParts
+from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sessions import Sessions
-from rolltrace.temporary import make_folder, remove_folder, told_if_full
+from rolltrace.temp_folders import explain_full_disk, make_folder, remove_folder
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,27 +33,27 @@ class Database:
     """The tables of some runs, for one process. Any thread may ask it."""
 
     def __init__(
-        self, readers: Sequence[RunReader], limits: Limits | None = None, problems: Problems | None = None
+        self, readers: Sequence[RunReader], limits: EngineLimits | None = None, problems: ReadErrors | None = None
     ) -> None:
         self.process = os.getpid()
         self.is_closed = False
         self._private = make_folder()
         self._remove = weakref.finalize(self, _remove, self._private, self.process)
-        self._limits = limits or Limits()
+        self._limits = limits or EngineLimits()
         self._lock = threading.Lock()
         self._checking = threading.Lock()
         self.connection = connect(self._private, self._limits)
         """Makes the parts; no statement of a user's is run on it."""
-        self._checker = more(self.connection)
+        self._checker = new_cursor(self.connection)
         self._readers = readers
-        self._problems = problems or Problems()
+        self._problems = problems or ReadErrors()
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
-        self._known: list[dict[str, list[Part]]] = [{} for _ in readers]
-        self._lineages = [Lineage(reader, self.connection) for reader in readers]
+        self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
+        self._lineages = [SessionHistory(reader, self.connection) for reader in readers]
         self._sessions = [Sessions(()) for _ in readers]
-        self._engines: dict[bool, Engine] = {}
-        self._alive: weakref.WeakSet[Engine] = weakref.WeakSet()
-        self._small: dict[tuple[int, str], tuple[bytes, Part]] = {}
+        self._engines: dict[bool, SqlSandbox] = {}
+        self._alive: weakref.WeakSet[SqlSandbox] = weakref.WeakSet()
+        self._small: dict[tuple[int, str], tuple[bytes, ParquetPart]] = {}
 
     def check(self, sql: str, parameters: Parameters = None) -> Statement:
         """The statement, if it may be run."""
@@ -65,12 +65,12 @@ class Database:
         with self._checking:
             return check_expressions(table, where, order_by, self._checker)
 
-    def engine(self, tables: frozenset[str], clock: Clock) -> Engine:
+    def engine(self, tables: frozenset[str], clock: QueryDeadline) -> SqlSandbox:
         """The locked engine with these tables as they are now."""
         import duckdb
 
-        needed = {needed for table in tables for needed in NEEDS[table]}
-        with told_if_full(), self._making(clock):
+        needed = {needed for table in tables for needed in TABLE_INPUTS[table]}
+        with explain_full_disk(), self._making(clock):
             while True:
                 try:
                     return self._current_engine(needed, clock)
@@ -78,19 +78,19 @@ class Database:
                     raise
                 except duckdb.Error as error:
                     if not self._drop_unsound():
-                        raise explained_error(error) from error
+                        raise sql_error(error) from error
 
-    def recover(self, error: "duckdb.Error", engine: Engine) -> None:
+    def recover(self, error: "duckdb.Error", engine: SqlSandbox) -> None:
         """Return where asking again may help: a part of the tables vanished or is damaged. Raise otherwise."""
         if engine.is_closed or self.is_closed:
             raise closed_error() from error
         with self._lock:
             if _breaks_the_engine(error):
                 self._engines = {kind: kept for kind, kept in self._engines.items() if kept is not engine}
-            if _may_blame_a_file(error, engine) and not all(is_sound(part.path) for part in engine.parts):
+            if _may_blame_a_file(error, engine) and not all(is_intact(part.path) for part in engine.parts):
                 self._drop_unsound()
                 return
-        raise explained_error(error) from error
+        raise sql_error(error) from error
 
     def close(self) -> None:
         """Give everything back; in another process than the one that opened it, nothing is there to give back."""
@@ -99,15 +99,15 @@ class Database:
         self.is_closed = True
         for engine in list(self._alive):
             engine.close()
-        close([self._checker, self.connection])
+        close_connections([self._checker, self.connection])
         self._remove()
 
     @contextlib.contextmanager
-    def _making(self, clock: Clock) -> Iterator[None]:
+    def _making(self, clock: QueryDeadline) -> Iterator[None]:
         """While nobody else makes tables, and no longer than the clock allows."""
-        turn = _Turn(self.connection.interrupt)
-        with clock.running(turn.interrupt):
-            left = clock.left
+        turn = _InterruptScope(self.connection.interrupt)
+        with clock.limit(turn.interrupt):
+            left = clock.remaining
             if not self._lock.acquire(timeout=-1 if left is None else left):
                 clock.check()
                 raise QueryTimeoutError("Other statements made tables for too long: ask again.")
@@ -120,26 +120,28 @@ class Database:
                 self._lock.release()
 
     def _drop_unsound(self) -> bool:
-        if not sum(run.drop_unsound() for run in self.runs):  # of all of them
+        if not sum(run.drop_damaged() for run in self.runs):  # of all of them
             return False
         self._engines = {}  # a new engine is not to have tables of before, whose files may be gone, too
         return True
 
-    def _current_engine(self, needed: set[str], clock: Clock) -> Engine:
+    def _current_engine(self, needed: set[str], clock: QueryDeadline) -> SqlSandbox:
         for number in range(len(self.runs)):
             self._refresh(number, needed, clock)
         # Sessions say something all the time: what they say does not make other tables anew.
-        is_small = needed <= set(SMALL) and (bool(needed) or False not in self._engines)
+        is_small = needed <= set(SMALL_TABLES) and (bool(needed) or False not in self._engines)
         engine = self._engines.get(is_small)
-        current = made_from([{table: known[table] for table in needed} for known in self._known], self._sessions)
-        if engine is None or any(engine.made_from.get(table) != files for table, files in current.items()):
-            before = set() if engine is None else {table for table in engine.made_from if is_small == (table in SMALL)}
+        current = engine_inputs([{table: known[table] for table in needed} for known in self._known], self._sessions)
+        if engine is None or any(engine.inputs.get(table) != files for table, files in current.items()):
+            before = (
+                set() if engine is None else {table for table in engine.inputs if is_small == (table in SMALL_TABLES)}
+            )
             engine = self._engines[is_small] = self._make_engine(needed | before)
         return engine
 
-    def _make_engine(self, tables: set[str]) -> Engine:
-        runs: list[Parts] = [{table: known[table] for table in tables} for known in self._known]
-        engine = Engine(runs, self._sessions, self._private, self._limits)
+    def _make_engine(self, tables: set[str]) -> SqlSandbox:
+        runs: list[RunParts] = [{table: known[table] for table in tables} for known in self._known]
+        engine = SqlSandbox(runs, self._sessions, self._private, self._limits)
         self._alive.add(engine)
         used = {part.path for one in self._alive for part in one.parts}
         used |= {part.path for _, part in self._small.values()}
@@ -147,18 +149,18 @@ class Database:
             run.remove_unused(used)
         return engine
 
-    def _refresh(self, number: int, needed: set[str], clock: Clock) -> None:
+    def _refresh(self, number: int, needed: set[str], clock: QueryDeadline) -> None:
         run, known = self.runs[number], self._known[number]
-        run.refresh(sorted(needed & set(RAW)), clock)
-        known.update({table: list(run.parts[table]) for table in needed & set(RAW)})
+        run.refresh(sorted(needed & set(STORED_COLUMNS)), clock)
+        known.update({table: list(run.parts[table]) for table in needed & set(STORED_COLUMNS)})
         if "rollouts" in needed:
             self._sessions[number] = self._lineages[number].sessions(known["rollouts"])
         if "groups" in needed:
             known["groups"] = run.group_parts()
-        for table in needed & set(SMALL):
+        for table in needed & set(SMALL_TABLES):
             known[table] = [self._small_part(number, table, clock)]
 
-    def _small_part(self, number: int, table: str, clock: Clock) -> Part:
+    def _small_part(self, number: int, table: str, clock: QueryDeadline) -> ParquetPart:
         """The rows of a small table; the same file as before where they did not change."""
         rows = small_rows(self._readers[number], table, lambda: self._finished(number, clock))
         before = self._small.get((number, table))
@@ -167,7 +169,7 @@ class Database:
             before = self._small[number, table] = rows, small_part(rows, table, path, self.connection)
         return before[1]
 
-    def _finished(self, number: int, clock: Clock) -> int:
+    def _finished(self, number: int, clock: QueryDeadline) -> int:
         """How many episodes of a run are finished, as its tables say."""
         engine = self._current_engine({"rollouts", "scores"}, clock)
         found = engine.cursor().execute(f"select count(*) from _run_{number} where {FINISHED}").fetchone()
@@ -180,7 +182,7 @@ class Database:
         )  # fmt: skip
 
 
-class _Turn:
+class _InterruptScope:
     """While it lasts, what is being done may be interrupted: before and after, it is somebody else's."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -208,7 +210,7 @@ def _breaks_the_engine(error: "duckdb.Error") -> bool:
     return isinstance(error, duckdb.FatalException | duckdb.InternalException)
 
 
-def _may_blame_a_file(error: "duckdb.Error", engine: Engine) -> bool:
+def _may_blame_a_file(error: "duckdb.Error", engine: SqlSandbox) -> bool:
     """Whether an error can come from a file: by its kind, or because it names one. Its words may be a user's own."""
     import duckdb
 

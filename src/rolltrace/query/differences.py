@@ -31,7 +31,7 @@ class Difference(msgspec.Struct, frozen=True):
     """Which of the tool calls, or of the parts."""
 
 
-class _Piece(NamedTuple):
+class _DiffField(NamedTuple):
     """A text of a message, and what it is called there."""
 
     field: Field
@@ -54,7 +54,7 @@ def first_difference(own: Sequence[Message], others: Sequence[Message], of: str)
     return None
 
 
-def _within(one: Message, other: Message) -> tuple[_Piece, int] | None:
+def _within(one: Message, other: Message) -> tuple[_DiffField, int] | None:
     """The first text that two messages do not share, and where in it they part."""
     for mine, theirs in zip_longest(_pieces(one), _pieces(other)):
         if mine == theirs:
@@ -65,20 +65,20 @@ def _within(one: Message, other: Message) -> tuple[_Piece, int] | None:
     return None
 
 
-def _pieces(message: Message) -> Iterator[_Piece]:
+def _pieces(message: Message) -> Iterator[_DiffField]:
     """What a reader sees of a message, in the order in which it is read."""
-    yield _Piece("role", None, f"{message.role}\n{message.name or ''}")
+    yield _DiffField("role", None, f"{message.role}\n{message.name or ''}")
     if message.reasoning:
-        yield _Piece("reasoning", None, "", message.reasoning)
+        yield _DiffField("reasoning", None, "", message.reasoning)
     if message.content:
-        yield _Piece("content", None, "", message.content)
+        yield _DiffField("content", None, "", message.content)
     for number, call in enumerate(message.tool_calls):
-        yield _Piece("tool_calls", number, call.name, call.arguments)
+        yield _DiffField("tool_calls", number, call.name, call.arguments)
     for number, part in enumerate(message.parts):
-        yield _Piece("parts", number, part.type, part.blob.name if part.blob else part.text or part.url or "")
+        yield _DiffField("parts", number, part.type, part.blob.name if part.blob else part.text or part.url or "")
 
 
-def _earlier(mine: _Piece | None, theirs: _Piece | None) -> _Piece:
+def _earlier(mine: _DiffField | None, theirs: _DiffField | None) -> _DiffField:
     """Of two texts that stand in different places, the one that is read first: the other message has none there."""
     pieces = [piece for piece in (mine, theirs) if piece is not None]
     return min(pieces, key=lambda piece: (_ORDER.index(piece.field), piece.number or 0))

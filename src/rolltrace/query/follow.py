@@ -4,23 +4,25 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rolltrace.errors import InputError, RecordError
-from rolltrace.query.late_scores import ScoreReader, in_batches, with_scores
+from rolltrace.query.late_scores import LateScoreReader, growing_batches, with_scores
 from rolltrace.store.cursor import Cursor
-from rolltrace.store.layout import LEDGER, PLAIN, ROLLOUTS, SCORES
+from rolltrace.store.layout import LEDGER, PLAIN_SUFFIX, ROLLOUTS, SCORES
 from rolltrace.store.ledger import decode_ledger
-from rolltrace.store.problems import Problem, Problems, kind_of
-from rolltrace.store.reader import RunReader, Stop
+from rolltrace.store.read_errors import ReadError, ReadErrors, read_error_kind
+from rolltrace.store.reader import RunReader, StopEvent
 from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.rollout import Rollout
 
-__all__ = ["Stop", "follow"]
+__all__ = ["StopEvent", "follow"]
 
-_MOST_ROLLOUTS = 32
+_MAX_ROLLOUTS = 32
 """How many rollouts are in memory while the scores about them are read."""
 _KINDS = (ROLLOUTS, SCORES, LEDGER)
 
 
-def follow(readers: Sequence[RunReader], kind: str, stop: Stop, seconds: float, problems: Problems) -> Iterator[Any]:
+def follow(
+    readers: Sequence[RunReader], kind: str, stop: StopEvent, seconds: float, problems: ReadErrors
+) -> Iterator[Any]:
     """The records of one kind of some runs; see `Run.follow`."""
     if kind not in _KINDS:
         raise InputError(f"Expected one of {', '.join(_KINDS)} to follow, got {kind!r}.")
@@ -28,7 +30,7 @@ def follow(readers: Sequence[RunReader], kind: str, stop: Stop, seconds: float, 
 
 
 def _follow(
-    cursors: Sequence[tuple[RunReader, Cursor]], kind: str, stop: Stop, seconds: float, problems: Problems
+    cursors: Sequence[tuple[RunReader, Cursor]], kind: str, stop: StopEvent, seconds: float, problems: ReadErrors
 ) -> Iterator[Any]:
     is_over = False
     while not is_over:
@@ -45,20 +47,22 @@ def _decoder(reader: RunReader, kind: str) -> Callable[[bytes], Any]:
     return decoders.get(kind, decode_ledger)
 
 
-def _records(cursor: Cursor, decode: Callable[[bytes], Any], problems: Problems) -> Iterator[Any]:
+def _records(cursor: Cursor, decode: Callable[[bytes], Any], problems: ReadErrors) -> Iterator[Any]:
     """The records that are new."""
     for place, line in cursor.read():
         try:
             record = decode(line)
         except RecordError as error:
-            problems.report(Problem(f"{place.file}{PLAIN}", place.offset, str(error), kind=kind_of(error)))
+            problems.report(
+                ReadError(f"{place.file}{PLAIN_SUFFIX}", place.offset, str(error), kind=read_error_kind(error))
+            )
         else:
             yield record
 
 
-def _scored(reader: RunReader, rollouts: Iterator[Rollout], problems: Problems) -> Iterator[Rollout]:
+def _scored(reader: RunReader, rollouts: Iterator[Rollout], problems: ReadErrors) -> Iterator[Rollout]:
     """The rollouts with the scores that are written by now."""
-    with ScoreReader(reader, problems) as scores:
-        for some in in_batches(rollouts, _MOST_ROLLOUTS):
-            late = scores.about([rollout.id for rollout in some])
+    with LateScoreReader(reader, problems) as scores:
+        for some in growing_batches(rollouts, _MAX_ROLLOUTS):
+            late = scores.scores_of([rollout.id for rollout in some])
             yield from (with_scores(rollout, late) for rollout in some)

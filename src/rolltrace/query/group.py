@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, UnknownNameError
-from rolltrace.query.latest import in_order
 from rolltrace.query.run import Run
-from rolltrace.query.tables import literal
-from rolltrace.query.totals import COUNTED
+from rolltrace.query.run_totals import COUNTED_ROLLOUTS
+from rolltrace.query.score_order import in_score_order
+from rolltrace.query.table_schema import sql_literal
 from rolltrace.store.sessions import Sessions
-from rolltrace.trace.freeform import restore_mapping
-from rolltrace.trace.outcome import Layer
+from rolltrace.trace.freeform import from_json_mapping
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey
+from rolltrace.trace.stop_reasons import Layer
 
 _KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
 _GROUP = f"""
@@ -25,7 +25,7 @@ _GROUP = f"""
     from groups where {_KEY}
 """
 _MEMBERS = f"""
-    select id from {COUNTED} and {_KEY}
+    select id from {COUNTED_ROLLOUTS} and {_KEY}
     order by reward is null, isnan(reward), reward desc, "index", id limit ?
 """
 _SCORES = f"""
@@ -61,7 +61,7 @@ class AboutGroup(NamedTuple):
     rollout: None = None
 
 
-class GroupRecords(NamedTuple):
+class LoadedGroup(NamedTuple):
     """What is known of a group."""
 
     rewards: Rewards
@@ -75,7 +75,7 @@ class GroupRecords(NamedTuple):
     """About the group as a whole, the earliest first."""
 
 
-def find_group(run: Run, key: GroupKey, most: int) -> GroupRecords:
+def load_group(run: Run, key: GroupKey, most: int) -> LoadedGroup:
     """The group of this name, with the `most` members that have the best rewards."""
     place = [key.split, key.iteration, key.env, key.group]
     found = list(run.sql(_GROUP, [*place, *place, *place]).dicts())
@@ -88,7 +88,7 @@ def find_group(run: Run, key: GroupKey, most: int) -> GroupRecords:
         )
     rollouts = _read(run, [row[0] for row in run.sql(_MEMBERS, [*place, most])])
     row = found[0]
-    return GroupRecords(
+    return LoadedGroup(
         Rewards(**{name: row[name] for name in Rewards.__struct_fields__}),
         row["retried"],
         row["collides"],
@@ -102,7 +102,7 @@ def _read(run: Run, ids: Sequence[str]) -> list[Rollout]:
     if not ids:
         return []
     try:
-        read = {rollout.id: rollout for rollout in run.rollouts(where=f"id in ({', '.join(map(literal, ids))})")}
+        read = {rollout.id: rollout for rollout in run.rollouts(where=f"id in ({', '.join(map(sql_literal, ids))})")}
     except RolltraceError:
         # A file was damaged since its table was made: one by one it costs only what it held.
         read = {}
@@ -129,8 +129,8 @@ def _scores(run: Run, place: list[Any], rollouts: Sequence[Rollout]) -> list[Abo
 
 def _in_order(run: Run, scores: Sequence[AboutGroup]) -> list[AboutGroup]:
     """The scores by the rule of late scores, the latest last."""
-    places = run.score_places(f"id in ({', '.join(literal(score.id) for score in scores)})")
-    return in_order((places[score.id], score) for score in scores if score.id in places)
+    places = run.score_locations(f"id in ({', '.join(sql_literal(score.id) for score in scores)})")
+    return in_score_order((places[score.id], score) for score in scores if score.id in places)
 
 
 def _about_group(row: tuple[Any, ...]) -> AboutGroup:
@@ -142,6 +142,6 @@ def _about_group(row: tuple[Any, ...]) -> AboutGroup:
 def _mapping(text: str | None) -> dict[str, Any]:
     try:
         decoded = msgspec.json.decode(text or "{}")
-        return restore_mapping(decoded) if isinstance(decoded, dict) else {}
+        return from_json_mapping(decoded) if isinstance(decoded, dict) else {}
     except (ValueError, RecursionError):
         return {}

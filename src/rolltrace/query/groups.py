@@ -62,7 +62,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return read([member.id for member in self.members])
 
 
-def group_of_row(row: Mapping[str, Any], read: ReadRollouts) -> Group:
+def group_from_row(row: Mapping[str, Any], read: ReadRollouts) -> Group:
     """The group of a row; `read` gives rollouts by id."""
     group = Group(**{**row, "members": tuple(GroupMember(**member) for member in row["members"])})
     force_setattr(group, "_read", read)

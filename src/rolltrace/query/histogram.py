@@ -11,9 +11,9 @@ import msgspec
 from rolltrace.errors import InputError
 from rolltrace.query.parameters import Parameters
 from rolltrace.query.run import Run
-from rolltrace.query.totals import COUNTED
+from rolltrace.query.run_totals import COUNTED_ROLLOUTS
 
-MOST_BINS = 20
+MAX_BINS = 20
 _ROUND = (1.0, 2.0, 2.5, 5.0)
 """The widths of bins, times a power of ten."""
 
@@ -39,7 +39,7 @@ class Histogram(msgspec.Struct, frozen=True):
     max: float | None = None
 
 
-def histogram(values: Iterable[float | None], most: int = MOST_BINS) -> Histogram:
+def histogram(values: Iterable[float | None], most: int = MAX_BINS) -> Histogram:
     """The distribution of some values, in at most so many bins."""
     listed = list(values)
     known = [value for value in listed if value is not None]
@@ -55,14 +55,14 @@ def histogram(values: Iterable[float | None], most: int = MOST_BINS) -> Histogra
     return Histogram(bins_between(edges, counts), len(finite), missing, non_finite, low, high)
 
 
-def ask_histogram(
+def query_histogram(
     run: Run,
     of: str = "reward",
     where: str | None = None,
     parameters: Parameters = None,
     *,
-    table: str = COUNTED,
-    most: int = MOST_BINS,
+    table: str = COUNTED_ROLLOUTS,
+    most: int = MAX_BINS,
     timeout: float | None = None,
 ) -> Histogram:
     """The distribution of an SQL expression over rows of a run of any size; what is no number is missing.
@@ -93,18 +93,18 @@ def bin_number(edges: Sequence[float]) -> str:
     return " + ".join(f"(value >= '{edge!r}'::double)::bigint" for edge in edges[1:-1]) or "0"
 
 
-def round_edges(low: float, high: float, most: int = MOST_BINS) -> list[float]:
+def round_edges(low: float, high: float, max_bins: int = MAX_BINS) -> list[float]:
     """The edges of at most so many bins that hold all from `low` to `high`; where these are the same, only that."""
-    if most < 1:
-        raise InputError(f"Expected at least one bin, got {most}.")
+    if max_bins < 1:
+        raise InputError(f"Expected at least one bin, got {max_bins}.")
     if low == high:
         return [low]
-    width = high / most - low / most  # no difference that could overflow
+    width = high / max_bins - low / max_bins  # no difference that could overflow
     if width > 0:
         exponent = math.floor(math.log10(width)) - 1
         for power in range(exponent, exponent + 4):
             for factor in _ROUND:
-                edges = _edges(low, high, factor, power, most)
+                edges = _edges(low, high, factor, power, max_bins)
                 if edges is not None:
                     return edges
     return [low, high]

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING
 
-from rolltrace.query.build import read_files
-from rolltrace.query.parts import Part
-from rolltrace.query.tables import literal
+from rolltrace.query.parquet_parts import ParquetPart
+from rolltrace.query.parquet_writer import parquet_source
+from rolltrace.query.table_schema import sql_literal
 from rolltrace.store.layout import LEDGER
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NONE = Sessions(())
 
 
-class Lineage:
+class SessionHistory:
     """The sessions of one run, for its tables."""
 
     def __init__(self, reader: RunReader, connection: "duckdb.DuckDBPyConnection") -> None:
@@ -28,7 +28,7 @@ class Lineage:
         self._stamp: tuple[tuple[str, int, int], ...] | None = None
         self._ledgers: tuple[Ledger, ...] = ()
 
-    def sessions(self, parts: Sequence[Part]) -> Sessions:
+    def sessions(self, parts: Sequence[ParquetPart]) -> Sessions:
         """Those of the run, where the rollouts of these parts are of more than one."""
         names = set().union(*(part.label.facts.sessions for part in parts))
         if len(names) < 2:
@@ -55,11 +55,11 @@ class Lineage:
             return ()
         return tuple(sorted(found))
 
-    def _spans(self, parts: Sequence[Part], sessions: set[str]) -> dict[str, Span]:
+    def _spans(self, parts: Sequence[ParquetPart], sessions: set[str]) -> dict[str, Span]:
         """When the sessions without a ledger played, as their rollouts tell."""
-        named = ", ".join(map(literal, sessions))
+        named = ", ".join(map(sql_literal, sessions))
         rows = self._connection.execute(f"""
-            select session, min(started_at), max(ended_at) from {read_files(part.path for part in parts)}
+            select session, min(started_at), max(ended_at) from {parquet_source(part.path for part in parts)}
             where session in ({named}) group by session
         """).fetchall()
         return {session: (first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) for session, first, last in rows}

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from rolltrace.query.differences import Difference, first_difference
-from rolltrace.query.excerpts import Excerpt, excerpts
-from rolltrace.query.storyline import Said, storyline
-from rolltrace.query.terms import Term, reward_numbers, reward_terms
+from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
+from rolltrace.query.reward_breakdown import RewardTerm, reward_components, reward_terms
+from rolltrace.query.storyline import TranscriptMessage, transcript_events
 from rolltrace.trace.rollout import Failure, Rollout
 
 
@@ -30,13 +30,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     reward: float | None
     advantage: float | None
     """The reward less the mean of the group."""
-    terms: tuple[Term, ...]
+    terms: tuple[RewardTerm, ...]
     """What the reward is the sum of; where there is none, what is known of it so far."""
     reward_data: dict[str, float]
     """The numbers behind it: summed over the steps, and from the graders."""
     scores: dict[str, float | None]
     """Other late scores, the latest of each name."""
-    messages: tuple[Excerpt, ...]
+    messages: tuple[TruncatedMessage, ...]
     """The conversation after the shared prompt, in the order in which it was told."""
     omitted: int
     """How many messages come after those."""
@@ -49,26 +49,28 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Where it first differs from the member before it; None for the first, and where the two are the same."""
 
 
-class Told(NamedTuple):
+class MemberTranscript(NamedTuple):
     """A rollout, and the messages of it in the order in which they were told."""
 
     rollout: Rollout
-    said: list[Said]
-    prompt: int
+    messages: list[TranscriptMessage]
+    prompt_length: int
     """How many of them are its first prompt."""
 
 
-def tell(rollout: Rollout) -> Told:
+def member_transcript(rollout: Rollout) -> MemberTranscript:
     """The messages of a rollout: the first prompt, then what came."""
-    events = storyline(rollout)
-    said = [event for event in events if isinstance(event, Said)]
-    prompt = sum(1 for _ in takewhile(lambda event: isinstance(event, Said) and event.step is None, events))
-    return Told(rollout, said, prompt)
+    events = transcript_events(rollout)
+    said = [event for event in events if isinstance(event, TranscriptMessage)]
+    prompt = sum(
+        1 for _ in takewhile(lambda event: isinstance(event, TranscriptMessage) and event.step is None, events)
+    )
+    return MemberTranscript(rollout, said, prompt)
 
 
-def shared_prompt(told: Sequence[Told]) -> list[Said]:
+def shared_prompt(told: Sequence[MemberTranscript]) -> list[TranscriptMessage]:
     """The messages with which every first prompt begins; a member that was never asked has none to share."""
-    prompts = [one.said[: one.prompt] for one in told if one.prompt]
+    prompts = [one.messages[: one.prompt_length] for one in told if one.prompt_length]
     if not prompts:
         return []
     count = min(map(len, prompts))
@@ -78,11 +80,11 @@ def shared_prompt(told: Sequence[Told]) -> list[Said]:
     return prompts[0][:count]
 
 
-def member(told: Told, before: Told | None, shared: int, mean: float | None) -> Member:
+def compare_member(told: MemberTranscript, before: MemberTranscript | None, shared: int, mean: float | None) -> Member:
     """One member, compared with the one before it."""
-    rollout, own = told.rollout, after_prompt(told, shared)
+    rollout, own = told.rollout, own_messages(told, shared)
     reward, total = rollout.reward, rollout.reward_score
-    texts = excerpts(own)
+    texts = truncate_messages(own)
     return Member(
         id=rollout.id,
         index=rollout.index,
@@ -97,7 +99,7 @@ def member(told: Told, before: Told | None, shared: int, mean: float | None) -> 
         reward=reward,
         advantage=None if reward is None or mean is None else reward - mean,
         terms=reward_terms(rollout),
-        reward_data=reward_numbers(rollout),
+        reward_data=reward_components(rollout),
         scores={score.name: score.value for score in rollout.scores if score.name != "reward"},
         messages=texts,
         omitted=len(own) - len(texts),
@@ -109,13 +111,13 @@ def member(told: Told, before: Told | None, shared: int, mean: float | None) -> 
     )
 
 
-def after_prompt(told: Told, shared: int) -> list[Said]:
+def own_messages(told: MemberTranscript, shared: int) -> list[TranscriptMessage]:
     """What a member has of its own."""
-    return told.said[shared if told.prompt else 0 :]
+    return told.messages[shared if told.prompt_length else 0 :]
 
 
-def _difference(own: Sequence[Said], before: Told, shared: int) -> Difference | None:
-    others = after_prompt(before, shared)
+def _difference(own: Sequence[TranscriptMessage], before: MemberTranscript, shared: int) -> Difference | None:
+    others = own_messages(before, shared)
     return first_difference([one.message for one in own], [one.message for one in others], before.rollout.id)
 
 

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolltrace.errors import InputError, StorageError
-from rolltrace.query.clock import Clock
-from rolltrace.query.engine import Engine, closed_error
+from rolltrace.query.deadline import QueryDeadline
+from rolltrace.query.sql_sandbox import SqlSandbox, closed_error
 from rolltrace.query.statement import Statement
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from rolltrace.query.database import Database
 
 Given = TypeVar("Given")
-Row = tuple[Any, ...]
+ResultRow = tuple[Any, ...]
 
 _ZONED = "WITH TIME ZONE"
 _ROWS_AT_ONCE = 1000
 _ROWS_SHOWN = 20
 
 
-class Result:
+class QueryResult:
     """The rows of one statement, which is run when the first of them is asked for.
 
     Rows are given once: whatever takes some goes on where the one before stopped. A frame has all of them.
@@ -35,31 +35,31 @@ class Result:
     def __init__(self, statement: Statement, database: "Database", timeout: float | None = None) -> None:
         self._statement = statement
         self._database = database
-        self._clock = Clock(timeout)
-        self._engine: Engine | None = None
+        self._clock = QueryDeadline(timeout)
+        self._engine: SqlSandbox | None = None
         self._rows: duckdb.DuckDBPyConnection | None = None
-        self._ahead: deque[Row] = deque()
+        self._ahead: deque[ResultRow] = deque()
         self._has_given = False
-        self._is_over = False
+        self._is_iteration_finished = False
         relation = self._do(self._bind)
         self.columns = tuple(map(str, relation.columns))
         """The names of the columns."""
         self.types = tuple(map(str, relation.types))
         """Their types, as SQL names them."""
 
-    def fetchone(self) -> Row | None:
+    def fetchone(self) -> ResultRow | None:
         """The next row, or None where there is none any more."""
         rows = self.fetchmany(1)
         return rows[0] if rows else None
 
-    def fetchmany(self, count: int) -> list[Row]:
+    def fetchmany(self, count: int) -> list[ResultRow]:
         """The next rows."""
         while len(self._ahead) < count and self._fetch_ahead(max(count - len(self._ahead), _ROWS_AT_ONCE)):
             pass
         self._has_given = True
         return [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
 
-    def fetchall(self) -> list[Row]:
+    def fetchall(self) -> list[ResultRow]:
         """All rows from the next on."""
         return list(self)
 
@@ -83,7 +83,7 @@ class Result:
         _require("polars", "pyarrow")
         return importlib.import_module("polars").from_arrow(self.arrow())
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ResultRow]:
         while self._ahead or self._fetch_ahead(_ROWS_AT_ONCE):
             self._has_given = True
             yield self._ahead.popleft()
@@ -99,12 +99,12 @@ class Result:
 
     def _fetch_ahead(self, count: int) -> bool:
         """Take rows from the engine, to be given later; whether there were any."""
-        if self._is_over:
+        if self._is_iteration_finished:
             return False
         rows = self._do(lambda cursor: self._begun(cursor).fetchmany(count), self._rows)
         self._ahead.extend(rows)
         if not rows:  # nothing more is needed of the engine
-            self._is_over, self._rows, self._engine = True, None, None
+            self._is_iteration_finished, self._rows, self._engine = True, None, None
         return bool(rows)
 
     def _begun(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
@@ -138,7 +138,7 @@ class Result:
             engine = self._open_engine()
             try:
                 cursor = begun or engine.cursor()
-                with self._clock.running(cursor.interrupt):
+                with self._clock.limit(cursor.interrupt):
                     return work(cursor)
             except duckdb.Error as error:
                 self._database.recover(error, engine)
@@ -149,7 +149,7 @@ class Result:
                 self._engine, self._rows, begun = None, None, None
                 self._ahead.clear()
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self) -> SqlSandbox:
         if self._database.process != os.getpid():
             raise InputError("Expected a result of this process, got one of the process that it was forked from.")
         if self._database.is_closed:

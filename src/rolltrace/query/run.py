@@ -9,22 +9,22 @@ from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownNameError
-from rolltrace.query.connection import MEMORY, THREADS, Limits
 from rolltrace.query.database import Database
-from rolltrace.query.follow import Stop, follow
-from rolltrace.query.groups import Group, group_of_row
-from rolltrace.query.late_scores import ScoreReader, in_batches, with_scores
-from rolltrace.query.lines import LineReader
+from rolltrace.query.duckdb_connection import MEMORY, THREADS, EngineLimits
+from rolltrace.query.follow import StopEvent, follow
+from rolltrace.query.groups import Group, group_from_row
+from rolltrace.query.late_scores import LateScoreReader, growing_batches, with_scores
+from rolltrace.query.line_reader import LineReader
 from rolltrace.query.parameters import Parameters
-from rolltrace.query.result import Result
+from rolltrace.query.result import QueryResult
 from rolltrace.query.statement import Statement
-from rolltrace.query.tables import GROUP_ORDER, literal
-from rolltrace.store.cursor import Place
+from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
+from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.problems import Problem, Problems
+from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
-from rolltrace.store.run_file import read_info
+from rolltrace.store.run_info import read_info
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -34,7 +34,7 @@ def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, thre
 
     `memory` and `threads` are what statements may take.
     """
-    limits = Limits(memory, threads)
+    limits = EngineLimits(memory, threads)
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     found = [run for place in paths for run in _runs_at(place)]
     if not found:
@@ -76,11 +76,11 @@ def _runs_at(place: Path) -> list[Path]:
 class Run:
     """One run, or several as one; what is written meanwhile is there at the next question."""
 
-    def __init__(self, readers: Sequence[RunReader], limits: Limits | None = None) -> None:
+    def __init__(self, readers: Sequence[RunReader], limits: EngineLimits | None = None) -> None:
         self._readers = tuple(readers)
         self._limits = limits
-        self._problems = Problems()
-        self._opened: Database | None = None
+        self._problems = ReadErrors()
+        self._database_or_none: Database | None = None
 
     @property
     def path(self) -> Path:
@@ -98,15 +98,15 @@ class Run:
         return self._readers[0].info
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[ReadError, ...]:
         """What could not be read so far, each once."""
-        found = [problem for reader in self._readers for problem in reader.problems]
+        found = [problem for reader in self._readers for problem in reader.read_errors]
         return tuple(dict.fromkeys([*found, *self._problems.all()]))
 
     def get(self, rollout: str) -> Rollout:
         """The rollout of this id, with all its messages and steps, and with the scores written by now."""
         # What was looked through before answers at once; only then is every run looked through.
-        likely = [reader for reader in self._readers if len(self._readers) > 1 and reader.offsets.knows(rollout)]
+        likely = [reader for reader in self._readers if len(self._readers) > 1 and reader.id_index.contains(rollout)]
         for reader in (*likely, *self._readers[:-1]):
             with contextlib.suppress(UnknownNameError):
                 return self._get(reader, rollout)
@@ -114,8 +114,8 @@ class Run:
 
     def _get(self, reader: RunReader, rollout: str) -> Rollout:
         found = reader.get(rollout)
-        with ScoreReader(reader, self._problems, ahead=0) as scores:
-            return scores.give(found)
+        with LateScoreReader(reader, self._problems, ahead=0) as scores:
+            return scores.with_late_scores(found)
 
     def rollouts(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
@@ -124,7 +124,7 @@ class Run:
 
         `where` and `order_by` are SQL expressions over its columns; the first `offset` are left out.
         """
-        return self._rollouts_at(self._places("rollouts", where, order_by, limit, offset))
+        return self._rollouts_at(self._locations("rollouts", where, order_by, limit, offset))
 
     def groups(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
@@ -135,26 +135,26 @@ class Run:
         only when a group's `rollouts()` is called.
         """
         rows = self._select("groups", where, order_by, f"run, {GROUP_ORDER}", limit, offset).dicts()
-        return (group_of_row(row, self._rollouts_of) for row in rows)
+        return (group_from_row(row, self._rollouts_of) for row in rows)
 
     def scores(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> Iterator[Score]:
         """Scores, one by one: as `rollouts`, of the table `scores`."""
-        return self._scores_at(self._places("scores", where, order_by, limit, offset))
+        return self._scores_at(self._locations("scores", where, order_by, limit, offset))
 
-    def score_places(self, where: str) -> dict[str, Place]:
+    def score_locations(self, where: str) -> dict[str, LineLocation]:
         """By id, where the lines of these scores are."""
-        return {row[1]: Place(*row[2:]) for row in self._places("scores", where, None, None, 0)}
+        return {row[1]: LineLocation(*row[2:]) for row in self._locations("scores", where, None, None, 0)}
 
-    def sql(self, sql: str, parameters: Parameters = None, timeout: float | None = None) -> Result:
+    def sql(self, sql: str, parameters: Parameters = None, timeout: float | None = None) -> QueryResult:
         """The answer to one SELECT over the tables of `docs/tables.md`; it reads, and can do nothing else.
 
         `parameters` are the values of `?`, as a list, or of `$name`, as a mapping. Where all that is done for the
         statement takes longer than `timeout` seconds, it is given up.
         """
         database = self._database
-        return Result(database.check(sql, parameters), database, timeout)
+        return QueryResult(database.check(sql, parameters), database, timeout)
 
     def ledgers(self) -> dict[str, Ledger]:
         """The last ledger of each session."""
@@ -169,14 +169,18 @@ class Run:
 
     @overload
     def follow(
-        self, kind: Literal["rollouts"], *, stop: Stop | None = ..., seconds: float = ...
+        self, kind: Literal["rollouts"], *, stop: StopEvent | None = ..., seconds: float = ...
     ) -> Iterator[Rollout]: ...
     @overload
-    def follow(self, kind: Literal["scores"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Score]: ...
-    @overload
-    def follow(self, kind: Literal["ledger"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Ledger]: ...
     def follow(
-        self, kind: Literal["rollouts", "scores", "ledger"], *, stop: Stop | None = None, seconds: float = 0.5
+        self, kind: Literal["scores"], *, stop: StopEvent | None = ..., seconds: float = ...
+    ) -> Iterator[Score]: ...
+    @overload
+    def follow(
+        self, kind: Literal["ledger"], *, stop: StopEvent | None = ..., seconds: float = ...
+    ) -> Iterator[Ledger]: ...
+    def follow(
+        self, kind: Literal["rollouts", "scores", "ledger"], *, stop: StopEvent | None = None, seconds: float = 0.5
     ) -> Iterator[Rollout] | Iterator[Score] | Iterator[Ledger]:
         """The records that are there, and then those that come, looking every so many seconds.
 
@@ -189,7 +193,7 @@ class Run:
     def close(self) -> None:
         """Give back memory and files; asking again opens them again."""
         with _opening:
-            opened, self._opened = self._opened, None
+            opened, self._database_or_none = self._database_or_none, None
         if opened is not None:
             opened.close()
         for reader in self._readers:
@@ -209,11 +213,11 @@ class Run:
     @property
     def _database(self) -> Database:
         with _opening:
-            if self._opened is None or self._opened.process != os.getpid():
-                self._opened = Database(self._readers, self._limits, self._problems)
-            return self._opened
+            if self._database_or_none is None or self._database_or_none.process != os.getpid():
+                self._database_or_none = Database(self._readers, self._limits, self._problems)
+            return self._database_or_none
 
-    def _places(
+    def _locations(
         self, table: str, where: str | None, order_by: str | None, limit: int | None, offset: int
     ) -> Iterable[tuple[Any, ...]]:
         """Where the lines of a table are."""
@@ -227,19 +231,19 @@ class Run:
         places = database.check_expressions(table, where, None)
         tables = places.tables | {table}
         counted = f"select run, _file, count(*) from ({places.sql}) group by run, _file order by run, _file"
-        files = Result(Statement(counted, tables), database)  # here, so that a wrong condition is told at once
+        files = QueryResult(Statement(counted, tables), database)  # here, so that a wrong condition is told at once
 
         def read() -> Iterator[tuple[Any, ...]]:
             for run, first, last in _file_ranges(files):
-                between = f"run = {literal(run)} and _file between {literal(first)} and {literal(last)}"
+                between = f"run = {sql_literal(run)} and _file between {sql_literal(first)} and {sql_literal(last)}"
                 sql = f"from ({places.sql}) where {between} order by _file, _offset"
-                yield from Result(Statement(sql, tables), database)
+                yield from QueryResult(Statement(sql, tables), database)
 
         return read()
 
     def _select(
         self, table: str, where: str | None, order_by: str | None, default_order: str, limit: int | None, offset: int
-    ) -> Result:
+    ) -> QueryResult:
         for name, number in (("a limit", limit or 0), ("an offset", offset)):
             if number < 0:
                 raise InputError(f"Expected {name} of 0 or more, got {number}.")
@@ -248,19 +252,21 @@ class Run:
         sql = statement.sql if order_by is not None else f"{statement.sql} order by {default_order}"
         sql += "" if limit is None else f" limit {limit:d}"
         sql += "" if not offset else f" offset {offset:d}"
-        return Result(Statement(sql, statement.tables | {table}), database)
+        return QueryResult(Statement(sql, statement.tables | {table}), database)
 
     def _rollouts_of(self, ids: Sequence[str]) -> Iterator[Rollout]:
-        return self.rollouts(where=f"id in ({', '.join(map(literal, ids))})", order_by='"index", id')
+        return self.rollouts(where=f"id in ({', '.join(map(sql_literal, ids))})", order_by='"index", id')
 
     def _rollouts_at(self, places: Iterable[tuple[Any, ...]]) -> Iterator[Rollout]:
         """The rollouts whose lines are at these places, with their scores."""
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
-            scores = {run: stack.enter_context(ScoreReader(one.reader, self._problems)) for run, one in lines.items()}
-            for some in in_batches(places):
+            scores = {
+                run: stack.enter_context(LateScoreReader(one.reader, self._problems)) for run, one in lines.items()
+            }
+            for some in growing_batches(places):
                 late = {
-                    run: own.about([row[1] for row in some if len(scores) == 1 or row[0] == run])
+                    run: own.scores_of([row[1] for row in some if len(scores) == 1 or row[0] == run])
                     for run, own in scores.items()
                 }
                 for run, rollout, file, offset, length in some:
@@ -268,7 +274,7 @@ class Run:
                     if (found := lines.get(name)) is None:
                         yield self.get(rollout)
                     else:
-                        yield with_scores(found.rollout(rollout, Place(file, offset, length)), late[name])
+                        yield with_scores(found.rollout(rollout, LineLocation(file, offset, length)), late[name])
 
     def _scores_at(self, places: Iterable[tuple[Any, ...]]) -> Iterator[Score]:
         """The scores whose lines are at these places; one whose file was damaged since is left out."""
@@ -276,7 +282,7 @@ class Run:
             lines = self._line_readers(stack)
             for run, score, file, offset, length in places:
                 found = lines.get("" if len(self._readers) == 1 else run)
-                if found is not None and (read := found.score(score, Place(file, offset, length))) is not None:
+                if found is not None and (read := found.score(score, LineLocation(file, offset, length))) is not None:
                     yield read
 
     def _line_readers(self, stack: contextlib.ExitStack) -> dict[str, LineReader]:

@@ -68,7 +68,7 @@ def run_state(
 ) -> RunState:
     """The state of the run with these last ledgers, one for each session.
 
-    `planned` and `finished` count episodes (see `planned_episodes` and `Totals.finished`). Where `finished` is not
+    `planned` and `finished` count episodes (see `planned_episodes` and `RunTotals.finished`). Where `finished` is not
     known, the lines that were written stand for it: a run with fewer of them is interrupted for certain.
     """
     if not ledgers:

@@ -12,16 +12,16 @@ import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, StorageError
 from rolltrace.query.parameters import Parameters, check_parameters
-from rolltrace.query.tables import NEEDS
-from rolltrace.temporary import cannot_write
+from rolltrace.query.table_schema import TABLE_INPUTS
+from rolltrace.temp_folders import temp_folder_error
 
 if TYPE_CHECKING:
     import duckdb
 
-TABLES = tuple(NEEDS)
+TABLES = tuple(TABLE_INPUTS)
 HINT = f"The tables are {', '.join(TABLES)}; docs/tables.md has their columns."
 
-PLACES = {"rollouts": "_places", "scores": "_score_places"}
+LOCATION_VIEWS = {"rollouts": "_places", "scores": "_score_places"}
 """By table, the same with the place of each line; no statement of a user's can name it."""
 
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
@@ -36,7 +36,7 @@ _PLAIN_NAME = re.compile(r"[^\W\d_]\w*")
 _ENGINES_OWN = re.compile(r"(duckdb|pragma|sqlite|pg)_.*|information_schema")
 """What the engine's own catalogue has: a WITH query of such a name would make it known where the query is not."""
 _EXPLAIN = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*explain\s+(?!analy[sz]e\b|\()(.*)", re.IGNORECASE | re.DOTALL)
-_MOST_CHARACTERS = 1_000_000
+_MAX_CHARACTERS = 1_000_000
 
 
 class Statement(NamedTuple):
@@ -82,9 +82,9 @@ def check_expressions(
         _check_frame(frame, f"{frame} order by \n{order_by}\n", ("modifiers",), f"order_by = {order_by!r}", connection)
         ending += f" order by \n{order_by}\n"
     tables = check_statement(frame + ending, connection).tables
-    if table not in PLACES:
+    if table not in LOCATION_VIEWS:
         return Statement(f"from {table}{ending}", tables)
-    return Statement(f"select run, id, _file, _offset, _length from {PLACES[table]} as {table}{ending}", tables)
+    return Statement(f"select run, id, _file, _offset, _length from {LOCATION_VIEWS[table]} as {table}{ending}", tables)
 
 
 def _check_frame(
@@ -120,12 +120,12 @@ def _placeless(value: Any) -> Any:
 def _only_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> tuple[str, str]:
     import duckdb
 
-    if len(sql) > _MOST_CHARACTERS:
-        raise InputError(f"Expected a statement of at most {_MOST_CHARACTERS} characters, got {len(sql)}.")
+    if len(sql) > _MAX_CHARACTERS:
+        raise InputError(f"Expected a statement of at most {_MAX_CHARACTERS} characters, got {len(sql)}.")
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise explained_error(error) from error
+        raise sql_error(error) from error
     if len(statements) != 1:
         raise InputError(f"Expected exactly one SELECT, got {len(statements)} statements. {HINT}")
     kind = statements[0].type.name
@@ -142,7 +142,7 @@ def _tree(sql: str, kind: str, connection: "duckdb.DuckDBPyConnection") -> dict[
     try:
         row = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
     except duckdb.Error as error:
-        raise explained_error(error) from error
+        raise sql_error(error) from error
     try:
         answer = msgspec.json.decode(row[0] if row else "{}")
     except (ValueError, RecursionError) as error:
@@ -224,12 +224,12 @@ def _refused(what: str) -> InputError:
     return InputError(f"Expected one SELECT, or a plain EXPLAIN of one, got {what}: SQL here only reads. {HINT}")
 
 
-def explained_error(error: Exception) -> RolltraceError:
+def sql_error(error: Exception) -> RolltraceError:
     """The engine's own message, and what there is to ask; what the disk did is nobody's wrong statement."""
     import duckdb
 
     if isinstance(error, duckdb.IOException) and "No space left" in str(error):
-        return cannot_write(error)
+        return temp_folder_error(error)
     if isinstance(error, duckdb.IOException):
         return StorageError(str(error).strip())
     return InputError(f"{str(error).strip()}\n{HINT}")

@@ -3,24 +3,33 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rolltrace.query.build import no_rows, read_files
-from rolltrace.query.latest import select_latest_rewards
-from rolltrace.query.parts import Part
-from rolltrace.query.repeats import Repeats, create_repeats
-from rolltrace.query.statement import PLACES
-from rolltrace.query.tables import PLACE, RAW, ROLLOUT_COLUMNS, SMALL, WRITTEN, quoted
+from rolltrace.query.parquet_parts import ParquetPart
+from rolltrace.query.parquet_writer import empty_query, parquet_source
+from rolltrace.query.repeats import DuplicateCounts, create_duplicates_table
+from rolltrace.query.score_order import select_latest_rewards
+from rolltrace.query.statement import LOCATION_VIEWS
+from rolltrace.query.table_schema import (
+    LOCATION_COLUMNS,
+    ROLLOUT_COLUMNS,
+    SMALL_TABLES,
+    STORED_COLUMNS,
+    WRITTEN,
+    sql_identifier,
+)
 from rolltrace.store.sessions import Sessions
 
 if TYPE_CHECKING:
     import duckdb
 
-GROUP_KEY = ", ".join(map(quoted, ("run", "split", "iteration", "env", "group")))
+GROUP_KEY = ", ".join(map(sql_identifier, ("run", "split", "iteration", "env", "group")))
 
-Parts = Mapping[str, Sequence[Part]]
+RunParts = Mapping[str, Sequence[ParquetPart]]
 """By table, the parts of one run."""
 
 
-def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts], sessions: Sequence[Sessions]) -> None:
+def create_views(
+    connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
+) -> None:
     """Make the tables that these parts have rows of; `sessions` are those of each run."""
     tables = set().union(*runs)
     superseded = 0
@@ -35,15 +44,17 @@ def create_views(connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts],
             late = f"union all ({_score_calls(runs, superseded)})" if table == "calls" else ""
             connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept} {late}")
     if "scores" in tables:
-        shown = ", ".join(quoted(name) for name in RAW["scores"] if name not in {**PLACE, **WRITTEN})
-        connection.execute(f"create view {PLACES['scores']} as {_rows('scores', runs)}")
-        connection.execute(f"create view scores as select {shown} from {PLACES['scores']}")
-    for table in SMALL:
+        shown = ", ".join(
+            sql_identifier(name) for name in STORED_COLUMNS["scores"] if name not in {**LOCATION_COLUMNS, **WRITTEN}
+        )
+        connection.execute(f"create view {LOCATION_VIEWS['scores']} as {_rows('scores', runs)}")
+        connection.execute(f"create view scores as select {shown} from {LOCATION_VIEWS['scores']}")
+    for table in SMALL_TABLES:
         if table in tables:
             connection.execute(f"create view {table} as {_rows(table, runs)}")
 
 
-def _score_calls(runs: Sequence[Parts], superseded: int) -> str:
+def _score_calls(runs: Sequence[RunParts], superseded: int) -> str:
     """The calls of group graders, without those of sessions whose rollouts of the group were all superseded."""
     calls = _rows("score_calls", runs)
     if not superseded or not any("scores" in parts for parts in runs):
@@ -58,71 +69,78 @@ def _score_calls(runs: Sequence[Parts], superseded: int) -> str:
 
 
 def _create_rollouts(
-    connection: "duckdb.DuckDBPyConnection", runs: Sequence[Parts], sessions: Sequence[Sessions]
+    connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
 ) -> int:
     """Make the tables of rollouts and of groups; returns how many rollouts were superseded."""
     superseded = sum(_create_run(connection, number, parts, sessions[number]) for number, parts in enumerate(runs))
-    shown = ", ".join(map(quoted, ROLLOUT_COLUMNS))
+    shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
     everything = " union all ".join(f"from _run_{number}" for number in range(len(runs)))
     connection.execute(f"create view _everything as {everything}")
     kept = "where not superseded" if superseded else ""
     connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
     connection.execute(f"create view rollouts as select {shown} from _everything {kept}")
     connection.execute(
-        f"create view {PLACES['rollouts']} as select {shown}, {', '.join(PLACE)} from _everything {kept}"
+        f"create view {LOCATION_VIEWS['rollouts']} as "
+        f"select {shown}, {', '.join(LOCATION_COLUMNS)} from _everything {kept}"
     )
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
     return superseded
 
 
-def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts, sessions: Sessions) -> int:
+def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: RunParts, sessions: Sessions) -> int:
     """Make the rollouts and the groups of one run; returns how many rollouts were superseded."""
-    repeats = create_repeats(connection, f"_repeated_{number}", parts["rollouts"], sessions)
+    repeats = create_duplicates_table(connection, f"_repeated_{number}", parts["rollouts"], sessions)
     lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
     repeated_name = f"_repeated_{number}" if repeats.rows else None
     selects = [_select_rollouts(some, repeated_name, late) for late, some in _by_late(parts["rollouts"], lates)]
     flags = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
-    rows = " union all ".join(selects) or no_rows({**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **flags})
+    rows = " union all ".join(selects) or empty_query(
+        {**STORED_COLUMNS["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **flags}
+    )
     connection.execute(f"create view _run_{number} as {rows}")
     if "groups" in parts:
         connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, repeats, lates)}")
     return repeats.superseded
 
 
-def _by_late(parts: Sequence[Part], lates: Sequence[str | None]) -> list[tuple[str | None, list[Part]]]:
+def _by_late(parts: Sequence[ParquetPart], lates: Sequence[str | None]) -> list[tuple[str | None, list[ParquetPart]]]:
     """Parts that are joined with the same rewards, together: there may be very many."""
-    together: dict[str | None, list[Part]] = {}
+    together: dict[str | None, list[ParquetPart]] = {}
     for part, late in zip(parts, lates, strict=True):
         together.setdefault(late, []).append(part)
     return list(together.items())
 
 
 def _groups(
-    connection: "duckdb.DuckDBPyConnection", number: int, parts: Parts, repeats: Repeats, lates: Sequence[str | None]
+    connection: "duckdb.DuckDBPyConnection",
+    number: int,
+    parts: RunParts,
+    repeats: DuplicateCounts,
+    lates: Sequence[str | None],
 ) -> str:
     """The groups of a run: those made before, except where later lines touch them, and the others made now."""
     rollouts = f"(from _run_{number} where not superseded)"
     for place, part in enumerate(parts["rollouts"]):
         for made in parts["groups"]:
-            if made.label.ranges == part.label.ranges and made.label.scores == part.label.scores:
+            if made.label.ranges == part.label.ranges and made.label.scores_covered == part.label.scores_covered:
                 touched = _touched(
                     part, parts["rollouts"], f"_repeated_{number}" if repeats.rows else None, lates[place]
                 )
                 if touched is None:
-                    return f"from {read_files([made.path])}"
+                    return f"from {parquet_source([made.path])}"
                 connection.execute(f"create table _touched_{number} as {touched}")
-                untouched = f"from {read_files([made.path])} anti join _touched_{number} using ({GROUP_KEY})"
-                fresh = groups_of(f"({rollouts} semi join _touched_{number} using ({GROUP_KEY}))")
+                untouched = f"from {parquet_source([made.path])} anti join _touched_{number} using ({GROUP_KEY})"
+                fresh = groups_query(f"({rollouts} semi join _touched_{number} using ({GROUP_KEY}))")
                 return f"{untouched} union all from ({fresh})"
-    return groups_of(rollouts)
+    return groups_query(rollouts)
 
 
-def _touched(part: Part, parts: Sequence[Part], again: str | None, late: str | None) -> str | None:
+def _touched(part: ParquetPart, parts: Sequence[ParquetPart], again: str | None, late: str | None) -> str | None:
     """The groups of a part that something outside it changed; None where nothing did."""
-    selects = [f"select {GROUP_KEY} from {read_files([other.path])}" for other in parts if other is not part]
-    own = f"select {GROUP_KEY} from {read_files([part.path])} r"
-    if part.label.facts.shared:  # which sessions count may have changed since
+    selects = [f"select {GROUP_KEY} from {parquet_source([other.path])}" for other in parts if other is not part]
+    own = f"select {GROUP_KEY} from {parquet_source([part.path])} r"
+    if part.label.facts.shared_slots:  # which sessions count may have changed since
         selects.append(f"{own} where shared")
     if again is not None:
         selects.append(f"{own} semi join {again} on {again}.id = r.id")
@@ -132,24 +150,28 @@ def _touched(part: Part, parts: Sequence[Part], again: str | None, late: str | N
 
 
 def _create_lates(
-    connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[Part], scores: Sequence[Part]
+    connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], scores: Sequence[ParquetPart]
 ) -> list[str | None]:
     """For each part, a table of the rewards that scores gave after it was made; None if no score did."""
     rewards = [score for score in scores if score.label.facts.rewards]
-    lates = [tuple(score.path for score in rewards if not _is_within(score, part.label.scores)) for part in parts]
+    lates = [
+        tuple(score.path for score in rewards if not _is_within(score, part.label.scores_covered)) for part in parts
+    ]
     names = {paths: f"{name}_{number}" for number, paths in enumerate(dict.fromkeys(filter(None, lates)))}
     for paths, table in names.items():
-        stored = [part.path for part, late in zip(parts, lates, strict=True) if late == paths and part.label.scores]
-        latest = select_latest_rewards(read_files(paths), read_files(stored) if stored else None)
+        stored = [
+            part.path for part, late in zip(parts, lates, strict=True) if late == paths and part.label.scores_covered
+        ]
+        latest = select_latest_rewards(parquet_source(paths), parquet_source(stored) if stored else None)
         connection.execute(f"create table {table} as {latest}")
     return [names.get(paths) for paths in lates]
 
 
-def _is_within(scores: Part, covered: Mapping[str, int]) -> bool:
+def _is_within(scores: ParquetPart, covered: Mapping[str, int]) -> bool:
     return all(last <= covered.get(file, 0) for file, (_, last) in scores.label.ranges.items())
 
 
-def _select_rollouts(parts: Sequence[Part], again: str | None, late: str | None) -> str:
+def _select_rollouts(parts: Sequence[ParquetPart], again: str | None, late: str | None) -> str:
     reward, joins = "r.reward", ""
     superseded, retried, collides = "false", "r.retried", "false"
     if late is not None:
@@ -159,29 +181,31 @@ def _select_rollouts(parts: Sequence[Part], again: str | None, late: str | None)
         joins += f" left join {again} on {again}.id = r.id"
         superseded, collides = (f"coalesce({again}.{name}, false)" for name in ("superseded", "collides"))
         retried = f"r.retried or coalesce({again}.retried, false)"
-    columns = ", ".join(f"r.{quoted(name)}" for name in (*RAW["rollouts"], "seconds"))
+    columns = ", ".join(f"r.{sql_identifier(name)}" for name in (*STORED_COLUMNS["rollouts"], "seconds"))
     return (
         f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried, "
         f"{collides} as collides "
-        f"from {read_files(part.path for part in parts)} r{joins}"
+        f"from {parquet_source(part.path for part in parts)} r{joins}"
     )
 
 
-def _rows(table: str, runs: Sequence[Parts]) -> str:
+def _rows(table: str, runs: Sequence[RunParts]) -> str:
     paths = [part.path for parts in runs for part in parts.get(table, ())]
-    kinds = RAW.get(table) or SMALL[table]
-    return f"select {', '.join(map(quoted, kinds))} from {read_files(paths)}" if paths else no_rows(kinds)
+    kinds = STORED_COLUMNS.get(table) or SMALL_TABLES[table]
+    return (
+        f"select {', '.join(map(sql_identifier, kinds))} from {parquet_source(paths)}" if paths else empty_query(kinds)
+    )
 
 
-def unshared_groups(part: Part) -> str:
+def unshared_rollouts_query(part: ParquetPart) -> str:
     """The rollouts of a part whose groups no two sessions share, with the columns that `groups_of` needs."""
-    rows = read_files([part.path])
-    if not part.label.facts.shared:
+    rows = parquet_source([part.path])
+    if not part.label.facts.shared_slots:
         return f"(select *, false as collides from {rows})"
     return f"(select *, false as collides from {rows} anti join (from {rows} where shared) using ({GROUP_KEY}))"
 
 
-def groups_of(rollouts: str) -> str:
+def groups_query(rollouts: str) -> str:
     """The groups of some rollouts, of which none was superseded."""
     return f"""
         with grouped as (

@@ -6,18 +6,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rolltrace.envs.base import STEP_MAPS, Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.envs.env import STEP_MAP_FIELDS, Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.errors import EnvError, GraderError, InputError
-from rolltrace.graders.base import GroupGrade
-from rolltrace.policies.contract import is_message
-from rolltrace.rollout.limits import Limits
+from rolltrace.graders.grader import GroupGrade
+from rolltrace.policies.validation import is_message
+from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.trace.freeform import describe
+from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message
-from rolltrace.trace.numbers import as_number
 from rolltrace.trace.rollout import Grade
 
 
-def check_builder(builder: Any) -> None:
+def validate_builder(builder: Any) -> None:
     """A group that can be named and counted."""
     if not _is_of(EnvGroupBuilder, builder):
         raise EnvError(f"Expected an EnvGroupBuilder, got {describe(builder)}.")
@@ -46,7 +46,7 @@ def _is_mapping(value: Any) -> bool:
     return type(value) is dict or isinstance(value, Mapping)
 
 
-def checked_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
+def validate_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
     """One env per seat."""
     where = f"{type(builder).__name__}.make_episode"
     if not isinstance(envs, list | tuple):
@@ -62,7 +62,7 @@ def checked_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
     return envs
 
 
-def check_parse_retries(env: Env, limits: Limits) -> None:
+def require_observe(env: Env, limits: Limits) -> None:
     """Refuse parse retries for an env that cannot take a correction."""
     if limits.max_parse_retries and not env.can_observe:
         name = type(getattr(env, "env", env)).__name__
@@ -72,11 +72,11 @@ def check_parse_retries(env: Env, limits: Limits) -> None:
         )
 
 
-def checked_start(value: Any, env: Env) -> Observation | StepResult:
+def validate_first_observation(value: Any, env: Env) -> Observation | StepResult:
     """The first prompt, or the result of an episode in which there is nothing to play."""
     if not isinstance(value, StepResult):
-        return checked_observation(value, env, "initial_observation")
-    result = checked_result(value, env, "initial_observation")
+        return validate_observation(value, env, "initial_observation")
+    result = validate_step_result(value, env, "initial_observation")
     if not result.done:
         raise EnvError(
             f"Expected {type(env).__name__}.initial_observation to return an Observation, or a StepResult that is "
@@ -85,7 +85,7 @@ def checked_start(value: Any, env: Env) -> Observation | StepResult:
     return result
 
 
-def checked_observation(value: Any, env: Env, method: str) -> Observation:
+def validate_observation(value: Any, env: Env, method: str) -> Observation:
     """An observation whose messages can be read."""
     if _is_plain(value):
         return value  # type: ignore[no-any-return]
@@ -121,7 +121,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def checked_result(value: Any, env: Env, method: str = "step") -> StepResult:
+def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResult:
     """A step's result with a number for a reward and something to go on with."""
     where = f"{type(env).__name__}.{method}"
     if not isinstance(value, StepResult):
@@ -131,18 +131,18 @@ def checked_result(value: Any, env: Env, method: str = "step") -> StepResult:
     reward = as_number(value.reward)
     if reward is None:
         raise EnvError(f"Expected {where} to give a number as reward, got {describe(value.reward)}.")
-    for name in STEP_MAPS:
+    for name in STEP_MAP_FIELDS:
         given = getattr(value, name)
         if type(given) is not dict and not isinstance(given, Mapping):
             raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(given)}.")
     if value.observation is not None:
-        checked_observation(value.observation, env, method)
+        validate_observation(value.observation, env, method)
     elif not value.done and method != "unfinished_step":
         raise EnvError(f"Expected {where} to return an observation or done=True, got neither: the policy sees nothing.")
     return value if type(value.reward) is float else replace(value, reward=float(reward))
 
 
-def checked_group_grade(value: Any, grader: str) -> GroupGrade:
+def validate_group_grade(value: Any, grader: str) -> GroupGrade:
     """Grades by rollout id, and maps about the group."""
     given = value if isinstance(value, GroupGrade) else GroupGrade(value)
     if not isinstance(given.grades, Mapping):
@@ -153,7 +153,7 @@ def checked_group_grade(value: Any, grader: str) -> GroupGrade:
     return replace(given, grades=grades)
 
 
-def checked_grade(value: Any, grader: str) -> Grade:
+def validate_grade(value: Any, grader: str) -> Grade:
     """A grade with a finite number for a reward; an exception in its place is raised."""
     if isinstance(value, Exception):
         raise value

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import StepResult
-from rolltrace.policies.base import Completion
+from rolltrace.envs.env import StepResult
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade, Identity, Rollout
 

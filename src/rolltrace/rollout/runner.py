@@ -6,24 +6,24 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import EnvGroupBuilder
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.errors import InputError
-from rolltrace.policies.base import Policy
+from rolltrace.policies.policy import Policy
 from rolltrace.policies.roles import Roles
-from rolltrace.rollout.contract import check_builder
-from rolltrace.rollout.group import GroupPlay, GroupResult
+from rolltrace.rollout.contract import validate_builder
+from rolltrace.rollout.group_runner import GroupResult, GroupRunner
 from rolltrace.rollout.hooks import Hooks
-from rolltrace.rollout.limits import Limits
-from rolltrace.rollout.settings import Settings
-from rolltrace.rollout.sink import Sink
-from rolltrace.rollout.stop import CANCELLED
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import Sink
+from rolltrace.rollout.rollout_end import CANCELLED
+from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.freeform import clean_text
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.score import GroupKey
 
-_NO_MORE: Any = object()
-_ITERATIONS_REMEMBERED = 64
+_EXHAUSTED: Any = object()
+_MAX_NAMED_ITERATIONS = 64
 """For so many iterations a runner knows the names of the groups it has played."""
 
 
@@ -59,7 +59,7 @@ class Runner:
         if retries < 0:
             raise InputError(f"Expected retries of 0 or more, got {retries}.")
         self.concurrency = concurrency
-        self._settings = Settings(
+        self._settings = RunnerSettings(
             roles=Roles(policy, dict(roles or {})),
             sink=sink,
             limits=limits,
@@ -68,8 +68,8 @@ class Runner:
             retries=retries,
             sampling=sampling,
             seed=seed,
-            gate=asyncio.Semaphore(concurrency),
-            open_seats=set(),
+            request_slots=asyncio.Semaphore(concurrency),
+            in_flight=set(),
             open_groups=set(),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,8 +86,10 @@ class Runner:
         Those that wait for their group's grade are recorded as not graded. It is for a process that has to end while
         envs or graders block or swallow their cancellation.
         """
-        for seat in tuple(self._settings.open_seats):
-            if seat.draft.header.session == self._settings.sink.session:  # not of the process this was forked from
+        for seat in tuple(self._settings.in_flight):
+            if (
+                seat.rollout_builder.header.session == self._settings.sink.session
+            ):  # not of the process this was forked from
                 seat.record(CANCELLED)
         for group in tuple(self._settings.open_groups):
             if group.session == self._settings.sink.session:
@@ -108,37 +110,37 @@ class Runner:
         When the caller is cancelled, or closes the generator early (`contextlib.aclosing`), what is in flight is
         cancelled, recorded and awaited.
         """
-        crowd = _Crowd(self.concurrency)
-        settings = self._settings_here()
+        crowd = _TaskPool(self.concurrency)
+        settings = self._settings_for_this_loop()
         register_open = getattr(settings.sink, "register_open", None)
         if register_open is not None:
             register_open(self)
-        draw = _drawing(builders)
+        draw = _async_next(builders)
         try:
             while True:
-                while crowd.has_room and (builder := await draw()) is not _NO_MORE:
-                    check_builder(builder)
+                while crowd.has_room and (builder := await draw()) is not _EXHAUSTED:
+                    validate_builder(builder)
                     name = self._name(builder.task, split, iteration)
                     if name not in finished:
                         crowd.start(builder, GroupKey(split, iteration, builder.env, name), settings)
-                if not crowd.playing:
+                if not crowd.running:
                     return
                 if (result := await crowd.next_finished()) is not None:
                     yield result
         finally:
-            await crowd.disperse()
+            await crowd.cancel_all()
 
-    def _settings_here(self) -> Settings:
+    def _settings_for_this_loop(self) -> RunnerSettings:
         """The settings with a gate of the running loop: a semaphore belongs to the loop it is first waited for in."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self._settings = msgspec.structs.replace(self._settings, gate=asyncio.Semaphore(self.concurrency))
+            self._settings = msgspec.structs.replace(self._settings, request_slots=asyncio.Semaphore(self.concurrency))
         return self._settings
 
     def _name(self, task: str, split: str, iteration: int) -> str:
         names = self._names.setdefault((split, iteration), GroupNames())
-        if len(self._names) > _ITERATIONS_REMEMBERED:
+        if len(self._names) > _MAX_NAMED_ITERATIONS:
             del self._names[next(iter(self._names))]
         return names.name(task)
 
@@ -160,58 +162,58 @@ class GroupNames:
         return name
 
 
-def _drawing(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Awaitable[Any]]:
+def _async_next(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Awaitable[Any]]:
     """What gives one builder after the other, and then that there are no more."""
     if isinstance(builders, AsyncIterable):
         later = aiter(builders)
 
         async def draw_later() -> Any:
-            return await anext(later, _NO_MORE)
+            return await anext(later, _EXHAUSTED)
 
         return draw_later
     source = iter(builders)
 
     async def draw() -> Any:
-        return next(source, _NO_MORE)
+        return next(source, _EXHAUSTED)
 
     return draw
 
 
-class _Crowd:
+class _TaskPool:
     """The groups being played: starts them, hears of each that ends, and sends all home."""
 
     def __init__(self, concurrency: int) -> None:
-        self.playing: set[asyncio.Task[GroupResult]] = set()
+        self.running: set[asyncio.Task[GroupResult]] = set()
         self._concurrency = concurrency
         self._rollouts = 0
-        self._news: asyncio.Queue[asyncio.Task[GroupResult] | None] = asyncio.Queue()
+        self._finished: asyncio.Queue[asyncio.Task[GroupResult] | None] = asyncio.Queue()
         """A group that ended, or None where only an episode did, which may make room."""
 
     @property
     def has_room(self) -> bool:
-        return self._rollouts < self._concurrency or not self.playing
+        return self._rollouts < self._concurrency or not self.running
 
-    def start(self, builder: EnvGroupBuilder, key: GroupKey, settings: Settings) -> None:
+    def start(self, builder: EnvGroupBuilder, key: GroupKey, settings: RunnerSettings) -> None:
         self._rollouts += builder.episodes * builder.seats
-        group = GroupPlay(builder, key, settings, on_episode_end=self._episode_ended)
+        group = GroupRunner(builder, key, settings, on_episode_end=self._episode_ended)
         task = asyncio.create_task(group.play())
-        task.add_done_callback(self._news.put_nowait)
-        self.playing.add(task)
+        task.add_done_callback(self._finished.put_nowait)
+        self.running.add(task)
 
     def _episode_ended(self, seats: int) -> None:
         had_room = self.has_room
         self._rollouts -= seats
         if self.has_room and not had_room:
-            self._news.put_nowait(None)
+            self._finished.put_nowait(None)
 
     async def next_finished(self) -> GroupResult | None:
-        task = await self._news.get()
+        task = await self._finished.get()
         if task is None:
             return None
-        self.playing.discard(task)
+        self.running.discard(task)
         return task.result()
 
-    async def disperse(self) -> None:
-        for task in self.playing:
+    async def cancel_all(self) -> None:
+        for task in self.running:
             task.cancel()
-        await asyncio.gather(*self.playing, return_exceptions=True)
+        await asyncio.gather(*self.running, return_exceptions=True)

@@ -7,13 +7,13 @@ import msgspec
 
 from rolltrace.policies.roles import Roles
 from rolltrace.rollout.hooks import Hooks
-from rolltrace.rollout.limits import Limits
-from rolltrace.rollout.sink import Sink
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import Sink
 from rolltrace.rollout.strategies import Strategy
 from rolltrace.trace.message import Sampling
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class RunnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner was made with."""
 
     roles: Roles
@@ -25,9 +25,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How often an episode is played again after the policy or the env failed."""
     sampling: Sampling
     seed: int
-    gate: asyncio.Semaphore
+    request_slots: asyncio.Semaphore
     """Bounds the policy requests in flight."""
-    open_seats: set[Any]
+    in_flight: set[Any]
     """The seats whose rollout is in flight: its line is not written yet."""
     open_groups: set[Any]
     """The groups that are being played or graded."""

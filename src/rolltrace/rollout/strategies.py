@@ -5,8 +5,8 @@ import math
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.trace.outcome import Layer
 from rolltrace.trace.rollout import Failure
+from rolltrace.trace.stop_reasons import Layer
 
 
 class FailFast(msgspec.Struct, frozen=True):

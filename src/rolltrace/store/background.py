@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rolltrace.store.backlog import Flag
-from rolltrace.store.sealed import seal_file
+from rolltrace.store.compression import compress_segment
+from rolltrace.store.write_queue import SignalSafeEvent
 
 LOGGING_SECONDS = 1.0
 """How long `flush` and `close` wait for warnings to be logged: a log handler may hang."""
 
-_unlogged: deque[Flag] = deque()
+_unlogged: deque[SignalSafeEvent] = deque()
 
 
 def start_thread(action: Callable[[], None]) -> bool:
@@ -32,9 +32,9 @@ def start_thread(action: Callable[[], None]) -> bool:
     return True
 
 
-def log_soon(logger: logging.Logger, message: str, *args: Any) -> None:
+def log_in_thread(logger: logging.Logger, message: str, *args: Any) -> None:
     """Log a warning in a thread of its own."""
-    logged = Flag()
+    logged = SignalSafeEvent()
 
     def log() -> None:
         with contextlib.suppress(BaseException):  # a log handler may raise anything, and no more is to be lost for it
@@ -46,7 +46,7 @@ def log_soon(logger: logging.Logger, message: str, *args: Any) -> None:
         log()
 
 
-def wait_until_logged() -> None:
+def wait_for_logging() -> None:
     """Wait for warnings that are being logged, for a short time."""
     deadline = time.monotonic() + LOGGING_SECONDS
     while _unlogged:
@@ -59,7 +59,7 @@ def forget_logging_after_fork() -> None:
     _unlogged.clear()
 
 
-class Sealer:
+class SegmentCompressor:
     """Seals full segments, one after the other: the next lines need not wait for it."""
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
@@ -86,6 +86,6 @@ class Sealer:
 
     def _seal(self, path: Path) -> None:
         try:
-            seal_file(path)
+            compress_segment(path)
         except Exception as error:  # noqa: BLE001 - the plain segment stands, and can be sealed later
             self._on_failure(error)

@@ -5,14 +5,14 @@ import stat
 from pathlib import Path
 
 from rolltrace.errors import ChecksumError, RecordError
-from rolltrace.store.files import open_regular
-from rolltrace.store.run_file import refuse_link
-from rolltrace.trace.blob import checked_blob_name
+from rolltrace.store.run_info import refuse_link
+from rolltrace.store.segment_reader import open_regular
+from rolltrace.trace.blob import validate_blob_name
 
 
 def blob_path(folder: Path, name: str) -> Path:
     """Where a blob is; a name that is not a digest is refused, so that no path in a record is ever followed."""
-    return folder / checked_blob_name(name)
+    return folder / validate_blob_name(name)
 
 
 def read_blob(folder: Path, name: str) -> bytes:

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from rolltrace.errors import InputError, RolltraceError, RunExistsError, StorageError
-from rolltrace.redaction import redact_mapping
+from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info
 from rolltrace.store.recording import Level, Recording, resolve_recording
-from rolltrace.store.run_file import read_info, refuse_link
-from rolltrace.store.segment import sync_folder
+from rolltrace.store.run_info import read_info, refuse_link
+from rolltrace.store.segment_writer import sync_folder
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.draft import new_id
-from rolltrace.trace.freeform import Note, describe, plain_mapping
+from rolltrace.trace.freeform import Note, describe, to_json_mapping
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.version import __version__
 
 logger = logging.getLogger(__name__)
 
 _GIT_SECONDS = 2.0
-_NO_PLACE = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP})
+_BAD_PATH_ERRNOS = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP})
 """What goes wrong where a place cannot exist; all else is the disk's."""
 _UNFINISHED = f".{RUN_FILE}."
 """How the names of files begin that are to become `run.json`; a process that died may have left one."""
@@ -58,12 +58,12 @@ def create_run(
     except RolltraceError:
         raise
     except OSError as error:
-        kind = InputError if error.errno in _NO_PLACE else StorageError
+        kind = InputError if error.errno in _BAD_PATH_ERRNOS else StorageError
         raise kind(f"Cannot write a run at {place}: {error.strerror or error}. Choose another place.") from error
     return RunWriter(place, info, recording, continued, handle_sigterm=handle_sigterm)
 
 
-def fresh_path(folder: str | Path, name: str) -> Path:
+def unused_run_path(folder: str | Path, name: str) -> Path:
     """A place in the folder at which there is nothing yet: the name, or the name with a number."""
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).strip(".-") or "run"
     path = Path(folder) / safe
@@ -171,7 +171,7 @@ def _exists(place: Path) -> RunExistsError:
 
 def _plain_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     notes: list[Note] = []
-    plain = plain_mapping(config or {}, "config", notes)
+    plain = to_json_mapping(config or {}, "config", notes)
     for note in notes:
         logger.warning("%s: %s", note.path, note.message)
     return dict(redact_mapping(plain))

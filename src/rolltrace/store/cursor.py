@@ -8,21 +8,21 @@ from typing import NamedTuple
 import msgspec
 
 from rolltrace.errors import RecordError
-from rolltrace.store.files import Listing, SegmentFile, list_segments, open_segment
-from rolltrace.store.layout import PLAIN, SEALED, SegmentName, in_order, without_ending
+from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
 from rolltrace.store.lines import TORN, Line, split_lines, split_lines_backwards
-from rolltrace.store.problems import Kind, Problem, kind_of
-from rolltrace.trace.codec import Version, newer_version, verify
+from rolltrace.store.read_errors import ReadError, ReadErrorKind, read_error_kind
+from rolltrace.store.segment_reader import SegmentListing, SegmentReader, list_segments, open_segment
+from rolltrace.trace.codec import RecordVersion, newer_version_error, verify_checksum
 from rolltrace.trace.rollout import FORMAT_VERSION
 
-__all__ = ["Cursor", "Place", "Problem", "check_line"]
+__all__ = ["Cursor", "LineLocation", "ReadError", "line_error"]
 
 _CURRENT = b'{"v":%d,' % FORMAT_VERSION
-_LATEST = 100
+_MAX_BACKWARD_LINES = 100
 """How many lines are kept of a file that has to be read from the front to find its last."""
 
 
-class Place(NamedTuple):
+class LineLocation(NamedTuple):
     """Where a line is; the same before and after its segment is sealed."""
 
     file: str
@@ -45,7 +45,7 @@ class Cursor:
         self,
         run: Path,
         folder: str,
-        report: Callable[[Problem], None],
+        report: Callable[[ReadError], None],
         covered: Mapping[str, int] | None = None,
         settle: Callable[[str, int], None] | None = None,
     ) -> None:
@@ -55,14 +55,14 @@ class Cursor:
         self._settle = settle
         self.covered: dict[str, int] = dict(covered or {})
         self._finished: set[str] = set()  # sealed, and read to the end: there is no more to come
-        self._told: set[tuple[str, int | None]] = set()
+        self._reported: set[tuple[str, int | None]] = set()
 
-    def read(self) -> Iterator[tuple[Place, bytes]]:
+    def read(self) -> Iterator[tuple[LineLocation, bytes]]:
         """Every sound line that is new: whole, with the right checksum. It ends with a line feed."""
         for file, segment in self._open():
             yield from self._read_segment(segment, file)
 
-    def read_backwards(self) -> Iterator[Iterator[tuple[Place, bytes]]]:
+    def read_backwards(self) -> Iterator[Iterator[tuple[LineLocation, bytes]]]:
         """For each file its sound lines, the last first, of which only as much is read as is taken at once.
 
         It tells of the problems that it meets, and leaves `covered` as it is.
@@ -70,14 +70,14 @@ class Cursor:
         for file, segment in self._open():
             yield self._read_segment_backwards(segment, file)
 
-    def _open(self) -> Iterator[tuple[str, SegmentFile]]:
+    def _open(self) -> Iterator[tuple[str, SegmentReader]]:
         """Each segment that may hold something new, open while it is looked at."""
         listing = self._list()
         if listing is None:
             return
-        for name in listing.strange:
-            message = f"Expected a file whose name ends in {PLAIN} or {SEALED}."
-            self._tell(Problem(f"{self._folder}/{name}", None, message, kind=Kind.STRANGE))
+        for name in listing.unexpected:
+            message = f"Expected a file whose name ends in {PLAIN_SUFFIX} or {COMPRESSED_SUFFIX}."
+            self._report_once(ReadError(f"{self._folder}/{name}", None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
         for name in listing.segments:
             file = f"{self._folder}/{name}"
             if file in self._finished:
@@ -85,14 +85,14 @@ class Cursor:
             try:
                 segment = open_segment(self._run / self._folder, name)
             except (OSError, RecordError) as error:
-                self._tell_of(error, f"{file}{PLAIN}")
+                self._tell_of(error, f"{file}{PLAIN_SUFFIX}")
                 continue
             try:
                 yield file, segment
             finally:
                 segment.close()
 
-    def _list(self) -> Listing | None:
+    def _list(self) -> SegmentListing | None:
         """The folder's segments; each that should be there and is not is reported."""
         try:
             listing = list_segments(self._run / self._folder)
@@ -101,15 +101,21 @@ class Cursor:
                 listing = list_segments(self._run / self._folder)
                 missing = self._missing(listing)
         except OSError as error:
-            self._tell(Problem(self._folder, None, _reason(error), passing=True, kind=kind_of(error)))
+            self._report_once(
+                ReadError(self._folder, None, _reason(error), is_transient=True, kind=read_error_kind(error))
+            )
             return None
         self._settled(self._folder, 1)
         for name in missing:
             message = "Expected this file, it is missing."
-            self._tell(Problem(f"{self._folder}/{name}{PLAIN}", None, message, passing=True, kind=Kind.MISSING))
+            self._report_once(
+                ReadError(
+                    f"{self._folder}/{name}{PLAIN_SUFFIX}", None, message, is_transient=True, kind=ReadErrorKind.MISSING
+                )
+            )
         return listing
 
-    def _missing(self, listing: Listing) -> list[str]:
+    def _missing(self, listing: SegmentListing) -> list[str]:
         """The names of segments that were there before, or that a later one of the same session follows."""
         there = set(listing.segments)
         expected = {file.removeprefix(f"{self._folder}/") for file, size in self.covered.items() if size}
@@ -121,78 +127,84 @@ class Cursor:
                 # A hostile name could leave a gap of a million: the end of it stands for all.
                 expected.update(str(SegmentName(session, gap)) for gap in range(max(first, number - 100), number))
                 last[session] = number
-        return in_order(expected - there)
+        return sort_segment_names(expected - there)
 
-    def _read_segment(self, segment: SegmentFile, file: str) -> Iterator[tuple[Place, bytes]]:
+    def _read_segment(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         shown = f"{self._folder}/{segment.path.name}"
         start = self.covered.get(file, 0)
         torn = None
         try:
-            if segment.is_sealed and start and segment.stated_size == start:  # read to the end, and no more will come
+            if (
+                segment.is_compressed and start and segment.declared_size == start
+            ):  # read to the end, and no more will come
                 self._finished.add(file)
                 return
-            if not segment.table_is_sound:
+            if not segment.seek_table_matches:
                 message = "Expected the table of its frames here; they were looked for instead."
-                self._tell(Problem(shown, segment.size, message))
+                self._report_once(ReadError(shown, segment.size, message))
             if segment.size < start:
-                self._tell(Problem(shown, segment.size, f"Expected at least {start} bytes: it was cut or replaced."))
+                self._report_once(
+                    ReadError(shown, segment.size, f"Expected at least {start} bytes: it was cut or replaced.")
+                )
                 return
             for line in split_lines(segment.blocks(start)):
-                if line.fault == TORN:
+                if line.error == TORN:
                     torn = line
                     break
                 self.covered[file] = line.end
-                if self._is_sound(line, shown):
-                    yield Place(file, line.offset, line.end - line.offset), line.data
+                if self._is_valid(line, shown):
+                    yield LineLocation(file, line.offset, line.end - line.offset), line.data
         except OSError as error:  # one that may pass: what follows is read the next time
             self._tell_of(error, shown, self.covered.get(file, 0))
             return
-        if segment.is_sealed:
+        if segment.is_compressed:
             self._finished.add(file)
         self._settled(file, self.covered.get(file, 0))
         if torn is not None:
             self._tell_torn(torn, shown, segment)
 
-    def _read_segment_backwards(self, segment: SegmentFile, file: str) -> Iterator[tuple[Place, bytes]]:
+    def _read_segment_backwards(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         shown = f"{self._folder}/{segment.path.name}"
         try:
             for line in split_lines_backwards(segment.read, segment.size):
-                if line.fault == TORN:
+                if line.error == TORN:
                     self._settled(file, line.offset)
                     self._tell_torn(line, shown, segment)
-                elif self._is_sound(line, shown):
-                    yield Place(file, line.offset, line.end - line.offset), line.data
+                elif self._is_valid(line, shown):
+                    yield LineLocation(file, line.offset, line.end - line.offset), line.data
         except (OSError, RecordError, EOFError):  # a bad place on the way: what is before it is found from the front
-            yield from reversed(deque(self._read_segment(segment, file), _LATEST))
+            yield from reversed(deque(self._read_segment(segment, file), _MAX_BACKWARD_LINES))
 
-    def _is_sound(self, line: Line, shown: str) -> bool:
+    def _is_valid(self, line: Line, shown: str) -> bool:
         """Whether a line is what was written; where it is not, that is reported."""
-        if line.fault:
-            kind = Kind.UNREADABLE if line.is_unreadable else Kind.DAMAGED
-            self._report(Problem(shown, line.offset, line.fault, kind=kind))
+        if line.error:
+            kind = ReadErrorKind.UNREADABLE if line.is_unreadable else ReadErrorKind.DAMAGED
+            self._report(ReadError(shown, line.offset, line.error, kind=kind))
         elif (wrong := _fault(line.data)) is not None:
-            self._report(Problem(shown, line.offset, str(wrong[1]), kind=wrong[0]))
+            self._report(ReadError(shown, line.offset, str(wrong[1]), kind=wrong[0]))
         else:
             return True
         return False
 
-    def _tell_torn(self, line: Line, shown: str, segment: SegmentFile) -> None:
+    def _tell_torn(self, line: Line, shown: str, segment: SegmentReader) -> None:
         message = f"Expected a whole line, got {line.end - line.offset} bytes without an end."
-        self._tell(Problem(shown, line.offset, message, passing=not segment.is_sealed, kind=Kind.TORN))
+        self._report_once(
+            ReadError(shown, line.offset, message, is_transient=not segment.is_compressed, kind=ReadErrorKind.TORN)
+        )
 
     def _tell_of(self, error: Exception, shown: str, offset: int | None = None) -> None:
         """Report that a file, or the rest of it, cannot be read now."""
-        kind = kind_of(error)
-        if kind is Kind.INVALID:  # it is no file
-            kind = Kind.STRANGE
-        passing = kind in (Kind.MISSING, Kind.UNREADABLE)
-        self._tell(Problem(shown, offset, _reason(error), passing=passing, kind=kind))
+        kind = read_error_kind(error)
+        if kind is ReadErrorKind.INVALID:  # it is no file
+            kind = ReadErrorKind.UNEXPECTED_FILE
+        passing = kind in (ReadErrorKind.MISSING, ReadErrorKind.UNREADABLE)
+        self._report_once(ReadError(shown, offset, _reason(error), is_transient=passing, kind=kind))
 
-    def _tell(self, problem: Problem) -> None:
+    def _report_once(self, problem: ReadError) -> None:
         """Report a problem that is met at every reading."""
-        key = (without_ending(problem.file), problem.offset)
-        if key not in self._told:
-            self._told.add(key)
+        key = (strip_extension(problem.file), problem.offset)
+        if key not in self._reported:
+            self._reported.add(key)
             self._report(problem)
 
     def _settled(self, file: str, end: int) -> None:
@@ -200,32 +212,32 @@ class Cursor:
             self._settle(file, end)
 
 
-def check_line(line: bytes) -> str:
+def line_error(line: bytes) -> str:
     """What is wrong with a line, empty if nothing: its bytes are those that were written, in a known version."""
     wrong = _fault(line)
     return "" if wrong is None else str(wrong[1])
 
 
-def _fault(line: bytes) -> tuple[Kind, RecordError] | None:
+def _fault(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:
     try:
-        verify(line)
+        verify_checksum(line)
     except RecordError as error:
-        return Kind.DAMAGED, error
+        return ReadErrorKind.DAMAGED, error
     try:
         if not line.startswith(_CURRENT):
             _check_version(line)
     except RecordError as error:
-        return kind_of(error), error
+        return read_error_kind(error), error
     return None
 
 
 def _check_version(line: bytes) -> None:
     try:
-        version = msgspec.json.decode(line, type=Version).v
+        version = msgspec.json.decode(line, type=RecordVersion).v
     except (ValueError, RecursionError) as error:
         raise RecordError(f"Expected a record: {error}.") from error
     if version > FORMAT_VERSION:
-        raise newer_version("record", version)
+        raise newer_version_error("record", version)
     if version < 1:
         raise RecordError(f"Expected format version 1 to {FORMAT_VERSION}, got {version} - at `$.v`.")
 

@@ -16,7 +16,7 @@ FRAME_BYTES = 512 * 1024
 LARGEST_FRAME = 32 * FRAME_BYTES
 """A frame that says it holds more is taken for damaged, so that no header can make a reader fill its memory."""
 
-_MOST_FRAMES = 100_000
+_MAX_FRAMES = 100_000
 _MAGIC = zstandard.FRAME_HEADER
 _TABLE_MAGIC = 0x184D2A5E
 _TABLE_START = _TABLE_MAGIC.to_bytes(4, "little")
@@ -24,7 +24,7 @@ _FOOTER_MAGIC = 0x8F92EAB1
 _SKIP = struct.Struct("<II")
 _ENTRY = struct.Struct("<II")
 _FOOTER = struct.Struct("<IBI")
-_LONGEST_HEADER = 18
+_MAX_HEADER_CHARS = 18
 _LARGEST_BLOCK = 128 * 1024
 _STEPS = 100_000
 _SCAN_BYTES = (4096, 1024 * 1024)
@@ -50,7 +50,7 @@ def seek_table(sizes: Sequence[tuple[int, int]]) -> bytes:
     return _SKIP.pack(_TABLE_MAGIC, len(entries) + len(footer)) + entries + footer
 
 
-class Frames:
+class FrameReader:
     """The frames of an open sealed file, by the table at its end or, where that is damaged, by looking for them."""
 
     def __init__(self, descriptor: int) -> None:
@@ -69,7 +69,7 @@ class Frames:
         return [frame.offset for frame in self._frames]
 
     @property
-    def table_is_sound(self) -> bool:
+    def seek_table_matches(self) -> bool:
         """Whether the table and the frames agree."""
         return self._frames is self._table
 
@@ -118,7 +118,7 @@ class Frames:
         count, _, magic = _FOOTER.unpack(footer)
         length = count * _ENTRY.size + _FOOTER.size
         start = self._size - _SKIP.size - length
-        if magic != _FOOTER_MAGIC or count > _MOST_FRAMES or start < 0:
+        if magic != _FOOTER_MAGIC or count > _MAX_FRAMES or start < 0:
             return None
         head = os.pread(self._descriptor, _SKIP.size, start)
         if len(head) < _SKIP.size or _SKIP.unpack(head) != (_TABLE_MAGIC, length):
@@ -158,7 +158,7 @@ class Frames:
         frames: list[Frame] = []
         position = offset = 0
         steps_left = _STEPS + self._size // 512  # so that no bytes can make this take more than linear time
-        while position < self._size and len(frames) < _MOST_FRAMES:
+        while position < self._size and len(frames) < _MAX_FRAMES:
             steps_left -= 1
             if steps_left > 0 and os.pread(self._descriptor, 4, position) == _TABLE_START:
                 position = self._next_magic(position + 1)  # its length is not to be believed
@@ -172,11 +172,11 @@ class Frames:
         return frames
 
     def _length_at(self, position: int) -> int | None:
-        return _content_length(os.pread(self._descriptor, _LONGEST_HEADER, position))
+        return _content_length(os.pread(self._descriptor, _MAX_HEADER_CHARS, position))
 
     def _frame_end(self, position: int, steps_left: int) -> tuple[int | None, int]:
         """Where a frame ends by the sizes of its blocks, if they make sense; and how many steps are left."""
-        head = os.pread(self._descriptor, _LONGEST_HEADER, position)
+        head = os.pread(self._descriptor, _MAX_HEADER_CHARS, position)
         place = position + zstandard.frame_header_size(head)
         while steps_left > 0:
             steps_left -= 1

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from rolltrace.errors import RecordError
-from rolltrace.trace.codec import Version, json_encoder, newer_version
-from rolltrace.trace.freeform import restore_mapping
-from rolltrace.trace.rollout import FORMAT_VERSION, Moment
+from rolltrace.trace.codec import RecordVersion, json_encoder, newer_version_error
+from rolltrace.trace.freeform import from_json_mapping
+from rolltrace.trace.rollout import FORMAT_VERSION, Timestamp
 
 RUN_FILE = "run.json"
 ROLLOUTS = "rollouts"
@@ -21,8 +21,8 @@ FOLDERS = (ROLLOUTS, SCORES, LEDGER, BLOBS)
 CACHE = "cache"
 """Not among the folders: it may be missing, and is derived from them."""
 
-PLAIN = ".jsonl"
-SEALED = ".jsonl.zst"
+PLAIN_SUFFIX = ".jsonl"
+COMPRESSED_SUFFIX = ".jsonl.zst"
 
 _SEGMENT = re.compile(r"(.+)-([0-9]{6}|[1-9][0-9]{6,17})", re.DOTALL)
 _LEDGER = re.compile(r"(.+?)(?:\.([1-9][0-9]{0,17}))?", re.DOTALL)
@@ -37,7 +37,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the format."""
     id: str
     """Unique everywhere; each record of the run names it."""
-    created_at: Moment
+    created_at: Timestamp
     config: dict[str, Any] = {}
     """What the run was started with, as its maker gave it."""
     package_version: str = ""
@@ -60,17 +60,17 @@ class SegmentName(NamedTuple):
     @property
     def plain(self) -> str:
         """The name of its file while it may grow."""
-        return f"{self}{PLAIN}"
+        return f"{self}{PLAIN_SUFFIX}"
 
     @property
-    def sealed(self) -> str:
+    def compressed(self) -> str:
         """The name of its file once it is sealed."""
-        return f"{self}{SEALED}"
+        return f"{self}{COMPRESSED_SUFFIX}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """The segment that a name, with or without its ending, is of; None where no writer would have given it."""
-        matched = _SEGMENT.fullmatch(without_ending(name))
+        matched = _SEGMENT.fullmatch(strip_extension(name))
         return None if matched is None else cls(matched[1], int(matched[2]))
 
 
@@ -86,7 +86,7 @@ class LedgerName(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """The ledger that a name, with or without its ending, is of."""
-        matched = _LEDGER.fullmatch(without_ending(name))
+        matched = _LEDGER.fullmatch(strip_extension(name))
         return None if matched is None else cls(matched[1], int(matched[2] or 0))
 
 
@@ -97,15 +97,15 @@ def segment_name(writer: str, sequence: int) -> str:
 
 def ledger_name(writer: str, sequence: int) -> str:
     """The file name of a writer's ledger."""
-    return f"{LedgerName(writer, sequence)}{PLAIN}"
+    return f"{LedgerName(writer, sequence)}{PLAIN_SUFFIX}"
 
 
-def without_ending(file: str) -> str:
+def strip_extension(file: str) -> str:
     """The name of a segment, the same before and after it is sealed."""
-    return file.removesuffix(SEALED) if file.endswith(SEALED) else file.removesuffix(PLAIN)
+    return file.removesuffix(COMPRESSED_SUFFIX) if file.endswith(COMPRESSED_SUFFIX) else file.removesuffix(PLAIN_SUFFIX)
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def sort_segment_names(names: Iterable[str]) -> list[str]:
     """Names without endings in the order in which they are read: those of a session as it began them."""
     return sorted(names, key=lambda name: (SegmentName.parse(name) or (name, -1), name))
 
@@ -116,22 +116,22 @@ def is_run(path: Path) -> bool:
 
 
 def encode_info(info: RunInfo) -> bytes:
-    """`run.json` as bytes, indented for people; the config is plain JSON already (see `freeform.plain_mapping`)."""
+    """`run.json` as bytes, indented for people; the config is plain JSON already (see `freeform.to_json_mapping`)."""
     return msgspec.json.format(json_encoder.encode(info), indent=2) + b"\n"
 
 
 def decode_info(data: bytes) -> RunInfo:
     """`run.json` read back; the error says what is wrong and where."""
     info = decode_versioned(data, RunInfo, "run")
-    return msgspec.structs.replace(info, config=restore_mapping(info.config))
+    return msgspec.structs.replace(info, config=from_json_mapping(info.config))
 
 
 def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
     """A record that says its version first; a newer one is refused by name, whatever else it holds."""
     try:
-        version = msgspec.json.decode(data, type=Version).v
+        version = msgspec.json.decode(data, type=RecordVersion).v
         if version <= FORMAT_VERSION:
             return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError) as error:  # msgspec lets a UnicodeDecodeError through
         raise RecordError(f"Expected a {name} record: {error}.") from error
-    raise newer_version(name, version)
+    raise newer_version_error(name, version)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from rolltrace.store.layout import decode_versioned
-from rolltrace.trace.codec import json_encoder, seal, utc_now, verify
-from rolltrace.trace.draft import new_id
-from rolltrace.trace.rollout import FORMAT_VERSION, Moment
+from rolltrace.trace.codec import add_checksum, json_encoder, utc_now, verify_checksum
+from rolltrace.trace.rollout import FORMAT_VERSION, Timestamp
+from rolltrace.trace.rollout_builder import new_id
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the format."""
     run: str
     session: str
-    at: Moment
+    at: Timestamp
     dispatched: int = 0
     """Rollouts begun, each attempt counting: recorded + unrecordable + dropped + in flight."""
     recorded: int = 0
@@ -77,7 +77,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.unrecordable.values()) + sum(self.dropped.values())
 
 
-class Tally:
+class LedgerCounter:
     """Counts on their way to a ledger.
 
     Any thread may count, and so may a signal handler that interrupts one that counts: there is no lock, and every
@@ -100,13 +100,13 @@ class Tally:
         """Everything that could not be kept, of whatever kind."""
         return self._counts["losses", ""]
 
-    def lose(self, reason: str) -> bool:
+    def count_loss(self, reason: str) -> bool:
         """Count something that could not be kept, of whatever kind; whether it is the first for that reason."""
         self._count("losses")
         mark = object()
         return self._reasons.setdefault(reason, mark) is mark
 
-    def begin(self, rollout: str) -> str:
+    def start_rollout(self, rollout: str) -> str:
         """Count a rollout that starts; the key by which it is settled is its id, if no other has that."""
         key, mark = rollout, object()
         while self._open.setdefault(key, mark) is not mark:
@@ -130,11 +130,11 @@ class Tally:
         """Count a line that could not be written."""
         self._settle(key, "dropped", reason)
 
-    def refuse(self, key: str, reason: str) -> None:
+    def count_unrecordable(self, key: str, reason: str) -> None:
         """Count a line that cannot be kept."""
         self._settle(key, "unrecordable", reason)
 
-    def score(self) -> None:
+    def count_score(self) -> None:
         """Count a score that was written."""
         self._count("scores_recorded")
 
@@ -150,7 +150,7 @@ class Tally:
         """Count a rollout or score whose text could not be kept."""
         self._count("texts_dropped", reason)
 
-    def miss_sync(self, reason: str) -> None:
+    def count_unsynced(self, reason: str) -> None:
         """Count a file or folder that the disk did not confirm."""
         self._count("unsynced", reason)
 
@@ -195,9 +195,9 @@ _BY_REASON = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "tex
 
 def encode_ledger(ledger: Ledger) -> bytes:
     """A ledger as one line."""
-    return seal(json_encoder.encode(ledger))
+    return add_checksum(json_encoder.encode(ledger))
 
 
 def decode_ledger(line: bytes) -> Ledger:
     """The ledger of one line; the error says what is wrong and where."""
-    return decode_versioned(verify(line), Ledger, "ledger")
+    return decode_versioned(verify_checksum(line), Ledger, "ledger")

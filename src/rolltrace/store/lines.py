@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-LONGEST_LINE = 1024 * 1024 * 1024
+MAX_LINE_BYTES = 1024 * 1024 * 1024
 """A line that is longer is passed over, so that a file without line feeds cannot fill the memory."""
 
 _FIRST_STEP = 16 * 1024
@@ -13,7 +13,7 @@ TORN = "torn"
 """The fault of what follows the last line feed."""
 
 
-class Block(NamedTuple):
+class FileBlock(NamedTuple):
     """Some bytes of a file, or what is wrong with them."""
 
     offset: int
@@ -32,11 +32,11 @@ class Line(NamedTuple):
     end: int
     data: bytes
     """Empty where something is wrong."""
-    fault: str = ""
+    error: str = ""
     is_unreadable: bool = False
 
 
-def split_lines(blocks: Iterable[Block]) -> Iterator[Line]:
+def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
     """The lines of blocks that follow each other, each as soon as it is whole."""
     begun: list[bytes] = []
     start = end = 0
@@ -60,7 +60,7 @@ def split_lines(blocks: Iterable[Block]) -> Iterator[Line]:
             begun.clear()
             start, first = end, last
         end = block.offset + block.length
-        if end - start <= LONGEST_LINE:
+        if end - start <= MAX_LINE_BYTES:
             begun.append(data[first:])
         else:
             begun.clear()
@@ -90,8 +90,8 @@ def split_lines_backwards(read: Callable[[int, int], bytes], size: int) -> Itera
             begun = [b"\n"]
             end, data = first + feed, data[: feed - 1]
         begun.append(data)
-        if end - start > LONGEST_LINE:
-            yield Line(start, end, b"", f"Expected a line of at most {LONGEST_LINE} bytes, got more.")
+        if end - start > MAX_LINE_BYTES:
+            yield Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got more.")
             return
     if end > 0:
         yield _whole(0, end, list(reversed(begun)), is_last)
@@ -102,6 +102,6 @@ def _whole(start: int, end: int, pieces: list[bytes], is_torn: bool) -> Line:
 
 
 def _line(start: int, end: int, begun: list[bytes], rest: bytes) -> Line:
-    if end - start > LONGEST_LINE:
-        return Line(start, end, b"", f"Expected a line of at most {LONGEST_LINE} bytes, got {end - start}.")
+    if end - start > MAX_LINE_BYTES:
+        return Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got {end - start}.")
     return Line(start, end, b"".join((*begun, rest)) if begun else rest)

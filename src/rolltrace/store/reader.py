@@ -8,15 +8,15 @@ from typing import Literal, Protocol, Self, TypeVar, overload
 
 from rolltrace.errors import ChecksumError, RecordError, RolltraceError, StorageError, UnknownNameError
 from rolltrace.store.blobs import read_blob
-from rolltrace.store.cursor import Cursor, Place, check_line
-from rolltrace.store.files import open_segment
-from rolltrace.store.layout import BLOBS, LEDGER, PLAIN, ROLLOUTS, SCORES, LedgerName, RunInfo
+from rolltrace.store.cursor import Cursor, LineLocation, line_error
+from rolltrace.store.id_index import IdIndex, record_id
+from rolltrace.store.layout import BLOBS, LEDGER, PLAIN_SUFFIX, ROLLOUTS, SCORES, LedgerName, RunInfo
 from rolltrace.store.ledger import Ledger, decode_ledger
-from rolltrace.store.offsets import Offsets, id_of
-from rolltrace.store.problems import Problem, Problems, kind_of
-from rolltrace.store.run_file import read_info
+from rolltrace.store.read_errors import ReadError, ReadErrors, read_error_kind
+from rolltrace.store.run_info import read_info
+from rolltrace.store.segment_reader import open_segment
 from rolltrace.trace.codec import decode_rollout, decode_score
-from rolltrace.trace.quote import TextSource, source_of
+from rolltrace.trace.quote import TextSource, text_source
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
@@ -25,7 +25,7 @@ Record = TypeVar("Record")
 _TRIES = 3
 
 
-class Stop(Protocol):
+class StopEvent(Protocol):
     """What ends the following of a run, such as a `threading.Event`."""
 
     def is_set(self) -> bool:
@@ -49,12 +49,12 @@ class RunReader:
         self.path = Path(path)
         self.info: RunInfo = read_info(self.path)
         """What `run.json` says."""
-        self._problems = Problems()
-        self.offsets = Offsets(self.path, self._problems)
+        self._problems = ReadErrors()
+        self.id_index = IdIndex(self.path, self._problems)
         """Where each rollout is, and the scores about it."""
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def read_errors(self) -> tuple[ReadError, ...]:
         """What could not be read so far, each once."""
         return self._problems.all()
 
@@ -87,9 +87,9 @@ class RunReader:
 
     def cursor(self, folder: str, covered: Mapping[str, int] | None = None) -> Cursor:
         """The lines of a folder, from what is covered on; what cannot be read is among this reader's problems."""
-        return Cursor(self.path, folder, self._problems.report, covered, self._problems.settle)
+        return Cursor(self.path, folder, self._problems.report, covered, self._problems.clear_transient)
 
-    def at(self, place: Place) -> bytes:
+    def read_line(self, place: LineLocation) -> bytes:
         """The line at a place; bytes that are not those that were written there are refused."""
         folder, _, name = place.file.partition("/")
         try:
@@ -106,7 +106,7 @@ class RunReader:
             ) from error
         except ChecksumError as error:
             raise ChecksumError(f"{_expected(place)} {error}") from error
-        wrong = check_line(line) or ("" if len(line) == place.length else "The line ends too early.")
+        wrong = line_error(line) or ("" if len(line) == place.length else "The line ends too early.")
         if wrong:
             raise ChecksumError(f"{_expected(place)} {wrong}")
         return line
@@ -117,20 +117,20 @@ class RunReader:
         One whose line is damaged is a `RecordError` that says where; a disk that gives no answer, a `StorageError`.
         """
         for _ in range(_TRIES):
-            place = self.offsets.find(rollout)
+            place = self.id_index.find(rollout)
             if place is None:
                 break
             try:
-                line = self.at(place)
+                line = self.read_line(place)
             except RecordError:
-                if not self._is_there(rollout):  # so the index is right, and the line is not
+                if not self._is_in_segments(rollout):  # so the index is right, and the line is not
                     raise
             else:
-                if id_of(line) == rollout:
+                if record_id(line) == rollout:
                     return decode_rollout(line)
             # Files only grow: a place that is wrong means that the index is of other files. Look for it anew.
-            self.offsets.distrust(rollout)
-        raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{self._reservation()}.")
+            self.id_index.invalidate(rollout)
+        raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{self._unreadable_hint()}.")
 
     def decode_score(self, line: bytes) -> Score:
         """The score of a line, with the text that its calls quote from rollouts of this run."""
@@ -138,24 +138,24 @@ class RunReader:
 
     def _quoted(self, rollout: str) -> TextSource | str:
         try:
-            return source_of(self.get(rollout), rollout)
+            return text_source(self.get(rollout), rollout)
         except UnknownNameError:
             return f"rollout {rollout} is not in this run"
         except (RolltraceError, OSError):
             return f"rollout {rollout} cannot be read"
 
-    def _is_there(self, rollout: str) -> bool:
+    def _is_in_segments(self, rollout: str) -> bool:
         """Whether some line of the run is that rollout, whatever an index says."""
-        return any(id_of(line) == rollout for _, line in self.cursor(ROLLOUTS).read())
+        return any(record_id(line) == rollout for _, line in self.cursor(ROLLOUTS).read())
 
-    def _reservation(self) -> str:
+    def _unreadable_hint(self) -> str:
         """What to add where something was not found: it may be in what cannot be read."""
-        count = sum(problem.file.startswith(f"{ROLLOUTS}/") for problem in self.problems)
+        count = sum(problem.file.startswith(f"{ROLLOUTS}/") for problem in self.read_errors)
         return f" among what can be read; {count} of its places cannot, as `rolltrace check` tells" if count else ""
 
     def close(self) -> None:
         """Give back the files that are open; a reader that is asked again opens them again."""
-        self.offsets.close()
+        self.id_index.close()
 
     def __enter__(self) -> Self:
         return self
@@ -167,14 +167,18 @@ class RunReader:
 
     @overload
     def follow(
-        self, kind: Literal["rollouts"], *, stop: Stop | None = ..., seconds: float = ...
+        self, kind: Literal["rollouts"], *, stop: StopEvent | None = ..., seconds: float = ...
     ) -> Iterator[Rollout]: ...
     @overload
-    def follow(self, kind: Literal["scores"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Score]: ...
-    @overload
-    def follow(self, kind: Literal["ledger"], *, stop: Stop | None = ..., seconds: float = ...) -> Iterator[Ledger]: ...
     def follow(
-        self, kind: Literal["rollouts", "scores", "ledger"], *, stop: Stop | None = None, seconds: float = 0.5
+        self, kind: Literal["scores"], *, stop: StopEvent | None = ..., seconds: float = ...
+    ) -> Iterator[Score]: ...
+    @overload
+    def follow(
+        self, kind: Literal["ledger"], *, stop: StopEvent | None = ..., seconds: float = ...
+    ) -> Iterator[Ledger]: ...
+    def follow(
+        self, kind: Literal["rollouts", "scores", "ledger"], *, stop: StopEvent | None = None, seconds: float = 0.5
     ) -> Iterator[Rollout] | Iterator[Score] | Iterator[Ledger]:
         """The records that are there, and then those that come, looking every so many seconds.
 
@@ -187,7 +191,9 @@ class RunReader:
             return self._follow(SCORES, self.decode_score, stop, seconds)
         return self._follow(LEDGER, decode_ledger, stop, seconds)
 
-    def _follow(self, folder: str, decode: Callable[[bytes], Record], stop: Stop, seconds: float) -> Iterator[Record]:
+    def _follow(
+        self, folder: str, decode: Callable[[bytes], Record], stop: StopEvent, seconds: float
+    ) -> Iterator[Record]:
         cursor = self.cursor(folder)
         ending = False
         while not ending:
@@ -201,17 +207,17 @@ class RunReader:
             yield record
 
     def _decoded(
-        self, lines: Iterator[tuple[Place, bytes]], decode: Callable[[bytes], Record]
-    ) -> Iterator[tuple[Place, Record]]:
+        self, lines: Iterator[tuple[LineLocation, bytes]], decode: Callable[[bytes], Record]
+    ) -> Iterator[tuple[LineLocation, Record]]:
         for place, line in lines:
             try:
                 record = decode(line)
             except RecordError as error:
-                message, kind = str(error), kind_of(error)
-                self._problems.report(Problem(f"{place.file}{PLAIN}", place.offset, message, kind=kind))
+                message, kind = str(error), read_error_kind(error)
+                self._problems.report(ReadError(f"{place.file}{PLAIN_SUFFIX}", place.offset, message, kind=kind))
             else:
                 yield place, record
 
 
-def _expected(place: Place) -> str:
+def _expected(place: LineLocation) -> str:
     return f"Expected a line of {place.length} bytes at byte {place.offset} of {place.file}:"

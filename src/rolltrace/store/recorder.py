@@ -6,34 +6,34 @@ from types import TracebackType
 from typing import Any, Protocol, Required, Self, TypedDict
 
 from rolltrace.errors import InputError
-from rolltrace.store.given import (
+from rolltrace.store.recorder_inputs import (
     as_messages,
     as_sampling,
     as_stopped_by,
     as_tools,
     as_usage,
     check_header,
-    copy_of,
-    is_same,
+    copy_or_unique,
+    is_identical_value,
 )
 from rolltrace.trace.api_response import unpack_response
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.coerce import coerce_grade, with_non_numeric
+from rolltrace.trace.conversion_cache import ConversionCache
 from rolltrace.trace.convert import as_message, as_tool
-from rolltrace.trace.draft import new_id
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason, Termination
 from rolltrace.trace.rollout import Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.sink import Sink
-from rolltrace.trace.snapshot import Freezer
-from rolltrace.trace.sound import sound_grade, with_strays
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason, Termination
 
 _EMPTY: dict[str, Any] = {}
 _NO_TOOLS: tuple[Any, ...] = ()
 _REQUIRED: Any = object()
 
 
-class About(TypedDict, total=False):
+class RolloutFields(TypedDict, total=False):
     """What is known of a rollout when it starts: fields of the record, of the same names."""
 
     env: Required[str]
@@ -58,7 +58,7 @@ class About(TypedDict, total=False):
     started_at: datetime
 
 
-class Keeper(Sink, Protocol):
+class RecorderSink(Sink, Protocol):
     """Who keeps the rollout."""
 
     @property
@@ -66,7 +66,7 @@ class Keeper(Sink, Protocol):
         """Whether anything is recorded at all."""
         ...
 
-    def forget(self, recorder: "RolloutRecorder") -> None:
+    def on_recorder_end(self, recorder: "RolloutRecorder") -> None:
         """Note that a recorder's rollout has ended."""
         ...
 
@@ -78,7 +78,7 @@ class RolloutRecorder:
     Without one, call `end`. One thread at a time may use it.
     """
 
-    def __init__(self, keeper: Keeper, about: About) -> None:
+    def __init__(self, keeper: RecorderSink, about: RolloutFields) -> None:
         fields: dict[str, Any] = {**about}
         for name in ("env", "task", "group", "index"):
             if name not in fields:
@@ -93,8 +93,8 @@ class RolloutRecorder:
         self.id: str = header.id
         """What scores name the rollout by."""
         self._keeper = keeper
-        self._draft = keeper.begin(header)
-        self._freezer = Freezer(self._draft.notes)
+        self._rollout_builder = keeper.begin(header)
+        self._freezer = ConversionCache(self._rollout_builder.notes)
         self._policy_version = header.policy_version
         self._tools: tuple[ToolSpec, ...] = ()
         self._tools_seen: Any = ()
@@ -111,11 +111,11 @@ class RolloutRecorder:
         """
         self._refuse_if_ended()
         listed = (messages,) if isinstance(messages, Mapping | Message) else as_messages(messages, "messages")
-        added = [as_message(message, "messages", self._draft.notes) for message in listed]
+        added = [as_message(message, "messages", self._rollout_builder.notes) for message in listed]
         self._has_prompt = self._has_prompt or bool(added)
         if self._keeper.records and added:
             self._is_ahead = True
-            self._draft.extend(added[1:] if self._draft.is_open_response(added[0]) else added)
+            self._rollout_builder.extend(added[1:] if self._rollout_builder.is_open_response(added[0]) else added)
 
     def step(
         self,
@@ -153,7 +153,7 @@ class RolloutRecorder:
         self.send(prompt)
         if not self._keeper.records:
             return
-        draft = self._draft
+        rollout_builder = self._rollout_builder
         if isinstance(response, str):
             response = {"role": "assistant", "content": response}
         elif unpacked is not None:
@@ -161,12 +161,12 @@ class RolloutRecorder:
             termination = unpacked.termination if termination is None else termination
             parse_error = unpacked.parse_error if parse_error is None else parse_error
             usage = unpacked.usage if usage is None else usage
-            extra = with_strays(extra, {"api_response": unpacked.facts} if unpacked.facts else {})
+            extra = with_non_numeric(extra, {"api_response": unpacked.facts} if unpacked.facts else {})
         elif response is None or (isinstance(response, Mapping) and "role" not in response):
             response = {"content": "", **(response or {}), "role": "assistant"}
         self._has_reward = self._has_reward or reward is not None
-        draft.step(
-            self._freezer.freeze_response(response),
+        rollout_builder.step(
+            self._freezer.convert_response(response),
             reward=0.0 if reward is None else reward,
             env_reward=reward,
             reward_data=reward_data,
@@ -175,12 +175,12 @@ class RolloutRecorder:
             metrics=metrics,
             logs=logs,
             tools=() if offered is _NO_TOOLS else self._frozen_tools(offered),
-            sampling=as_sampling(sampling, draft.notes),
+            sampling=as_sampling(sampling, rollout_builder.notes),
             termination=termination,  # type: ignore[arg-type]
             parse_error=parse_error,
             raw=raw,
             policy_version=self._policy_version if policy_version is None else policy_version,
-            usage=as_usage(usage, draft.notes),
+            usage=as_usage(usage, rollout_builder.notes),
             seconds=seconds,
             tokens=tokens,
         )
@@ -198,10 +198,10 @@ class RolloutRecorder:
         if self._keeper.records:
             if listed is None:
                 self._is_ahead = True
-                self._draft.extend(())
+                self._rollout_builder.extend(())
             else:
                 self._take_in(listed, "prompt")
-            self._draft.send()
+            self._rollout_builder.mark_prompt_sent()
 
     def observe(self, messages: Sequence[Any]) -> None:
         """Record the conversation as it stands after the last step, the response included: no prompt will follow."""
@@ -214,12 +214,13 @@ class RolloutRecorder:
         """Record what a grader says of the rollout as a whole; its reward is added to those of the steps."""
         self._refuse_if_ended()
         # What the grade holds is encoded when it is set, so nothing of it is copied here.
-        self._draft.grade = sound_grade(Grade(reward, reward_data, extra), "grade", self._draft.notes)  # type: ignore[arg-type]
+        grade = Grade(reward, reward_data, extra)  # type: ignore[arg-type]
+        self._rollout_builder.grade = coerce_grade(grade, "grade", self._rollout_builder.notes)
 
     def metric(self, name: str, value: float) -> None:
         """Record a number about the rollout as a whole."""
         self._refuse_if_ended()
-        self._draft.metrics[name] = value
+        self._rollout_builder.metrics[name] = value
 
     def end(
         self,
@@ -238,9 +239,9 @@ class RolloutRecorder:
             return
         outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error)
         if self._keeper.records:
-            self._keeper.end(self._draft, outcome)
+            self._keeper.end(self._rollout_builder, outcome)
         self._ended = True
-        self._keeper.forget(self)
+        self._keeper.on_recorder_end(self)
 
     def record_cancelled(self) -> None:
         """End the rollout as cancelled, because the process ends."""
@@ -258,8 +259,8 @@ class RolloutRecorder:
             self.end(error=error)  # if the first was interrupted, by Ctrl-C or a signal handler that raises
 
     def _outcome(self, stop_reason: str, stopped_by: StoppedBy, pending: bool, error: BaseException | None) -> Outcome:
-        grade = self._draft.grade
-        so_far = float(sum(self._draft.rewards)) + (0.0 if grade is None else grade.reward)
+        grade = self._rollout_builder.grade
+        so_far = float(sum(self._rollout_builder.rewards)) + (0.0 if grade is None else grade.reward)
         has_reward = self._has_reward or grade is not None
         status = Status.OK
         if error is not None:
@@ -278,18 +279,18 @@ class RolloutRecorder:
         )
 
     def _take_in(self, history: Iterable[Any], path: str) -> None:
-        grown = None if self._is_ahead else self._freezer.freeze_growth(history, path)
+        grown = None if self._is_ahead else self._freezer.convert_appended(history, path)
         self._is_ahead = False
         if grown is None:
-            self._draft.replace(self._freezer.freeze(history, path))
+            self._rollout_builder.replace(self._freezer.convert(history, path))
         else:
-            self._draft.grow(grown)
+            self._rollout_builder.append_history(grown)
 
     def _frozen_tools(self, tools: Iterable[Any]) -> tuple[ToolSpec, ...]:
         """The tools as they are now; those that are the same as at the step before are compared, not converted."""
-        if not is_same(tools, self._tools_seen):
-            self._tools = tuple(as_tool(tool, "tools", self._draft.notes) for tool in tools)
-            self._tools_seen = copy_of(tools)
+        if not is_identical_value(tools, self._tools_seen):
+            self._tools = tuple(as_tool(tool, "tools", self._rollout_builder.notes) for tool in tools)
+            self._tools_seen = copy_or_unique(tools)
         return self._tools
 
     def _refuse_if_ended(self) -> None:

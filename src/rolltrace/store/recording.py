@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.trace.rewrite import Redact
+from rolltrace.trace.text_transform import Redact
 
 LEVEL_VARIABLE = "ROLLTRACE_TRACE"
-SHARE_VARIABLE = "ROLLTRACE_TRACE_SHARE"
+FRACTION_VARIABLE = "ROLLTRACE_TRACE_FRACTION"
 TOKENS_VARIABLE = "ROLLTRACE_TRACE_TOKENS"
 CALLS_VARIABLE = "ROLLTRACE_TRACE_CALLS"
 
@@ -36,13 +36,13 @@ class Level(StrEnum):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """What a writer records, and how it gets it to the disk.
 
-    Where `level`, `share`, `tokens` or `calls` is None, the environment variable decides, and else the default.
+    Where `level`, `fraction`, `tokens` or `calls` is None, the environment variable decides, and else the default.
     """
 
     level: Level | None = None
     """Default: `full`."""
-    share: float | None = None
-    """The share of groups to record in full, by a hash of the group: whole groups, the same in every process. The
+    fraction: float | None = None
+    """The fraction of groups to record in full, by a hash of the group: whole groups, the same in every process. The
     others are recorded as numbers. Default: 1."""
     tokens: bool | None = None
     """Whether token ids and log-probabilities are kept where a policy gives them. Default: no."""
@@ -62,8 +62,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.level is not None:  # a name will do, and must not be taken for something else
             msgspec.structs.force_setattr(self, "level", as_level(self.level, "level"))
-        if self.share is not None and not (_is_number(self.share) and 0 <= self.share <= 1):
-            raise InputError(f"Expected a share of groups from 0 to 1, got {self.share!r}.")
+        if self.fraction is not None and not (_is_number(self.fraction) and 0 <= self.fraction <= 1):
+            raise InputError(f"Expected a fraction of groups from 0 to 1, got {self.fraction!r}.")
         for name in ("tokens", "calls"):
             if not isinstance(getattr(self, name), bool | None):
                 raise InputError(f"Expected {name} to be True or False, got {getattr(self, name)!r}.")
@@ -75,13 +75,13 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         if not (_is_number(self.queue_seconds) and self.queue_seconds >= 0):
             raise InputError(f"Expected queue_seconds of 0 or more, got {self.queue_seconds!r}.")
 
-    def level_of(self, split: str, iteration: int, env: str, group: str) -> Level:
+    def level_for_group(self, split: str, iteration: int, env: str, group: str) -> Level:
         """How much of this group's rollouts is recorded."""
         level = self.level or Level.FULL
-        if level is not Level.FULL or self.share is None or self.share >= 1:
+        if level is not Level.FULL or self.fraction is None or self.fraction >= 1:
             return level
         place = zlib.crc32("\0".join(map(str, (split, iteration, env, group))).encode("utf-8", "replace"))
-        return Level.FULL if place < self.share * _BUCKETS else Level.NUMBERS
+        return Level.FULL if place < self.fraction * _BUCKETS else Level.NUMBERS
 
 
 def resolve_recording(given: Recording | Level | str | None) -> Recording:
@@ -91,7 +91,7 @@ def resolve_recording(given: Recording | Level | str | None) -> Recording:
     return msgspec.structs.replace(
         given,
         level=_first(given.level, LEVEL_VARIABLE, as_level, Level.FULL),
-        share=_first(given.share, SHARE_VARIABLE, _as_share, 1.0),
+        fraction=_first(given.fraction, FRACTION_VARIABLE, _as_fraction, 1.0),
         tokens=_first(given.tokens, TOKENS_VARIABLE, _as_switch, False),
         calls=_first(given.calls, CALLS_VARIABLE, _as_switch, True),
     )
@@ -124,7 +124,7 @@ def _first(given: Value | None, variable: str, read: Callable[[str, str], Value]
     return read(text, variable) if text else default
 
 
-def _as_share(text: str, where: str) -> float:
+def _as_fraction(text: str, where: str) -> float:
     try:
         share = float(text)
     except ValueError:

@@ -9,26 +9,26 @@ import weakref
 from types import FrameType
 from typing import Any, Protocol
 
-CLOSING_SECONDS = 10.0
+CLOSE_TIMEOUT_SECONDS = 10.0
 """How long closing may take: a disk may hang, and who sends SIGTERM sends SIGKILL soon after."""
 
 
-class Closable(Protocol):
+class ClosableWriter(Protocol):
     """A writer of a run."""
 
     def cancel_open(self) -> None:
         """Record open rollouts as cancelled."""
         ...
 
-    def close_within(self, seconds: float) -> None:
+    def close_with_timeout(self, seconds: float) -> None:
         """Close, and wait for it at most so long."""
         ...
 
 
-_writers: "weakref.WeakSet[Closable]" = weakref.WeakSet()
+_writers: "weakref.WeakSet[ClosableWriter]" = weakref.WeakSet()
 
 
-def close_on_sigterm(writer: Closable) -> None:
+def close_on_sigterm(writer: ClosableWriter) -> None:
     """Have a writer closed on SIGTERM, if the signal has its default action and this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return
@@ -41,7 +41,7 @@ def close_on_sigterm(writer: Closable) -> None:
         _writers.add(writer)
 
 
-def forget_on_sigterm(writer: Closable) -> None:
+def stop_closing_on_sigterm(writer: ClosableWriter) -> None:
     """Leave a writer alone that was closed; after the last, SIGTERM has its default action again."""
     _writers.discard(writer)
     if not _writers and threading.current_thread() is threading.main_thread():
@@ -66,7 +66,7 @@ def is_default(handler: Any) -> bool:
     return handler is signal.SIG_DFL or handler is _handle
 
 
-def restore_handler(before: Any) -> None:
+def restore_sigterm_handler(before: Any) -> None:
     """Install again what another handler has replaced; ours only if there still is a writer to close."""
     is_unused = before is _handle and not _writers
     signal.signal(signal.SIGTERM, signal.SIG_DFL if is_unused else before)
@@ -78,17 +78,17 @@ def cancel_open_rollouts() -> None:
         writer.cancel_open()
 
 
-def end_writers(seconds: float) -> None:
+def close_writers(seconds: float) -> None:
     """Record open rollouts as cancelled and close every writer; wait for it at most so long."""
     deadline = time.monotonic() + seconds
     cancel_open_rollouts()
     for writer in list(_writers):
-        writer.close_within(deadline - time.monotonic())
+        writer.close_with_timeout(deadline - time.monotonic())
 
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
     try:
-        end_writers(CLOSING_SECONDS)
+        close_writers(CLOSE_TIMEOUT_SECONDS)
     finally:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -9,19 +9,19 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from rolltrace.errors import InputError
-from rolltrace.store.backlog import Backlog, Job
-from rolltrace.store.editor import Editor
+from rolltrace.store.disk_thread import DiskThread, call_before_exit, forget_workers_after_fork
+from rolltrace.store.disk_writer import DiskWriter
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
-from rolltrace.store.ledger import Ledger, Tally
-from rolltrace.store.recorder import About, RolloutRecorder
+from rolltrace.store.ledger import Ledger, LedgerCounter
+from rolltrace.store.recorder import RolloutFields, RolloutRecorder
 from rolltrace.store.recording import Level, Recording
-from rolltrace.store.scribe import Scribe
-from rolltrace.store.sigterm import close_on_sigterm, forget_on_sigterm, restore_default_after_fork
-from rolltrace.store.worker import Worker, at_process_end, forget_workers_after_fork
+from rolltrace.store.redactor import Redactor
+from rolltrace.store.sigterm import close_on_sigterm, restore_default_after_fork, stop_closing_on_sigterm
+from rolltrace.store.write_queue import QueuedLine, WriteQueue
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.draft import Draft, Line, new_id
 from rolltrace.trace.freeform import as_text, describe
 from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder, new_id
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.sink import OpenRollouts
 
@@ -45,7 +45,7 @@ class RunWriter:
     ) -> None:
         self.path = path
         """Where the run is, as it was named."""
-        self._place = path.absolute()  # the same wherever the process goes
+        self._absolute_path = path.absolute()  # the same wherever the process goes
         self.info = info
         self.recording = recording
         self.run = info.id
@@ -54,9 +54,9 @@ class RunWriter:
         """The sessions that this one continues, and supersedes; None: not stated."""
         self.job = job
         """The session that this writer was forked or unpickled from; empty where it was not."""
-        self.is_shared = False
+        self.is_unpickled = False
         """Whether it was unpickled, and is the same for all tasks of this process."""
-        self._editor = Editor(recording, self._text_lost)
+        self._editor = Redactor(recording, self._text_lost)
         self._begin_session()
         _open_writers.add(self)
         if self.records and not job:  # that of another process begins when something is recorded in it
@@ -71,23 +71,25 @@ class RunWriter:
         self._finalizer.detach()
         was_closed = self._backlog.is_closed
         if not was_closed:
-            self._scribe.let_go()
+            self._scribe.close_inherited()
         self.job = self.job or self.session
         self._begin_session()
         self._awaits_sigterm = self.records and self._handles_sigterm and not was_closed
         if was_closed:
-            self._worker.skip()
+            self._worker.close_unused()
 
     def _begin_session(self) -> None:
         self.session = new_id()
         """The id of this opening of the run; its files are named after it."""
-        self._tally = Tally(self.continues, self.job)
-        self._told = threading.local()
+        self._tally = LedgerCounter(self.continues, self.job)
+        self._reported_losses = threading.local()
         # Weak, but without callbacks: an exception that a signal handler raises in one is swallowed.
         self._open: dict[weakref.ref[OpenRollouts], None] = {}
-        self._scribe = Scribe(self._place, self.run, self.session, self._tally, self.recording.segment_bytes)
-        self._backlog = Backlog(self.recording.queue_bytes, self.recording.queue_seconds)
-        self._worker = Worker(self._backlog, self._scribe, self._tally)
+        self._scribe = DiskWriter(
+            self._absolute_path, self.run, self.session, self._tally, self.recording.segment_bytes
+        )
+        self._backlog = WriteQueue(self.recording.queue_bytes, self.recording.queue_seconds)
+        self._worker = DiskThread(self._backlog, self._scribe, self._tally)
         # When the writer is deleted nothing more can be handed in, and its thread ends.
         self._finalizer = weakref.finalize(self, self._backlog.close)
         self._finalizer.atexit = False
@@ -102,29 +104,29 @@ class RunWriter:
         if self.records:
             self._open[weakref.ref(rollouts)] = None
 
-    def begin(self, header: Header) -> Draft:
+    def begin(self, header: Header) -> RolloutBuilder:
         """A draft for a rollout that starts now; it is in flight until its line is written."""
-        draft = Draft(header, keeps_tokens=bool(self.recording.tokens))
+        rollout_builder = RolloutBuilder(header, keeps_tokens=bool(self.recording.tokens))
         if self.records:
             self._start()
-            draft.ticket = (self.session, self._tally.begin(header.id))
-        return draft
+            rollout_builder.ledger_key = (self.session, self._tally.start_rollout(header.id))
+        return rollout_builder
 
-    def end(self, draft: Draft, outcome: Outcome) -> None:
+    def end(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> None:
         """Keep a rollout that has ended, as much of it as is to be recorded; a second call for it does nothing."""
         if not self.records:
             return
-        session, key = draft.ticket or ("", draft.id)
-        is_adopted = session != self.session  # such as one that was begun before this process was forked
+        session, key = rollout_builder.ledger_key or ("", rollout_builder.id)
+        is_from_other_session = session != self.session  # such as one that was begun before this process was forked
         try:
-            line = self._editor.rollout_line(draft, outcome)
+            line = self._editor.encode_rollout(rollout_builder, outcome)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            if is_adopted or self._tally.is_open(key):
+            if is_from_other_session or self._tally.is_open(key):
                 self._refuse(key, type(error).__name__, error)
         else:
-            self._put(Job(ROLLOUTS, line.data, key, line.blobs, is_adopted))
+            self._put(QueuedLine(ROLLOUTS, line.data, key, line.blobs, is_from_other_session))
 
-    def write_rollout(self, line: Line) -> None:
+    def write_rollout(self, line: EncodedRecord) -> None:
         """Keep a line that is finished already, such as an imported one, as much of it as is to be recorded."""
         if not self.records:
             return
@@ -132,34 +134,34 @@ class RunWriter:
             if not line.data.endswith(b'"}\n') or line.data.count(b"\n") != 1:
                 self._refuse(line.id, "not one line")
                 return
-            line = self._editor.finished_line(line)
+            line = self._editor.encode_imported(line)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._refuse(line.id, type(error).__name__, error)
         else:
-            self._put(Job(ROLLOUTS, line.data, line.id, line.blobs))
+            self._put(QueuedLine(ROLLOUTS, line.data, line.id, line.blobs))
 
     def write_score(self, score: Score) -> None:
         """Keep a late fact."""
         if not self.records:
             return
         try:
-            line = self._editor.score_line(score)
+            line = self._editor.encode_score(score)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._tally.drop_score(self._scribe.lost(type(error).__name__, "a score", error))
+            self._tally.drop_score(self._scribe.report_loss(type(error).__name__, "a score", error))
             self._note_if_late()
         else:
-            self._put(Job(SCORES, line.data, blobs=line.blobs))
+            self._put(QueuedLine(SCORES, line.data, blobs=line.blobs))
 
     # What a loop of somebody else's hands in
 
-    def rollout(self, **about: Unpack[About]) -> RolloutRecorder:
+    def rollout(self, **about: Unpack[RolloutFields]) -> RolloutRecorder:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
         recorder = RolloutRecorder(self, about)
         if self.records:
             self._open[weakref.ref(recorder)] = None
         return recorder
 
-    def forget(self, recorder: RolloutRecorder) -> None:
+    def on_recorder_end(self, recorder: RolloutRecorder) -> None:
         """Note that a recorder's rollout has ended."""
         self._open.pop(weakref.ref(recorder), None)
 
@@ -198,8 +200,8 @@ class RunWriter:
         False says that something was lost since this thread's last flush.
         """
         self._worker.flush()
-        losses, told = self._tally.losses, getattr(self._told, "losses", 0)
-        self._told.losses = losses
+        losses, told = self._tally.losses, getattr(self._reported_losses, "losses", 0)
+        self._reported_losses.losses = losses
         return losses == told
 
     def close(self) -> None:
@@ -208,18 +210,18 @@ class RunWriter:
         What is handed in later is lost, and counted in the ledger on disk. A writer that was unpickled belongs to all
         tasks of the process: it is flushed, and closed when the process ends.
         """
-        if self.is_shared:
+        if self.is_unpickled:
             self.flush()
         else:
-            self.close_for_good()
+            self.close_always()
 
-    def close_for_good(self) -> None:
+    def close_always(self) -> None:
         """Close, also a writer that was unpickled."""
         self._worker.close()
         self._awaits_sigterm = False
-        forget_on_sigterm(self)
+        stop_closing_on_sigterm(self)
 
-    def close_within(self, seconds: float) -> None:
+    def close_with_timeout(self, seconds: float) -> None:
         """Close, and wait for it at most so long; for the end of the process."""
         self._worker.close(max(0.0, seconds))
 
@@ -251,7 +253,8 @@ class RunWriter:
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, that process's writer of the same run, with a session of its own."""
         return _unpickled_writer, (
-            self._place, self.info, self.recording, self.continues, self.job or self.session, self._handles_sigterm,
+            self._absolute_path, self.info, self.recording, self.continues, self.job or self.session,
+            self._handles_sigterm,
         )  # fmt: skip
 
     def _start(self) -> None:
@@ -260,7 +263,7 @@ class RunWriter:
             close_on_sigterm(self)
         self._worker.start()
 
-    def _put(self, job: Job) -> None:
+    def _put(self, job: QueuedLine) -> None:
         self._start()
         reason = self._backlog.put(job)
         if reason is not None:
@@ -268,16 +271,16 @@ class RunWriter:
         self._note_if_late()
 
     def _refuse(self, key: str, reason: str, error: Exception | None = None) -> None:
-        self._tally.refuse(key, self._scribe.lost(reason, "a rollout", error))
+        self._tally.count_unrecordable(key, self._scribe.report_loss(reason, "a rollout", error))
         self._note_if_late()
 
     def _note_if_late(self) -> None:
         if self._backlog.is_closed:
-            self._worker.note_late()
+            self._worker.count_late_loss()
 
     def _text_lost(self, error: Exception, what: str) -> None:
         # Without the error's own words: they may quote what was to be redacted.
-        self._tally.drop_text(self._scribe.lost(f"redact: {type(error).__name__}", what))
+        self._tally.drop_text(self._scribe.report_loss(f"redact: {type(error).__name__}", what))
 
 
 _unpickled: dict[tuple[Path, str, str], RunWriter] = {}
@@ -291,7 +294,7 @@ def _unpickled_writer(
     key = (place, info.id, job)
     if key not in _unpickled:
         writer = RunWriter(place, info, recording, continues, job, handle_sigterm)
-        writer.is_shared = True
+        writer.is_unpickled = True
         _unpickled.setdefault(key, writer)
     return _unpickled[key]
 
@@ -301,7 +304,7 @@ _open_writers: "weakref.WeakSet[RunWriter]" = weakref.WeakSet()
 
 def _close_all() -> None:
     for writer in list(_open_writers):
-        writer.close_for_good()
+        writer.close_always()
 
 
 def _begin_sessions_after_fork() -> None:
@@ -312,5 +315,5 @@ def _begin_sessions_after_fork() -> None:
         writer.begin_session_after_fork()
 
 
-at_process_end(_close_all)
+call_before_exit(_close_all)
 os.register_at_fork(after_in_child=_begin_sessions_after_fork)

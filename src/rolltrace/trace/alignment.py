@@ -13,7 +13,7 @@ def align(before: Sequence[Message], now: Sequence[Message]) -> list[int | None]
     What begins and what ends both is the same. Between, messages that both hold exactly once are matched first: a
     message said twenty times over must not draw the match away from those around it.
     """
-    alignment = _Alignment(before, now)
+    alignment = _Aligner(before, now)
     rest = alignment.trim(_Span(0, len(before), 0, len(now)))
     alignment.match_anchors(rest)
     return alignment.matches
@@ -28,7 +28,7 @@ class _Span(NamedTuple):
     now_end: int
 
 
-class _Alignment:
+class _Aligner:
     def __init__(self, before: Sequence[Message], now: Sequence[Message]) -> None:
         self.before = before
         self.now = now
@@ -69,13 +69,13 @@ class _Alignment:
 
     def _anchors(self, span: _Span) -> list[tuple[int, int]]:
         """Messages that each stretch holds once: the longest row of them that is in the same order in both."""
-        where = _only_places(self.before, span.before, span.before_end)
+        where = _unique_positions(self.before, span.before, span.before_end)
         # As in the card game patience: each pile's top is the lowest place that can end a row of that length.
         tops: list[int] = []
         ends: list[tuple[int, int]] = []
         under: dict[tuple[int, int], tuple[int, int] | None] = {}
         anchor: tuple[int, int] | None = None
-        for message, position in _only_places(self.now, span.now, span.now_end).items():
+        for message, position in _unique_positions(self.now, span.now, span.now_end).items():
             if (place := where.get(message)) is not None:
                 pile = bisect_left(tops, place)
                 under[place, position] = ends[pile - 1] if pile else None
@@ -90,7 +90,7 @@ class _Alignment:
         return row[::-1]
 
 
-def _only_places(messages: Sequence[Message], first: int, last: int) -> dict[Message, int]:
+def _unique_positions(messages: Sequence[Message], first: int, last: int) -> dict[Message, int]:
     """The place of each message that stands there once."""
     places: dict[Message, int] = {}
     repeated: set[Message] = set()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from rolltrace.errors import InputError
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import FINISH_REASONS, Termination
+from rolltrace.trace.stop_reasons import FINISH_REASONS, Termination
 
 _FACTS = ("id", "model", "created", "created_at", "system_fingerprint", "service_tier", "status")
 """Fields of a response that are recorded as they are."""

@@ -9,7 +9,7 @@ from rolltrace.errors import RecordError
 _NAME = re.compile(r"sha256-[0-9a-f]{64}")
 
 
-def checked_blob_name(name: str) -> str:
+def validate_blob_name(name: str) -> str:
     """The name, if it is one: it becomes a file's name, a record may hold anything, and no path is ever followed."""
     if not _NAME.fullmatch(name):
         raise RecordError(f"Expected a blob's name, `sha256-` and 64 hexadecimal digits, got {name!r}.")
@@ -25,7 +25,7 @@ class Blob:
     __slots__ = ("data", "name")
 
     def __init__(self, name: str, data: bytes | None = None) -> None:
-        self.name = checked_blob_name(name)
+        self.name = validate_blob_name(name)
         """`sha256-` and the hexadecimal digest of the bytes; also the file's name in `blobs/`."""
         self.data = data
 

@@ -9,18 +9,29 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from rolltrace.errors import ChecksumError, NewerVersionError, RecordError
-from rolltrace.trace.careful import encode_carefully, json_encoder
-from rolltrace.trace.freeform import Note, plain_mapping, restore_mapping
+from rolltrace.trace.freeform import Note, from_json_mapping, to_json_mapping
+from rolltrace.trace.json_numbers import as_float, json_floats, json_number, json_numbers, parse_number, parse_numbers
 from rolltrace.trace.message import Sampling, decode_hook
-from rolltrace.trace.numbers import as_float, restore_number, restore_numbers, wire_floats, wire_number, wire_numbers
-from rolltrace.trace.quote import Find, TextSource, not_at_hand, restore_calls, source_of
-from rolltrace.trace.quote_finder import quote_calls
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, Range, Rollout, Step, Tokens, Unplayed
+from rolltrace.trace.quote import FindTextSource, TextSource, resolve_quotes, rollout_unavailable, text_source
+from rolltrace.trace.quote_search import add_quotes
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, NoTurnResult, Range, Rollout, Step, Tokens
 from rolltrace.trace.score import Score
+from rolltrace.trace.strict_json import encode_lossy, json_encoder
 
 __all__ = [
-    "Version", "decode_rollout", "decode_score", "encode_rollout", "encode_score", "encode_with_scores",
-    "json_encoder", "newer_version", "seal", "utc_now", "verify", "wire_free_form", "wire_numbers",
+    "RecordVersion",
+    "add_checksum",
+    "decode_rollout",
+    "decode_score",
+    "encode_rollout",
+    "encode_score",
+    "encode_with_scores",
+    "json_encoder",
+    "json_numbers",
+    "newer_version_error",
+    "utc_now",
+    "verify_checksum",
+    "wire_free_form",
 ]  # fmt: skip
 
 _CRC = b',"crc":"'
@@ -38,7 +49,7 @@ _FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data"}
 Record = TypeVar("Record", Rollout, Score)
 
 
-class Version(msgspec.Struct):
+class RecordVersion(msgspec.Struct):
     """What every record says first."""
 
     v: int
@@ -49,7 +60,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def seal(*pieces: bytes | memoryview) -> bytes:
+def add_checksum(*pieces: bytes | memoryview) -> bytes:
     """A JSON object, in one piece or several, as a line: the checksum of its bytes put in last, then a line feed."""
     body = b"".join((*pieces[:-1], pieces[-1][:-1]))
     return b'%b%b%08x"}\n' % (body, _CRC, zlib.crc32(body))
@@ -62,8 +73,8 @@ def encode_rollout(rollout: Rollout) -> bytes:
     """
     fields = _wire_rollout(rollout)
     if rollout.calls:
-        fields["calls"] = [wire_call(call) for call in quote_calls(rollout.calls, [source_of(rollout)])]
-    return seal(_encode(fields))
+        fields["calls"] = [wire_call(call) for call in add_quotes(rollout.calls, [text_source(rollout)])]
+    return add_checksum(_encode(fields))
 
 
 def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
@@ -73,8 +84,8 @@ def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
     """
     grade = rollout.group_grade
     fields = _wire_rollout(rollout) | {
-        "reward": wire_number(rollout.reward),
-        "line_reward": wire_number(rollout.line_reward),
+        "reward": json_number(rollout.reward),
+        "line_reward": json_number(rollout.line_reward),
         "group_grade": None if grade is None else wire_grade(grade),
     }
     if all_scores:
@@ -96,8 +107,8 @@ def encode_score(score: Score, sources: Sequence[TextSource] = (), *, quotes: bo
     """
     fields = _wire_score(score)
     if quotes and score.calls:
-        fields["calls"] = [wire_call(call) for call in quote_calls(score.calls, sources)]
-    return seal(_encode(fields))
+        fields["calls"] = [wire_call(call) for call in add_quotes(score.calls, sources)]
+    return add_checksum(_encode(fields))
 
 
 def _wire_score(score: Score) -> dict[str, Any]:
@@ -117,13 +128,13 @@ def decode_rollout(line: bytes) -> Rollout:
     return _decode(line, _rollout_decoder, "rollout")
 
 
-def decode_score(line: bytes, find: Find = not_at_hand) -> Score:
+def decode_score(line: bytes, find: FindTextSource = rollout_unavailable) -> Score:
     """The score of one line; the error says what is wrong and where.
 
     `find` gives the rollouts that its calls quote; text of others is replaced by a placeholder.
     """
     score = decode_stored_score(line)
-    force_setattr(score, "calls", restore_calls(score.calls, None, find))
+    force_setattr(score, "calls", resolve_quotes(score.calls, None, find))
     return score
 
 
@@ -132,7 +143,7 @@ def decode_stored_score(line: bytes) -> Score:
     return _decode(line, _score_decoder, "score")
 
 
-def verify(line: bytes) -> bytes:
+def verify_checksum(line: bytes) -> bytes:
     """The line without its line feed, if it is whole and its bytes are those that were written."""
     line = line.removesuffix(b"\n")
     if line[-_TAIL : -_TAIL + len(_CRC)] != _CRC or not line.endswith(b'"}'):
@@ -145,7 +156,7 @@ def verify(line: bytes) -> bytes:
 
 
 def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Record:
-    line = verify(line)
+    line = verify_checksum(line)
     try:
         record = decoder.decode(line)
         if record.v == FORMAT_VERSION and _holds_markers(line):
@@ -161,7 +172,7 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Re
     if isinstance(record, Rollout):
         _check_references(record)
         if record.calls:
-            force_setattr(record, "calls", restore_calls(record.calls, source_of(record)))
+            force_setattr(record, "calls", resolve_quotes(record.calls, text_source(record)))
     return record
 
 
@@ -191,14 +202,14 @@ def _check_index(index: int | None, count: int, path: str) -> None:
 
 def _refuse_newer(line: bytes, kind: str) -> None:
     try:
-        version = msgspec.json.decode(line, type=Version).v
+        version = msgspec.json.decode(line, type=RecordVersion).v
     except (ValueError, RecursionError):
         return
     if version > FORMAT_VERSION:
-        raise newer_version(kind, version)
+        raise newer_version_error(kind, version)
 
 
-def newer_version(kind: str, version: int) -> NewerVersionError:
+def newer_version_error(kind: str, version: int) -> NewerVersionError:
     """The error that names a version which this reader does not know."""
     return NewerVersionError(
         f"Expected a {kind} of format version {FORMAT_VERSION} or older, got version {version}: "
@@ -210,19 +221,19 @@ def _holds_markers(line: bytes) -> bool:
     return b'"$' in line or b'"NaN"' in line or b'Infinity"' in line
 
 
-def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens | Unplayed) -> None:
+def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens | NoTurnResult) -> None:
     """Turn spelt-out numbers and markers back into values, in a record that was just decoded."""
     for name, written in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True):
         value = getattr(record, name)
         if written in _NUMBERS:
-            force_setattr(record, name, restore_number(value))
+            force_setattr(record, name, parse_number(value))
         elif name in _NUMBER_MAPS:
-            restore_numbers(value)
+            parse_numbers(value)
         elif name in _FREE_FORM:
-            force_setattr(record, name, restore_mapping(value))
+            force_setattr(record, name, from_json_mapping(value))
         elif name == "logprobs" and value is not None:
-            force_setattr(record, name, tuple(map(restore_number, value)))
-        elif isinstance(value, Grade | Tokens | Unplayed):
+            force_setattr(record, name, tuple(map(parse_number, value)))
+        elif isinstance(value, Grade | Tokens | NoTurnResult):
             _restore(value)
         elif name in ("steps", "calls") or (name == "sampling" and isinstance(value, tuple)):
             for part in value:
@@ -233,7 +244,7 @@ def _encode(fields: dict[str, Any]) -> bytes:
     try:
         return json_encoder.encode(fields)
     except Exception:  # noqa: BLE001 - a record made by hand may hold what the encoder refuses
-        return encode_carefully(fields, [])
+        return encode_lossy(fields, [])
 
 
 def _wire(record: Any) -> dict[str, Any]:
@@ -244,17 +255,17 @@ def _wire(record: Any) -> dict[str, Any]:
 
 def _wire_field(name: str, value: Any) -> Any:
     if name in _NUMBERS:
-        return wire_number(value)
+        return json_number(value)
     if name in _NUMBER_MAPS:
-        return wire_numbers(value)
+        return json_numbers(value)
     if name in _FREE_FORM:
         return wire_free_form(value)
     if isinstance(value, Tokens):
         return wire_tokens(value)
-    if isinstance(value, Grade | Unplayed):
+    if isinstance(value, Grade | NoTurnResult):
         return _wire(value)
     if name == "logprobs" and value is not None:
-        return wire_floats(value)
+        return json_floats(value)
     if name == "steps":
         return [_wire_step(step) for step in value]
     if name == "calls":
@@ -287,13 +298,13 @@ _LEFT_OUT = frozenset({"continues", "about", "termination", "quotes"})
 
 def wire_call(call: Call) -> dict[str, Any]:
     """A call as the encoder must be given it."""
-    fields = {name: wire_number(getattr(call, name)) for name in call.__struct_fields__}
+    fields = {name: json_number(getattr(call, name)) for name in call.__struct_fields__}
     return {name: value for name, value in fields.items() if value not in (None, ()) or name not in _LEFT_OUT}
 
 
 def wire_sampling(sampling: Sampling) -> dict[str, Any]:
     """Settings as the encoder must be given them: without those that are left to the policy."""
-    fields = {name: wire_number(getattr(sampling, name)) for name in sampling.__struct_fields__}
+    fields = {name: json_number(getattr(sampling, name)) for name in sampling.__struct_fields__}
     return {name: value for name, value in fields.items() if value is not None and value != ()}
 
 
@@ -305,4 +316,4 @@ def wire_grade(grade: Grade) -> dict[str, Any]:
 def wire_free_form(values: Mapping[str, Any]) -> dict[str, Any]:
     """A free-form map as the encoder must be given it; for what is already in a record, so nothing is to note."""
     notes: list[Note] = []
-    return plain_mapping(values, "", notes)
+    return to_json_mapping(values, "", notes)

@@ -9,12 +9,12 @@ from types import NoneType
 from typing import Any
 
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.content import ContentReader, content_list
-from rolltrace.trace.freeform import Note, as_text, describe, fields_of, join_surrogates, optional_text
+from rolltrace.trace.content_parts import ContentReader, content_to_openai
+from rolltrace.trace.freeform import Note, as_text, describe, join_surrogates, object_fields, optional_text
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall, ToolSpec
-from rolltrace.trace.quick import quick_message
-from rolltrace.trace.toolcall import read_tool_call, read_tool_calls, read_unparsed_calls, tool_call_dict
+from rolltrace.trace.quick import fast_message
+from rolltrace.trace.tool_calls import read_tool_call, read_tool_calls, read_unparsed_calls, tool_call_to_openai
 
 _MESSAGE_KEYS = {
     "role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "reasoning_content", "unparsed_tool_calls",
@@ -25,11 +25,11 @@ _TOOL_KEYS = {"name", "description", "parameters"}
 def as_message(value: Any, path: str, notes: list[Note]) -> Message:
     """Any message as an immutable one that shares nothing with it; never raises."""
     if type(value) is Message:
-        return value if _is_sound(value) else clean_message(value, path, notes)
-    if type(value) is dict and (message := quick_message(value)) is not None:
+        return value if _is_valid(value) else coerce_message(value, path, notes)
+    if type(value) is dict and (message := fast_message(value)) is not None:
         return message
     try:
-        fields = fields_of(value)
+        fields = object_fields(value)
         if fields is None:
             notes.append(Note(path, f"expected a message, got {describe(value)}"))
             return Message("user", as_text(value, path, notes))
@@ -39,7 +39,7 @@ def as_message(value: Any, path: str, notes: list[Note]) -> Message:
         return Message("user", f"[unreadable message: {type(error).__name__}]")
 
 
-def clean_message(message: Message, path: str, notes: list[Note]) -> Message:
+def coerce_message(message: Message, path: str, notes: list[Note]) -> Message:
     """A message whose fields were set by hand, with each made what a record can hold; never raises."""
     try:
         return Message(
@@ -61,9 +61,9 @@ def to_openai(message: Message) -> dict[str, Any]:
     """A message as a fresh chat dict, the caller's to change; `as_message` of it is the same message again."""
     chat: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.parts:
-        chat["content"] = content_list(message)
+        chat["content"] = content_to_openai(message)
     if message.tool_calls:
-        chat["tool_calls"] = [tool_call_dict(call) for call in message.tool_calls]
+        chat["tool_calls"] = [tool_call_to_openai(call) for call in message.tool_calls]
     if message.reasoning is not None:
         chat["reasoning_content"] = message.reasoning
     if message.tool_call_id is not None:
@@ -71,7 +71,7 @@ def to_openai(message: Message) -> dict[str, Any]:
     if message.name is not None:
         chat["name"] = message.name
     if message.other is not None:
-        chat = {**chat, **message.other.thaw(), **chat}
+        chat = {**chat, **message.other.to_dict(), **chat}
     return chat
 
 
@@ -80,7 +80,7 @@ def as_tool(value: Any, path: str, notes: list[Note]) -> ToolSpec:
     if type(value) is ToolSpec and _is_sound_tool(value):
         return value
     try:
-        fields = fields_of(value)
+        fields = object_fields(value)
         if fields is None:
             notes.append(Note(path, f"expected a tool, got {describe(value)}"))
             return ToolSpec("", "", FrozenMap.of({}))
@@ -141,7 +141,7 @@ _MAP_OR_NONE = frozenset({FrozenMap, NoneType})
 _BLOB_OR_NONE = frozenset({Blob, NoneType})
 
 
-def _is_sound(message: Message) -> bool:
+def _is_valid(message: Message) -> bool:
     """Whether the fields are of their types; text is looked at only when it is encoded."""
     return (
         type(message.role) is str

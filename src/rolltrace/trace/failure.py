@@ -3,12 +3,12 @@
 import traceback
 
 from rolltrace.trace.freeform import clean_text
-from rolltrace.trace.outcome import Layer
 from rolltrace.trace.rollout import Failure
+from rolltrace.trace.stop_reasons import Layer
 
 INTERRUPTED = "Interrupted"
 """The type of the failure, of layer `runner`, of a score that is missing because the play ended before."""
-_LONGEST_TEXT = 20_000
+_MAX_TEXT_CHARS = 20_000
 
 
 def is_interruption(layer: str, kind: str) -> bool:
@@ -29,7 +29,7 @@ def failure_of(layer: Layer, error: BaseException) -> Failure:
 def _bounded(text: str) -> str:
     """Text that UTF-8 can hold, its middle left out where it is very long."""
     text = clean_text(text, "", [])
-    if len(text) <= _LONGEST_TEXT:
+    if len(text) <= _MAX_TEXT_CHARS:
         return text
-    half = _LONGEST_TEXT // 2
+    half = _MAX_TEXT_CHARS // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.numbers import MAX_BITS, NON_FINITE, SMALL_INTEGER, as_number, spell_float
+from rolltrace.trace.json_numbers import FAST_INT_LIMIT, MAX_BITS, NON_FINITE, as_number, nonfinite_text
 
 MAX_DEPTH = 64
 """Containers nested deeper than this become a placeholder: no JSON reader can be trusted with more."""
@@ -39,12 +39,12 @@ MAX_NOTES = 32
 """One free-form place leaves at most so many notes; one more says how many there would have been."""
 
 _DEEPEST_READ = 2 * MAX_DEPTH
-_LONGEST_DESCRIPTION = 200
+_MAX_DESCRIPTION_CHARS = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 _short = reprlib.Repr()
 _short.maxlevel = 3
-_short.maxstring = _short.maxother = _short.maxlong = 2 * _LONGEST_DESCRIPTION
+_short.maxstring = _short.maxother = _short.maxlong = 2 * _MAX_DESCRIPTION_CHARS
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -60,11 +60,11 @@ class Placeholder(dict[str, str]):
     """What stands for a value that could not be kept, as it is read from a record; written again it is the same."""
 
 
-def plain_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
+def to_json_mapping(values: Any, path: str, notes: list[Note]) -> dict[str, Any]:
     """A user's mapping as a fresh dict of plain JSON values, sharing nothing that can change."""
     if type(values) is dict and is_flat(values):
         return dict(values)
-    plain = plain_value(values, path, notes)
+    plain = to_json_value(values, path, notes)
     if type(plain) is dict and not (_is_marker(plain) and not next(iter(plain)).startswith("$$")):
         return plain
     return {"value": plain}
@@ -76,36 +76,36 @@ def is_flat(values: dict[Any, Any]) -> bool:
     for key, value in values.items():
         kind = type(value)
         if kind is str:
-            if not is_clean(value):
+            if not is_valid_utf8(value):
                 return False
             text += len(value)
         elif kind is float:
             if not math.isfinite(value):
                 return False
         elif kind is int:
-            if not -SMALL_INTEGER < value < SMALL_INTEGER:
+            if not -FAST_INT_LIMIT < value < FAST_INT_LIMIT:
                 return False
         elif kind is not bool and value is not None:
             return False
-        if type(key) is not str or not is_clean(key) or key.startswith("$"):
+        if type(key) is not str or not is_valid_utf8(key) or key.startswith("$"):
             return False
         text += len(key)
     return text <= MAX_TEXT and len(values) <= MAX_VALUES
 
 
-def plain_value(value: Any, path: str, notes: list[Note]) -> Any:
+def to_json_value(value: Any, path: str, notes: list[Note]) -> Any:
     """Any value as fresh plain JSON, with placeholders and notes where JSON has no such value."""
-    walk = _Walk(path)
+    walk = _JsonConverter(path)
     plain = walk.plain(value)
-    walk.tell(notes)
+    walk.add_notes_to(notes)
     return plain
 
 
 def json_text(value: Any, path: str, notes: list[Note]) -> str:
     """Any value as JSON text for a reader who knows nothing of markers: a user's `$` keys stay as they are."""
-    walk = _Walk(path, escapes=False)
+    walk = _JsonConverter(path, escapes=False)
     plain = walk.plain(value)
-    walk.tell(notes)
+    walk.add_notes_to(notes)
     return msgspec.json.encode(plain).decode()
 
 
@@ -113,14 +113,14 @@ def clean_text(text: str, path: str, notes: list[Note]) -> str:
     """The text as UTF-8 can hold it: surrogate pairs are joined, lone surrogates become U+FFFD, and a note says so."""
     if type(text) is not str:
         text = str.__str__(text)  # a subclass may answer anything; what it holds is its text
-    if is_clean(text):
+    if is_valid_utf8(text):
         return text
     found = sorted({f"U+{ord(c):04X}" for c in text if "\ud800" <= c <= "\udfff"})
     notes.append(Note(path, f"surrogates joined to pairs or replaced by U+FFFD: {', '.join(found[:8])}"))
     return join_surrogates(text)
 
 
-def is_clean(text: str) -> bool:
+def is_valid_utf8(text: str) -> bool:
     """Whether UTF-8 can hold the text."""
     if text.isascii():
         return True
@@ -163,12 +163,12 @@ def describe(value: Any) -> str:
         text = _ADDRESS.sub("", _short.repr(value))
     except Exception as error:  # noqa: BLE001 - a foreign repr may do anything
         text = f"its repr raises {type(error).__name__}"
-    if len(text) > _LONGEST_DESCRIPTION:
-        text = f"{text[:_LONGEST_DESCRIPTION]}…"
+    if len(text) > _MAX_DESCRIPTION_CHARS:
+        text = f"{text[:_MAX_DESCRIPTION_CHARS]}…"
     return f"{name}: {text}".encode("utf-8", "replace").decode()
 
 
-def fields_of(value: Any) -> Mapping[Any, Any] | None:
+def object_fields(value: Any) -> Mapping[Any, Any] | None:
     """The fields of a mapping, a pydantic model, a msgspec struct or a dataclass; may raise what the value raises."""
     if isinstance(value, Mapping):
         return value
@@ -184,7 +184,7 @@ def fields_of(value: Any) -> Mapping[Any, Any] | None:
     return None
 
 
-class _Walk:
+class _JsonConverter:
     """One walk over one value: knows the containers it is inside of, and stops at what is too much."""
 
     def __init__(self, path: str, escapes: bool = True) -> None:
@@ -204,13 +204,13 @@ class _Walk:
         if value is None or kind is bool or (kind is int and value.bit_length() <= MAX_BITS):
             return value
         if kind is float:
-            return value if math.isfinite(value) else {"$float": spell_float(value)}
+            return value if math.isfinite(value) else {"$float": nonfinite_text(value)}
         try:
             return self._other(value)
         except Exception as error:  # noqa: BLE001 - a foreign object may do anything when walked
             return self._placeholder(f"{type(error).__name__} while reading {describe(value)}")
 
-    def tell(self, notes: list[Note]) -> None:
+    def add_notes_to(self, notes: list[Note]) -> None:
         """Say what happened on the way, at a length that a reader can bear."""
         notes.extend(self._notes)
         if self._noted > MAX_NOTES:
@@ -329,7 +329,7 @@ class _Walk:
             return value.isoformat()
         if isinstance(value, (PurePath, uuid.UUID)):
             return self._string(str(value))
-        if (fields := fields_of(value)) is not None:
+        if (fields := object_fields(value)) is not None:
             return self._mapping(fields)
         if (items := _array(value)) is not None:
             return self.plain(items)
@@ -350,15 +350,15 @@ def _is_marker(plain: dict[str, Any]) -> bool:
     return len(plain) == 1 and next(iter(plain)).startswith("$")
 
 
-def restore_mapping(values: dict[str, Any]) -> dict[str, Any]:
+def from_json_mapping(values: dict[str, Any]) -> dict[str, Any]:
     """A decoded free-form map with its markers turned back; itself it is always a map."""
     if _is_marker(values) and not next(iter(values)).startswith("$$"):
         return values
-    restored: dict[str, Any] = restore_value(values)
+    restored: dict[str, Any] = from_json_value(values)
     return restored
 
 
-def restore_value(value: Any, depth: int = 0) -> Any:
+def from_json_value(value: Any, depth: int = 0) -> Any:
     """Turn markers of decoded JSON back into what they stand for."""
     kind = type(value)
     if kind is not list and kind is not dict:
@@ -366,12 +366,12 @@ def restore_value(value: Any, depth: int = 0) -> Any:
     if depth > _DEEPEST_READ:
         raise RecursionError(f"nested deeper than {_DEEPEST_READ}")
     if kind is list:
-        return [restore_value(item, depth + 1) for item in value]
+        return [from_json_value(item, depth + 1) for item in value]
     if not _is_marker(value):
-        return {key: restore_value(item, depth + 1) for key, item in value.items()}
+        return {key: from_json_value(item, depth + 1) for key, item in value.items()}
     [(key, item)] = value.items()
     if key.startswith("$$"):
-        return {key[1:]: restore_value(item, depth + 1)}
+        return {key[1:]: from_json_value(item, depth + 1)}
     return _unmark(key, item, value)
 
 

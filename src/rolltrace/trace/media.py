@@ -23,7 +23,7 @@ _SOURCES = {
     "audio": ("data", "url", *_DATA, "audio_url", "audio", "path"),
     "file": ("file_data", "url", *_DATA, "file_url", "path"),
 }
-"""Where the bytes or the address may stand; first the place that `part_dict` gives them."""
+"""Where the bytes or the address may stand; first the place that `part_to_openai` gives them."""
 _INNER = {"detail", "format", "filename", "file_id", "id", "min_pixels", "max_pixels", "fps"}
 """Settings of the thing itself, which the chat API has beside its address; others stand beside the part's type."""
 _SIGNATURES = {
@@ -46,9 +46,9 @@ def read_part(kind: str, fields: Mapping[Any, Any], at: int, path: str, notes: l
     return Part(kind, at=at, other=FrozenMap.of(rest, path, notes) if rest else None)
 
 
-def part_dict(part: Part) -> dict[str, Any]:
+def part_to_openai(part: Part) -> dict[str, Any]:
     """A part as the chat API has it, or as it came; bytes that are not at hand are named `blob:` and their name."""
-    rest = {} if part.other is None else part.other.thaw()
+    rest = {} if part.other is None else part.other.to_dict()
     if part.type in ("thinking", "refusal"):
         return {"type": part.type, **rest, part.type: part.text or ""}
     if part.type not in _SOURCES:
@@ -85,7 +85,7 @@ def _media_part(kind: str, fields: Mapping[Any, Any], at: int, path: str, notes:
         media_type = f"audio/{clean_text(given.pop('format'), path, notes)}"
     if blob is not None and media_type is None:
         media_type = _guess(blob.data or b"")
-    # In the order in which `part_dict` gives them, because the order of keys counts.
+    # In the order in which `part_to_openai` gives them, because the order of keys counts.
     given = {**_rest(given, *_INNER), **{key: value for key, value in given.items() if key in _INNER}}
     other = FrozenMap.of(given, path, notes) if given else None
     return Part(medium, at=at, url=url, blob=blob, media_type=media_type, other=other)

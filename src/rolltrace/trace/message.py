@@ -9,7 +9,7 @@ import msgspec
 
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.numbers import Float
+from rolltrace.trace.json_numbers import Float
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=False):
@@ -92,7 +92,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True,
 def encode_hook(value: Any) -> Any:
     """How msgspec writes the types it does not know."""
     if isinstance(value, FrozenMap):
-        return msgspec.Raw(value.json)
+        return msgspec.Raw(value.json_bytes)
     if isinstance(value, Blob):
         return value.name
     raise NotImplementedError(f"expected a record, got {type(value).__name__}")
@@ -102,7 +102,7 @@ def decode_hook(kind: type, value: Any) -> Any:
     """How msgspec reads the types it does not know."""
     if kind is FrozenMap and isinstance(value, dict):
         frozen = FrozenMap(msgspec.json.encode(value))
-        frozen.thaw()  # nested too deeply to be read is found out now, not by whoever reads it
+        frozen.to_dict()  # nested too deeply to be read is found out now, not by whoever reads it
         return frozen
     if kind is Blob and isinstance(value, str):
         return Blob(value)

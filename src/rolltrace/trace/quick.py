@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from rolltrace.trace.freeform import is_clean
+from rolltrace.trace.freeform import is_valid_utf8
 from rolltrace.trace.message import Message, ToolCall
 
 
-def quick_message(chat: dict[Any, Any]) -> Message | None:
+def fast_message(chat: dict[Any, Any]) -> Message | None:
     """The message of a dict that has nothing but text, and calls as the chat API writes them; else None."""
     role = chat.get("role")
     content = chat.get("content")
-    if type(role) is not str or type(content) is not str or not is_clean(role) or not is_clean(content):
+    if type(role) is not str or type(content) is not str or not is_valid_utf8(role) or not is_valid_utf8(content):
         return None
     known = 2
     if len(chat) == known:
@@ -24,7 +24,7 @@ def quick_message(chat: dict[Any, Any]) -> Message | None:
 
 
 def _is_plain(text: Any) -> bool:
-    return text is None or (type(text) is str and is_clean(text))
+    return text is None or (type(text) is str and is_valid_utf8(text))
 
 
 def _quick_calls(given: Any) -> tuple[ToolCall, ...] | None:
@@ -45,16 +45,16 @@ def _quick_call(call: Any) -> ToolCall | None:
         return None
     body = call.get("function")
     identity = call.get("id")
-    if type(body) is not dict or len(body) != 2 or type(identity) is not str or not is_clean(identity):
+    if type(body) is not dict or len(body) != 2 or type(identity) is not str or not is_valid_utf8(identity):
         return None
     name, arguments = body.get("name"), body.get("arguments")
-    if type(name) is not str or type(arguments) is not str or not is_clean(name) or not is_clean(arguments):
+    if type(name) is not str or type(arguments) is not str or not is_valid_utf8(name) or not is_valid_utf8(arguments):
         return None
     return ToolCall(name, arguments, identity)
 
 
-def quick_copy(chat: dict[Any, Any]) -> dict[Any, Any]:
-    """A copy of a dict that `quick_message` understood, sharing nothing with it that can change."""
+def fast_copy(chat: dict[Any, Any]) -> dict[Any, Any]:
+    """A copy of a dict that `fast_message` understood, sharing nothing with it that can change."""
     copy = chat.copy()
     if (calls := chat.get("tool_calls")) is not None:
         copy["tool_calls"] = [{**call, "function": call["function"].copy()} for call in calls]

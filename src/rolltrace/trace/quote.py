@@ -8,14 +8,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from rolltrace.trace.message import Message
-from rolltrace.trace.rewrite import is_withheld_text
 from rolltrace.trace.rollout import Call, Quote, Rollout, Step
+from rolltrace.trace.text_transform import is_hashed_text
 
-MOST_CHARACTERS = 1 << 28
+MAX_RESTORED_CHARS = 1 << 28
 """So much quoted text is put back into one record. Quotes of quotes could ask for any amount."""
 
 _PLACEHOLDER = "[text not available: {}]"
-PLACEHOLDER = re.compile(r"\[text not available: [^\]]*\]")
+REDACTED = re.compile(r"\[text not available: [^\]]*\]")
 """What stands for a quote that cannot be put back."""
 
 
@@ -29,30 +29,32 @@ class TextSource(NamedTuple):
     """By step, the responses that are not among the messages."""
 
 
-Find = Callable[[str], TextSource | str]
+FindTextSource = Callable[[str], TextSource | str]
 """Finds a rollout by id; a string says why it cannot be read."""
 
 
-class _MissingError(Exception):
+class _QuoteUnavailableError(Exception):
     """Why a quote cannot be put back."""
 
 
-def source_of(rollout: Rollout, name: str | None = None) -> TextSource:
+def text_source(rollout: Rollout, name: str | None = None) -> TextSource:
     """The text that calls can quote from a rollout; `name` is its id, for calls outside its own line."""
-    return TextSource(name, rollout.messages, inline_responses(rollout.steps))
+    return TextSource(name, rollout.messages, unlisted_responses(rollout.steps))
 
 
-def inline_responses(steps: Iterable[Step]) -> dict[int, Message]:
+def unlisted_responses(steps: Iterable[Step]) -> dict[int, Message]:
     """By step, the responses that a rollout's `messages` do not hold."""
     return {step.step: step.response for step in steps if isinstance(step.response, Message)}
 
 
-def not_at_hand(rollout: str) -> str:
+def rollout_unavailable(rollout: str) -> str:
     """The answer of a reader that has only the line itself."""
     return f"rollout {rollout} is not at hand"
 
 
-def restore_calls(calls: Sequence[Call], own: TextSource | None, find: Find = not_at_hand) -> tuple[Call, ...]:
+def resolve_quotes(
+    calls: Sequence[Call], own: TextSource | None, find: FindTextSource = rollout_unavailable
+) -> tuple[Call, ...]:
     """The calls with their whole text. A quote that cannot be put back becomes a placeholder that says why."""
     if not any(call.quotes for call in calls):
         return tuple(calls)
@@ -65,12 +67,12 @@ def restore_calls(calls: Sequence[Call], own: TextSource | None, find: Find = no
 class _Restorer:
     """Restores calls one after the other; a call may quote those before it."""
 
-    def __init__(self, own: TextSource | None, find: Find) -> None:
+    def __init__(self, own: TextSource | None, find: FindTextSource) -> None:
         self.calls: list[Call] = []
         self._own = own
         self._find = find
         self._found: dict[str, TextSource | str] = {}
-        self._room = MOST_CHARACTERS
+        self._room = MAX_RESTORED_CHARS
 
     def add(self, call: Call) -> None:
         """Restore one more call."""
@@ -108,12 +110,12 @@ class _Restorer:
             first, last = quote.messages or (0, 0)
             messages = self._messages(quote)[0]
             if not 0 <= first < last <= len(messages):
-                raise _MissingError(f"{_name_of(quote)} does not have messages {first} to {last}")
+                raise _QuoteUnavailableError(f"{_name_of(quote)} does not have messages {first} to {last}")
             whole = list(messages[first:last])
             for message in whole:
                 _refuse_withheld(message.content, quote)
             self._take(sum(len(message.content) for message in whole), quote)
-        except _MissingError as error:
+        except _QuoteUnavailableError as error:
             return [Message("user", _PLACEHOLDER.format(error))]
         return whole
 
@@ -124,10 +126,12 @@ class _Restorer:
             if quote.range is not None:
                 first, last = quote.range
                 if not 0 <= first <= last <= len(text):
-                    raise _MissingError(f"the quoted message of {_name_of(quote)} has only {len(text)} characters")
+                    raise _QuoteUnavailableError(
+                        f"the quoted message of {_name_of(quote)} has only {len(text)} characters"
+                    )
                 text = text[first:last]
             self._take(len(text), quote)
-        except _MissingError as error:
+        except _QuoteUnavailableError as error:
             return _PLACEHOLDER.format(error)
         return text
 
@@ -140,17 +144,19 @@ class _Restorer:
             message = messages[quote.message]
         if message is None:
             what = f"message {quote.message}" if quote.step is None else f"response of its own in step {quote.step}"
-            raise _MissingError(f"{_name_of(quote)} has no {what}")
+            raise _QuoteUnavailableError(f"{_name_of(quote)} has no {what}")
         if quote.tool_call is not None:
             if not 0 <= quote.tool_call < len(message.tool_calls):
-                raise _MissingError(f"the quoted message of {_name_of(quote)} has no tool call {quote.tool_call}")
+                raise _QuoteUnavailableError(
+                    f"the quoted message of {_name_of(quote)} has no tool call {quote.tool_call}"
+                )
             return message.tool_calls[quote.tool_call].arguments
         return (message.reasoning or "") if quote.reasoning else message.content
 
     def _messages(self, quote: Quote) -> tuple[Sequence[Message], Mapping[int, Message]]:
         if quote.call is not None:
             if not 0 <= quote.call < len(self.calls):
-                raise _MissingError(f"there is no {_name_of(quote)} before this one")
+                raise _QuoteUnavailableError(f"there is no {_name_of(quote)} before this one")
             return self.calls[quote.call].prompt, {}
         source: TextSource | str | None = self._own
         if quote.rollout is not None:
@@ -158,21 +164,23 @@ class _Restorer:
                 self._found[quote.rollout] = self._find(quote.rollout)
             source = self._found[quote.rollout]
         if source is None:
-            raise _MissingError("it does not say which rollout is quoted")
+            raise _QuoteUnavailableError("it does not say which rollout is quoted")
         if isinstance(source, str):
-            raise _MissingError(source.replace("]", ")"))
+            raise _QuoteUnavailableError(source.replace("]", ")"))
         return source.messages, source.responses
 
     def _take(self, size: int, quote: Quote) -> None:
         if size > self._room:
-            raise _MissingError(f"with {_name_of(quote)} the calls come to over {MOST_CHARACTERS} characters")
+            raise _QuoteUnavailableError(
+                f"with {_name_of(quote)} the calls come to over {MAX_RESTORED_CHARS} characters"
+            )
         self._room -= size
 
 
 def _refuse_withheld(text: str, quote: Quote) -> None:
     """In another line such a text means that the line was recorded as numbers: text like it is never quoted."""
-    if quote.rollout is not None and is_withheld_text(text):
-        raise _MissingError(f"{_name_of(quote)} was recorded as numbers")
+    if quote.rollout is not None and is_hashed_text(text):
+        raise _QuoteUnavailableError(f"{_name_of(quote)} was recorded as numbers")
 
 
 def _name_of(quote: Quote) -> str:

@@ -9,9 +9,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from rolltrace.trace.freeform import Note
+from rolltrace.trace.json_numbers import Float, Number, as_float, as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.numbers import Float, Number, as_float, as_number
-from rolltrace.trace.outcome import EnvFailure, Layer, Status, StoppedBy, Termination
+from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, Termination
 
 FORMAT_VERSION = 1
 
@@ -19,7 +19,7 @@ Range = tuple[int, int]
 """Half-open: the messages from the first index up to, not including, the second."""
 
 
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time that says where it was read; records are written in UTC."""
 
 
@@ -82,7 +82,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     session: str = ""
     """One opening of the run for writing."""
-    started_at: Moment
+    started_at: Timestamp
 
     @property
     def identity(self) -> Identity:
@@ -217,7 +217,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """None where it could not be found out; `error` then says why."""
     data: dict[str, Any] = {}
     producer: str = ""
-    at: Moment
+    at: Timestamp
     error: Failure | None = None
     calls: tuple[Call, ...] = ()
     """Model calls that were made to find it out."""
@@ -278,7 +278,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if messages is None:
             raise ValueError("Expected a step of a rollout, got one that belongs to none: put it into `Rollout.steps`.")
         return RolloutTrace(
-            prompt=select(messages, self.prompt),
+            prompt=select_messages(messages, self.prompt),
             policy_response=messages[self.response] if isinstance(self.response, int) else self.response,
             reward_data=self.reward_data,
             env_state=self.env_state,
@@ -286,7 +286,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-class Unplayed(msgspec.Struct, frozen=True, kw_only=True):
+class NoTurnResult(msgspec.Struct, frozen=True, kw_only=True):
     """What an env told where it was over before the policy's first turn, so that there is no step to tell it."""
 
     reward: Float
@@ -317,7 +317,7 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
     A rollout that was read through an opened run also knows its late `scores`; they are not part of the line.
     """
 
-    ended_at: Moment
+    ended_at: Timestamp
     status: Status
     stop_reason: str
     """A `StopReason`, or what the environment named."""
@@ -347,7 +347,7 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
     calls: tuple[Call, ...] = ()
     metrics: dict[str, Number] = {}
     notes: tuple[Note, ...] = ()
-    unplayed: Unplayed | None = None
+    unplayed: NoTurnResult | None = None
     """What the env told where the policy had no turn at all."""
 
     def __post_init__(self) -> None:
@@ -395,12 +395,12 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
     @property
     def conversation(self) -> tuple[Message, ...]:
         """The conversation as it stood at the end."""
-        return select(self.messages, self.final)
+        return select_messages(self.messages, self.final)
 
     @property
     def pending_messages(self) -> tuple[Message, ...] | None:
         """What the policy was sent where no step resulted."""
-        return None if self.pending_prompt is None else select(self.messages, self.pending_prompt)
+        return None if self.pending_prompt is None else select_messages(self.messages, self.pending_prompt)
 
     def prompt_tokens(self, step: int) -> tuple[int, ...] | None:
         """The ids of a step's whole prompt; None where they were not captured."""
@@ -445,7 +445,7 @@ def _rebuild(fields: dict[str, Any], scores: tuple[Score, ...]) -> Rollout:
     return Rollout(**fields).with_scores(scores)
 
 
-def select(messages: Sequence[Message], ranges: Sequence[Range]) -> tuple[Message, ...]:
+def select_messages(messages: Sequence[Message], ranges: Sequence[Range]) -> tuple[Message, ...]:
     """The messages that the ranges name."""
     if len(ranges) == 1:
         first, last = ranges[0]

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from rolltrace.trace.draft import Draft
 from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import Score
 
 
@@ -28,11 +28,11 @@ class Sink(Protocol):
         """The id of this opening of the run."""
         ...
 
-    def begin(self, header: Header) -> Draft:
+    def begin(self, header: Header) -> RolloutBuilder:
         """A draft for a rollout that starts now; it is in flight until it has ended."""
         ...
 
-    def end(self, draft: Draft, outcome: Outcome) -> None:
+    def end(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> None:
         """Keep a rollout that has ended."""
         ...
 

@@ -12,10 +12,10 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolltrace.errors import InputError
-from rolltrace.viewer.guesses import Guesses
+from rolltrace.viewer.guesses import TokenThrottle
 
 API = "/api/"
-SHORTEST_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -30,7 +30,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
-_ENTRY = """<!doctype html>
+_LOGIN_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8">{refresh}<title>Rolltrace</title>
 <h1>This viewer asks for its token</h1>
 <p>Open the whole address that <code>rolltrace view</code> printed when it started: it ends in <code>?token=…</code>.
@@ -41,7 +41,7 @@ A server that was started again has a new one.</p>
 _REFRESH = '<meta http-equiv="refresh" content="0; url=/">'
 
 
-class Access:
+class AuthMiddleware:
     """Stands before an application and lets in only what may come in; every answer gets the headers of safety."""
 
     def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str], port: int, any_address: bool = False) -> None:
@@ -54,17 +54,17 @@ class Access:
         self._session = secrets.token_urlsafe(32)
         """The cookie's value. It is not the token: who reads a browser's cookies does not learn that, and a server that
         is started again knows it no more."""
-        self._guesses = Guesses()
+        self._guesses = TokenThrottle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let the application answer."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            response = self._refusal(scope) or await self._entry(scope)
+            response = self._reject_foreign(scope) or await self._entry(scope)
             await (response or self._app)(scope, receive, _guarded(send, scope["path"]))
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _reject_foreign(self, scope: Scope) -> Response | None:
         """Refuse what a page of somebody else's may have sent."""
         headers = Headers(scope=scope)
         host = headers.getlist("host")
@@ -109,7 +109,7 @@ class Access:
             return None
         if self._guesses.is_full():
             return _too_many()
-        await self._guesses.slow_down(client)
+        await self._guesses.delay_wrong_token(client)
         return _unknown(request.url.path, "")
 
     def _is_ours(self, host: str) -> bool:
@@ -131,10 +131,10 @@ def check_token(token: str) -> None:
     """Refuse a token that is easy to guess, or that an address cannot hold."""
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise InputError("Expected a token of letters, digits and signs without spaces.")
-    if len(token) < SHORTEST_TOKEN:
+    if len(token) < MIN_TOKEN_LENGTH:
         raise InputError(
-            f"Expected a token of at least {SHORTEST_TOKEN} characters, got {len(token)}: give a longer one, or none, "
-            "and a random one is made."
+            f"Expected a token of at least {MIN_TOKEN_LENGTH} characters, got {len(token)}: give a longer one, "
+            "or none, and a random one is made."
         )
 
 
@@ -182,7 +182,7 @@ def _unknown(path: str, refresh: str) -> Response:
     if path.startswith(API):
         message = "Expected the token of this server: open the address that `rolltrace view` printed."
         return JSONResponse({"error": {"type": "Unauthorized", "message": message}}, 401)
-    return HTMLResponse(_ENTRY.format(refresh=refresh), 401)
+    return HTMLResponse(_LOGIN_PAGE.format(refresh=refresh), 401)
 
 
 def _split(host: str) -> tuple[str, int | None]:

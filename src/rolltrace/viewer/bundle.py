@@ -13,7 +13,7 @@ _SCRIPT, _STYLE, _ICON = "assets/page.js", "assets/page.css", "icon.svg"
 _LEVEL = 6
 
 
-def bundle(title: str, packs: Iterable[bytes], head: Callable[[], bytes]) -> Iterator[bytes]:
+def report_html(title: str, packs: Iterable[bytes], head: Callable[[], bytes]) -> Iterator[bytes]:
     """The file, piece by piece: the page, packs of JSON that it unpacks when asked, and its head, also JSON.
 
     The head is asked for when the last pack was written. The policy lets run the page's own script, by its hash, and

@@ -5,17 +5,23 @@ from typing import NamedTuple
 
 from rolltrace.errors import InputError
 from rolltrace.query.run import Run
-from rolltrace.query.tables import NUMBERS, RAW, ROLLOUT_COLUMNS, literal, quoted
-from rolltrace.viewer.answers import Column, Measure
+from rolltrace.query.table_schema import NUMBER_MAP, ROLLOUT_COLUMNS, STORED_COLUMNS, sql_identifier, sql_literal
+from rolltrace.viewer.schemas import Column, Measure
 
-MOST_NAMES = 300
+MAX_NAMES = 300
 """How many names of one kind are offered: keys of a map may be anything, and very many."""
 
 _KINDS = {
     "VARCHAR": "text", "BIGINT": "number", "DOUBLE": "number", "TIMESTAMP": "time", "VARCHAR[]": "tags",
-    "BOOLEAN": "boolean", "JSON": "json", NUMBERS: "json",
+    "BOOLEAN": "boolean", "JSON": "json", NUMBER_MAP: "json",
 }  # fmt: skip
-_TYPES = {**RAW["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", "retried": "BOOLEAN", "collides": "BOOLEAN"}
+_TYPES = {
+    **STORED_COLUMNS["rollouts"],
+    "seconds": "DOUBLE",
+    "reward": "DOUBLE",
+    "retried": "BOOLEAN",
+    "collides": "BOOLEAN",
+}
 _PLAIN_MEASURES = ("reward", "advantage", "steps", "completion_tokens", "prompt_tokens", "seconds")
 _ADVANTAGE = "advantage"
 _SIGNAL = "group_signal"
@@ -25,7 +31,7 @@ _GROUP = 'split, iteration, env, "group"'
 _LABELS = {_STEPS: "reward", _GRADE: "grade", _METRICS: "metric"}
 
 
-class Joined(NamedTuple):
+class JoinedValue(NamedTuple):
     """A value that takes more than a rollout's own row."""
 
     source: Callable[[Sequence[str], str], str]
@@ -34,22 +40,22 @@ class Joined(NamedTuple):
     """What is computed there."""
 
 
-class Term(NamedTuple):
+class ColumnExpression(NamedTuple):
     """How a column is computed: an expression over `r`, the rollouts, and {}, what is joined to them for it."""
 
     expression: str
     kind: str
-    joined: Joined | None = None
+    joined: JoinedValue | None = None
 
 
-def find_term(name: str) -> Term:
+def column_expression(name: str) -> ColumnExpression:
     """How the column of this name is computed."""
     if name in ROLLOUT_COLUMNS:
-        return Term(f"r.{quoted(name)}", _KINDS[_TYPES[name]])
+        return ColumnExpression(f"r.{sql_identifier(name)}", _KINDS[_TYPES[name]])
     if name == _ADVANTAGE:
-        return Term("{}", "number", Joined(_over_groups, "reward - mean"))
+        return ColumnExpression("{}", "number", JoinedValue(_over_groups, "reward - mean"))
     if name == _SIGNAL:
-        return Term("{}", "text", Joined(_over_groups, "signal"))
+        return ColumnExpression("{}", "text", JoinedValue(_over_groups, "signal"))
     for prefix, make in ((_STEPS, _of_steps), (_GRADE, _of_grade), (_METRICS, _of_metrics)):
         if name.startswith(prefix):
             return make(name.removeprefix(prefix))
@@ -62,9 +68,9 @@ def is_column(name: str) -> bool:
     return name in ROLLOUT_COLUMNS or name in (_ADVANTAGE, _SIGNAL) or name.startswith((_STEPS, _GRADE, _METRICS))
 
 
-def find_measure(name: str) -> Term:
+def find_measure(name: str) -> ColumnExpression:
     """How the measure of this name is computed."""
-    term = find_term(name)
+    term = column_expression(name)
     if term.kind != "number":
         raise InputError(f"Expected a measure, which is a number, got {name!r}, which is {term.kind}.")
     return term
@@ -91,20 +97,20 @@ def _over_steps(values: Sequence[str], ids: str) -> str:
     return f"select rollout as id, {', '.join(values)} from steps {some} group by rollout"
 
 
-def _of_steps(name: str) -> Term:
-    return Term("{}", "number", Joined(_over_steps, f"sum(reward_data[{literal(name)}])"))
+def _of_steps(name: str) -> ColumnExpression:
+    return ColumnExpression("{}", "number", JoinedValue(_over_steps, f"sum(reward_data[{sql_literal(name)}])"))
 
 
-def _of_grade(name: str) -> Term:
-    return Term(f"r.grade_reward_data[{literal(name)}]", "number")
+def _of_grade(name: str) -> ColumnExpression:
+    return ColumnExpression(f"r.grade_reward_data[{sql_literal(name)}]", "number")
 
 
-def _of_metrics(name: str) -> Term:
-    value = f"metrics[{literal(name)}]"
-    return Term(f"coalesce(r.{value}, {{}})", "number", Joined(_over_steps, f"avg({value})"))
+def _of_metrics(name: str) -> ColumnExpression:
+    value = f"metrics[{sql_literal(name)}]"
+    return ColumnExpression(f"coalesce(r.{value}, {{}})", "number", JoinedValue(_over_steps, f"avg({value})"))
 
 
-def ask_measures(run: Run) -> tuple[Measure, ...]:
+def query_measures(run: Run) -> tuple[Measure, ...]:
     """Every measure that a rollout of the run has."""
     measures = [Measure(name, _spaced(name), "rollout") for name in _PLAIN_MEASURES]
     measures += [_measure(_STEPS, name) for name in _keys(run, ("reward_data", "steps"))]
@@ -128,7 +134,7 @@ def _measure(prefix: str, name: str) -> Measure:
 def _keys(run: Run, *places: tuple[str, str]) -> list[str]:
     """The names that maps hold, in order."""
     selects = " union ".join(f"select unnest(map_keys({column})) as name from {table}" for column, table in places)
-    return [name for (name,) in run.sql(f"select distinct name from ({selects}) order by 1 limit {MOST_NAMES}")]
+    return [name for (name,) in run.sql(f"select distinct name from ({selects}) order by 1 limit {MAX_NAMES}")]
 
 
 def _spaced(name: str) -> str:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.query.tables import literal
-from rolltrace.viewer.columns import Term, find_term, is_column
-from rolltrace.viewer.names import read_name
+from rolltrace.query.table_schema import sql_literal
+from rolltrace.viewer.columns import ColumnExpression, column_expression, is_column
+from rolltrace.viewer.names import decode_column_name
 
-MOST_FILTERS = 50
-MOST_LETTERS = 20_000
+MAX_FILTERS = 50
+MAX_FILTER_CHARACTERS = 20_000
 """Of one filter, or of an expression."""
-MOST_SEARCHED = 1_000
+MAX_SEARCHED = 1_000
 """Letters of a text to search for."""
 
 _FILTER = re.compile(r"([^:]*):(is|not|min|max|below|has|null|notnull):")
@@ -33,7 +33,7 @@ class Filter(msgspec.Struct, frozen=True):
     value: str
 
 
-class Selection(msgspec.Struct, frozen=True):
+class RolloutSelection(msgspec.Struct, frozen=True):
     """Which rollouts are meant; hashable, so that what was found can be kept."""
 
     filters: tuple[Filter, ...] = ()
@@ -42,15 +42,15 @@ class Selection(msgspec.Struct, frozen=True):
     """An SQL expression over the columns of `rollouts`, already checked to be no more than that."""
     retried: bool = False
     """Whether attempts that were tried again are meant, too."""
-    all_said: bool = False
+    responses_in_messages: bool = False
     """Whether every response is among the messages, where alone a text must then be searched for."""
 
     @property
-    def is_written(self) -> bool:
+    def has_user_sql(self) -> bool:
         """Whether a person wrote some of it, so that it may take any amount of time."""
         return bool(self.where)
 
-    def without(self, column: str) -> "Selection":
+    def without(self, column: str) -> "RolloutSelection":
         """The same without filters on a column."""
         kept = tuple(one for one in self.filters if one.column != column)
         return msgspec.structs.replace(self, filters=kept)
@@ -58,10 +58,10 @@ class Selection(msgspec.Struct, frozen=True):
 
 def parse_filter(text: str) -> Filter:
     """A filter written as COLUMN:OPERATION:VALUE; in the name of the column, `%`, `,` and `:` are spelt."""
-    if len(text) > MOST_LETTERS:
-        raise InputError(f"Expected a filter of at most {MOST_LETTERS} characters, got {len(text)}.")
+    if len(text) > MAX_FILTER_CHARACTERS:
+        raise InputError(f"Expected a filter of at most {MAX_FILTER_CHARACTERS} characters, got {len(text)}.")
     found = _FILTER.match(text)
-    if found is not None and is_column(name := read_name(found[1])):
+    if found is not None and is_column(name := decode_column_name(found[1])):
         return Filter(name, found[2], text[found.end() :])
     raise InputError(
         "Expected a filter written as COLUMN:OPERATION:VALUE with is, not, min, max, below, has, null or notnull, "
@@ -69,30 +69,36 @@ def parse_filter(text: str) -> Filter:
     )
 
 
-def select_rollouts(selection: Selection, columns: Mapping[str, str]) -> str:
+def select_rollouts(selection: RolloutSelection, columns: Mapping[str, str]) -> str:
     """A SELECT of the rollouts that are meant: their `id`, and under other names the columns that are asked for."""
-    joins = _Joins()
+    joins = _JoinBuilder()
     conditions = [] if selection.retried else ["not r.retried"]
     for one in selection.filters:
-        term = find_term(one.column)
+        term = column_expression(one.column)
         conditions.append(_condition(joins.expression(term), term.kind, one))
     if selection.search:
-        conditions.append(f"r.id in ({_found(selection.search, selection.all_said)})")
-    shown = ["r.id as id", *(f"{joins.expression(find_term(name))} as {alias}" for alias, name in columns.items())]
+        conditions.append(f"r.id in ({_found(selection.search, selection.responses_in_messages)})")
+    shown = [
+        "r.id as id",
+        *(f"{joins.expression(column_expression(name))} as {alias}" for alias, name in columns.items()),
+    ]
     # An expression sees the columns of `rollouts` and no others, whatever is joined.
     source = f"(select * from rollouts where (\n{selection.where}\n))" if selection.where else "rollouts"
     where = f" where {' and '.join(conditions)}" if conditions else ""
     return f"select {', '.join(shown)} from {source} r{joins.sql}{where}"
 
 
-def select_named(columns: Mapping[str, str]) -> str:
+def select_by_id(columns: Mapping[str, str]) -> str:
     """The same of the rollouts whose ids are the parameter `ids`, for which less has to be read."""
-    joins = _Joins(_NAMED)
-    shown = ["r.id as id", *(f"{joins.expression(find_term(name))} as {alias}" for alias, name in columns.items())]
+    joins = _JoinBuilder(_NAMED)
+    shown = [
+        "r.id as id",
+        *(f"{joins.expression(column_expression(name))} as {alias}" for alias, name in columns.items()),
+    ]
     return f"select {', '.join(shown)} from rollouts r{joins.sql} where r.id in ({_NAMED})"
 
 
-class _Joins:
+class _JoinBuilder:
     """What is joined to the rollouts: each source once, with all values that are asked of it."""
 
     def __init__(self, ids: str = "") -> None:
@@ -109,7 +115,7 @@ class _Joins:
             joins += f" left join ({joined}) j{number} on j{number}.id = r.id"
         return joins
 
-    def expression(self, term: Term) -> str:
+    def expression(self, term: ColumnExpression) -> str:
         """The expression of a term, whose value is joined from now on."""
         if term.joined is None:
             return term.expression
@@ -121,14 +127,14 @@ class _Joins:
         return f"{before}j{list(self._sources).index(source)}.{name}{after}"
 
 
-ALL_SAID = "select (select count(*) from steps) = (select count(step) from messages)"
+RESPONSES_IN_MESSAGES = "select (select count(*) from steps) = (select count(step) from messages)"
 """Asks whether every response is among the messages: it is not where the next prompt does not hold it."""
 
 
 def _found(text: str, all_said: bool) -> str:
     """The rollouts of which a message or a response holds a text, in upper or lower case."""
     # Much quicker than making each text lower case.
-    wanted = f"{literal(_LETTER.sub(_escaped, text))}, 'i'"
+    wanted = f"{sql_literal(_LETTER.sub(_escaped, text))}, 'i'"
     found = f"select rollout from messages where regexp_matches(content, {wanted})"
     return (
         found if all_said else f"{found} union all select rollout from steps where regexp_matches(response, {wanted})"
@@ -155,14 +161,14 @@ def _of_number(expression: str, one: Filter) -> str:
 
 def _of_text(expression: str, one: Filter) -> str:
     if one.operation == "has":
-        return f"contains(lower({expression}::varchar), {literal(one.value.lower())})"
+        return f"contains(lower({expression}::varchar), {sql_literal(one.value.lower())})"
     if one.operation in ("is", "not"):
-        return _equal(f"{expression}::varchar", one.operation, literal(one.value))
-    return f"{expression}::varchar {_comparison(one)} {literal(one.value)}"
+        return _equal(f"{expression}::varchar", one.operation, sql_literal(one.value))
+    return f"{expression}::varchar {_comparison(one)} {sql_literal(one.value)}"
 
 
 def _of_tags(expression: str, one: Filter) -> str:
-    holds = f"coalesce(list_contains({expression}, {literal(one.value)}), false)"
+    holds = f"coalesce(list_contains({expression}, {sql_literal(one.value)}), false)"
     if one.operation in ("is", "has"):
         return holds
     if one.operation == "not":
@@ -178,7 +184,7 @@ def _of_time(expression: str, one: Filter) -> str:
         raise InputError(
             f"Expected a time such as 2026-01-31T12:00:00Z for {one.column}, got {one.value!r}."
         ) from error
-    value = f"{literal(moment.replace(tzinfo=None).isoformat(' '))}::timestamp"
+    value = f"{sql_literal(moment.replace(tzinfo=None).isoformat(' '))}::timestamp"
     if one.operation in ("is", "not"):
         return _equal(expression, one.operation, value)
     return f"{expression} {_comparison(one)} {value}"
@@ -224,11 +230,11 @@ def _unfit(one: Filter, what: str) -> InputError:
     return InputError(f"Expected another operation than {one.operation!r} for {one.column}, which is {what}.")
 
 
-def parse_selection(filters: Sequence[str], search: str, where: str, retried: bool) -> Selection:
+def parse_selection(filters: Sequence[str], search: str, where: str, retried: bool) -> RolloutSelection:
     """A selection from what a request says; its expression is not checked yet."""
-    if len(filters) > MOST_FILTERS:
-        raise InputError(f"Expected at most {MOST_FILTERS} filters, got {len(filters)}.")
-    for name, text, most in (("search", search, MOST_SEARCHED), ("where", where, MOST_LETTERS)):
+    if len(filters) > MAX_FILTERS:
+        raise InputError(f"Expected at most {MAX_FILTERS} filters, got {len(filters)}.")
+    for name, text, most in (("search", search, MAX_SEARCHED), ("where", where, MAX_FILTER_CHARACTERS)):
         if len(text) > most:
             raise InputError(f"Expected at most {most} characters in {name}, got {len(text)}.")
-    return Selection(tuple(map(parse_filter, filters)), search, where.strip(), retried)
+    return RolloutSelection(tuple(map(parse_filter, filters)), search, where.strip(), retried)

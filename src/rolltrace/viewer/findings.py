@@ -10,59 +10,59 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from rolltrace.check.audit_report import AuditReport, outcome_severity
 from rolltrace.check.finding import Finding
-from rolltrace.check.report import Report, severity_of
-from rolltrace.temporary import temporary_folder
+from rolltrace.temp_folders import temporary_folder
 from rolltrace.trace.codec import wire_free_form
-from rolltrace.trace.freeform import restore_mapping
-from rolltrace.viewer.answers import AuditFinding, AuditResult, FindingsAnswer
-from rolltrace.viewer.library import Library
+from rolltrace.trace.freeform import from_json_mapping
+from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.schemas import AuditFinding, AuditResult, FindingsResponse
 
-MOST_ROLLOUTS = 20_000
+MAX_ROLLOUTS = 20_000
 """A run with more is checked only when somebody asks for it."""
 
-_ABSENT = FindingsAnswer(state="absent", stale=False, audits=0, found=(), message=None)
-_RUNNING = FindingsAnswer(state="running", stale=False, audits=0, found=(), message=None)
+_ABSENT = FindingsResponse(state="absent", stale=False, audits=0, found=(), message=None)
+_RUNNING = FindingsResponse(state="running", stale=False, audits=0, found=(), message=None)
 
 
-class _Check(msgspec.Struct):
+class _CheckJob(msgspec.Struct):
     """A check that is waiting, running or over."""
 
     data: str
     """How the run's rollouts and scores stood."""
-    answer: FindingsAnswer | None = None
+    answer: FindingsResponse | None = None
 
 
-class Findings:
+class BackgroundChecks:
     """The checks of all runs."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: OpenRuns) -> None:
         self._library = library
         self._lock = threading.Lock()
-        self._checks: dict[str, _Check] = {}
-        self._waiting: queue.SimpleQueue[tuple[Path, _Check] | None] = queue.SimpleQueue()
+        self._checks: dict[str, _CheckJob] = {}
+        self._waiting: queue.SimpleQueue[tuple[Path, _CheckJob] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
 
-    def answer(self, key: str, rollouts: int | None) -> FindingsAnswer:
+    def answer(self, key: str, rollouts: int | None) -> FindingsResponse:
         """What is known; a small run is checked when first asked about."""
         _, standing = self._library.folder.find(key)
         with self._lock:
             check = self._checks.get(key)
         if check is None:
-            return self.start(key) if rollouts is not None and rollouts <= MOST_ROLLOUTS else _ABSENT
+            return self.start(key) if rollouts is not None and rollouts <= MAX_ROLLOUTS else _ABSENT
         if check.answer is None:
             return _RUNNING
         return replace(check.answer, stale=check.data != standing.data)
 
-    def start(self, key: str) -> FindingsAnswer:
+    def start(self, key: str) -> FindingsResponse:
         """Check a run, unless that is being done."""
         path, standing = self._library.folder.find(key)
         with self._lock:
             check = self._checks.get(key)
             if check is None or check.answer is not None:
-                check = self._checks[key] = _Check(standing.data)
+                check = self._checks[key] = _CheckJob(standing.data)
                 self._waiting.put((path, check))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="rolltrace-check", daemon=True)
@@ -88,7 +88,7 @@ class Findings:
             except (OSError, ValueError) as error:
                 check.answer = _failed(f"{type(error).__name__}: {error}")
 
-    def _check(self, path: Path) -> FindingsAnswer:
+    def _check(self, path: Path) -> FindingsResponse:
         words = [sys.executable, "-P", "-m", "rolltrace", "check", "--json", str(path.absolute())]
         with temporary_folder() as private:  # a check that is ended leaves its files behind
             with self._lock:
@@ -101,35 +101,35 @@ class Findings:
             said, problem = process.communicate()
         if not said.strip():
             return _failed(problem.decode(errors="replace").strip()[-2_000:] or "The check ended without a word.")
-        return tell_findings(decode_report(said))
+        return findings_response(decode_report(said))
 
 
-def _failed(message: str) -> FindingsAnswer:
-    return FindingsAnswer(state="failed", stale=False, audits=0, found=(), message=message)
+def _failed(message: str) -> FindingsResponse:
+    return FindingsResponse(state="failed", stale=False, audits=0, found=(), message=message)
 
 
-def decode_report(said: bytes) -> Report:
+def decode_report(said: bytes) -> AuditReport:
     """What `rolltrace check --json` said."""
-    report = msgspec.json.decode(said, type=Report)
+    report = msgspec.json.decode(said, type=AuditReport)
     results = (replace(result, findings=tuple(map(_restored, result.findings))) for result in report.results)
     return replace(report, results=tuple(results))
 
 
 def _restored(finding: Finding) -> Finding:
-    return replace(finding, data=restore_mapping(finding.data))
+    return replace(finding, data=from_json_mapping(finding.data))
 
 
-def tell_findings(report: Report) -> FindingsAnswer:
+def findings_response(report: AuditReport) -> FindingsResponse:
     """What a report says, the worst first."""
     found = tuple(
         AuditResult(
             name=result.audit,
-            severity=severity_of(result).value,
+            severity=outcome_severity(result).value,
             about=result.about,
             count=result.count,
             error=result.error,
             findings=tuple(AuditFinding(one.message, one.rollout, wire_free_form(one.data)) for one in result.findings),
         )
-        for result in report.found
+        for result in report.with_findings
     )
-    return FindingsAnswer(state="ready", stale=False, audits=len(report.results), found=found, message=None)
+    return FindingsResponse(state="ready", stale=False, audits=len(report.results), found=found, message=None)

@@ -7,16 +7,16 @@ from collections import Counter, OrderedDict
 _FREE = 5
 """How many wrong tokens of a client are answered without a delay: people mistype."""
 _FIRST_DELAY = 0.1
-_LONGEST_DELAY = 2.0
+_MAX_DELAY = 2.0
 _FORGET_SECONDS = 60.0
-_MOST_CLIENTS = 1024
-_MOST_WAITING = 16
+_MAX_CLIENTS = 1024
+_MAX_WAITING = 16
 """How many wrong tokens of one client may wait for their answers; meanwhile its further tokens are not compared."""
-_MOST_WAITING_IN_ALL = 128
+_MAX_WAITING_IN_ALL = 128
 """How many of all clients may wait; meanwhile further wrong tokens are refused at once, and the right one is let in."""
 
 
-class Guesses:
+class TokenThrottle:
     """Counts the wrong tokens of each client, and delays the answers to them more and more.
 
     Only the request with the wrong token waits, as a coroutine; the right token is never delayed. A client that floods
@@ -31,25 +31,25 @@ class Guesses:
 
     def is_flooding(self, client: str) -> bool:
         """Whether too many wrong tokens of this client still wait for their answers."""
-        return self._waiting[client] >= _MOST_WAITING
+        return self._waiting[client] >= _MAX_WAITING
 
     def is_full(self) -> bool:
         """Whether too many wrong tokens, of all clients together, still wait for their answers."""
-        return self._waiting.total() >= _MOST_WAITING_IN_ALL
+        return self._waiting.total() >= _MAX_WAITING_IN_ALL
 
-    async def slow_down(self, client: str) -> None:
+    async def delay_wrong_token(self, client: str) -> None:
         """Count a wrong guess, and return when it may be answered."""
         count, last = self._wrong.pop(client, (0, 0.0))
         now = time.monotonic()
         count = 1 if now - last > _FORGET_SECONDS else count + 1
         self._wrong[client] = count, now
-        while len(self._wrong) > _MOST_CLIENTS:
+        while len(self._wrong) > _MAX_CLIENTS:
             self._wrong.popitem(last=False)
         if count <= _FREE:
             return
         self._waiting[client] += 1
         try:
-            await asyncio.sleep(min(_FIRST_DELAY * 2 ** min(count - _FREE - 1, 16), _LONGEST_DELAY))
+            await asyncio.sleep(min(_FIRST_DELAY * 2 ** min(count - _FREE - 1, 16), _MAX_DELAY))
         finally:
             self._waiting[client] -= 1
             if not self._waiting[client]:

@@ -5,11 +5,11 @@ import re
 _SPELT = re.compile("%(25|2C|3A)", re.IGNORECASE)
 
 
-def read_name(text: str) -> str:
+def decode_column_name(text: str) -> str:
     """The name in which `%`, `,` and `:` were spelt as in addresses."""
     return _SPELT.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def read_names(text: str) -> list[str]:
     """The names of a list, with commas between them."""
-    return [read_name(part) for part in text.split(",") if part]
+    return [decode_column_name(part) for part in text.split(",") if part]

@@ -9,10 +9,10 @@ import msgspec
 from rolltrace.errors import RolltraceError
 from rolltrace.query.run import Run
 from rolltrace.trace.score import GroupKey
-from rolltrace.viewer.answers import FindingsAnswer
-from rolltrace.viewer.carried import Carried, Compared
-from rolltrace.viewer.images import shown_as
-from rolltrace.viewer.wire import plain
+from rolltrace.viewer.json_response import to_json_value
+from rolltrace.viewer.media_types import detect_media_type
+from rolltrace.viewer.report_data import ReportData, ReportGroup
+from rolltrace.viewer.schemas import FindingsResponse
 
 _PACK = 500_000
 """About how many bytes of JSON the page unpacks at once."""
@@ -22,12 +22,12 @@ _IMAGES = 20_000_000
 Json = dict[str, Any]
 
 
-class Packs:
+class ReportPacks:
     """Packs of groups, and the head that knows in which pack each is."""
 
-    def __init__(self, carried: Carried, whole: Run) -> None:
+    def __init__(self, carried: ReportData, whole: Run) -> None:
         self._carried = carried
-        self._images = _Images(whole)
+        self._images = _EmbeddedImages(whole)
         self._rollouts: dict[str, int] = {}
         self._groups: dict[str, int] = {}
 
@@ -37,7 +37,7 @@ class Packs:
         rollouts: dict[str, Json] = {}
         for compared in self._carried.groups():
             name = _name(compared.key)
-            groups[name] = share_messages(compared)
+            groups[name] = reference_messages(compared)
             rollouts |= compared.rollouts
             self._groups[name] = number
             self._rollouts |= dict.fromkeys(compared.rollouts, number)
@@ -50,10 +50,14 @@ class Packs:
         if groups:
             yield msgspec.json.encode({"groups": groups, "rollouts": rollouts})
 
-    def head(self, findings: FindingsAnswer) -> bytes:
+    def head(self, findings: FindingsResponse) -> bytes:
         """What the page reads first; all packs were made before."""
         carried = self._carried
-        answers = {"run": plain(carried.run), "runs": plain(carried.runs), "findings": plain(findings)}
+        answers = {
+            "run": to_json_value(carried.run),
+            "runs": to_json_value(carried.runs),
+            "findings": to_json_value(findings),
+        }
         return msgspec.json.encode(
             {
                 "v": 1,
@@ -68,7 +72,7 @@ class Packs:
         )
 
 
-def share_messages(compared: Compared) -> Json:
+def reference_messages(compared: ReportGroup) -> Json:
     """The answer on a group, its messages as references to those of its rollouts: id and place."""
     group = compared.answer["group"]
     places = {
@@ -99,7 +103,7 @@ def _name(key: GroupKey) -> str:
     return msgspec.json.encode([key.split, key.iteration, key.env, key.group]).decode()
 
 
-class _Images:
+class _EmbeddedImages:
     """Images that messages carry, as addresses that hold them, up to a bound."""
 
     def __init__(self, run: Run) -> None:
@@ -120,7 +124,7 @@ class _Images:
             data = self._run.blob(name)
         except RolltraceError:
             return
-        shown = shown_as(data)
+        shown = detect_media_type(data)
         if not shown.is_attachment and len(data) <= self._left:
             self._left -= len(data)
             self.addresses[name] = f"data:{shown.media_type};base64,{base64.b64encode(data).decode()}"

@@ -16,16 +16,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rolltrace.viewer.access import Access
-from rolltrace.viewer.images import shown_as
-from rolltrace.viewer.library import Library
+from rolltrace.viewer.access import AuthMiddleware
+from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.http_errors import HttpError, http_error_of
+from rolltrace.viewer.media_types import detect_media_type
+from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.page_files import page_folder
-from rolltrace.viewer.questions import Asked, Questions
-from rolltrace.viewer.refusals import Refusal, refusal_of
-from rolltrace.viewer.worker import Task
-from rolltrace.viewer.workers import Workers
+from rolltrace.viewer.sql_worker import SqlTask
+from rolltrace.viewer.sql_worker_pool import SqlWorkerPool
 
-MOST_BODY = 1_100_000
+MAX_BODY = 1_100_000
 THREADS = 8
 """How many questions are answered at once."""
 _JSON = "application/json"
@@ -34,10 +34,10 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2",
 }  # fmt: skip
 
-Given = TypeVar("Given")
+Body = TypeVar("Body")
 
 
-class Statement(msgspec.Struct):
+class CheckedSql(msgspec.Struct):
     """The body of `/api/sql`."""
 
     run: str
@@ -45,7 +45,7 @@ class Statement(msgspec.Struct):
     limit: int = 1_000
 
 
-class Check(msgspec.Struct):
+class CheckRequest(msgspec.Struct):
     """The body of `/api/check`."""
 
     run: str
@@ -58,8 +58,8 @@ def make_app(
 
     `hosts` are what a browser may call it, each with the port; with `any_address`, every address, too.
     """
-    library = Library(folder, prepares=True)
-    answers = Answers(library)
+    library = OpenRuns(folder, prepares=True)
+    answers = HttpHandlers(library)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -74,26 +74,26 @@ def make_app(
             Route("/api/{question}", answers.get, methods=["GET"]),
             Route("/{name:path}", answers.page, methods=["GET"]),
         ],
-        middleware=[Middleware(Access, token=token, hosts=list(hosts), port=port, any_address=any_address)],
-        exception_handlers={HTTPException: _told},
+        middleware=[Middleware(AuthMiddleware, token=token, hosts=list(hosts), port=port, any_address=any_address)],
+        exception_handlers={HTTPException: _http_exception},
         lifespan=lifespan,
-        max_body_size=MOST_BODY,
+        max_body_size=MAX_BODY,
     )
 
 
-class Answers:
+class HttpHandlers:
     """Answers over HTTP. What takes a while is done in threads, what people write in processes of their own."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: OpenRuns) -> None:
         self._library = library
-        self._questions = Questions(library)
+        self._questions = Api(library)
 
     @contextlib.asynccontextmanager
     async def ready(self) -> AsyncIterator[None]:
         """Be inside an event loop; what is being done when that ends is given up."""
         self._limiter = anyio.CapacityLimiter(THREADS)
         self._files = anyio.CapacityLimiter(THREADS)
-        self._workers = Workers(self._library.folder.path)
+        self._workers = SqlWorkerPool(self._library.folder.path)
         try:
             yield
         finally:
@@ -104,41 +104,41 @@ class Answers:
     async def get(self, request: Request) -> Response:
         """Answer one of the questions."""
         question = request.path_params["question"]
-        ask = self._questions.asked.get(question)
+        ask = self._questions.handlers.get(question)
         if ask is None:
-            return _refused(Refusal(404, "UnknownNameError", "There is no such question."))
-        asked = Asked(request.query_params.multi_items())
+            return _refused(HttpError(404, "UnknownNameError", "There is no such question."))
+        asked = RequestParameters(request.query_params.multi_items())
         if asked.is_written:
             return await self._written(request, question, request.query_params.multi_items())
         return await _answered(lambda: self._thread(partial(ask, asked)))
 
     async def sql(self, request: Request) -> Response:
         """Answer what somebody wrote."""
-        body = await _body(request, Statement)
-        if not isinstance(body, Statement):
+        body = await _body(request, CheckedSql)
+        if not isinstance(body, CheckedSql):
             return body
         parameters = [(name, str(value)) for name, value in msgspec.structs.asdict(body).items()]
         return await self._written(request, "sql", parameters)
 
     async def check(self, request: Request) -> Response:
         """Begin a check."""
-        body = await _body(request, Check)
-        if not isinstance(body, Check):
+        body = await _body(request, CheckRequest)
+        if not isinstance(body, CheckRequest):
             return body
         run = body.run
         return await _answered(lambda: self._thread(lambda: self._questions.check(run)))
 
     async def blob(self, request: Request) -> Response:
         """Bytes that a message carries."""
-        asked = Asked(request.query_params.multi_items())
+        asked = RequestParameters(request.query_params.multi_items())
 
         async def find() -> Response:
             data = await self._thread(lambda: self._questions.blob(asked))
-            shown = shown_as(data)
+            shown = detect_media_type(data)
             headers = {"content-disposition": "attachment"} if shown.is_attachment else None
             return Response(data, 200, headers, shown.media_type)
 
-        return await _guarded(find)
+        return await _with_http_errors(find)
 
     async def page(self, request: Request) -> Response:
         """A file of the page, by its name in a fixed list."""
@@ -146,44 +146,44 @@ class Answers:
         async def find() -> Response:
             path = (await self._file(_page_files)).get(request.path_params["name"] or "index.html")
             if path is None:
-                return _refused(Refusal(404, "UnknownNameError", "There is no such page."))
+                return _refused(HttpError(404, "UnknownNameError", "There is no such page."))
             data = await self._file(path.read_bytes)
             return Response(data, 200, None, _MEDIA_TYPES.get(path.suffix, "application/octet-stream"))
 
-        return await _guarded(find)
+        return await _with_http_errors(find)
 
-    async def _thread(self, work: Callable[[], Given]) -> Given:
+    async def _thread(self, work: Callable[[], Body]) -> Body:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
-    async def _file(self, work: Callable[[], Given]) -> Given:
+    async def _file(self, work: Callable[[], Body]) -> Body:
         """Read a file of the page, which does not wait for questions."""
         return await anyio.to_thread.run_sync(work, limiter=self._files)
 
     async def _written(self, request: Request, question: str, parameters: list[tuple[str, str]]) -> Response:
         async def answer() -> Response:
-            task = Task(question, tuple(parameters))
+            task = SqlTask(question, tuple(parameters))
             run = next((value for name, value in parameters if name == "run"), "")
-            given = await self._workers.ask(run, task, partial(_left, request))
-            return _refused(given) if isinstance(given, Refusal) else Response(given, 200, None, _JSON)
+            given = await self._workers.run(run, task, partial(_disconnected, request))
+            return _refused(given) if isinstance(given, HttpError) else Response(given, 200, None, _JSON)
 
-        return await _guarded(answer)
+        return await _with_http_errors(answer)
 
 
-async def _left(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     """Return when whoever asked no longer waits."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _body(request: Request, kind: type[Given]) -> Given | Response:
+async def _body(request: Request, kind: type[Body]) -> Body | Response:
     """What was posted, or why it is refused."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != _JSON:
-        return _refused(Refusal(415, "InputError", f"Expected JSON, got {media_type[:100] or 'nothing'}."))
+        return _refused(HttpError(415, "InputError", f"Expected JSON, got {media_type[:100] or 'nothing'}."))
     try:
         return msgspec.json.decode(await request.body(), type=kind)
     except (ValueError, RecursionError) as error:
-        return _refused(Refusal(400, "InputError", f"Expected another body: {error}."))
+        return _refused(HttpError(400, "InputError", f"Expected another body: {error}."))
 
 
 def _page_files() -> dict[str, Path]:
@@ -196,22 +196,22 @@ async def _answered(ask: Callable[[], Awaitable[bytes]]) -> Response:
     async def answer() -> Response:
         return Response(await ask(), 200, None, _JSON)
 
-    return await _guarded(answer)
+    return await _with_http_errors(answer)
 
 
-async def _guarded(answer: Callable[[], Awaitable[Response]]) -> Response:
+async def _with_http_errors(answer: Callable[[], Awaitable[Response]]) -> Response:
     """The answer, or what went wrong; the server lives on whatever that is."""
     try:
         return await answer()
     except Exception as error:  # noqa: BLE001 - as above
-        return _refused(refusal_of(error))
+        return _refused(http_error_of(error))
 
 
-async def _told(_: Request, error: Exception) -> Response:
+async def _http_exception(_: Request, error: Exception) -> Response:
     """What has no route, or is too large."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return _refused(Refusal(status, "HTTPException", str(getattr(error, "detail", "Not found."))))
+    return _refused(HttpError(status, "HTTPException", str(getattr(error, "detail", "Not found."))))
 
 
-def _refused(refusal: Refusal) -> Response:
+def _refused(refusal: HttpError) -> Response:
     return Response(refusal.body, refusal.status, None, _JSON)

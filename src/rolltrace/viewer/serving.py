@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def make_server(
     folder: str | Path, listening: socket.socket, *, token: str, host: str, on_ready: Callable[[], None] | None = None
-) -> "Server":
+) -> "ViewerServer":
     """A server over the runs below a folder, for a socket that listens at `host`."""
     check_token(token)
     port = listening.getsockname()[1]
@@ -50,7 +50,7 @@ def make_server(
         app, log_config=None, access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=1,
         ws="none", proxy_headers=False,
     )  # fmt: skip
-    return Server(config, on_ready)
+    return ViewerServer(config, on_ready)
 
 
 def serve(
@@ -60,7 +60,7 @@ def serve(
     make_server(folder, listening, token=token, host=host, on_ready=on_ready).run(sockets=[listening])
 
 
-class Server(uvicorn.Server):
+class ViewerServer(uvicorn.Server):
     """Says when it is ready; and a signal ends it as if all were done, which it is."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None] | None = None) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rolltrace.envs.conformance.answers import example_of, styles_of
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 
 PROMPT = (Message("user", "Begin."),)
 TOOLS = tuple(ToolSpec(name, "", FrozenMap.of({"properties": {"text": {}}})) for name in ("one", "two"))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
 from rolltrace.envs.check import check_env
 from rolltrace.envs.conformance import awaiting, leftovers
+from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
 from rolltrace.trace.message import Message
 
 STARTED = []
@@ -29,7 +29,7 @@ class Still(Env):
         return Observation([Message("user", "Your move?")])
 
     async def step(self, completion):
-        self.life.expect_play()
+        self.life.require_active()
         self.life.end()
         return StepResult(1.0, True)
 

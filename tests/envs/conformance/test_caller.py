@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from rolltrace.envs.conformance.awaiting import CancelPoint
-from rolltrace.envs.conformance.caller import Caller, Patience
-from rolltrace.envs.conformance.report import Report
+from rolltrace.envs.conformance.caller import CallTimeouts, GuardedCall
+from rolltrace.envs.conformance.report import ViolationLog
 
 
 class Target:
@@ -33,7 +33,7 @@ class Target:
 
 @pytest.fixture
 async def player():
-    player = Caller(Target(), Report(), Patience(5.0))
+    player = GuardedCall(Target(), ViolationLog(), CallTimeouts(5.0))
     yield player
     await player.stop()
     assert player.task.done()

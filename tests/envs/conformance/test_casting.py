@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
 from rolltrace.envs.check import check_env
 from rolltrace.envs.conformance.awaiting import CancelPoint
-from rolltrace.envs.conformance.caller import Caller, Patience
+from rolltrace.envs.conformance.caller import CallTimeouts, GuardedCall
 from rolltrace.envs.conformance.casting import Part, roles_of
-from rolltrace.envs.conformance.report import Report
+from rolltrace.envs.conformance.report import ViolationLog
+from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
 from rolltrace.errors import GraderError, InputError, PolicyError
-from rolltrace.graders.base import Grader, GroupGrader
-from rolltrace.policies.asking import ask
-from rolltrace.policies.scripted import Scripted
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.policies.role_calls import ask
+from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 
 ASKED = []
@@ -36,7 +36,7 @@ class Asking(Env):
         return Observation(question("Your move?"))
 
     async def step(self, completion):
-        self.life.expect_play()
+        self.life.require_active()
         self.turns += 1
         reward = await self.judged(completion.message.content)
         if self.turns == 2:
@@ -141,8 +141,8 @@ class AsksTwice:
 
 async def test_a_question_is_one_place_to_be_cancelled_at():
     """The places that are tried are few: an answer must not use them up."""
-    report = Report()
-    caller = Caller(AsksTwice(), report, Patience(5.0), Part(roles_of(None), "AsksTwice", report))
+    report = ViolationLog()
+    caller = GuardedCall(AsksTwice(), report, CallTimeouts(5.0), Part(roles_of(None), "AsksTwice", report))
     point = CancelPoint(3)
     assert (await caller.call("ask", point=point)).returned
     assert point.reached == 2
@@ -157,7 +157,7 @@ def test_environments_may_ask_in_a_check(kind):
 
 def test_the_callers_policies_play_their_roles():
     """A grader hears the policy that the caller gave for its role."""
-    roles = {"grader": Scripted(lambda request: "7")}
+    roles = {"grader": ScriptedReplies(lambda request: "7")}
     assert check_env(Group(grader=Marks()), roles=roles) == []
     assert {mark for _, mark in ASKED} == {"7"}
     assert check_env(Group(group_grader=MarksAll()), roles=roles) == []
@@ -165,7 +165,7 @@ def test_the_callers_policies_play_their_roles():
 
 def test_answers_of_no_use_are_the_checks_and_not_the_graders():
     """A grader that says clearly that it cannot read an answer does right; the caller is told to pass another."""
-    violation = only(Group(grader=Marks()), roles={"grader": Scripted(lambda request: "splendid")})
+    violation = only(Group(grader=Marks()), roles={"grader": ScriptedReplies(lambda request: "splendid")})
     assert violation.rule == "answers"
     assert violation.message == (
         "`Marks.grade` could not use what the role 'grader' answered: "
@@ -176,14 +176,14 @@ def test_answers_of_no_use_are_the_checks_and_not_the_graders():
 
 def test_a_grader_that_trips_over_an_answer_is_at_fault():
     """What it raises then must be an error that says so."""
-    violation = only(Group(grader=CarelessMarks()), roles={"grader": Scripted(lambda request: "splendid")})
+    violation = only(Group(grader=CarelessMarks()), roles={"grader": ScriptedReplies(lambda request: "splendid")})
     assert violation.rule == "grader"
     assert violation.message.startswith("`CarelessMarks.grade` raised ValueError(")
 
 
 def test_an_answerer_that_fails_is_told_as_such():
     """A role that cannot be played is no fault of the environment."""
-    violation = only(Group(), roles={"referee": Scripted(lambda request: PolicyError("the server is gone"))})
+    violation = only(Group(), roles={"referee": ScriptedReplies(lambda request: PolicyError("the server is gone"))})
     assert violation.rule == "answers"
     assert "`Asking.step` could not use what the role 'referee' answered: RoleError(" in violation.message
     assert "the server is gone" in violation.message
@@ -201,7 +201,7 @@ def test_a_grader_must_await_what_it_asks():
     assert violation.message == ("`ForgetsTheAnswer` asked for the role 'grader', and was over before the answer came")
 
 
-@pytest.mark.parametrize("roles", [{"policy": Scripted(["a"])}, {"grader": "scripted:noisy"}])
+@pytest.mark.parametrize("roles", [{"policy": ScriptedReplies(["a"])}, {"grader": "scripted:noisy"}])
 def test_roles_that_are_none_are_the_callers_mistake(roles):
     """The policy itself is no role to give, and a name is no policy."""
     with pytest.raises((InputError, PolicyError), match="Expected"):

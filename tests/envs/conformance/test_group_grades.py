@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from rolltrace.envs.base import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
 from rolltrace.envs.check import check_env
+from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
 from rolltrace.errors import GraderError
-from rolltrace.graders.base import Grader, GroupGrade, GroupGrader
+from rolltrace.graders.grader import Grader, GroupGrade, GroupGrader
 from rolltrace.trace.message import Message
 
 SEEN = []
@@ -24,7 +24,7 @@ class Says(Env):
         return Observation([Message("user", "Say something.")])
 
     async def step(self, completion):
-        self.life.expect_play()
+        self.life.require_active()
         self.life.end()
         return StepResult(0.0, True, stop_reason="said")
 

@@ -3,14 +3,14 @@
 import pytest
 
 from envs.countdown import countdowns
-from rolltrace.envs.base import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.envs.check import check_env
-from rolltrace.graders.base import Grader, GroupGrader
+from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message
-from rolltrace.trace.outcome import Status
 from rolltrace.trace.rollout import Grade
+from rolltrace.trace.stop_reasons import Status
 from stage import Remembering, said
 
 GRADED = []

@@ -21,13 +21,13 @@ from policies.endpoint.misbehaving import (
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.envs.tools import Tool
 from rolltrace.errors import ContextOverflowError
-from rolltrace.policies.endpoint.client import MOST_BYTES
-from rolltrace.policies.endpoint.failure import failure_of_status
-from rolltrace.policies.endpoint.key import EnvironmentKey
-from rolltrace.policies.endpoint.policy import EndpointPolicy
-from rolltrace.rollout.limits import Limits
+from rolltrace.policies.endpoint.api_key import EnvironmentApiKey
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
+from rolltrace.policies.endpoint.http_client import MAX_REPLY_BYTES
+from rolltrace.policies.endpoint.server_errors import error_from_status
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 from rolltrace.trace.message import Message
 from stage import Stage
 
@@ -185,9 +185,9 @@ async def test_a_reply_without_end():
 
     played = await play(drips(endless()))
     rollout = played.rollout
-    assert f"at most {MOST_BYTES:,} bytes" in rollout.error.message
+    assert f"at most {MAX_REPLY_BYTES:,} bytes" in rollout.error.message
     assert (len(rollout.pending_raw), len(played.server.sent)) == (100_000, 1)
-    assert len(sent) * 4_000_000 < 1.5 * MOST_BYTES
+    assert len(sent) * 4_000_000 < 1.5 * MAX_REPLY_BYTES
 
 
 # Statuses
@@ -314,7 +314,7 @@ async def test_a_prompt_that_is_too_long(status, body):
 def test_the_words_of_an_overflow(message, overflow):
     """Each way to say it is known, and to name the window is not to say it."""
     body = json.dumps({"error": {"message": message}}).encode()
-    error = failure_of_status(400, body, where="m at h", key=EnvironmentKey("KEY"))
+    error = error_from_status(400, body, where="m at h", key=EnvironmentApiKey("KEY"))
     assert isinstance(error, ContextOverflowError) == overflow
 
 
@@ -365,7 +365,7 @@ async def test_a_refusal_is_what_was_said():
     """A refusal is the answer's text, marked as what it is."""
     played = await play(says(None, refusal="I will not."))
     expect_answer(played, "I will not.")
-    assert played.rollout.steps[0].trace.policy_response.other.thaw() == {"refusal": True}
+    assert played.rollout.steps[0].trace.policy_response.other.to_dict() == {"refusal": True}
     assert '"refusal": "I will not."' in played.rollout.steps[0].raw
 
 
@@ -417,7 +417,9 @@ async def test_a_call_without_the_arguments_that_its_tool_needs():
 async def test_a_broken_call_can_be_sent_again():
     """Servers refuse a conversation with arguments that are no JSON, so the next request wraps them."""
     played = await play(
-        calls(call(arguments='{"at": '), call("peek at!", "[1]", id="c2")), says(), limits=Limits(max_parse_retries=1)
+        calls(call(arguments='{"at": '), call("peek at!", "[1]", id="c2")),
+        says(),
+        limits=Limits(max_parse_retries=1),
     )
     expect_answer(played, asked=2)
     first, second = played.server.sent[1]["messages"][1]["tool_calls"]

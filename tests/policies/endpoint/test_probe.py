@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 
 from policies.endpoint.misbehaving import Server, completion, replies
-from rolltrace.policies.base import Request
-from rolltrace.policies.endpoint.policy import EndpointPolicy
-from rolltrace.policies.endpoint.probe import QUIET_SECONDS
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
+from rolltrace.policies.endpoint.probe import REPROBE_SECONDS
+from rolltrace.policies.policy import Request
 from rolltrace.trace.message import Message
 from stage import skip_time
 
-HELLO = Request(messages=(Message("user", "Hi."),), wants_tokens=True)
+HELLO = Request(messages=(Message("user", "Hi."),), include_tokens=True)
 VLLM = {"data": [{"id": "m", "owned_by": "vllm"}]}
 PAGE = "<!DOCTYPE html><html>Welcome</html>"
 
@@ -60,11 +60,11 @@ async def test_what_will_not_pass_is_asked_once(answer):
     """A web page, a refusal or a redirect in the place of the list is the last word for this policy."""
     async with asked(answer, VLLM) as (server, policy):
         await complete(policy, 32)
-        skip_time(2 * QUIET_SECONDS)
+        skip_time(2 * REPROBE_SECONDS)
         await complete(policy, 3)
     assert len(server.asked) == 1
     assert wanted_tokens(server) == [False] * 35
-    [reason] = policy.without_tokens
+    [reason] = policy.missing_token_reasons
     assert reason.startswith("the server does not list its models: ")
 
 
@@ -75,10 +75,10 @@ async def test_what_may_pass_is_asked_again_once_and_then_in_a_minute():
         assert len(server.asked) == 2
         await complete(policy, 32)
         assert len(server.asked) == 2
-        skip_time(QUIET_SECONDS)
+        skip_time(REPROBE_SECONDS)
         await complete(policy, 8)
         assert len(server.asked) == 4
-        skip_time(QUIET_SECONDS)
+        skip_time(REPROBE_SECONDS)
         await complete(policy, 8)
         await complete(policy, 8)
     assert len(server.asked) == 5

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.graders.answers import extract_answer, extract_tagged
-from rolltrace.policies.base import Request
+from rolltrace.graders.answer_check import extract_answer, extract_tagged
 from rolltrace.policies.noisy.critic import prefer, score
 from rolltrace.policies.noisy.halving import guess_number
 from rolltrace.policies.noisy.moves import move
 from rolltrace.policies.noisy.paragraph import write_paragraph
-from rolltrace.policies.noisy.parts import part_of
-from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.noisy.parts import choose_skill
+from rolltrace.policies.noisy.policy import NoisyPolicy
 from rolltrace.policies.noisy.questions import answer_question, play_questions
-from talk import chance, talk
+from rolltrace.policies.policy import Request
+from talk import rng, talk
 
 NUMBER = "I am thinking of a whole number from 1 to 100.\nFinish each turn with a line `Guess: NUMBER`."
 NAME = "I am thinking of something. Ask, or guess with a line `Guess: NAME`."
@@ -54,14 +54,14 @@ PARTS = (guess_number, play_questions, answer_question, score, prefer, move, wri
 )
 def test_the_part_is_told_from_role_and_prompt(request_, part):
     """Each kind of prompt has its part; what a graded text asks for does not count."""
-    assert part_of(request_) is part
+    assert choose_skill(request_) is part
 
 
 def test_answers_are_written_as_they_are_asked_for():
     """In tags where the prompt asks for tags, else in a line of their own."""
     tagged = talk("What is 3 + 4? Write your answer between <answer> and </answer>.")
-    assert extract_tagged(Noisy(1.0).reply(tagged).content) == "7"
-    assert extract_answer(Noisy(1.0).reply(talk("What is 3 + 4?")).content) == "7"
+    assert extract_tagged(NoisyPolicy(1.0).reply(tagged).content) == "7"
+    assert extract_answer(NoisyPolicy(1.0).reply(talk("What is 3 + 4?")).content) == "7"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -69,9 +69,9 @@ def test_answers_are_written_as_they_are_asked_for():
 def test_any_conversation_is_answered(part, texts):
     """Whatever the conversation is, something is said, and the same for the same chance."""
     messages = talk(*texts).messages
-    reply = part(messages, chance(5), 0.5)
+    reply = part(messages, rng(5), 0.5)
     assert reply.strip()
-    assert part(messages, chance(5), 0.5) == reply
+    assert part(messages, rng(5), 0.5) == reply
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -91,4 +91,4 @@ def test_any_conversation_is_answered(part, texts):
 )
 def test_hostile_prompts_end(part, text):
     """A prompt made to be slow to read is answered like any other."""
-    assert part(talk(text, text, text).messages, chance(), 1.0)
+    assert part(talk(text, text, text).messages, rng(), 1.0)

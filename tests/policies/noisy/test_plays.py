@@ -9,11 +9,11 @@ from rolltrace.envs.preference import PreferenceTasks
 from rolltrace.envs.problems import ProblemsTasks
 from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.envs.rubric import RubricTasks
-from rolltrace.envs.tasks import walk
+from rolltrace.envs.tasks import iterate_groups
 from rolltrace.envs.twenty_questions import TwentyQuestionsTasks
-from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.noisy.policy import NoisyPolicy
+from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
-from rolltrace.rollout.sink import MemorySink
 
 TASKS = (
     ArithmeticTasks, CalculatorTasks, GuessNumberTasks, PreferenceTasks, ProblemsTasks, PromptsTasks, RubricTasks,
@@ -24,8 +24,8 @@ TASKS = (
 async def play(tasks, correct=0.7, *, groups=3, episodes=4, concurrency=64):
     """What is recorded, rollouts by group and index."""
     sink = MemorySink()
-    builders = walk(tasks, iteration=0, groups=groups, episodes=episodes, seed=5)
-    async for _group in Runner(Noisy(correct), sink=sink, seed=5, concurrency=concurrency).play(builders):
+    builders = iterate_groups(tasks, iteration=0, groups=groups, episodes=episodes, seed=5)
+    async for _group in Runner(NoisyPolicy(correct), sink=sink, seed=5, concurrency=concurrency).play(builders):
         pass
     return sorted(sink.rollouts, key=lambda rollout: (rollout.group, rollout.index)), sink.scores
 

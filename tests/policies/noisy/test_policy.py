@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.errors import InputError
-from rolltrace.policies.base import Policy, Request
-from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.noisy.policy import NoisyPolicy
+from rolltrace.policies.policy import Policy, Request
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 
@@ -28,14 +28,14 @@ def say(policy, request):
 def test_it_answers_the_prompt_well_formed():
     """It works a little and finishes with an answer line; with correct=1 the answer is right."""
     for seed in range(20):
-        text = say(Noisy(1.0), ask(seed)).content
+        text = say(NoisyPolicy(1.0), ask(seed)).content
         assert text.splitlines()[-1] == "Answer: 33"
         assert "12 + 7 * 3 = 33" in text
 
 
 def test_wrong_answers_are_other_numbers():
     """With correct=0 every answer is a number, and none is right."""
-    answers = {say(Noisy(0.0), ask(seed)).content.splitlines()[-1] for seed in range(50)}
+    answers = {say(NoisyPolicy(0.0), ask(seed)).content.splitlines()[-1] for seed in range(50)}
     assert "Answer: 33" not in answers
     assert len(answers) > 3
     assert all(int(answer.removeprefix("Answer: ")) != 33 for answer in answers)
@@ -43,14 +43,14 @@ def test_wrong_answers_are_other_numbers():
 
 def test_the_share_of_right_answers_is_about_what_was_asked_for():
     """correct=0.7 is right seven times in ten; the seeds are fixed, so this cannot fail by chance."""
-    right = sum(say(Noisy(0.7), ask(seed)).content.endswith("Answer: 33") for seed in range(1000))
+    right = sum(say(NoisyPolicy(0.7), ask(seed)).content.endswith("Answer: 33") for seed in range(1000))
     assert 650 < right < 750
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_same_seed_gives_the_same_reply_in_any_order(seeds, order):
     """Nothing but the request decides, whatever was asked before."""
-    policy = Noisy()
+    policy = NoisyPolicy()
     first = {seed: say(policy, ask(seed)) for seed in seeds}
     shuffled = list(seeds)
     order.shuffle(shuffled)
@@ -61,50 +61,50 @@ def test_global_chance_is_neither_used_nor_changed():
     """A user's own random numbers stay as they are."""
     random.seed(5)
     before = random.getstate()
-    say(Noisy(), ask(3))
-    say(Noisy(), ask(None))
+    say(NoisyPolicy(), ask(3))
+    say(NoisyPolicy(), ask(None))
     assert random.getstate() == before
 
 
 def test_without_a_seed_it_is_still_deterministic():
     """A request without a seed gets the same reply every time."""
-    assert say(Noisy(), ask(None)) == say(Noisy(), ask(None))
+    assert say(NoisyPolicy(), ask(None)) == say(NoisyPolicy(), ask(None))
 
 
 def test_it_calls_the_calculator_and_then_answers_with_its_result():
     """Where a calculator is offered it is asked first, by the name its argument has."""
-    message = say(Noisy(1.0), ask(tools=(CALCULATOR,)))
+    message = say(NoisyPolicy(1.0), ask(tools=(CALCULATOR,)))
     [call] = message.tool_calls
     assert call.name == "calculator"
     assert msgspec.json.decode(call.arguments) == {"formula": "12 + 7 * 3"}
     told = (QUESTION, message, Message("tool", "99", tool_call_id=call.id))
-    assert say(Noisy(1.0), ask(messages=told, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 99")
+    assert say(NoisyPolicy(1.0), ask(messages=told, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 99")
 
 
 def test_a_tool_that_fails_does_not_stop_it():
     """After an error of the tool it answers by itself rather than call forever."""
     call = Message("assistant", "", tool_calls=(ToolCall("calculator", "{}"),))
     told = (QUESTION, call, Message("tool", "Error at character 5"))
-    assert say(Noisy(1.0), ask(messages=told, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 33")
+    assert say(NoisyPolicy(1.0), ask(messages=told, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 33")
 
 
 def test_a_question_without_numbers_is_answered_without_the_tool():
     """There is nothing to calculate."""
-    message = say(Noisy(1.0), ask(messages=(Message("user", "Who is it?"),), tools=(CALCULATOR,)))
+    message = say(NoisyPolicy(1.0), ask(messages=(Message("user", "Who is it?"),), tools=(CALCULATOR,)))
     assert not message.tool_calls
     assert "Answer: " in message.content
 
 
 def test_it_is_a_policy_that_pickles():
     """A copy gives the same replies."""
-    policy = pickle.loads(pickle.dumps(Noisy(0.4, name="n", version=2, context_length=9)))
+    policy = pickle.loads(pickle.dumps(NoisyPolicy(0.4, name="n", version=2, context_length=9)))
     assert isinstance(policy, Policy)
     assert (policy.name, policy.version, policy.context_length, policy.correct) == ("n", 2, 9, 0.4)
-    assert say(policy, ask(8)) == say(Noisy(0.4), ask(8))
+    assert say(policy, ask(8)) == say(NoisyPolicy(0.4), ask(8))
 
 
 @pytest.mark.parametrize("correct", [-0.1, 1.1, float("nan")])
 def test_a_probability_is_between_0_and_1(correct):
     """Other numbers are refused."""
     with pytest.raises(InputError, match="Expected correct from 0 to 1"):
-        Noisy(correct)
+        NoisyPolicy(correct)

@@ -3,7 +3,7 @@
 import pytest
 
 from rolltrace.policies.noisy.questions import answer_question, play_questions
-from talk import chance, talk
+from talk import rng, talk
 
 NAME = "I am thinking of something. Ask, or guess with a line `Guess: NAME`."
 
@@ -27,15 +27,15 @@ def asked(secret, question):
 def test_the_answerer_says_what_it_knows(secret, question, answer):
     """What is known of a thing is answered as it is, and spoilt with correct=0."""
     other = {"yes": "no", "no": "yes"}[answer]
-    assert answer_question(asked(secret, question), chance(), 1.0) == f"Answer: {answer}"
-    assert answer_question(asked(secret, question), chance(), 0.0) == f"Answer: {other}"
+    assert answer_question(asked(secret, question), rng(), 1.0) == f"Answer: {answer}"
+    assert answer_question(asked(secret, question), rng(), 0.0) == f"Answer: {other}"
 
 
 def test_what_it_does_not_know_it_always_answers_alike():
     """An unknown thing has one answer to each question, whatever the seed, and not the same to all."""
     questions = [f"Is it something number {number}?" for number in range(30)]
     first, again = (
-        [answer_question(asked("flurb", question), chance(seed), 1.0) for question in questions] for seed in (1, 2)
+        [answer_question(asked("flurb", question), rng(seed), 1.0) for question in questions] for seed in (1, 2)
     )
     assert first == again
     assert set(first) == {"Answer: yes", "Answer: no"}
@@ -45,11 +45,11 @@ def play_both(secret, turns=20):
     """A game between the two, without noise: what was said, and whether it was found."""
     texts = [NAME]
     for turn in range(turns):
-        texts.append(play_questions(talk(*texts).messages, chance(turn), 1.0))
+        texts.append(play_questions(talk(*texts).messages, rng(turn), 1.0))
         _, is_guess, guess = texts[-1].rpartition("Guess: ")
         if is_guess and guess == secret:
             return texts, True
-        answer = "no" if is_guess else answer_question(asked(secret, texts[-1]), chance(), 1.0)[len("Answer: ") :]
+        answer = "no" if is_guess else answer_question(asked(secret, texts[-1]), rng(), 1.0)[len("Answer: ") :]
         texts.append(f"{answer.capitalize()}. {turns - turn - 1} turns left.")
     return texts, False
 
@@ -75,6 +75,6 @@ def test_the_player_goes_on_where_it_does_not_know():
 
 def test_a_noisy_player_asks_and_guesses_at_random():
     """With correct=0 it does both, from the start."""
-    replies = {play_questions(talk(NAME).messages, chance(seed), 0.0) for seed in range(60)}
+    replies = {play_questions(talk(NAME).messages, rng(seed), 0.0) for seed in range(60)}
     assert len(replies) > 20
     assert {reply.startswith("Guess: ") for reply in replies} == {True, False}

@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from rolltrace.policies.noisy.solver import (
     find_expression,
+    find_question,
+    format_answer,
     guess_expression,
-    question_of,
-    result_in,
+    make_wrong,
+    parse_tool_result,
     solve,
-    spoil,
-    write,
 )
 from rolltrace.trace.message import Message
 
 
-def chance(seed=0):
+def rng(seed=0):
     return random.Random(seed)
 
 
@@ -50,39 +50,39 @@ def test_the_question_is_the_last_that_asks_something():
         Message("assistant", "9 + 9"),
         Message("user", "Your tool call could not be read."),
     ]
-    assert question_of(messages) == "What is 2 + 3?"
-    assert question_of([Message("user", "I have 3 cats."), Message("user", "How many?")]) == "I have 3 cats."
-    assert question_of([Message("user", "first"), Message("user", "last")]) == "last"
-    assert question_of([]) == ""
+    assert find_question(messages) == "What is 2 + 3?"
+    assert find_question([Message("user", "I have 3 cats."), Message("user", "How many?")]) == "I have 3 cats."
+    assert find_question([Message("user", "first"), Message("user", "last")]) == "last"
+    assert find_question([]) == ""
 
 
 def test_arithmetic_is_solved_exactly():
     """What can be calculated is, as a decimal where that is exact and as a fraction where not."""
-    assert solve("What is 12 + 7 * 3?", chance()).answer == "33"
-    assert solve("What is 1 / 4?", chance()).answer == "0.25"
-    assert solve("What is 1/2 + 1/3?", chance()).answer == "5/6"
-    assert write(Fraction(2, 3)) == "2/3"
+    assert solve("What is 12 + 7 * 3?", rng()).answer == "33"
+    assert solve("What is 1 / 4?", rng()).answer == "0.25"
+    assert solve("What is 1/2 + 1/3?", rng()).answer == "5/6"
+    assert format_answer(Fraction(2, 3)) == "2/3"
 
 
 def test_word_problems_are_guessed_from_their_numbers():
     """The words hint at the operation; without numbers the answer is a word of the question."""
-    assert solve("Mara has 14 apples and gives 5 away. How many are left?", chance()).answer == "9"
-    assert guess_expression("7 tickets cost 12 dollars each", chance()) == "7 * 12"
-    assert guess_expression("none", chance()) is None
-    assert solve("Who is the youngest?", chance()).answer in {"Who", "is", "the", "youngest"}
-    assert solve("", chance()).answer == "unknown"
+    assert solve("Mara has 14 apples and gives 5 away. How many are left?", rng()).answer == "9"
+    assert guess_expression("7 tickets cost 12 dollars each", rng()) == "7 * 12"
+    assert guess_expression("none", rng()) is None
+    assert solve("Who is the youngest?", rng()).answer in {"Who", "is", "the", "youngest"}
+    assert solve("", rng()).answer == "unknown"
 
 
 @given(st.fractions() | st.integers(), st.integers(0, 20))
 def test_a_spoilt_number_is_another_number(value, seed):
     """A wrong answer is wrong whatever the right one is, zero too."""
-    spoilt = spoil(str(value), chance(seed))
+    spoilt = make_wrong(str(value), rng(seed))
     assert Fraction(spoilt) != value
 
 
 def test_a_spoilt_word_is_another_text():
     """An answer that is no number can be wrong too."""
-    assert spoil("Friday", chance()) != "Friday"
+    assert make_wrong("Friday", rng()) != "Friday"
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_a_spoilt_word_is_another_text():
 )
 def test_a_tools_result_is_a_number_or_none(text, result):
     """An error that mentions a number is not a result."""
-    assert result_in(text) == result
+    assert parse_tool_result(text) == result
 
 
 @given(st.text() | st.text(alphabet="0123456789 +-*/().,%^"))
 def test_any_prompt_has_an_answer(text):
     """Whatever the prompt is, something is answered and nothing raises."""
-    assert solve(text, chance()).answer
+    assert solve(text, rng()).answer
 
 
 @pytest.mark.parametrize("text", ["- " * 50_000, "1" * 50_000, "(" * 50_000, "9**9**9**9", "1 + " * 20_000 + "1"])
 def test_hostile_prompts_end(text):
     """A prompt made to be slow to solve is answered like any other."""
-    assert solve(text, chance()).answer
+    assert solve(text, rng()).answer

@@ -2,13 +2,13 @@
 
 import pytest
 
-from rolltrace.policies.noisy.things import THINGS, TRAITS, known_thing, trait_asked
+from rolltrace.policies.noisy.things import THINGS, TRAITS, find_trait, known_thing
 
 
 @pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.words[0])
 def test_a_question_is_understood_as_it_was_meant(trait):
     """What the player asks about is what the answerer takes it to ask about."""
-    assert trait_asked(trait.question) is trait
+    assert find_trait(trait.question) is trait
 
 
 def test_things_are_known_by_their_name():
@@ -16,7 +16,7 @@ def test_things_are_known_by_their_name():
     assert all(known_thing(thing) == thing for thing in THINGS)
     assert known_thing("The Oak Tree") == "tree"
     assert known_thing("carpet") is None
-    assert trait_asked("Is it expensive?") is None
+    assert find_trait("Is it expensive?") is None
 
 
 def test_few_things_look_alike():

@@ -1,4 +1,4 @@
-// A group whose members are compared, as rolltrace.query.comparison has it.
+// A group whose members are compared, as rolltrace.query.group_comparison has it.
 import type { FailureRecord, GroupKey, Json, MessageRecord, Num } from "./records";
 
 export interface Comparison extends GroupKey {

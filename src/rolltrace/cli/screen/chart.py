@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rolltrace.cli.screen.visible import number
 from rolltrace.query.histogram import Histogram
+from rolltrace.terminal_text import short_number
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _HEIGHT = 5
@@ -51,10 +51,10 @@ def _piece(count: int, most: int, row: int, each: int) -> str:
 def _scale(edges: Sequence[float], each: int) -> str:
     """The edges that have room, each where it is, the first and the last among them."""
     whole = (len(edges) - 1) * each
-    last = number(edges[-1])
-    line = number(edges[0])
+    last = short_number(edges[-1])
+    line = short_number(edges[0])
     for place, edge in enumerate(edges[1:-1], 1):
-        text = number(edge)
+        text = short_number(edge)
         start = place * each - cell_len(text) // 2
         if place * 4 % (len(edges) - 1) == 0 and start > len(line) + 1 and start + len(text) < whole - len(last) - 1:
             line = f"{line:{start}}{text}"

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from rolltrace.cli.screen.visible import visible_line
 from rolltrace.envs.check import Rule, Violation
+from rolltrace.terminal_text import escape_line
 
 
 def show_violations(console: Console, env: str, violations: Sequence[Violation]) -> None:
     """Print one sentence for each violation, or that the environment passes."""
     for violation in violations:
-        sentence = Text(visible_line(str(violation)))
+        sentence = Text(escape_line(str(violation)))
         sentence.stylize("bold red", 0, len(violation.rule))
         console.print(sentence, soft_wrap=True)
     if not violations:
         # `answers` is about what the check says, not about the environment.
-        console.print(Text(f"✓ {visible_line(env)} keeps all {len(Rule) - 1} rules.", "green"), soft_wrap=True)
+        console.print(Text(f"✓ {escape_line(env)} keeps all {len(Rule) - 1} rules.", "green"), soft_wrap=True)

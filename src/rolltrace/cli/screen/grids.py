@@ -6,35 +6,35 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rolltrace.cli.screen.amounts import print_folded
-from rolltrace.cli.screen.visible import number, visible_line
-from rolltrace.query.matrices import PreferenceMatrix
-from rolltrace.query.rubrics import RubricGrid
+from rolltrace.cli.screen.number_format import print_wrapped
+from rolltrace.query.preference_matrix import PreferenceMatrix
+from rolltrace.query.rubric_grid import RubricGrid
+from rolltrace.terminal_text import escape_line, short_number
 
 _CELL = 9
 """How many columns of the terminal a member takes, its gap included."""
-_LONGEST_NAME = 28
+_MAX_NAME_CHARS = 28
 
 
 def show_rubric(console: Console, rubric: RubricGrid, names: Mapping[str, str], *, full: bool) -> None:
     """Print a line for each criterion and a column for each member; what the grader said where all is asked for."""
-    print_folded(console, Text("rubric", "bold"))
+    print_wrapped(console, Text("rubric", "bold"))
     labels = [_criterion(one.name, one.weight) for one in rubric.criteria]
-    cells = [[Text(number(cell.value)) for cell in row] for row in rubric.cells]
+    cells = [[Text(short_number(cell.value)) for cell in row] for row in rubric.cells]
     _show_grid(console, labels, [names.get(one, "?") for one in rubric.ids], cells)
     if not full:
         return
     for criterion, row in zip(rubric.criteria, rubric.cells, strict=True):
-        print_folded(console, Text(visible_line(f"{criterion.name}: {criterion.text or ''}"), "bold"), "  ")
+        print_wrapped(console, Text(escape_line(f"{criterion.name}: {criterion.text or ''}"), "bold"), "  ")
         for member, cell in zip(rubric.ids, row, strict=True):
             if cell.words:
-                said = Text().append(f"{names.get(member, '?')} ", "cyan").append(visible_line(cell.words))
-                print_folded(console, said, "    ")
+                said = Text().append(f"{names.get(member, '?')} ", "cyan").append(escape_line(cell.words))
+                print_wrapped(console, said, "    ")
 
 
 def show_matrix(console: Console, matrix: PreferenceMatrix, names: Mapping[str, str]) -> None:
     """Print who was preferred to whom, and what the grader says of itself."""
-    print_folded(
+    print_wrapped(
         console, Text().append("preferences", "bold").append("  from 1, the row's is far better, to −1", "dim")
     )
     labels = [names.get(one or "", "?") for one in matrix.ids]
@@ -43,9 +43,9 @@ def show_matrix(console: Console, matrix: PreferenceMatrix, names: Mapping[str, 
         for row, values in enumerate(matrix.cells)
     ]
     _show_grid(console, [Text(f"{label} first", "bold") for label in labels], labels, cells)
-    told = "  ".join(f"{visible_line(name)} {number(value)}" for name, value in matrix.numbers.items())
+    told = "  ".join(f"{escape_line(name)} {short_number(value)}" for name, value in matrix.numbers.items())
     if told:
-        print_folded(console, Text(told, "dim"), "  ")
+        print_wrapped(console, Text(told, "dim"), "  ")
 
 
 def _preference(value: float | None) -> Text:
@@ -55,10 +55,10 @@ def _preference(value: float | None) -> Text:
 
 
 def _criterion(name: str, weight: float | None) -> Text:
-    shown = visible_line(name)
-    shown = f"{shown[:_LONGEST_NAME]}…" if len(shown) > _LONGEST_NAME else shown
+    shown = escape_line(name)
+    shown = f"{shown[:_MAX_NAME_CHARS]}…" if len(shown) > _MAX_NAME_CHARS else shown
     text = Text().append(shown, "bold")
-    return text if weight is None else text.append(f" × {number(weight)}", "dim")
+    return text if weight is None else text.append(f" × {short_number(weight)}", "dim")
 
 
 def _show_grid(

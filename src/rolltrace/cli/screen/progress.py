@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rolltrace.cli.screen.console import errors
-from rolltrace.cli.screen.visible import number, visible_line
-from rolltrace.rollout.group import GroupResult
+from rolltrace.cli.screen.console import stderr_console
+from rolltrace.rollout.group_runner import GroupResult
+from rolltrace.terminal_text import escape_line, short_number
 
-_MOST_LINES = 100
+_MAX_LINES = 100
 
 
 @contextlib.contextmanager
 def progress(total: int, *, plain: bool = False) -> Iterator[Callable[[GroupResult], None]]:
     """A function to call with each group that has finished, of so many; plain lines leave the line that is typed in."""
-    console = errors()
+    console = stderr_console()
     if plain or not console.is_terminal:
         yield PlainProgress(total, lambda line: _print_if_heard(console, line)).advance
         return
@@ -40,7 +40,7 @@ class PlainProgress:
         self._total = total
         self._write = write
         self._done = 0
-        self._every = max(1, total // _MOST_LINES)
+        self._every = max(1, total // _MAX_LINES)
         self._mean = _Mean()
 
     def advance(self, group: GroupResult) -> None:
@@ -49,8 +49,8 @@ class PlainProgress:
         mean = self._mean.with_group(group)
         if self._done % self._every and self._done != self._total:
             return
-        rewards = ", ".join(number(member.reward) for member in group.members)
-        name = visible_line(group.group)
+        rewards = ", ".join(short_number(member.reward) for member in group.members)
+        name = escape_line(group.group)
         self._write(f"{self._done}/{self._total} groups, mean reward {mean}: {name}: {rewards}")
 
 
@@ -65,4 +65,4 @@ class _Mean:
         known = [reward for reward in group.rewards if reward is not None]
         self._sum += sum(known)
         self._count += len(known)
-        return number(self._sum / self._count if self._count else None)
+        return short_number(self._sum / self._count if self._count else None)

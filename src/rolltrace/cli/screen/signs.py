@@ -12,7 +12,7 @@ _PLAIN = {
 _NAME = "rolltrace.signs"
 
 
-def draw_plainly(stream: TextIO) -> None:
+def use_ascii_fallback(stream: TextIO) -> None:
     """Where a stream cannot hold a sign, let it write the plain one; any other letter that it lacks is escaped."""
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
     if not encoding.startswith("utf") and hasattr(stream, "reconfigure"):

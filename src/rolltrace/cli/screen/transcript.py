@@ -5,26 +5,26 @@ from typing import Any
 
 from rich.text import Text
 
-from rolltrace.cli.screen.amounts import counted
-from rolltrace.cli.screen.facts import INDENT, FactSheet
-from rolltrace.cli.screen.numbers import sparkline
-from rolltrace.cli.screen.states import changes_text
+from rolltrace.cli.screen.detail_printer import INDENT, DetailPrinter
+from rolltrace.cli.screen.number_format import plural
+from rolltrace.cli.screen.run_summary import sparkline
+from rolltrace.cli.screen.states import state_changes
 from rolltrace.cli.screen.styles import ROLE_STYLES, STATUS_STYLES
 from rolltrace.cli.screen.verdicts import matchups_text, rubric_lines
-from rolltrace.cli.screen.visible import compact, duration, number, visible_line, visible_text
 from rolltrace.query.address import address
-from rolltrace.query.storyline import Remark, Said, storyline
-from rolltrace.query.terms import same
+from rolltrace.query.reward_breakdown import same_reward
+from rolltrace.query.storyline import TranscriptMessage, TranscriptNote, transcript_events
+from rolltrace.terminal_text import escape_line, escape_text, format_duration, short_number, to_one_line
 from rolltrace.trace.freeform import Note
+from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, Part
-from rolltrace.trace.numbers import as_number
-from rolltrace.trace.outcome import EnvFailure
 from rolltrace.trace.rollout import Call, Rollout, Step
 from rolltrace.trace.score import Score
+from rolltrace.trace.stop_reasons import EnvFailure
 
 _REASONING = "  ┊ "
-_LONGEST_TEXT = 20_000
-_LONGEST_SYSTEM = 2_000
+_MAX_TEXT_CHARS = 20_000
+_MAX_SYSTEM_CHARS = 2_000
 """A longer text is folded unless all is asked for."""
 _END = 2_000
 """How much of the end of a folded text is shown."""
@@ -38,7 +38,7 @@ _ENV_FAILURES = {
 }
 
 
-class Transcript(FactSheet):
+class RolloutTranscript(DetailPrinter):
     """Prints rollouts."""
 
     def show(self, rollout: Rollout) -> None:
@@ -46,12 +46,12 @@ class Transcript(FactSheet):
         self._identity(rollout)
         state: dict[str, Any] = {}
         calls = list(rollout.calls)
-        for event in storyline(rollout):
-            if isinstance(event, Said):
+        for event in transcript_events(rollout):
+            if isinstance(event, TranscriptMessage):
                 self._said(event)
-            elif isinstance(event, Remark):
+            elif isinstance(event, TranscriptNote):
                 self.line()
-                self.folded(Text(event.text, "italic yellow"), INDENT)
+                self.wrapped(Text(event.text, "italic yellow"), INDENT)
             else:
                 self._step(event.step, state)
                 state = event.step.env_state
@@ -63,50 +63,50 @@ class Transcript(FactSheet):
     # The beginning
 
     def _identity(self, rollout: Rollout) -> None:
-        title = Text(visible_line(address(rollout)), "bold")
+        title = Text(escape_line(address(rollout)), "bold")
         if rollout.attempt:
             title.append(f"  attempt {rollout.attempt}", "yellow")
         title.append("  ").append(rollout.status.value, STATUS_STYLES[rollout.status])
-        title.append(f"  reward {number(rollout.reward)}", "bold")
+        title.append(f"  reward {short_number(rollout.reward)}", "bold")
         self.line(title)
-        policy = visible_line(rollout.policy)
+        policy = escape_line(rollout.policy)
         facts = [
-            visible_line(rollout.id),
-            f"task {visible_line(rollout.task)}",
-            policy if rollout.policy_version is None else f"{policy} version {compact(rollout.policy_version)}",
+            escape_line(rollout.id),
+            f"task {escape_line(rollout.task)}",
+            policy if rollout.policy_version is None else f"{policy} version {to_one_line(rollout.policy_version)}",
             None if rollout.seed is None else f"seed {rollout.seed}",
             None if rollout.seat is None else f"episode {rollout.episode}, seat {rollout.seat}",
             f"{rollout.started_at:%Y-%m-%d %H:%M:%S}",
-            duration(rollout.seconds),
-            " ".join(f"#{visible_line(tag)}" for tag in rollout.tags),
+            format_duration(rollout.seconds),
+            " ".join(f"#{escape_line(tag)}" for tag in rollout.tags),
         ]
-        self.folded(Text(" · ".join(filter(None, facts)), "dim"))
+        self.wrapped(Text(" · ".join(filter(None, facts)), "dim"))
         self.mapping("env_args", rollout.env_args)
         self.mapping("task_data", rollout.task_data)
 
     # The conversation
 
-    def _said(self, said: Said) -> None:
+    def _said(self, said: TranscriptMessage) -> None:
         message = said.message
-        heading = Text().append(visible_line(message.role), ROLE_STYLES.get(message.role, "bold cyan"))
+        heading = Text().append(escape_line(message.role), ROLE_STYLES.get(message.role, "bold cyan"))
         if message.name:
-            heading.append(f" {visible_line(message.name)}", "magenta")
-        if said.answers is not None:
-            heading.append(f" answers call {said.answers}", "magenta")
+            heading.append(f" {escape_line(message.name)}", "magenta")
+        if said.answers_call is not None:
+            heading.append(f" answers call {said.answers_call}", "magenta")
         elif message.tool_call_id is not None:
-            heading.append(f" answers no call of this rollout: {visible_line(message.tool_call_id)}", "yellow")
+            heading.append(f" answers no call of this rollout: {escape_line(message.tool_call_id)}", "yellow")
         place = "not kept in the conversation" if said.index is None else f"[{said.index}]"
         heading.append(f"  {place}", "dim")
         self.line()
         self.line(heading)
-        self._message(message, said.calls)
+        self._message(message, said.call_numbers)
 
     def _message(self, message: Message, calls: Sequence[int]) -> None:
         if message.reasoning:
             self._text(message.reasoning, "italic dim", _REASONING)
         if message.content:
             is_system = message.role == "system"
-            longest = _LONGEST_SYSTEM if is_system else _LONGEST_TEXT
+            longest = _MAX_SYSTEM_CHARS if is_system else _MAX_TEXT_CHARS
             self._text(message.content, "dim" if is_system else "", longest=longest)
         elif not (message.reasoning or message.parts or message.tool_calls):
             self._text("(empty)", "italic dim")
@@ -115,48 +115,48 @@ class Transcript(FactSheet):
                 self._text(_part_text(part), "cyan")
         for call_number, call in zip(calls, message.tool_calls, strict=True):
             line = Text().append(f"→ call {call_number} ", "magenta")
-            line.append(visible_line(call.name or "(no name)"), "bold magenta").append(" ")
-            line.append_text(self.cut(visible_text(call.arguments), _LONGEST_TEXT))
+            line.append(escape_line(call.name or "(no name)"), "bold magenta").append(" ")
+            line.append_text(self.cut(escape_text(call.arguments), _MAX_TEXT_CHARS))
             if call.error:
-                line.append(f"  not parsed: {visible_line(call.error)}", "red")
-            self.folded(line, INDENT)
+                line.append(f"  not parsed: {escape_line(call.error)}", "red")
+            self.wrapped(line, INDENT)
         if message.other is not None:
-            self.mapping("other", message.other.thaw())
+            self.mapping("other", message.other.to_dict())
 
     def _step(self, step: Step, state: dict[str, Any]) -> None:
-        reward = Text(number(step.reward), "bold")
-        if step.env_reward is not None and not same(step.env_reward, step.reward):
-            reward.append(f"  a limit put it in place of the env's {number(step.env_reward)}", "yellow")
-        self.fact(f"step {step.step} reward", reward)
+        reward = Text(short_number(step.reward), "bold")
+        if step.env_reward is not None and not same_reward(step.env_reward, step.reward):
+            reward.append(f"  a limit put it in place of the env's {short_number(step.env_reward)}", "yellow")
+        self.labelled(f"step {step.step} reward", reward)
         if step.env_failure is not None:
-            self.fact("env_failure", Text(_ENV_FAILURES[step.env_failure], "bold red"))
+            self.labelled("env_failure", Text(_ENV_FAILURES[step.env_failure], "bold red"))
         self.numbers("reward_data", step.reward_data)
         self.numbers("metrics", step.metrics, "dim")
         if state and not self.full:
-            self.changes("env_state", changes_text(state, step.env_state))
+            self.changes("env_state", state_changes(state, step.env_state))
         else:
             self.mapping("env_state", step.env_state)
         self.mapping("extra", step.extra)
         self.mapping("logs", step.logs)
         if step.parse_error:
-            self.fact("parse_error", Text(visible_text(step.parse_error), "red"))
+            self.labelled("parse_error", Text(escape_text(step.parse_error), "red"))
         if step.raw is not None:
-            self.fact("raw", self.cut(visible_line(step.raw)))
+            self.labelled("raw", self.cut(escape_line(step.raw)))
         if answered := _answer_text(step):
-            self.fact("completion", Text(answered, "dim"))
+            self.labelled("completion", Text(answered, "dim"))
 
     # The end
 
     def _end(self, rollout: Rollout, calls: Sequence[Call]) -> None:
         self.line()
         style = STATUS_STYLES[rollout.status]
-        title = Text().append("■ ", style).append(visible_line(rollout.stop_reason), f"bold {style}")
+        title = Text().append("■ ", style).append(escape_line(rollout.stop_reason), f"bold {style}")
         self.line(title.append(f", stopped by the {rollout.stopped_by.value}"))
         if rollout.pending_raw is not None:
-            self.fact("pending_raw", self.cut(visible_line(rollout.pending_raw)))
-        self.fact("reward", Text(number(rollout.reward), "bold").append(_reward_text(rollout)))
+            self.labelled("pending_raw", self.cut(escape_line(rollout.pending_raw)))
+        self.labelled("reward", Text(short_number(rollout.reward), "bold").append(_reward_text(rollout)))
         if len(rollout.steps) > 1:
-            self.fact("steps", _steps_text(rollout))
+            self.labelled("steps", _steps_text(rollout))
         self._grade(rollout)
         self.numbers("metrics", rollout.metrics)
         for score in rollout.scores:
@@ -166,32 +166,32 @@ class Transcript(FactSheet):
         if rollout.error is not None:
             self.failure("error", rollout.error)
         for note in rollout.notes:
-            self.fact("note", Text(note_text(note), "yellow"))
+            self.labelled("note", Text(note_text(note), "yellow"))
 
     def _grade(self, rollout: Rollout) -> None:
         if rollout.grade is None:
             return
-        self.fact("grade", Text(number(rollout.grade.reward), "bold"))
+        self.labelled("grade", Text(short_number(rollout.grade.reward), "bold"))
         self.numbers("  reward_data", rollout.grade.reward_data)
         extra = dict(rollout.grade.extra)
         if not self.full and (lines := rubric_lines(rollout)):
             extra.pop("criteria")
             for label, line in zip(("  rubric", *("" for _ in lines[1:])), lines, strict=True):
-                self.fact(label, line)
+                self.labelled(label, line)
         self.mapping("  extra", extra)
 
     def _score(self, score: Score) -> None:
-        value = Text(f"{visible_line(score.name)} {number(score.value)}")
+        value = Text(f"{escape_line(score.name)} {short_number(score.value)}")
         if score.producer:
-            value.append(f"  by {visible_line(score.producer)}", "dim")
-        self.fact("score", value)
+            value.append(f"  by {escape_line(score.producer)}", "dim")
+        self.labelled("score", value)
         rest = dict(score.data)
         if isinstance(numbers := rest.get("reward_data"), dict) and None not in map(as_number, numbers.values()):
             self.numbers("  reward_data", rest.pop("reward_data"))
         if isinstance(extra := rest.get("extra"), dict):
             del rest["extra"]
             if not self.full and (told := matchups_text(extra)):
-                self.fact("  matchups", told)
+                self.labelled("  matchups", told)
                 extra = {name: item for name, item in extra.items() if name != "matchups"}
             self.mapping("  extra", extra)
         self.mapping("  data", {name: value for name, value in rest.items() if value is not None})
@@ -199,36 +199,36 @@ class Transcript(FactSheet):
             self.failure("  error", score.error)
 
     def _call(self, call: Call, when: str) -> None:
-        about = "" if call.about is None else f" about {visible_line(call.about)}"
-        self.fact("call", Text(f"of the {visible_line(call.role)}{about}, {visible_line(call.policy)}{when}"))
+        about = "" if call.about is None else f" about {escape_line(call.about)}"
+        self.labelled("call", Text(f"of the {escape_line(call.role)}{about}, {escape_line(call.policy)}{when}"))
         if call.continues is not None:
-            self.fact("  continues", Text(f"call {call.continues}"))
+            self.labelled("  continues", Text(f"call {call.continues}"))
         if self.full:
             for message in call.prompt:
-                self.fact(f"  {visible_line(message.role)}", Text(visible_text(message.content)))
+                self.labelled(f"  {escape_line(message.role)}", Text(escape_text(message.content)))
         if call.reply is not None:
-            self.fact("  reply", self.cut(visible_text(call.reply.content)))
+            self.labelled("  reply", self.cut(escape_text(call.reply.content)))
         if call.error is not None:
             self.failure("  error", call.error)
 
-    def _text(self, text: str, style: str = "", indent: str = INDENT, longest: int = _LONGEST_TEXT) -> None:
+    def _text(self, text: str, style: str = "", indent: str = INDENT, longest: int = _MAX_TEXT_CHARS) -> None:
         """Text as it was said; of one that is too long to read, the beginning and the end."""
         if self.full or len(text) <= longest:
-            self.folded(Text(visible_text(text), style), indent)
+            self.wrapped(Text(escape_text(text), style), indent)
             return
         end = min(_END, longest // 4)
         left_out = len(text) - longest
-        self.folded(Text(visible_text(text[: longest - end]), style), indent)
-        self.folded(Text(f"… {left_out:,} characters: --full shows all …", "italic yellow"), indent)
-        self.folded(Text(visible_text(text[-end:]), style), indent)
+        self.wrapped(Text(escape_text(text[: longest - end]), style), indent)
+        self.wrapped(Text(f"… {left_out:,} characters: --full shows all …", "italic yellow"), indent)
+        self.wrapped(Text(escape_text(text[-end:]), style), indent)
 
 
 def _reward_text(rollout: Rollout) -> str:
     parts = []
-    if rollout.reward is None or not same(rollout.reward_so_far, rollout.reward):
-        parts.append(f"reward_so_far {number(rollout.reward_so_far)}")
+    if rollout.reward is None or not same_reward(rollout.reward_so_far, rollout.reward):
+        parts.append(f"reward_so_far {short_number(rollout.reward_so_far)}")
     if rollout.unclamped_reward is not None:
-        parts.append(f"unclamped_reward {number(rollout.unclamped_reward)}")
+        parts.append(f"unclamped_reward {short_number(rollout.unclamped_reward)}")
     return f"  ({', '.join(parts)})" if parts else ""
 
 
@@ -236,8 +236,8 @@ def _steps_text(rollout: Rollout) -> Text:
     """How the reward came about, step by step."""
     rewards = [step.reward for step in rollout.steps]
     earning = [step for step in rollout.steps if step.reward]
-    text = Text().append(f"{sparkline(rewards)}  " if earning else "", "cyan").append(counted(len(rewards), "step"))
-    told = ", ".join(f"{number(step.reward)} in step {step.step}" for step in earning[:5])
+    text = Text().append(f"{sparkline(rewards)}  " if earning else "", "cyan").append(plural(len(rewards), "step"))
+    told = ", ".join(f"{short_number(step.reward)} in step {step.step}" for step in earning[:5])
     more = ", …" if len(earning) > 5 else ""
     return text.append(f": {told}{more}" if told else ", none with a reward", "dim")
 
@@ -246,15 +246,15 @@ def _answer_text(step: Step) -> str:
     facts = [
         step.termination.value if step.termination else None,
         f"{step.usage.prompt_tokens} + {step.usage.completion_tokens} tokens" if step.usage else None,
-        duration(step.seconds) if step.seconds is not None else None,
-        f"version {compact(step.policy_version)}" if step.policy_version is not None else None,
+        format_duration(step.seconds) if step.seconds is not None else None,
+        f"version {to_one_line(step.policy_version)}" if step.policy_version is not None else None,
     ]
     return " · ".join(filter(None, facts))
 
 
 def note_text(note: Note) -> str:
     """What is noted, and where in the record it belongs."""
-    return visible_line(f"{note.path}: {note.message}" if note.path else note.message)
+    return escape_line(f"{note.path}: {note.message}" if note.path else note.message)
 
 
 def _part_text(part: Part) -> str:
@@ -264,6 +264,6 @@ def _part_text(part: Part) -> str:
         part.text,
         part.url,
         part.blob.name if part.blob else None,
-        compact(part.other.thaw()) if part.other else None,
+        to_one_line(part.other.to_dict()) if part.other else None,
     ]
     return f"[{' · '.join(filter(None, facts))}]"

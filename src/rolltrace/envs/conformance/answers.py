@@ -6,64 +6,64 @@ from typing import Any
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.policies.base import Completion, completion_of
+from rolltrace.policies.policy import Completion, to_completion
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
-from rolltrace.trace.outcome import Termination
+from rolltrace.trace.stop_reasons import Termination
 
-Answer = str | Message | Completion
-AnswerFunction = Callable[[tuple[Message, ...], tuple[ToolSpec, ...]], Answer]
-Answers = Answer | Sequence[Answer] | AnswerFunction
-Style = Callable[[tuple[Message, ...], tuple[ToolSpec, ...], int], Completion]
+Reply = str | Message | Completion
+AnswerFunction = Callable[[tuple[Message, ...], tuple[ToolSpec, ...]], Reply]
+Replies = Reply | Sequence[Reply] | AnswerFunction
+ReplyStyle = Callable[[tuple[Message, ...], tuple[ToolSpec, ...], int], Completion]
 """Answers a prompt with tools, at a turn."""
 
-_MOST_NESTED = 8
+_MAX_NESTED = 8
 
 
-def styles_of(answers: Answers | None) -> dict[str, Style]:
+def styles_of(answers: Replies | None) -> dict[str, ReplyStyle]:
     """The styles to play in, by name: the caller's own, or the default ones."""
     if answers is None:
         return dict(_DEFAULT_STYLES)
-    if isinstance(answers, Answer):
+    if isinstance(answers, Reply):
         answers = [answers]
     if isinstance(answers, Sequence):
         return {"given answers": _cycle(answers)}
     if callable(answers):
         function = answers
-        return {"given answers": lambda messages, tools, _turn: completion_of(function(messages, tools))}
+        return {"given answers": lambda messages, tools, _turn: to_completion(function(messages, tools))}
     raise InputError(
         f"Expected `answers` to be a sequence or a function, got {type(answers).__name__}: pass a list of str, Message "
         "or Completion, or a function of messages and tools that returns one."
     )
 
 
-def _cycle(answers: Sequence[Answer]) -> Style:
+def _cycle(answers: Sequence[Reply]) -> ReplyStyle:
     if not answers:
         raise InputError("Expected at least one answer, got none: pass None for the default answers.")
-    completions = [completion_of(answer) for answer in answers]
+    completions = [to_completion(answer) for answer in answers]
     return lambda _messages, _tools, turn: completions[turn % len(completions)]
 
 
 def _text(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], turn: int) -> Completion:
-    return completion_of(f"Turn {turn + 1}: I am not sure yet.")
+    return to_completion(f"Turn {turn + 1}: I am not sure yet.")
 
 
 def _final_answer(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], _turn: int) -> Completion:
-    return completion_of("Answer: 1")
+    return to_completion("Answer: 1")
 
 
 def _tool_calls(_messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], turn: int) -> Completion:
     """Calls the tools one after the other, with text each third turn; text where there are none."""
     if not tools or turn % 3 == 2:
-        return completion_of(f"Answer: {turn + 1}")
+        return to_completion(f"Answer: {turn + 1}")
     tool = tools[turn % len(tools)]
-    arguments = msgspec.json.encode(example_of(tool.parameters.thaw())).decode()
-    return completion_of(Message("assistant", "", tool_calls=(ToolCall(tool.name, arguments, id=f"call_{turn}"),)))
+    arguments = msgspec.json.encode(example_of(tool.parameters.to_dict())).decode()
+    return to_completion(Message("assistant", "", tool_calls=(ToolCall(tool.name, arguments, id=f"call_{turn}"),)))
 
 
-_DEFAULT_STYLES: dict[str, Style] = {"text": _text, "answer": _final_answer, "tool calls": _tool_calls}
+_DEFAULT_STYLES: dict[str, ReplyStyle] = {"text": _text, "answer": _final_answer, "tool calls": _tool_calls}
 
 
-def unusual_completions() -> dict[str, Completion]:
+def abnormal_completions() -> dict[str, Completion]:
     """What a one-prompt environment must take besides answers that ended well."""
     unread = ToolCall("", '{"expression": "1 +', error="not JSON")
     return {
@@ -88,7 +88,7 @@ class _Example:
         self.root = root
 
     def of(self, schema: Any, depth: int) -> Any:
-        if not isinstance(schema, Mapping) or depth > _MOST_NESTED:
+        if not isinstance(schema, Mapping) or depth > _MAX_NESTED:
             return None
         if "const" in schema:
             return schema["const"]

@@ -73,7 +73,7 @@ class _Counted(_Watched):
             task.cancel()
 
 
-class Timed(_Watched):
+class TimedAwaitable(_Watched):
     """An awaitable, with the time measured for which it lets nothing else run."""
 
     longest = 0.0

@@ -4,31 +4,31 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from rolltrace.envs.base import Env
-from rolltrace.envs.conformance.answers import Style
-from rolltrace.envs.conformance.caller import Caller, CallOutcome, Patience
+from rolltrace.envs.conformance.answers import ReplyStyle
+from rolltrace.envs.conformance.caller import CallOutcome, CallTimeouts, GuardedCall
 from rolltrace.envs.conformance.casting import Part
-from rolltrace.envs.conformance.report import Report, Rule, quote
-from rolltrace.envs.conformance.shapes import Shapes
-from rolltrace.envs.conformance.stalls import Stalls
+from rolltrace.envs.conformance.report import Rule, ViolationLog, short_repr
+from rolltrace.envs.conformance.shapes import ReturnValueCheck
+from rolltrace.envs.conformance.stalls import BlockedTimes
+from rolltrace.envs.env import Env
 from rolltrace.policies.roles import Roles
 
 _TURNS_OF_THE_LOOP = 20
 """How many a task that was cancelled, but not awaited, gets to end in."""
 
 
-class Bench:
+class Harness:
     """What all rules of one check share."""
 
-    def __init__(self, styles: dict[str, Style], roles: Roles, turns: int, seconds: float) -> None:
+    def __init__(self, styles: dict[str, ReplyStyle], roles: Roles, turns: int, seconds: float) -> None:
         self.styles = styles
         self.turns = turns
-        self.report = Report()
-        self.stalls = Stalls()
+        self.report = ViolationLog()
+        self.stalls = BlockedTimes()
         self._roles = roles
-        self.shapes = Shapes(self.report)
-        self._patience = Patience(seconds)
-        self._players: list[Caller] = []
+        self.shapes = ReturnValueCheck(self.report)
+        self._patience = CallTimeouts(seconds)
+        self._players: list[GuardedCall] = []
         self._made: list[Env] = []
         """Every env so far; held, so that no later one can have the same identity."""
 
@@ -37,26 +37,26 @@ class Bench:
         """Whether all environments so far take cut and malformed completions."""
         return bool(self._made) and all(env.takes_any_completion is True for env in self._made)
 
-    def player(self, target: Any, *, asks: bool = False) -> Caller:
+    def player(self, target: Any, *, asks: bool = False) -> GuardedCall:
         """Someone to make the calls of `target`; envs and graders may ask others meanwhile."""
         part = Part(self._roles, type(target).__name__, self.report) if asks else None
-        player = Caller(target, self.report, self._patience, part)
+        player = GuardedCall(target, self.report, self._patience, part)
         self._players.append(player)
         return player
 
-    async def make(self, builder: Caller, number: int = 0) -> list[Env]:
+    async def make(self, builder: GuardedCall, number: int = 0) -> list[Env]:
         """The fresh environments of an episode; none where they are not what the builder promises."""
         outcome = await builder.call("make_episode", number)
         name = f"`{type(builder.target).__name__}.make_episode({number})`"
         if not outcome.returned:
             self.raised(Rule.MAKES_ENVS, name, outcome, "let `make_episode` make its environments without raising")
             return []
-        self.stalls.note(name, "make_episode", outcome.held)
+        self.stalls.note(name, "make_episode", outcome.blocked_seconds)
         envs = outcome.value
         if not isinstance(envs, Sequence) or not all(isinstance(env, Env) for env in envs):
             self.report.add(
                 Rule.MAKES_ENVS,
-                f"{name} gave {quote(envs)}",
+                f"{name} gave {short_repr(envs)}",
                 "return a list of `Env` instances from `make_episode`, also where there is one seat",
             )
             return []
@@ -65,7 +65,7 @@ class Bench:
     def raised(self, rule: Rule, name: str, outcome: CallOutcome, fix: str) -> None:
         """Report a call that raised; one that hung was reported when it did."""
         if outcome.error is not None:
-            self.report.add(rule, f"{name} raised {quote(outcome.error)}", fix)
+            self.report.add(rule, f"{name} raised {short_repr(outcome.error)}", fix)
         elif outcome.cancelled:
             self.report.add(rule, f"{name} raised CancelledError though nobody cancelled it", fix)
 
@@ -91,12 +91,12 @@ class Bench:
         for player in self._players:
             await player.stop()
 
-    def _fresh(self, envs: list[Env], builder: Caller, name: str) -> list[Env]:
+    def _fresh(self, envs: list[Env], builder: GuardedCall, name: str) -> list[Env]:
         seats = getattr(builder.target, "seats", 1)
         if len(envs) != seats:
             self.report.add(
                 Rule.MAKES_ENVS,
-                f"{name} gave {len(envs)} env(s) for {quote(seats)} seat(s)",
+                f"{name} gave {len(envs)} env(s) for {short_repr(seats)} seat(s)",
                 "return exactly one `Env` per seat from `make_episode`, and set `seats` to how many players there are",
             )
         known = {id(env) for env in self._made}

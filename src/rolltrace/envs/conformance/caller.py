@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.conformance.awaiting import CancelPoint, Timed
+from rolltrace.envs.conformance.awaiting import CancelPoint, TimedAwaitable
 from rolltrace.envs.conformance.casting import Part
-from rolltrace.envs.conformance.report import Report, Rule
-from rolltrace.policies.asking import Asking
+from rolltrace.envs.conformance.report import Rule, ViolationLog
+from rolltrace.policies.role_calls import RoleCallContext
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class CallOutcome(msgspec.Struct, frozen=True):
     """Whether `CancelledError` came out."""
     hung: bool = False
     """Whether it was given up."""
-    held: float = 0.0
+    blocked_seconds: float = 0.0
     """The longest time, in seconds, for which it let nothing else run."""
 
     @property
@@ -32,7 +32,7 @@ class CallOutcome(msgspec.Struct, frozen=True):
         return self.error is None and not self.cancelled and not self.hung
 
 
-class Patience:
+class CallTimeouts:
     """How long to wait for a method: generously, but for one that has hung before, hardly at all."""
 
     def __init__(self, seconds: float) -> None:
@@ -51,13 +51,13 @@ class Patience:
 _Job = tuple[Awaitable[Any], "asyncio.Future[CallOutcome]"]
 
 
-class Caller:
+class GuardedCall:
     """One task that makes all calls of one object, as a runner's would.
 
     What an environment enters in `initial_observation` it may have to leave in the same task.
     """
 
-    def __init__(self, target: Any, report: Report, patience: Patience, part: Part | None = None) -> None:
+    def __init__(self, target: Any, report: ViolationLog, patience: CallTimeouts, part: Part | None = None) -> None:
         """`part` lets the target ask others; without one it may not."""
         self.target = target
         self.part = part
@@ -68,7 +68,7 @@ class Caller:
         self._waiting = False
         self._given_up = False
         # A task keeps what it was made in.
-        with contextlib.nullcontext() if part is None else Asking(lambda: part.asker):
+        with contextlib.nullcontext() if part is None else RoleCallContext(lambda: part.asker):
             self.task = asyncio.create_task(self._serve())
         if part is not None:
             part.task = self.task
@@ -148,10 +148,10 @@ class Caller:
             self.part.active = busy
 
     async def _outcome(self, awaitable: Awaitable[Any]) -> CallOutcome:
-        timed = Timed(awaitable)
+        timed = TimedAwaitable(awaitable)
         try:
             value = await timed
-            return CallOutcome(value, held=timed.longest)
+            return CallOutcome(value, blocked_seconds=timed.longest)
         except asyncio.CancelledError:
             return CallOutcome(cancelled=True)
         except (KeyboardInterrupt, GeneratorExit):

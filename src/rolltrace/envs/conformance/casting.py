@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Mapping
 
-from rolltrace.envs.conformance.report import Report, Rule, quote
+from rolltrace.envs.conformance.report import Rule, ViolationLog, short_repr
 from rolltrace.errors import RolltraceError
-from rolltrace.policies.asking import Asker
-from rolltrace.policies.base import Policy
-from rolltrace.policies.noisy.policy import Noisy
+from rolltrace.policies.noisy.policy import NoisyPolicy
+from rolltrace.policies.policy import Policy
+from rolltrace.policies.role_calls import RoleCaller
 from rolltrace.policies.roles import Roles
 from rolltrace.trace.rollout import Call
 
@@ -17,13 +17,13 @@ _TURNS_OF_THE_LOOP = 2
 
 def roles_of(given: Mapping[str, Policy] | None) -> Roles:
     """The caller's policies in their roles; a scripted one, which answers from the prompt alone, in all others."""
-    return Roles(Noisy(correct=1.0), dict(given or {}))
+    return Roles(NoisyPolicy(correct=1.0), dict(given or {}))
 
 
 class Part:
     """What one env or grader asks of others, from its start to its end."""
 
-    def __init__(self, roles: Roles, owner: str, report: Report) -> None:
+    def __init__(self, roles: Roles, owner: str, report: ViolationLog) -> None:
         self.calls: list[Call] = []
         self.step: int | None = None
         self.over = False
@@ -34,7 +34,7 @@ class Part:
         """The task in which the methods run."""
         self._owner = owner
         self._report = report
-        self.asker = Asker(roles, self.calls, step=lambda: self.step, enter=self._enter)
+        self.asker = RoleCaller(roles, self.calls, step=lambda: self.step, enter=self._enter)
 
     def blames_answers(self, error: object, asked_before: int, method: str) -> bool:
         """Report a failure that says only that what others answered is of no use; whether it was one."""
@@ -44,7 +44,7 @@ class Part:
         role = asked[-1].role
         self._report.add(
             Rule.ANSWERS,
-            f"`{self._owner}.{method}` could not use what the role {role!r} answered: {quote(error)}",
+            f"`{self._owner}.{method}` could not use what the role {role!r} answered: {short_repr(error)}",
             f"pass `roles={{{role!r}: …}}` to the check, a policy that answers as `{self._owner}` expects",
         )
         return True

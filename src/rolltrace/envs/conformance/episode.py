@@ -2,36 +2,36 @@
 
 import asyncio
 
-from rolltrace.envs.base import Env
-from rolltrace.envs.conformance.answers import Style
+from rolltrace.envs.conformance.answers import ReplyStyle
 from rolltrace.envs.conformance.awaiting import CancelPoint
-from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.caller import Caller
-from rolltrace.envs.conformance.report import Rule, quote
+from rolltrace.envs.conformance.bench import Harness
+from rolltrace.envs.conformance.caller import GuardedCall
+from rolltrace.envs.conformance.report import Rule, short_repr
 from rolltrace.envs.conformance.settled import difference
-from rolltrace.envs.conformance.tested import COMPARED, Event, TestedEnv
+from rolltrace.envs.conformance.tested import COMPARED, PlayEvent, ProbedEnv
+from rolltrace.envs.env import Env
 
-_MOST_AWAITS = 16
+_MAX_AWAITS = 16
 """How many awaits of one play are tried as places to be cancelled at."""
 
 
 async def play_episode(
-    bench: Bench,
-    builder: Caller,
+    bench: Harness,
+    builder: GuardedCall,
     style: str,
     *,
     number: int = 0,
     point: CancelPoint | None = None,
     target: int = 0,
-    answer: Style | None = None,
-) -> list[TestedEnv]:
+    answer: ReplyStyle | None = None,
+) -> list[ProbedEnv]:
     """Make an episode, play it to its end and close it; no seats where it could not be made.
 
     `style` names one of the bench's, or says what `answer` is.
     """
     envs = await bench.make(builder, number)
     seats = [
-        TestedEnv(env, bench, _where(envs, seat, style), point if seat == target else None)
+        ProbedEnv(env, bench, _where(envs, seat, style), point if seat == target else None)
         for seat, env in enumerate(envs)
     ]
     await _play_together(seats, answer or bench.styles[style])
@@ -46,9 +46,9 @@ async def play_episode(
     return seats
 
 
-async def check_plays(bench: Bench, builder: Caller) -> list[TestedEnv] | None:
+async def check_plays(bench: Harness, builder: GuardedCall) -> list[ProbedEnv] | None:
     """Play in every style, twice; the same answers must give the same play. Gives the first where it is repeatable."""
-    repeatable: list[TestedEnv] | None = None
+    repeatable: list[ProbedEnv] | None = None
     for number, style in enumerate(bench.styles):
         first = await play_episode(bench, builder, style)
         again = await play_episode(bench, builder, style)
@@ -63,7 +63,7 @@ async def check_plays(bench: Bench, builder: Caller) -> list[TestedEnv] | None:
     return repeatable
 
 
-async def check_copy(bench: Bench, copy: Caller, first: list[TestedEnv]) -> None:
+async def check_copy(bench: Harness, copy: GuardedCall, first: list[ProbedEnv]) -> None:
     """The builder that came out of a pickle plays as the original did."""
     copied = await play_episode(bench, copy, next(iter(bench.styles)))
     if copied and (differs := _difference(first, copied)):
@@ -74,19 +74,19 @@ async def check_copy(bench: Bench, copy: Caller, first: list[TestedEnv]) -> None
         )
 
 
-async def check_cancellation(bench: Bench, builder: Caller) -> None:
+async def check_cancellation(bench: Harness, builder: GuardedCall) -> None:
     """Cancel a play at each of its awaits in turn, in every style and at every seat."""
     seats = getattr(builder.target, "seats", 1)
     for style in bench.styles:
         for target in range(seats if isinstance(seats, int) else 1):
-            for at in range(1, _MOST_AWAITS + 1):
+            for at in range(1, _MAX_AWAITS + 1):
                 point = CancelPoint(at)
                 await play_episode(bench, builder, style, point=point, target=target)
                 if not point.fired:
                     break
 
 
-async def _play_together(seats: list[TestedEnv], style: Style) -> None:
+async def _play_together(seats: list[ProbedEnv], style: ReplyStyle) -> None:
     """Once one seat stops before its env is done, the others, who may wait for its moves, stop too."""
     plays = {asyncio.create_task(seat.play(style)): seat for seat in seats}
     pending = set(plays)
@@ -105,7 +105,7 @@ def _where(envs: list[Env], number: int, style: str) -> str:
     return f" (style: {style})" if len(envs) == 1 else f" (style: {style}, seat {number})"
 
 
-def _difference(first: list[TestedEnv], again: list[TestedEnv]) -> str | None:
+def _difference(first: list[ProbedEnv], again: list[ProbedEnv]) -> str | None:
     """Where two plays first differ, in words."""
     if len(first) != len(again):
         return f"the number of seats, {len(first)} and {len(again)}" if first and again else None
@@ -119,16 +119,16 @@ def _difference(first: list[TestedEnv], again: list[TestedEnv]) -> str | None:
     return None
 
 
-def _event_difference(left: Event, right: Event) -> str:
+def _event_difference(left: PlayEvent, right: PlayEvent) -> str:
     for field in ("raised", "reward", "done"):
         if (one := getattr(left, field)) != (other := getattr(right, field)):
-            return f"`{field}` is {quote(one)}, then {quote(other)}"
+            return f"`{field}` is {short_repr(one)}, then {short_repr(other)}"
     for field in COMPARED:
         if found := difference(left.told.get(field), right.told.get(field)):
-            return f"`{field}{found[0]}` is {quote(found[1])}, then {quote(found[2])}"
+            return f"`{field}{found[0]}` is {short_repr(found[1])}, then {short_repr(found[2])}"
     if left.observation is None or right.observation is None:
         return "there is an observation in only one of them"
     for field in left.observation.__struct_fields__:
         if (one := getattr(left.observation, field)) != (other := getattr(right.observation, field)):
-            return f"`{field}` are {quote(one)}, then {quote(other)}"
+            return f"`{field}` are {short_repr(one)}, then {short_repr(other)}"
     return "its observation"

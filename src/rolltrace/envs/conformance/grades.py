@@ -5,23 +5,23 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.conformance.answers import Style, unusual_completions
-from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.caller import Caller, CallOutcome
+from rolltrace.envs.conformance.answers import ReplyStyle, abnormal_completions
+from rolltrace.envs.conformance.bench import Harness
+from rolltrace.envs.conformance.caller import CallOutcome, GuardedCall
 from rolltrace.envs.conformance.episode import play_episode
 from rolltrace.envs.conformance.records import recorded
-from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.settled import difference, settled
+from rolltrace.envs.conformance.report import Rule, short_repr
+from rolltrace.envs.conformance.settled import difference, without_timings
 from rolltrace.envs.conformance.shapes import is_finite
-from rolltrace.graders.base import Grader
-from rolltrace.policies.base import Completion
+from rolltrace.graders.grader import Grader
+from rolltrace.policies.policy import Completion
 from rolltrace.trace.rollout import Grade, Rollout
 
 
-async def check_grades(bench: Bench, builder: Caller) -> None:
+async def check_grades(bench: Harness, builder: GuardedCall) -> None:
     """Have every play that came to its end graded, twice."""
     grader = getattr(builder.target, "grader", None)
-    if not isinstance(grader, Grader) or bench.report.breaks(Rule.BUILDER):
+    if not isinstance(grader, Grader) or bench.report.has(Rule.BUILDER):
         return
     for style, answer in styles_to_grade(bench).items():
         seats = await play_episode(bench, builder, style, answer=answer)
@@ -30,17 +30,17 @@ async def check_grades(bench: Bench, builder: Caller) -> None:
                 await _check_grade(bench, grader, recorded(builder.target, seat, 0, number))
 
 
-def styles_to_grade(bench: Bench) -> dict[str, Style]:
+def styles_to_grade(bench: Harness) -> dict[str, ReplyStyle]:
     """The bench's styles, and completions that are cut or malformed where those are graded too."""
     styles = dict(bench.styles)
     if bench.takes_any_completion:
-        for name, completion in unusual_completions().items():
+        for name, completion in abnormal_completions().items():
             styles[f"{name} completion"] = _always(completion)
     return styles
 
 
 async def ask_grader(
-    bench: Bench, grader: Any, method: str, given: Any, rollouts: Sequence[Rollout], rule: Rule, fix: str
+    bench: Harness, grader: Any, method: str, given: Any, rollouts: Sequence[Rollout], rule: Rule, fix: str
 ) -> CallOutcome:
     """Ask a grader, who may ask others; report what it raises, and whether it changes the rollouts."""
     player = bench.player(grader, asks=True)
@@ -52,7 +52,7 @@ async def ask_grader(
             bench.raised(rule, name, outcome, fix)
         player.part.over = True
     if outcome.returned:
-        bench.stalls.note(f"{name} on {len(rollouts)} rollout(s)", method, outcome.held)
+        bench.stalls.note(f"{name} on {len(rollouts)} rollout(s)", method, outcome.blocked_seconds)
     if before != [_frozen(rollout) for rollout in rollouts]:
         bench.report.add(
             rule,
@@ -63,27 +63,27 @@ async def ask_grader(
     return outcome
 
 
-def check_grade(bench: Bench, grade: Any, name: str, rule: Rule) -> bool:
+def check_grade(bench: Harness, grade: Any, name: str, rule: Rule) -> bool:
     """Report what a runner would not take as a grade; whether it would."""
     if not isinstance(grade, Grade):
         fix = "return `Grade(reward=…)` for one rollout, and a dict from rollout id to a `Grade` for a group"
-        bench.report.add(rule, f"{name} gave {quote(grade)} where a grade belongs", fix)
+        bench.report.add(rule, f"{name} gave {short_repr(grade)} where a grade belongs", fix)
         return False
     if not is_finite(grade.reward):
         bench.report.add(
             rule,
-            f"{name} gave a grade whose `reward` is {quote(grade.reward)}",
+            f"{name} gave a grade whose `reward` is {short_repr(grade.reward)}",
             "make a grade's `reward` a finite number, and raise `GraderError` where there is none to give",
         )
         return False
     bench.shapes.number_maps(grade, name, ("reward_data",))
     extra: Any = grade.extra
     if not isinstance(extra, Mapping):
-        bench.report.add(rule, f"{name} gave {quote(extra)} as `extra`", "make a grade's `extra` a dict")
+        bench.report.add(rule, f"{name} gave {short_repr(extra)} as `extra`", "make a grade's `extra` a dict")
     return True
 
 
-async def _check_grade(bench: Bench, grader: Grader, rollout: Rollout) -> None:
+async def _check_grade(bench: Harness, grader: Grader, rollout: Rollout) -> None:
     name = f"`{type(grader).__name__}.grade`"
     fix = "let `grade` take any rollout that its environment ended, and raise only where there is no grade to give"
     grades = []
@@ -91,13 +91,16 @@ async def _check_grade(bench: Bench, grader: Grader, rollout: Rollout) -> None:
         outcome = await ask_grader(bench, grader, "grade", rollout, [rollout], Rule.GRADER, fix)
         if not outcome.returned or not check_grade(bench, outcome.value, name, Rule.GRADER):
             return
-        grades.append({field: settled(getattr(outcome.value, field)) for field in ("reward", "reward_data", "extra")})
+        grades.append(
+            {field: without_timings(getattr(outcome.value, field)) for field in ("reward", "reward_data", "extra")}
+        )
     for field, first in grades[0].items():
         if found := difference(first, grades[1][field]):
             where, one, other = found
             bench.report.add(
                 Rule.GRADER,
-                f"{name} graded one rollout in two ways: `{field}{where}` is {quote(one)}, then {quote(other)}",
+                f"{name} graded one rollout in two ways: `{field}{where}` is {short_repr(one)}, "
+                f"then {short_repr(other)}",
                 "let `grade` depend on the rollout and on what others answer, and on nothing else",
             )
             return
@@ -107,5 +110,5 @@ def _frozen(rollout: Rollout) -> bytes:
     return msgspec.msgpack.encode(rollout, enc_hook=repr)
 
 
-def _always(completion: Completion) -> Style:
+def _always(completion: Completion) -> ReplyStyle:
     return lambda _messages, _tools, _turn: completion

@@ -4,22 +4,22 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.caller import Caller
+from rolltrace.envs.conformance.bench import Harness
+from rolltrace.envs.conformance.caller import GuardedCall
 from rolltrace.envs.conformance.episode import play_episode
 from rolltrace.envs.conformance.grades import ask_grader, check_grade, styles_to_grade
 from rolltrace.envs.conformance.records import at_index, failed, overflowed, recorded
-from rolltrace.envs.conformance.report import Rule, quote
+from rolltrace.envs.conformance.report import Rule, short_repr
+from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.errors import GraderError
-from rolltrace.graders.base import GroupGrade
-from rolltrace.trace.outcome import Status
+from rolltrace.graders.grader import GroupGrade
 from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.stop_reasons import Status
 
 
-async def check_grade_group(bench: Bench, builder: Caller) -> None:
+async def check_grade_group(bench: Harness, builder: GuardedCall) -> None:
     """Play a group and have it graded: whole, turned round, with a failed member, and with one that has no steps."""
-    if not builder.target.grades_groups or bench.report.breaks(Rule.BUILDER):
+    if not builder.target.grades_groups or bench.report.has(Rule.BUILDER):
         return
     rollouts: list[Rollout] = []
     without_steps: list[Rollout] = []
@@ -44,7 +44,7 @@ async def check_grade_group(bench: Bench, builder: Caller) -> None:
     await _grade(bench, builder, [without_steps[0], *rollouts[1:]])
 
 
-async def _grade(bench: Bench, builder: Caller, rollouts: list[Rollout]) -> dict[str, float]:
+async def _grade(bench: Harness, builder: GuardedCall, rollouts: list[Rollout]) -> dict[str, float]:
     """The rewards that the group's grader gives, by rollout id; what is wrong with them is reported."""
     name = _name(builder.target)
     fix = "let `grade_group` take any rollouts, also failed ones without a reward and those without steps"
@@ -58,7 +58,7 @@ async def _grade(bench: Bench, builder: Caller, rollouts: list[Rollout]) -> dict
         grades = grades.grades
     if not isinstance(grades, Mapping):
         fix = "return a dict from rollout id to a `Grade` whose `reward` is a number, or a `GroupGrade` with one"
-        bench.report.add(Rule.GRADE_GROUP, f"{name} gave {quote(grades)}", fix)
+        bench.report.add(Rule.GRADE_GROUP, f"{name} gave {short_repr(grades)}", fix)
         return {}
     _check_ids(bench, name, rollouts, grades)
     # A grader that compares members cannot grade the only one that answered, and may say so.
@@ -71,18 +71,18 @@ async def _grade(bench: Bench, builder: Caller, rollouts: list[Rollout]) -> dict
     }
 
 
-def _check_ids(bench: Bench, name: str, rollouts: Sequence[Rollout], grades: Mapping[Any, Any]) -> None:
+def _check_ids(bench: Harness, name: str, rollouts: Sequence[Rollout], grades: Mapping[Any, Any]) -> None:
     known = {rollout.id for rollout in rollouts}
     needed = {rollout.id for rollout in rollouts if rollout.status is Status.OK}
     if not needed <= set(grades) <= known:
         bench.report.add(
             Rule.GRADE_GROUP,
-            f"{name} graded {quote(sorted(map(str, grades)))}, of {quote(sorted(known))}",
+            f"{name} graded {short_repr(sorted(map(str, grades)))}, of {short_repr(sorted(known))}",
             "use `rollout.id` as the key, and grade every rollout whose status is `ok`",
         )
 
 
-def _member_grade(bench: Bench, name: str, rollout: Rollout, grades: Mapping[Any, Any]) -> Grade | None:
+def _member_grade(bench: Harness, name: str, rollout: Rollout, grades: Mapping[Any, Any]) -> Grade | None:
     """A member's grade, where it has one that counts."""
     grade = grades.get(rollout.id)
     if grade is None and rollout.id not in grades:
@@ -91,7 +91,7 @@ def _member_grade(bench: Bench, name: str, rollout: Rollout, grades: Mapping[Any
         if rollout.status is Status.OK:
             bench.report.add(
                 Rule.GRADE_GROUP,
-                f"{name} gave {quote(grade)} in place of a grade, for a rollout that was played to an end",
+                f"{name} gave {short_repr(grade)} in place of a grade, for a rollout that was played to an end",
                 "grade every rollout whose status is `ok`; where the grade depends on what others answer, pass `roles` "
                 "to the check that answer as the grader expects",
             )
@@ -99,7 +99,7 @@ def _member_grade(bench: Bench, name: str, rollout: Rollout, grades: Mapping[Any
     return grade if check_grade(bench, grade, name, Rule.GRADE_GROUP) else None
 
 
-def _compare(bench: Bench, name: str, grades: Mapping[str, float], turned: Mapping[str, float], when: str) -> None:
+def _compare(bench: Harness, name: str, grades: Mapping[str, float], turned: Mapping[str, float], when: str) -> None:
     for rollout, one in grades.items():
         other = turned.get(rollout, one)
         if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):

@@ -7,10 +7,10 @@ import pickle
 import threading
 from pathlib import Path
 
-from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.envs.conformance.bench import Bench
+from rolltrace.envs.conformance.bench import Harness
 from rolltrace.envs.conformance.episode import play_episode
 from rolltrace.envs.conformance.report import Rule
+from rolltrace.envs.env import EnvGroupBuilder
 
 _PLAYS = 3
 """A pool that many share grows now and then; what is left behind grows with each of so many plays."""
@@ -28,7 +28,7 @@ A thread is its own key, which keeps it alive: the id of an object that is gone 
 """
 
 
-async def check_leftovers(bench: Bench, pickled: bytes) -> None:
+async def check_leftovers(bench: Harness, pickled: bytes) -> None:
     """Play in every style, each play with a builder of its own; what there is more of each time is left behind."""
     for style in bench.styles:
         before = _running()
@@ -43,7 +43,7 @@ async def check_leftovers(bench: Bench, pickled: bytes) -> None:
             )
 
 
-async def _play_and_clean_up(bench: Bench, builder: EnvGroupBuilder, style: str) -> None:
+async def _play_and_clean_up(bench: Harness, builder: EnvGroupBuilder, style: str) -> None:
     player = bench.player(builder)
     await play_episode(bench, player, style)
     await player.call("cleanup")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rolltrace.envs.conformance.caller import CallOutcome
-from rolltrace.envs.conformance.report import Report, Rule, quote
+from rolltrace.envs.conformance.report import Rule, ViolationLog, short_repr
 from rolltrace.errors import RolltraceError
 
 _CLEAR = (RolltraceError, RuntimeError, ValueError)
@@ -14,7 +14,7 @@ _WHEN = {
 }
 
 
-def check_misuse(report: Report, rule: Rule, env: Any, outcome: CallOutcome) -> None:
+def check_misuse(report: ViolationLog, rule: Rule, env: Any, outcome: CallOutcome) -> None:
     """Report a misused `step` that answered, or that failed by accident."""
     error = outcome.error
     if outcome.hung:
@@ -22,10 +22,10 @@ def check_misuse(report: Report, rule: Rule, env: Any, outcome: CallOutcome) -> 
     if isinstance(error, _CLEAR) and not isinstance(error, _UNCLEAR) and str(error).strip():
         return
     when, reason = _WHEN[rule]
-    what = f"answered {quote(outcome.value)}" if outcome.returned else f"raised {quote(error)}"
+    what = f"answered {short_repr(outcome.value)}" if outcome.returned else f"raised {short_repr(error)}"
     report.add(
         rule,
         f"`{type(env).__name__}.step` {when} {what}",
-        "call `expect_play()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying that "
+        "call `require_active()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying that "
         f"{reason}",
     )

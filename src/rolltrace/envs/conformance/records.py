@@ -4,29 +4,29 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.envs.conformance.tested import TestedEnv
-from rolltrace.trace.draft import Draft, new_id
-from rolltrace.trace.numbers import as_number
-from rolltrace.trace.outcome import Layer, Status, StoppedBy, StopReason
+from rolltrace.envs.conformance.tested import ProbedEnv
+from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.rollout import Failure, Header, Outcome, Rollout
+from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason
 
 
-def recorded(builder: EnvGroupBuilder, seat: TestedEnv, episode: int, number: int) -> Rollout:
+def recorded(builder: EnvGroupBuilder, seat: ProbedEnv, episode: int, number: int) -> Rollout:
     """The seat's play."""
-    draft = _draft(builder, episode, number)
-    seat.write(draft)
-    total = sum(draft.rewards) if seat.unplayed is None else float(as_number(seat.unplayed.reward) or 0.0)
+    rollout_builder = _rollout_builder(builder, episode, number)
+    seat.write(rollout_builder)
+    total = sum(rollout_builder.rewards) if seat.unplayed is None else float(as_number(seat.unplayed.reward) or 0.0)
     if seat.done:
-        return draft.rollout(_outcome(total, seat.stop_reason or StopReason.COMPLETED, StoppedBy.ENV))
-    return draft.rollout(_outcome(total, StopReason.MAX_TURNS, StoppedBy.RUNNER))
+        return rollout_builder.build(_outcome(total, seat.stop_reason or StopReason.COMPLETED, StoppedBy.ENV))
+    return rollout_builder.build(_outcome(total, StopReason.MAX_TURNS, StoppedBy.RUNNER))
 
 
-def overflowed(builder: EnvGroupBuilder, seat: TestedEnv, episode: int, number: int) -> Rollout:
+def overflowed(builder: EnvGroupBuilder, seat: ProbedEnv, episode: int, number: int) -> Rollout:
     """The seat's play if its first prompt had not fitted: it counts, though it has no steps."""
-    draft = _draft(builder, episode, number)
-    seat.write_start(draft)
-    return draft.rollout(_outcome(-0.1, StopReason.CONTEXT_OVERFLOW, StoppedBy.RUNNER))
+    rollout_builder = _rollout_builder(builder, episode, number)
+    seat.write_start(rollout_builder)
+    return rollout_builder.build(_outcome(-0.1, StopReason.CONTEXT_OVERFLOW, StoppedBy.RUNNER))
 
 
 def failed(rollout: Rollout) -> Rollout:
@@ -44,7 +44,7 @@ def failed(rollout: Rollout) -> Rollout:
     )
 
 
-def _draft(builder: EnvGroupBuilder, episode: int, number: int) -> Draft:
+def _rollout_builder(builder: EnvGroupBuilder, episode: int, number: int) -> RolloutBuilder:
     game = builder.seats > 1
     header = Header(
         id=new_id(),
@@ -62,7 +62,7 @@ def _draft(builder: EnvGroupBuilder, episode: int, number: int) -> Draft:
         policy="check",
         started_at=datetime.now(UTC),
     )
-    return Draft(header)
+    return RolloutBuilder(header)
 
 
 def _outcome(total: float, reason: str, by: StoppedBy) -> Outcome:

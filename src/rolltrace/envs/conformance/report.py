@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-_LONGEST_QUOTE = 160
+_MAX_QUOTE_CHARS = 160
 
 
 class Rule(StrEnum):
@@ -72,7 +72,7 @@ class Violation(msgspec.Struct, frozen=True):
         return f"{self.rule}: {self.message}; {self.fix}."
 
 
-class Report:
+class ViolationLog:
     """Collects violations; of those that the same fix would mend, the first."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Report:
         """Report what was seen, unless the same was seen before."""
         self._found.setdefault((rule, fix), Violation(rule.value, message, fix))
 
-    def breaks(self, rule: Rule) -> bool:
+    def has(self, rule: Rule) -> bool:
         """Whether a violation of this rule was found."""
         return any(found == rule for found, _ in self._found)
 
@@ -92,10 +92,10 @@ class Report:
         return list(self._found.values())
 
 
-def quote(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value on one short line, whatever it does when asked."""
     try:
         text = " ".join(repr(value).split())
     except Exception as error:  # noqa: BLE001 - a foreign repr may do anything
         text = f"<its repr raises {type(error).__name__}>"
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+    return text if len(text) <= _MAX_QUOTE_CHARS else f"{text[:_MAX_QUOTE_CHARS]}…"

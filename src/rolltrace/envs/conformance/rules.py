@@ -4,15 +4,15 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-from rolltrace.envs.base import EnvGroupBuilder
-from rolltrace.envs.conformance.answers import unusual_completions
-from rolltrace.envs.conformance.bench import Bench
-from rolltrace.envs.conformance.caller import Caller
+from rolltrace.envs.conformance.answers import abnormal_completions
+from rolltrace.envs.conformance.bench import Harness
+from rolltrace.envs.conformance.caller import GuardedCall
 from rolltrace.envs.conformance.misuse import check_misuse
-from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.tested import TestedEnv
-from rolltrace.graders.base import Grader, GroupGrader
-from rolltrace.policies.base import completion_of
+from rolltrace.envs.conformance.report import Rule, short_repr
+from rolltrace.envs.conformance.tested import ProbedEnv
+from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.policies.policy import to_completion
 from rolltrace.trace.message import Message
 
 _MISSING = object()
@@ -20,16 +20,16 @@ _PLAYED = "after a play"
 _UNSTARTED = "on an environment that was never started"
 
 
-def is_builder(bench: Bench, builder: Any) -> bool:
+def is_builder(bench: Harness, builder: Any) -> bool:
     """Whether there is anything to check: a user's `Tasks.builder` may return anything."""
     if isinstance(builder, EnvGroupBuilder):
         return True
     fix = "return an instance of an `EnvGroupBuilder` from `Tasks.builder`"
-    bench.report.add(Rule.BUILDER, f"{quote(builder)} is not an env group builder", fix)
+    bench.report.add(Rule.BUILDER, f"{short_repr(builder)} is not an env group builder", fix)
     return False
 
 
-def check_builder(bench: Bench, builder: Any) -> None:
+def validate_builder(bench: Harness, builder: Any) -> None:
     """What the builder says of itself."""
     expected = {
         "env": ("a text that is not empty", _is_name),
@@ -44,7 +44,7 @@ def check_builder(bench: Bench, builder: Any) -> None:
     for name, (wanted, fits) in expected.items():
         value = _attribute(builder, name)
         if not fits(value):
-            what = "is not set" if value is _MISSING else f"is {quote(value)}"
+            what = "is not set" if value is _MISSING else f"is {short_repr(value)}"
             bench.report.add(
                 Rule.BUILDER,
                 f"`{name}` of `{type(builder).__name__}` {what}",
@@ -53,18 +53,18 @@ def check_builder(bench: Bench, builder: Any) -> None:
     _check_roles(bench, builder)
 
 
-def _check_roles(bench: Bench, builder: Any) -> None:
+def _check_roles(bench: Harness, builder: Any) -> None:
     """Each seat is played in some role."""
     seats = _attribute(builder, "seats")
     for seat in range(seats if _is_count(seats) else 1):
         try:
             role = builder.role_of(seat)
         except Exception as error:  # noqa: BLE001 - it may raise anything
-            what = f"raised {quote(error)}"
+            what = f"raised {short_repr(error)}"
         else:
             if _is_name(role):
                 continue
-            what = f"gave {quote(role)}"
+            what = f"gave {short_repr(role)}"
         bench.report.add(
             Rule.BUILDER,
             f"`{type(builder).__name__}.role_of({seat})` {what}",
@@ -72,7 +72,7 @@ def _check_roles(bench: Bench, builder: Any) -> None:
         )
 
 
-def check_pickles(bench: Bench, builder: Any) -> bytes | None:
+def check_pickles(bench: Harness, builder: Any) -> bytes | None:
     """The builder as pickle holds it before anything is played, or None."""
     name = type(builder).__name__
     try:
@@ -81,7 +81,7 @@ def check_pickles(bench: Bench, builder: Any) -> bytes | None:
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything here
         bench.report.add(
             Rule.PICKLES,
-            f"`{name}` did not come through pickle: {quote(error)}",
+            f"`{name}` did not come through pickle: {short_repr(error)}",
             "define the builder's class at the top of a module, hold only what pickles, and make the rest "
             "in `make_episode`",
         )
@@ -97,7 +97,7 @@ def check_pickles(bench: Bench, builder: Any) -> bytes | None:
     return pickled
 
 
-def check_graders(bench: Bench, builder: Any) -> None:
+def check_graders(bench: Harness, builder: Any) -> None:
     """Graders are such, and go where the builder goes."""
     for field, kind in (("grader", Grader), ("group_grader", GroupGrader)):
         grader = _attribute(builder, field)
@@ -105,38 +105,38 @@ def check_graders(bench: Bench, builder: Any) -> None:
             continue
         if isinstance(grader, type) or not isinstance(grader, kind):
             fix = f"set the builder's `{field}` to an instance of a `{kind.__name__}`"
-            bench.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` is {quote(grader)}", fix)
+            bench.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` is {short_repr(grader)}", fix)
         try:
             pickle.loads(pickle.dumps(grader))  # noqa: S301 - as above
         except Exception as error:  # noqa: BLE001 - as above
             bench.report.add(
                 Rule.GRADER,
-                f"`{type(grader).__name__}` did not come through pickle: {quote(error)}",
+                f"`{type(grader).__name__}` did not come through pickle: {short_repr(error)}",
                 "define the grader's class at the top of a module, and let it hold only what pickles",
             )
 
 
-async def check_unstarted(bench: Bench, builder: Caller) -> None:
+async def check_unstarted(bench: Harness, builder: GuardedCall) -> None:
     """Envs of the last episode are closed unused; others are asked to step without a start."""
     episodes = _attribute(builder.target, "episodes")
     for env in await bench.make(builder, episodes - 1 if _is_count(episodes) else 0):
-        await _end(TestedEnv(env, bench), _UNSTARTED)
+        await _end(ProbedEnv(env, bench), _UNSTARTED)
     for env in await bench.make(builder):
-        seat = TestedEnv(env, bench)
-        outcome = await seat.player.call("step", completion_of("Answer: 1"))
+        seat = ProbedEnv(env, bench)
+        outcome = await seat.player.call("step", to_completion("Answer: 1"))
         check_misuse(bench.report, Rule.STEP_BEFORE_START, env, outcome)
         await _end(seat, _UNSTARTED)
 
 
-async def check_any_completion(bench: Bench, builder: Caller) -> None:
+async def check_any_completion(bench: Harness, builder: GuardedCall) -> None:
     """A one-prompt env takes whatever came of its prompt."""
-    for name, completion in unusual_completions().items():
+    for name, completion in abnormal_completions().items():
         if (seat := await _lone_seat(bench, builder, f" ({name} completion)")) is None:
             return
         env, kind = seat.player.target, type(seat.player.target).__name__
         if env.takes_any_completion is not True:
             if env.takes_any_completion is not False:
-                message = f"`takes_any_completion` of `{kind}` is {quote(env.takes_any_completion)}"
+                message = f"`takes_any_completion` of `{kind}` is {short_repr(env.takes_any_completion)}"
                 bench.report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
             await _end(seat, _UNSTARTED)
             return
@@ -150,7 +150,7 @@ async def check_any_completion(bench: Bench, builder: Caller) -> None:
         await _end(seat, _PLAYED)
 
 
-async def check_observe(bench: Bench, builder: Caller) -> None:
+async def check_observe(bench: Harness, builder: GuardedCall) -> None:
     """Messages that are put in come out in the observation, or the env says that it takes none."""
     if (seat := await _lone_seat(bench, builder)) is None:
         return
@@ -170,22 +170,22 @@ async def check_observe(bench: Bench, builder: Caller) -> None:
     await _end(seat, _PLAYED)
 
 
-async def _lone_seat(bench: Bench, builder: Caller, where: str = "") -> TestedEnv | None:
+async def _lone_seat(bench: Harness, builder: GuardedCall, where: str = "") -> ProbedEnv | None:
     """The seat of an episode that has one: in a game, a seat may have to wait for the others before it can start."""
     envs = await bench.make(builder)
     if len(envs) == 1:
-        return TestedEnv(envs[0], bench, where)
+        return ProbedEnv(envs[0], bench, where)
     for env in envs:
-        await _end(TestedEnv(env, bench), _UNSTARTED)
+        await _end(ProbedEnv(env, bench), _UNSTARTED)
     return None
 
 
-async def _end(seat: TestedEnv, when: str) -> None:
+async def _end(seat: ProbedEnv, when: str) -> None:
     await seat.check_end(when)
     await seat.check_nothing_running(when)
 
 
-async def check_cleanup(bench: Bench, builders: list[Caller]) -> None:
+async def check_cleanup(bench: Harness, builders: list[GuardedCall]) -> None:
     """Builders clean up twice."""
     for builder in builders:
         name = f"`{type(builder.target).__name__}.cleanup`"

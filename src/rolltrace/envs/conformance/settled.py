@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rolltrace.trace.freeform import plain_value
+from rolltrace.trace.freeform import to_json_value
 
 _TIMES = re.compile(r"(?:^|_)(?:seconds|ms|time|times|timestamp|duration|elapsed|latency|at)$", re.IGNORECASE)
 
 
-def settled(value: Any) -> Any:
+def without_timings(value: Any) -> Any:
     """The value as a record would hold it, with measured times left out."""
-    return _without_times(plain_value(value, "", []))
+    return _without_times(to_json_value(value, "", []))
 
 
 def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:

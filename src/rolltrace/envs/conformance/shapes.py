@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import Observation, StepResult
-from rolltrace.envs.conformance.report import Report, Rule, quote
+from rolltrace.envs.conformance.report import Rule, ViolationLog, short_repr
+from rolltrace.envs.env import Observation, StepResult
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.freeform import Note
+from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.numbers import as_number
 
 _FREE_FORM = ("env_state", "extra", "logs")
 _NUMBERS = ("reward_data", "metrics")
 
 
-class Seen(msgspec.Struct, frozen=True):
+class FrozenObservation(msgspec.Struct, frozen=True):
     """An observation as a policy would see it."""
 
     messages: tuple[Message, ...]
@@ -26,13 +26,13 @@ class Seen(msgspec.Struct, frozen=True):
     replaces_history: bool
 
 
-class Shapes:
+class ReturnValueCheck:
     """Reads what an environment returned, and reports what is not as it must be."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ViolationLog) -> None:
         self._report = report
 
-    def observation(self, value: Any, where: str, *, first: bool = False) -> Seen | None:
+    def observation(self, value: Any, where: str, *, first: bool = False) -> FrozenObservation | None:
         """The observation frozen, or None where it is none."""
         if not isinstance(value, Observation):
             self._wrong(f"{where} gave {_what(value)} where an observation belongs", "return an `Observation`")
@@ -46,7 +46,7 @@ class Shapes:
                 f"{where} gave {_what(replaces)} as `replaces_history`",
                 "set `replaces_history` to True or False",
             )
-        return Seen(messages, self._tools(value.tools, where), self._stop(value.stop, where), replaces)
+        return FrozenObservation(messages, self._tools(value.tools, where), self._stop(value.stop, where), replaces)
 
     def result(self, value: Any, where: str, *, finished: bool = True) -> StepResult | None:
         """The result of a step, or None if it is not a result; an unfinished one needs no observation."""
@@ -96,7 +96,7 @@ class Shapes:
                 if not isinstance(name, str) or as_number(number) is None:
                     self._report.add(
                         Rule.NUMBERS,
-                        f"{where} gave {_what(number)} as `{field}[{quote(name)}]`",
+                        f"{where} gave {_what(number)} as `{field}[{short_repr(name)}]`",
                         f"make `{field}` a flat map from name to number, and put what is not a number into `extra`",
                     )
 
@@ -155,7 +155,7 @@ def is_bool(value: Any) -> bool:
 
 
 def _what(value: Any) -> str:
-    return "None" if value is None else f"the {type(value).__name__} {quote(value)}"
+    return "None" if value is None else f"the {type(value).__name__} {short_repr(value)}"
 
 
 def _is_list(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from rolltrace.envs.conformance.report import Report, Rule
+from rolltrace.envs.conformance.report import Rule, ViolationLog
 
 LONGEST = 0.5
 """Seconds for which a method may let nothing else run."""
@@ -10,7 +10,7 @@ _FEWEST = 3
 """Calls that must all have been too long: one may have been, because a machine is busy or a module was imported."""
 
 
-class Stalls:
+class BlockedTimes:
     """Collects how long calls held up the loop, each kind of call by itself."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Stalls:
         """Take in a call that returned; calls of one name do the same work."""
         self._held[name, method].append(held)
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: ViolationLog) -> None:
         """Report the methods that always hold it up too long."""
         for (name, method), held in self._held.items():
             if len(held) >= _FEWEST and min(held) > LONGEST:

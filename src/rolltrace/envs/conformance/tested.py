@@ -6,31 +6,31 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.base import STEP_MAPS, Env, StepResult
-from rolltrace.envs.conformance.answers import Style
+from rolltrace.envs.conformance.answers import ReplyStyle
 from rolltrace.envs.conformance.awaiting import CancelPoint
-from rolltrace.envs.conformance.bench import Bench
+from rolltrace.envs.conformance.bench import Harness
 from rolltrace.envs.conformance.caller import CallOutcome
 from rolltrace.envs.conformance.misuse import check_misuse
-from rolltrace.envs.conformance.report import Rule, quote
-from rolltrace.envs.conformance.settled import settled
-from rolltrace.envs.conformance.shapes import Seen, is_bool
+from rolltrace.envs.conformance.report import Rule, short_repr
+from rolltrace.envs.conformance.settled import without_timings
+from rolltrace.envs.conformance.shapes import FrozenObservation, is_bool
+from rolltrace.envs.env import STEP_MAP_FIELDS, Env, StepResult
 from rolltrace.envs.message_env import MessageEnvAdapter
-from rolltrace.policies.base import Completion
-from rolltrace.trace.draft import Draft
-from rolltrace.trace.freeform import plain_value
+from rolltrace.policies.policy import Completion
+from rolltrace.trace.freeform import to_json_value
+from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.numbers import as_number
+from rolltrace.trace.rollout_builder import RolloutBuilder
 
 COMPARED = ("reward_data", "env_state", "extra", "metrics", "stop_reason")
 """What an env tells about a step that must be the same in two plays; logs may name whatever they like."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class PlayEvent(msgspec.Struct, frozen=True):
     """What came of one call, for comparing plays."""
 
     call: str
-    observation: Seen | None = None
+    observation: FrozenObservation | None = None
     reward: Any = None
     done: Any = None
     raised: str | None = None
@@ -38,13 +38,13 @@ class Event(msgspec.Struct, frozen=True):
     """By the names of `COMPARED`."""
 
 
-class TestedEnv:
+class ProbedEnv:
     """Plays one environment."""
 
-    def __init__(self, env: Env, bench: Bench, where: str = "", point: CancelPoint | None = None) -> None:
+    def __init__(self, env: Env, bench: Harness, where: str = "", point: CancelPoint | None = None) -> None:
         self._before = bench.running()
         self.player = bench.player(env, asks=True)
-        self.events: list[Event] = []
+        self.events: list[PlayEvent] = []
         self.done = False
         """Whether the env said so."""
         self.cut = False
@@ -61,9 +61,9 @@ class TestedEnv:
         self._point = point
         self._last: Completion | None = None
         self._kept: list[tuple[str, Any, Any]] = []
-        self._turns: list[tuple[Completion, StepResult, Seen | None]] = []
+        self._turns: list[tuple[Completion, StepResult, FrozenObservation | None]] = []
 
-    async def play(self, style: Style) -> bool:
+    async def play(self, style: ReplyStyle) -> bool:
         """Play for as many turns as the check allows; whether the env said that it is done."""
         goes_on = await self.start()
         for turn in range(self._bench.turns):
@@ -87,7 +87,7 @@ class TestedEnv:
             return self._end_at_once(outcome.value)
         self._keep_observation("the first observation", outcome.value)
         seen = self._bench.shapes.observation(outcome.value, self._name("initial_observation"), first=True)
-        self.events.append(Event("the first observation", seen))
+        self.events.append(PlayEvent("the first observation", seen))
         if seen is not None:
             self.prompt = self._first = seen.messages
             self.tools = seen.tools
@@ -110,8 +110,8 @@ class TestedEnv:
             seen = self._bench.shapes.observation(result.observation, where)
         if seen is not None:
             self._first = seen.messages
-        told = {field: settled(getattr(result, field)) for field in COMPARED}
-        self.events.append(Event("the first observation", seen, as_number(result.reward), True, told=told))
+        told = {field: without_timings(getattr(result, field)) for field in COMPARED}
+        self.events.append(PlayEvent("the first observation", seen, as_number(result.reward), True, told=told))
         self.unplayed = result
         self.stop_reason = result.stop_reason
         self.done = True
@@ -132,9 +132,9 @@ class TestedEnv:
         if result.observation is not None:
             seen = self._bench.shapes.observation(result.observation, self._name(turn))
         number = as_number(result.reward)
-        reward = type(result.reward).__name__ if number is None else plain_value(number, "", [])
-        told = {field: settled(getattr(result, field)) for field in COMPARED}
-        self.events.append(Event(turn, seen, reward, bool(result.done), told=told))
+        reward = type(result.reward).__name__ if number is None else to_json_value(number, "", [])
+        told = {field: without_timings(getattr(result, field)) for field in COMPARED}
+        self.events.append(PlayEvent(turn, seen, reward, bool(result.done), told=told))
         # What is not a bool says nothing: the play ends there, and nothing is made of it.
         self.done = is_bool(result.done) and bool(result.done)
         self.stop_reason = result.stop_reason
@@ -144,16 +144,16 @@ class TestedEnv:
             self._show(seen, completion.message, turn)
         return not self.done and not self.cut and seen is not None
 
-    def write(self, draft: Draft) -> None:
+    def write(self, rollout_builder: RolloutBuilder) -> None:
         """Tell the play to a draft, as a runner does."""
-        self.write_start(draft)
-        draft.calls.extend([] if self.player.part is None else self.player.part.calls)
+        self.write_start(rollout_builder)
+        rollout_builder.calls.extend([] if self.player.part is None else self.player.part.calls)
         if (unplayed := self.unplayed) is not None:
-            told = {name: getattr(unplayed, name) for name in STEP_MAPS}
-            draft.tell_unplayed(reward=as_number(unplayed.reward) or 0.0, **told)
+            told = {name: getattr(unplayed, name) for name in STEP_MAP_FIELDS}
+            rollout_builder.set_no_turn_result(reward=as_number(unplayed.reward) or 0.0, **told)
         for completion, result, seen in self._turns:
-            draft.send()
-            draft.step(
+            rollout_builder.mark_prompt_sent()
+            rollout_builder.step(
                 completion.message,
                 termination=completion.termination,
                 parse_error=completion.parse_error,
@@ -166,13 +166,13 @@ class TestedEnv:
                 logs=result.logs,
             )
             if seen is not None and seen.replaces_history:
-                draft.replace(seen.messages)
+                rollout_builder.replace(seen.messages)
             elif seen is not None:
-                draft.extend(seen.messages)
+                rollout_builder.extend(seen.messages)
 
-    def write_start(self, draft: Draft) -> None:
+    def write_start(self, rollout_builder: RolloutBuilder) -> None:
         """Tell a draft no more than what the first prompt was."""
-        draft.extend(self._first)
+        rollout_builder.extend(self._first)
 
     async def check_step_after_done(self) -> None:
         """A further step must be a clear error."""
@@ -184,18 +184,18 @@ class TestedEnv:
         """Close the env twice, and see whether anything that it returned has changed."""
         name = f"`{type(self.player.target).__name__}.close`"
         first = await self.player.call("close")
-        self._bench.stalls.note(f"{name} {when}", "close", first.held)
+        self._bench.stalls.note(f"{name} {when}", "close", first.blocked_seconds)
         fix = f"let `close` work {when}: give back only what there is"
         self._bench.raised(Rule.CLOSE, f"{name} {when}", first, fix)
         if first.returned:
             second = await self.player.call("close")
             self._bench.raised(Rule.CLOSE, f"the second {name}", second, "let `close` do nothing the second time")
         for label, value, snapshot in self._kept:
-            if (now := plain_value(value, label, [])) != snapshot:
+            if (now := to_json_value(value, label, [])) != snapshot:
                 self._bench.report.add(
                     Rule.UNCHANGING,
                     f"{label} of `{type(self.player.target).__name__}` changed after it was returned, "
-                    f"from {quote(snapshot)} to {quote(now)}",
+                    f"from {short_repr(snapshot)} to {short_repr(now)}",
                     "return copies, such as `list(self.history)` or `dict(self.state)`, of whatever is changed later",
                 )
         if self.player.part is not None:
@@ -217,10 +217,12 @@ class TestedEnv:
             self._check_cancelled(method, outcome)
             return None
         if outcome.returned:
-            self._bench.stalls.note(self._name(f"`{method}` at turn {len(self._turns)}"), method, outcome.held)
+            self._bench.stalls.note(
+                self._name(f"`{method}` at turn {len(self._turns)}"), method, outcome.blocked_seconds
+            )
             return outcome
         if part is not None and part.blames_answers(outcome.error, asked, method):
-            self.events.append(Event(method, raised=type(outcome.error).__name__))
+            self.events.append(PlayEvent(method, raised=type(outcome.error).__name__))
         elif not (outcome.cancelled and self.cut):
             self._bench.raised(
                 Rule.PLAYS,
@@ -228,7 +230,7 @@ class TestedEnv:
                 outcome,
                 f"let `{method}` take whatever a policy says, and charge for it in the reward",
             )
-            self.events.append(Event(method, raised=type(outcome.error).__name__))
+            self.events.append(PlayEvent(method, raised=type(outcome.error).__name__))
         return None
 
     def _check_unfinished(self) -> None:
@@ -237,7 +239,7 @@ class TestedEnv:
         try:
             told = self.player.target.unfinished_step()
         except Exception as error:  # noqa: BLE001 - the code under test may raise anything
-            self._bench.report.add(Rule.TYPES, f"{where} raised {quote(error)}", fix)
+            self._bench.report.add(Rule.TYPES, f"{where} raised {short_repr(error)}", fix)
             return
         if inspect.iscoroutine(told):
             told.close()
@@ -248,7 +250,7 @@ class TestedEnv:
     def _check_cancelled(self, method: str, outcome: CallOutcome) -> None:
         if outcome.cancelled or outcome.hung:
             return
-        what = "went on" if outcome.returned else f"raised {quote(outcome.error)}"
+        what = "went on" if outcome.returned else f"raised {short_repr(outcome.error)}"
         self._bench.report.add(
             Rule.CANCELLATION,
             f"{self._name(method)} {what} when it was cancelled at an await",
@@ -256,18 +258,18 @@ class TestedEnv:
             "with `asyncio.timeout`, because `asyncio.wait_for` can swallow it before Python 3.12",
         )
 
-    def _answer(self, style: Style, turn: int) -> Completion | None:
+    def _answer(self, style: ReplyStyle, turn: int) -> Completion | None:
         try:
             return style(self.prompt, self.tools, turn)
         except Exception as error:  # noqa: BLE001 - the answers may be a function of the caller's
             self._bench.report.add(
                 Rule.ANSWERS,
-                f"no answer could be made for {self._name(f'turn {turn}')}: {quote(error)}",
+                f"no answer could be made for {self._name(f'turn {turn}')}: {short_repr(error)}",
                 "pass `answers` that answer every prompt of this environment, with tools whose parameters are a schema",
             )
             return None
 
-    def _show(self, seen: Seen, response: Message, turn: str) -> None:
+    def _show(self, seen: FrozenObservation, response: Message, turn: str) -> None:
         """Make the observation part of the prompt, as a runner would."""
         if seen.replaces_history is True:
             self.prompt = seen.messages
@@ -291,7 +293,7 @@ class TestedEnv:
 
     def _keep_result(self, turn: str, result: StepResult) -> None:
         self._keep_observation(f"`observation` of {turn}", result.observation)
-        for field in STEP_MAPS:
+        for field in STEP_MAP_FIELDS:
             self._keep(f"`{field}` of {turn}", getattr(result, field))
 
     def _keep_observation(self, label: str, value: Any) -> None:
@@ -300,7 +302,7 @@ class TestedEnv:
             self._keep(label, value)
 
     def _keep(self, label: str, value: Any) -> None:
-        self._kept.append((label, value, plain_value(value, label, [])))
+        self._kept.append((label, value, to_json_value(value, label, [])))
 
     def _name(self, call: str) -> str:
         return f"{call} of `{type(self.player.target).__name__}`{self._where}"

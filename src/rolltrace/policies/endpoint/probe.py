@@ -7,24 +7,24 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from rolltrace.errors import PolicyError
-from rolltrace.policies.endpoint.client import Client, Reply
-from rolltrace.policies.endpoint.retry import Patience, TransientError
-from rolltrace.policies.endpoint.tokens import Dialect, dialect_of
+from rolltrace.policies.endpoint.backoff import Backoff, TransientError
+from rolltrace.policies.endpoint.dialects import Dialect, detect_dialect
+from rolltrace.policies.endpoint.http_client import Client, HttpReply
 
-_PATIENCE = Patience(retries=1, longest_wait=5.0)
+_PATIENCE = Backoff(retries=1, max_wait=5.0)
 _SECONDS = 30.0
 """How long the list of models may take; answers wait for it."""
-QUIET_SECONDS = 60.0
+REPROBE_SECONDS = 60.0
 """After a failure that may pass, the server is left alone for so long."""
 
 
-class Probe:
+class DialectProbe:
     """Reads the list of models. All who ask meanwhile wait for the same; what will not change is not asked again."""
 
     def __init__(self, client: Client, dialect: Dialect) -> None:
         self.reason = "the server gives no token ids in a way that is known here"
         """Why there is none, where there is none."""
-        self._client = client.hasty(timeout=_SECONDS, patience=_PATIENCE)  # it waits behind no answers
+        self._client = client.with_limits(timeout=_SECONDS, patience=_PATIENCE)  # it waits behind no answers
         self._known = dialect
         self._forget()
 
@@ -50,11 +50,11 @@ class Probe:
     async def _ask(self, url: str) -> Dialect:
         loop = asyncio.get_running_loop()
         try:
-            self._known = dialect_of(await self._client.ask(url, None, _read_list, _nothing))
+            self._known = detect_dialect(await self._client.request(url, None, _read_list, _nothing))
         except PolicyError as error:
             self.reason = f"the server does not list its models: {error}"
             if isinstance(error.__cause__, TransientError):
-                self._quiet_until = loop.time() + QUIET_SECONDS
+                self._quiet_until = loop.time() + REPROBE_SECONDS
                 return Dialect.OPENAI
             self._known = Dialect.OPENAI
         finally:
@@ -80,7 +80,7 @@ def _nothing() -> None:
     return
 
 
-def _read_list(reply: Reply[None]) -> Any:
+def _read_list(reply: HttpReply[None]) -> Any:
     try:
         return msgspec.json.decode(reply.body)
     except (ValueError, RecursionError) as error:

@@ -6,22 +6,22 @@ import threading
 from concurrent.futures import Future
 
 from rolltrace.errors import PolicyError
-from rolltrace.policies.llama.server import LocalServer
-from rolltrace.policies.llama.settings import ServerSettings
+from rolltrace.policies.llama.llama_server import LlamaServer
+from rolltrace.policies.llama.server_settings import ServerSettings
 
 _STARTING = threading.Lock()
 """Held while a process is started, and while this one is forked: the child can then close every pipe that it got."""
-_SERVERS: dict[ServerSettings, Future[LocalServer]] = {}
-_PROCESSES: set[LocalServer] = set()
+_SERVERS: dict[ServerSettings, Future[LlamaServer]] = {}
+_PROCESSES: set[LlamaServer] = set()
 
 
-def server_of(settings: ServerSettings) -> Future[LocalServer]:
+def get_server(settings: ServerSettings) -> Future[LlamaServer]:
     """The server with these settings, as soon as it is ready; one that has ended is started anew."""
     with _STARTING:
         known = _SERVERS.get(settings)
-        if known is not None and not _is_over(known):
+        if known is not None and not _is_iteration_finished(known):
             return known
-        ready: Future[LocalServer] = Future()
+        ready: Future[LlamaServer] = Future()
         ready.set_running_or_notify_cancel()  # whoever stops waiting for it does not stop it for others
         _SERVERS[settings] = ready
     threading.Thread(target=_start, args=(settings, ready), name="rolltrace-local", daemon=True).start()
@@ -38,11 +38,11 @@ def stop_servers() -> None:
         server.stop()
 
 
-def _is_over(known: Future[LocalServer]) -> bool:
+def _is_iteration_finished(known: Future[LlamaServer]) -> bool:
     return known.done() and (known.exception() is not None or not known.result().alive)
 
 
-def _start(settings: ServerSettings, ready: Future[LocalServer]) -> None:
+def _start(settings: ServerSettings, ready: Future[LlamaServer]) -> None:
     try:
         with _STARTING:
             if _SERVERS.get(settings) is not ready:
@@ -50,7 +50,7 @@ def _start(settings: ServerSettings, ready: Future[LocalServer]) -> None:
             for dead in [server for server in _PROCESSES if not server.alive]:
                 dead.stop()
                 _PROCESSES.remove(dead)
-            server = LocalServer(settings)
+            server = LlamaServer(settings)
             _PROCESSES.add(server)
         server.wait_until_ready()
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
@@ -63,7 +63,7 @@ def _forget_all() -> None:
     """In a forked process: the servers are the parent's, and end with it; this process starts its own."""
     _STARTING.release()
     for server in _PROCESSES:
-        server.let_go()
+        server.detach_after_fork()
     _PROCESSES.clear()
     _SERVERS.clear()
 

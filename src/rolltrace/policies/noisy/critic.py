@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from rolltrace.policies.noisy.things import words_of
+from rolltrace.policies.noisy.things import lower_words
 from rolltrace.trace.message import Message
 
 SCORE, PREFERENCE = "`Score: X`", "`Preference: X`"
@@ -18,24 +18,24 @@ _SHORTEST_WORD = 4
 _OPENING = re.compile(r"\s*<(?P<kind>[a-z]+) (?P<tag>[0-9a-f]{6,64})(?:: (?P<label>[^>\n]{0,200}))?>\n")
 
 
-def score(messages: Sequence[Message], chance: random.Random, correct: float) -> str:
+def score(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """How far the answer has the criterion's words, and enough of its own; at times another number."""
     shown, _, rest = _question(messages).rpartition("The criterion:")
     criterion = _telling(rest.rpartition("How far")[0] or rest)
     said = _telling(" ".join(text for label, text in _frames(shown) if label.startswith("assistant")) or shown)
     overlap = len(criterion & said) / len(criterion) if criterion else 0.5
     value = 0.5 * overlap + 0.5 * min(1.0, len(said) / _LONG_ENOUGH)
-    if chance.random() >= correct:
-        value = chance.random()
+    if rng.random() >= correct:
+        value = rng.random()
     return f"It has {len(criterion & said)} of the {len(criterion)} words that I looked for.\nScore: {value:.2f}"
 
 
-def prefer(messages: Sequence[Message], chance: random.Random, correct: float) -> str:
+def prefer(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """How much more the first answer says than the second; at times the other way round."""
     question = _question(messages)
     first, second = (len(_telling(_framed(question, kind))) for kind in ("answer A", "answer B"))
     value = (first - second) / max(1, first + second)
-    if chance.random() >= correct:
+    if rng.random() >= correct:
         value = -value
     return f"A has {first} words that tell something, B has {second}.\nPreference: {value:.2f}"
 
@@ -46,7 +46,7 @@ def _question(messages: Sequence[Message]) -> str:
 
 
 def _telling(text: str) -> set[str]:
-    return {word for word in words_of(text[:_LONGEST]) if len(word) >= _SHORTEST_WORD}
+    return {word for word in lower_words(text[:_LONGEST]) if len(word) >= _SHORTEST_WORD}
 
 
 def _frames(text: str) -> list[tuple[str, str]]:

@@ -9,18 +9,18 @@ from rolltrace.trace.message import Message
 
 _RANGE = re.compile(r"from (-?[0-9]{1,18}) to (-?[0-9]{1,18})")
 _GUESS = re.compile(r"Guess: (-?[0-9]{1,18})$")
-_MOST_MESSAGES = 200
+_MAX_MESSAGES = 200
 _UNREADABLE = 0.25
 """The share of mistakes that are no number at all."""
 
 
-def guess_number(messages: Sequence[Message], chance: random.Random, correct: float) -> str:
+def guess_number(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """The middle of what is left; by mistake any number of the range, or none."""
     low, high = _range(messages)
-    if chance.random() >= correct:
-        if chance.random() < _UNREADABLE:
+    if rng.random() >= correct:
+        if rng.random() < _UNREADABLE:
             return "It must be somewhere in the middle."
-        return f"I feel lucky.\nGuess: {chance.randint(low, high)}"
+        return f"I feel lucky.\nGuess: {rng.randint(low, high)}"
     first, last = _left(messages, low, high)
     return f"It lies from {first} to {last}.\nGuess: {(first + last) // 2}"
 
@@ -34,7 +34,7 @@ def _range(messages: Sequence[Message]) -> tuple[int, int]:
 def _left(messages: Sequence[Message], low: int, high: int) -> tuple[int, int]:
     """What the hints leave of the range; all of it where they contradict one another."""
     first, last = low, high
-    for said, heard in pairwise(messages[-_MOST_MESSAGES:]):
+    for said, heard in pairwise(messages[-_MAX_MESSAGES:]):
         guess = _GUESS.search(said.content)
         if guess is None or said.role != "assistant" or heard.role != "user":
             continue

@@ -22,15 +22,15 @@ def is_game(messages: Sequence[Message]) -> bool:
     return "[GAME]" in text or _QUOTED_MOVE.search(text) is not None
 
 
-def move(messages: Sequence[Message], chance: random.Random, correct: float) -> str:
+def move(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """One of the moves that the prompt says are open, else one like those that it mentions; at times any such move."""
     text = _prompt(messages)
     mentioned = _moves(text)
     listed = next((moves for line in reversed(text.splitlines()) if (moves := _listed(line))), [])
-    if listed and chance.random() < correct:
-        return f"I play {chance.choice(listed)}"
+    if listed and rng.random() < correct:
+        return f"I play {rng.choice(listed)}"
     examples = [example for example in mentioned if _NUMBER.search(example)] or mentioned or [f"[{_LARGEST // 2}]"]
-    return f"I play {_vary(chance.choice(examples), chance)}"
+    return f"I play {_vary(rng.choice(examples), rng)}"
 
 
 def _prompt(messages: Sequence[Message]) -> str:
@@ -47,6 +47,6 @@ def _moves(text: str) -> list[str]:
     return [found for found in _MOVE.findall(text) if not _SPEAKER.fullmatch(found)]
 
 
-def _vary(example: str, chance: random.Random) -> str:
+def _vary(example: str, rng: random.Random) -> str:
     """The same form of move with other numbers, small ones more often: they are on most boards."""
-    return _NUMBER.sub(lambda _: str(min(chance.randint(0, _LARGEST), chance.randint(0, _LARGEST))), example)
+    return _NUMBER.sub(lambda _: str(min(rng.randint(0, _LARGEST), rng.randint(0, _LARGEST))), example)

@@ -5,9 +5,16 @@ import random
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.policies.base import Request
-from rolltrace.policies.noisy.parts import part_of
-from rolltrace.policies.noisy.solver import find_expression, guess_expression, question_of, result_in, solve, spoil
+from rolltrace.policies.noisy.parts import choose_skill
+from rolltrace.policies.noisy.solver import (
+    find_expression,
+    find_question,
+    guess_expression,
+    make_wrong,
+    parse_tool_result,
+    solve,
+)
+from rolltrace.policies.policy import Request
 from rolltrace.policies.scripted import ScriptedPolicy
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 
@@ -19,7 +26,7 @@ _OPENINGS = ("Let me work it out.", "Step by step:", "First I look at what is as
 _CLOSINGS = ("So that is it.", "I have checked it once.", "That settles it.", "")
 
 
-class Noisy(ScriptedPolicy):
+class NoisyPolicy(ScriptedPolicy):
     """Answers from the prompt alone: a problem with a little working and a line `Answer: X`, a game with a move.
 
     Where a tool named `calculator` is offered, it calls that first and then answers with the tool's result. It also
@@ -42,24 +49,24 @@ class Noisy(ScriptedPolicy):
 
     def reply(self, request: Request) -> Message:
         """What its part says, a call of the calculator, or the answer."""
-        chance = random.Random(request.seed or 0)  # noqa: S311 - not for secrets
-        if (part := part_of(request)) is not None:
-            return Message("assistant", part(request.messages, chance, self.correct))
-        question = question_of(request.messages)
+        rng = random.Random(request.seed or 0)  # noqa: S311 - not for secrets
+        if (part := choose_skill(request)) is not None:
+            return Message("assistant", part(request.messages, rng, self.correct))
+        question = find_question(request.messages)
         told = _tool_answer(request)
         if told is None and (tool := offered_calculator(request)) is not None:
-            expression = find_expression(question) or guess_expression(question, chance)
+            expression = find_expression(question) or guess_expression(question, rng)
             if expression is not None:
                 return Message("assistant", "", tool_calls=(calculator_call(tool, expression, request.step),))
-        return Message("assistant", self._answer(question, told, chance))
+        return Message("assistant", self._answer(question, told, rng))
 
-    def _answer(self, question: str, told: str | None, chance: random.Random) -> str:
-        answer, working = solve(question, chance)
-        if told is not None and (result := result_in(told)) is not None:
+    def _answer(self, question: str, told: str | None, rng: random.Random) -> str:
+        answer, working = solve(question, rng)
+        if told is not None and (result := parse_tool_result(told)) is not None:
             answer, working = result, ""
-        if chance.random() >= self.correct:
-            answer = spoil(answer, chance)
-        lines = (chance.choice(_OPENINGS), f"{working} = {answer}" if working else "", chance.choice(_CLOSINGS))
+        if rng.random() >= self.correct:
+            answer = make_wrong(answer, rng)
+        lines = (rng.choice(_OPENINGS), f"{working} = {answer}" if working else "", rng.choice(_CLOSINGS))
         final = f"<answer>{answer}</answer>" if _TAG in question else f"Answer: {answer}"
         return "\n".join(filter(None, (*lines, final)))
 
@@ -71,7 +78,7 @@ def offered_calculator(request: Request) -> ToolSpec | None:
 
 def calculator_call(tool: ToolSpec, expression: str, step: int) -> ToolCall:
     """A well-formed call of the calculator, with the expression as its first argument."""
-    properties = tool.parameters.thaw().get("properties") or {"expression": {}}
+    properties = tool.parameters.to_dict().get("properties") or {"expression": {}}
     arguments = msgspec.json.encode({next(iter(properties)): expression}).decode()
     return ToolCall(tool.name, arguments, id=f"call_{step}")
 

@@ -6,48 +6,48 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rolltrace.policies.noisy.things import THINGS, TRAITS, Trait, known_thing, trait_asked, words_of
+from rolltrace.policies.noisy.things import THINGS, TRAITS, KnownTrait, find_trait, known_thing, lower_words
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 
 _GUESS = re.compile(r"^Guess: (\w+)", re.MULTILINE)
 _QUOTED = re.compile(r'^[^\n"]*: ("[^\n]*")$', re.MULTILINE)
-_MOST_MESSAGES = 200
-_MOST_WORDS = 50
+_MAX_MESSAGES = 200
+_MAX_WORDS = 50
 
 
-def play_questions(messages: Sequence[Message], chance: random.Random, correct: float) -> str:
+def play_questions(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """A question that tells the likeliest things apart, or a guess of the likeliest; at times a random one."""
     answered = dict(_answered(messages))
-    guessed = {match[1] for message in messages[-_MOST_MESSAGES:] for match in _GUESS.finditer(message.content)}
+    guessed = {match[1] for message in messages[-_MAX_MESSAGES:] for match in _GUESS.finditer(message.content)}
     things = [thing for thing in THINGS if thing not in guessed] or list(THINGS)
     open_traits = [trait for trait in TRAITS if trait not in answered]
-    if chance.random() >= correct:
-        if open_traits and chance.random() < 0.5:
-            return chance.choice(open_traits).question
-        return f"Guess: {chance.choice(things)}"
+    if rng.random() >= correct:
+        if open_traits and rng.random() < 0.5:
+            return rng.choice(open_traits).question
+        return f"Guess: {rng.choice(things)}"
     slips = {thing: sum((thing in trait.things) != yes for trait, yes in answered.items()) for thing in things}
     likely = [thing for thing in things if slips[thing] == min(slips.values())]
     telling = [trait for trait in open_traits if 0 < _holds(trait, likely) < len(likely)]
     if not telling:
-        return f"I think I know.\nGuess: {chance.choice(likely)}"
+        return f"I think I know.\nGuess: {rng.choice(likely)}"
     return min(telling, key=lambda trait: abs(2 * _holds(trait, likely) - len(likely))).question
 
 
-def answer_question(messages: Sequence[Message], chance: random.Random, correct: float) -> str:
+def answer_question(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """Yes or no: what is known of the secret, else something that is always the same; at times the wrong one."""
     secret, question = _secret_and_question(messages)
     yes = _is_true(secret, question)
-    if chance.random() >= correct:
+    if rng.random() >= correct:
         yes = not yes
     return f"Answer: {'yes' if yes else 'no'}"
 
 
 def _is_true(secret: str, question: str) -> bool:
-    asked = words_of(question)[-_MOST_WORDS:]
-    if set(words_of(secret)) & set(asked):
+    asked = lower_words(question)[-_MAX_WORDS:]
+    if set(lower_words(secret)) & set(asked):
         return True
-    thing, trait = known_thing(secret), trait_asked(" ".join(asked))
+    thing, trait = known_thing(secret), find_trait(" ".join(asked))
     if thing is not None and trait is not None:
         return thing in trait.things
     return derive_seed("twenty questions", secret, question) % 2 == 0
@@ -67,13 +67,13 @@ def _unquoted(text: str) -> str:
         return text
 
 
-def _answered(messages: Sequence[Message]) -> Iterator[tuple[Trait, bool]]:
+def _answered(messages: Sequence[Message]) -> Iterator[tuple[KnownTrait, bool]]:
     """What was asked so far, and whether it is true; what got no clear answer counts as neither."""
-    for asked, said in pairwise(messages[-_MOST_MESSAGES:]):
+    for asked, said in pairwise(messages[-_MAX_MESSAGES:]):
         answer = said.content[:4].lower()
         if asked.role == "assistant" and said.role == "user" and answer in ("yes.", "no. "):
             yield from ((trait, answer == "yes.") for trait in TRAITS if trait.question in asked.content)
 
 
-def _holds(trait: Trait, things: Sequence[str]) -> int:
+def _holds(trait: KnownTrait, things: Sequence[str]) -> int:
     return sum(thing in trait.things for thing in things)

@@ -10,7 +10,7 @@ from rolltrace.errors import InputError
 from rolltrace.expressions import evaluate, format_number
 from rolltrace.trace.message import Message
 
-Value = int | Fraction | float
+ExactNumber = int | Fraction | float
 
 # A run of what expressions are made of; it is trimmed afterwards, so that each character is looked at once.
 _RUN = re.compile(r"[0-9 .,+*/%^()×÷−-]+")
@@ -19,9 +19,9 @@ _OPERATOR = re.compile(r"[+*/%^×÷−-]")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
-_LONGEST_PROMPT = 20_000
+_MAX_PROMPT_CHARS = 20_000
 """Characters of a message that are looked at, from its end: it can be as long as someone made it."""
-_MOST_MESSAGES = 10
+_MAX_MESSAGES = 10
 """Messages that are looked at, from the last."""
 
 _HINTS = (
@@ -40,12 +40,12 @@ class Solution(NamedTuple):
     """How it got there, as a calculation; empty where it did not calculate."""
 
 
-def question_of(messages: Sequence[Message]) -> str:
+def find_question(messages: Sequence[Message]) -> str:
     """The text that asks: the last user's message with an expression, else with a number, else the last one.
 
     The last is not always the question: it may only say that the reply before could not be read.
     """
-    asking = [message.content[-_LONGEST_PROMPT:] for message in messages if message.role == "user"][-_MOST_MESSAGES:]
+    asking = [message.content[-_MAX_PROMPT_CHARS:] for message in messages if message.role == "user"][-_MAX_MESSAGES:]
     asking.reverse()
     for text in asking:
         if find_expression(text) is not None:
@@ -58,24 +58,24 @@ def find_expression(text: str) -> str | None:
     """The longest arithmetic expression in the text that has a value."""
     found = [match[0].lstrip(_NOT_FIRST).rstrip(_NOT_LAST) for match in _RUN.finditer(text)]
     for candidate in sorted(found, key=len, reverse=True)[:8]:
-        if _OPERATOR.search(candidate.lstrip("-−")) and value_of(candidate) is not None:
+        if _OPERATOR.search(candidate.lstrip("-−")) and evaluate_or_none(candidate) is not None:
             return candidate
     return None
 
 
-def guess_expression(text: str, chance: random.Random) -> str | None:
+def guess_expression(text: str, rng: random.Random) -> str | None:
     """A calculation with the numbers of a word problem, by what its words hint at; None where there are no numbers."""
     numbers = _NUMBER.findall(text)
     if not numbers:
         return None
     lowered = text.lower()
     hinted = [sign for sign, words in _HINTS if any(word in lowered for word in words)]
-    first, second = (*numbers, chance.choice(numbers))[:2]
-    expression = f"{first} {chance.choice(hinted or ['+', '-', '*'])} {second}"
-    return expression if value_of(expression) is not None else first
+    first, second = (*numbers, rng.choice(numbers))[:2]
+    expression = f"{first} {rng.choice(hinted or ['+', '-', '*'])} {second}"
+    return expression if evaluate_or_none(expression) is not None else first
 
 
-def value_of(expression: str) -> Value | None:
+def evaluate_or_none(expression: str) -> ExactNumber | None:
     """What an expression comes to; None where it comes to nothing."""
     try:
         return evaluate(expression)
@@ -83,31 +83,31 @@ def value_of(expression: str) -> Value | None:
         return None
 
 
-def result_in(text: str) -> str | None:
+def parse_tool_result(text: str) -> str | None:
     """The number that a tool's answer consists of, or that stands after its last `=`; None where it is no number."""
-    result = text[-_LONGEST_PROMPT:].rpartition("=")[2].strip()
+    result = text[-_MAX_PROMPT_CHARS:].rpartition("=")[2].strip()
     return result if _NUMBER.fullmatch(result) else None
 
 
-def write(value: Value) -> str:
+def format_answer(value: ExactNumber) -> str:
     """A number as an answer: a decimal where that is exact, else a fraction."""
     text = format_number(value)
-    return str(value) if isinstance(value, Fraction) and value_of(text) != value else text
+    return str(value) if isinstance(value, Fraction) and evaluate_or_none(text) != value else text
 
 
-def solve(text: str, chance: random.Random) -> Solution:
+def solve(text: str, rng: random.Random) -> Solution:
     """An answer to the question: calculated, guessed from its numbers, or one of its words."""
-    expression = find_expression(text) or guess_expression(text, chance)
-    if expression is not None and (value := value_of(expression)) is not None:
-        return Solution(write(value), expression)
+    expression = find_expression(text) or guess_expression(text, rng)
+    if expression is not None and (value := evaluate_or_none(expression)) is not None:
+        return Solution(format_answer(value), expression)
     words = _WORD.findall(text)
-    return Solution(chance.choice(words) if words else "unknown", "")
+    return Solution(rng.choice(words) if words else "unknown", "")
 
 
-def spoil(answer: str, chance: random.Random) -> str:
+def make_wrong(answer: str, rng: random.Random) -> str:
     """A plausible wrong answer: a slip of one or two, of a sign, of a place; another word where it is no number."""
-    value = value_of(answer)
+    value = evaluate_or_none(answer)
     if value is None:
         return f"not {answer}"
     slips = (value + 1, value - 1, value + 2, value + 10, value - 10, value * 10, -value)
-    return write(chance.choice([slip for slip in slips if slip != value]))
+    return format_answer(rng.choice([slip for slip in slips if slip != value]))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 _WORD = re.compile(r"[^\W_]+")
 
 
-class Trait(NamedTuple):
+class KnownTrait(NamedTuple):
     """Something that is true of some things and not of others."""
 
     question: str
@@ -15,8 +15,8 @@ class Trait(NamedTuple):
     things: frozenset[str]
 
 
-def _trait(question: str, words: str, things: str) -> Trait:
-    return Trait(question, tuple(words.split()), frozenset(things.split()))
+def _trait(question: str, words: str, things: str) -> KnownTrait:
+    return KnownTrait(question, tuple(words.split()), frozenset(things.split()))
 
 
 TRAITS = (
@@ -62,18 +62,18 @@ THINGS = tuple(sorted(frozenset().union(*(trait.things for trait in TRAITS))))
 """All that it knows, by name."""
 
 
-def words_of(text: str) -> list[str]:
+def lower_words(text: str) -> list[str]:
     """The words of a text, in small letters."""
     return [word.lower() for word in _WORD.findall(text)]
 
 
 def known_thing(name: str) -> str | None:
     """The thing that a name is of, such as `tree` of "oak tree"; None where it is not known."""
-    words = words_of(name)
+    words = lower_words(name)
     return next((thing for thing in THINGS if thing in words), None)
 
 
-def trait_asked(question: str) -> Trait | None:
+def find_trait(question: str) -> KnownTrait | None:
     """What a question asks about; None where it is about nothing known."""
-    words = set(words_of(question))
+    words = set(lower_words(question))
     return next((trait for trait in TRAITS if not words.isdisjoint(trait.words)), None)

@@ -1,0 +1,173 @@
+"""Audits of the files: are they all there, whole, and what was written."""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from rolltrace.check.audit import audit
+from rolltrace.check.audited_run import AuditedRun, FolderEntry
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.store.layout import (
+    BLOBS,
+    COMPRESSED_SUFFIX,
+    FOLDERS,
+    LEDGER,
+    PLAIN_SUFFIX,
+    ROLLOUTS,
+    SCORES,
+    LedgerName,
+    SegmentName,
+)
+from rolltrace.store.read_errors import ReadError, ReadErrorKind
+from rolltrace.trace.rollout import FORMAT_VERSION
+
+_BLOB = re.compile(r"sha256-[0-9a-f]{64}")
+_EXPECTED = {
+    ROLLOUTS: f"SESSION-NUMBER{PLAIN_SUFFIX} or SESSION-NUMBER{COMPRESSED_SUFFIX}",
+    SCORES: f"SESSION-NUMBER{PLAIN_SUFFIX} or SESSION-NUMBER{COMPRESSED_SUFFIX}",
+    LEDGER: f"SESSION{PLAIN_SUFFIX}",
+    BLOBS: "sha256- and 64 hexadecimal digits",
+}
+
+
+@audit(
+    Severity.ERROR,
+    "A folder of the run is gone or cannot be listed, and all that was in it. Copy it back, or mind its permissions.",
+)
+def missing_folders(run: AuditedRun) -> Iterator[Finding]:
+    """Each folder can be listed."""
+    for folder in FOLDERS:
+        if run.entries(folder) is None:
+            yield Finding(f"expected a directory {folder}/ that can be listed, found none", file=folder)
+
+
+@audit(
+    Severity.ERROR,
+    "Bytes cannot be read, or are not those that were written, so the records in them are lost; all others are read. "
+    "Restore the file from a copy, and suspect the disk or whatever edited it.",
+)
+def damaged(run: AuditedRun) -> Iterator[Finding]:
+    """Every file can be read, and every line is a record whose checksum is right."""
+    for problem in run.problems:
+        if (
+            problem.kind not in (ReadErrorKind.MISSING, ReadErrorKind.NEWER)
+            and not _is_tail(problem)
+            and _is_read(problem)
+        ):
+            yield Finding(problem.message, file=problem.file, offset=problem.offset)
+
+
+@audit(
+    Severity.WARNING,
+    "The last line of a file has no end: its writer was killed, the machine lost power, or it is being written at this "
+    "moment. It costs only that record, which no flush had promised.",
+)
+def truncated_files(run: AuditedRun) -> Iterator[Finding]:
+    """Every file ends with a whole line."""
+    for problem in run.problems:
+        if _is_tail(problem):
+            yield Finding(problem.message, file=problem.file, offset=problem.offset)
+
+
+@audit(
+    Severity.WARNING,
+    "These records were written by a newer Rolltrace and are left out of everything here. Upgrade to read them.",
+)
+def newer_version(run: AuditedRun) -> Iterator[Finding]:
+    """Every record is of a version that can be read."""
+    for file, count in run.newer_records.items():
+        message = f"{count} records are of a newer version of the format than {FORMAT_VERSION}"
+        yield Finding(message, file=file, data={"records": count})
+
+
+@audit(
+    Severity.ERROR,
+    "A session numbers its files without gaps, so one that is missing was deleted or not copied, with all its records.",
+)
+def missing_segments(run: AuditedRun) -> Iterator[Finding]:
+    """The files of each session are numbered from 0 without a gap."""
+    for folder in (ROLLOUTS, SCORES):
+        for session, found in sorted(_sequences(run.entries(folder) or ()).items()):
+            highest = max(found)
+            if missing := highest + 1 - len(found):
+                first = next(number for number in range(highest) if number not in found)
+                name = SegmentName(session, first)
+                yield Finding(
+                    f"{missing} of the {highest + 1} files of the session in {folder}/ are missing, first {name}",
+                    session=session, file=f"{folder}/{name}", data={"missing": missing, "first": first},
+                )  # fmt: skip
+
+
+@audit(
+    Severity.WARNING,
+    "Files whose names are not those of a run are not read. If they hold records, give them their names back; "
+    "otherwise move them elsewhere.",
+)
+def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
+    """Each file has a name that the format knows."""
+    for entry in _entries(run):
+        if not entry.name.startswith(".") and not _is_known(entry.folder, entry.name):
+            yield Finding(f"expected the name {_EXPECTED[entry.folder]}", file=entry.path)
+
+
+@audit(
+    Severity.INFO,
+    "A file is there both plain and sealed, because sealing was interrupted. The plain one is read and nothing is "
+    "wrong; `rolltrace compact` tidies it up.",
+)
+def compressed_twice(run: AuditedRun) -> Iterator[Finding]:
+    """No file is there both plain and sealed."""
+    for folder in (ROLLOUTS, SCORES):
+        names = {entry.name for entry in run.entries(folder) or ()}
+        for name in sorted(names):
+            segment = SegmentName.parse(name)
+            if segment is not None and name == segment.plain and segment.compressed in names:
+                yield Finding("is there plain and sealed", file=f"{folder}/{name}")
+
+
+@audit(
+    Severity.INFO,
+    "Temporary files of a writer that is at work, or that was killed. Nothing reads them; when no writer is left they "
+    "may be deleted.",
+)
+def leftovers(run: AuditedRun) -> Iterator[Finding]:
+    """No temporary file is left."""
+    for entry in _entries(run):
+        if entry.name.startswith("."):
+            yield Finding(f"is a temporary file of {entry.size} bytes", file=entry.path)
+
+
+def _entries(run: AuditedRun) -> Iterator[FolderEntry]:
+    yield from chain.from_iterable(run.entries(folder) or () for folder in FOLDERS)
+
+
+def _sequences(entries: Iterable[FolderEntry]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for entry in entries:
+        segment = SegmentName.parse(entry.name)
+        if segment is not None and _is_known(entry.folder, entry.name):
+            found.setdefault(segment.session, set()).add(segment.sequence)
+    return found
+
+
+def _is_known(folder: str, name: str) -> bool:
+    """Whether the format gives such a name to a file of the folder."""
+    if folder == BLOBS:
+        return _BLOB.fullmatch(name) is not None
+    if folder == LEDGER:
+        return name.endswith(PLAIN_SUFFIX) and LedgerName.parse(name) is not None
+    segment = SegmentName.parse(name)
+    return segment is not None and name in (segment.plain, segment.compressed)
+
+
+def _is_tail(problem: ReadError) -> bool:
+    """Whether it is a last line that may yet be written."""
+    return problem.kind is ReadErrorKind.TORN and problem.is_transient
+
+
+def _is_read(problem: ReadError) -> bool:
+    """Whether it is about a file that should hold records; what else there is, other audits tell of."""
+    folder, _, name = problem.file.partition("/")
+    if folder not in FOLDERS or not name:
+        return False
+    return problem.offset is not None or _is_known(folder, name)

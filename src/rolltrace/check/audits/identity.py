@@ -1,0 +1,92 @@
+"""Audits of identity: each record is of this run, and is there once."""
+
+from collections.abc import Iterator
+
+from rolltrace.check.audit import audit
+from rolltrace.check.audited_run import AuditedRun
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.record_index import GROUP_COLUMNS, group_address_of, rollout_finding, score_finding
+
+_KEY = f'run, session, {GROUP_COLUMNS}, "index", attempt'
+
+
+@audit(
+    Severity.ERROR,
+    "Ids are unique everywhere. One that repeats means that a file was copied into the run twice, or that a recorder "
+    "gives its own ids; every count that includes it is wrong.",
+)
+def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
+    """No two records have the same id."""
+    for table, found in (("rollouts", rollout_finding), ("scores", score_finding)):
+        repeated = f"select *, count(*) as times from {table} group by id having times > 1 order by id"  # noqa: S608
+        for row in run.records.rows(repeated):
+            yield found(row, f"id {row['id']} is there {row['times']} times in {table}/", times=row["times"])
+
+
+@audit(
+    Severity.ERROR,
+    "Two records say that they are the same play: the same run, session, split, iteration, env, group, index and "
+    "attempt. Statistics of the group count it twice. Give each member of a group an index of its own.",
+)
+def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
+    """No two rollouts are the same play."""
+    repeated = f"""
+        select *, count(distinct id) as times, min(id) as first, max(id) as last from rollouts
+        group by {_KEY} having times > 1 order by id
+    """  # noqa: S608 - our own names
+    for row in run.records.rows(repeated):
+        message = f"{row['times']} rollouts say that they are attempt {row['attempt']} of this place in one session"
+        yield rollout_finding(row, message, times=row["times"], ids=[row["first"], row["last"]])
+
+
+@audit(
+    Severity.ERROR,
+    "A record names another run than run.json does. It was copied in from elsewhere, or run.json was replaced.",
+)
+def foreign_records(run: AuditedRun) -> Iterator[Finding]:
+    """Every record names this run."""
+    own = run.info.id
+    for table, found in (("rollouts", rollout_finding), ("scores", score_finding)):
+        for row in run.records.rows(f"select * from {table} where run <> ?", own):  # noqa: S608 - our own names
+            yield found(row, f"expected run {own}, the record names {row['run']}", run=row["run"])
+    for ledger in run.ledgers.values():
+        if ledger.run != own:
+            message = f"expected run {own}, the session's ledger names {ledger.run}"
+            yield Finding(message, session=ledger.session, file="ledger", data={"run": ledger.run})
+
+
+@audit(
+    Severity.WARNING,
+    "A retry is attempt 1 after attempt 0. Where an earlier attempt has no record it was lost, or attempts are counted "
+    "wrongly, and error rates come out too low.",
+)
+def attempt_gaps(run: AuditedRun) -> Iterator[Finding]:
+    """The attempts of each member are numbered from 0 without a gap."""
+    gaps = f"""
+        select *, max(attempt) as highest, count(distinct attempt) as seen from rollouts
+        group by {GROUP_COLUMNS}, "index" having highest + 1 <> seen or min(attempt) < 0 order by id
+    """  # noqa: S608 - our own names
+    for row in run.records.rows(gaps):
+        message = f"expected attempts 0 to {row['highest']}, found {row['seen']} of them"
+        yield rollout_finding(row, message, highest=row["highest"], seen=row["seen"])
+
+
+@audit(
+    Severity.WARNING,
+    "Members of a group are numbered from 0, and each leaves a record however it ended. A missing one was lost or "
+    "never played, and the group's statistics are over fewer members than was meant.",
+)
+def index_gaps(run: AuditedRun) -> Iterator[Finding]:
+    """The members of each group are numbered from 0 without a gap, once all writers are done."""
+    if not run.is_closed:
+        return  # what is missing may still be playing
+    gaps = f"""
+        select *, min("index") as lowest, max("index") as highest, count(distinct "index") as seen from rollouts
+        group by {GROUP_COLUMNS} having highest + 1 <> seen or lowest < 0 order by id
+    """  # noqa: S608 - our own names
+    for row in run.records.rows(gaps):
+        yield Finding(
+            f"expected members 0 to {row['highest']}, found {row['seen']} between {row['lowest']} and {row['highest']}",
+            address=group_address_of(row),
+            data={"lowest": row["lowest"], "highest": row["highest"], "seen": row["seen"]},
+        )  # fmt: skip

@@ -1,0 +1,173 @@
+"""Audits of the ledgers: what became of every rollout that was begun."""
+
+import time
+from collections.abc import Iterator
+
+from msgspec.structs import asdict
+
+from rolltrace.check.audit import audit
+from rolltrace.check.audited_run import AuditedRun
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.query.run_state import RunState, continued_sessions, died_sessions, planned_episodes, session_state
+from rolltrace.query.run_totals import query_totals
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name
+from rolltrace.store.ledger import Ledger
+
+_FIRST_LEDGER_SECONDS = 5.0
+"""A writer's first ledger comes within a second; this leaves it some time."""
+
+
+@audit(
+    Severity.ERROR,
+    "A ledger must account for every rollout: dispatched = recorded + unrecordable + dropped + in flight. One that "
+    "does not was edited, or shows a bug in the writer: please report it.",
+)
+def ledger_sums(run: AuditedRun) -> Iterator[Finding]:
+    """Every ledger adds up."""
+    for ledger in run.ledgers.values():
+        if not ledger.adds_up:
+            parts = (
+                f"{ledger.recorded} recorded + {sum(ledger.unrecordable.values())} unrecordable + "
+                f"{sum(ledger.dropped.values())} dropped + {ledger.in_flight} in flight"
+            )
+            yield _finding(ledger, f"{ledger.dispatched} dispatched, but {parts}", dispatched=ledger.dispatched)
+
+
+@audit(
+    Severity.ERROR,
+    "The session wrote more lines than its files hold now: they were deleted, cut or damaged after they were written. "
+    "Restore the files from a copy.",
+)
+def lost_lines(run: AuditedRun) -> Iterator[Finding]:
+    """What the ledger says was recorded can be read."""
+    rollouts, scores = run.count_by_session(ROLLOUTS), run.count_by_session(SCORES)
+    for ledger in run.ledgers.values():
+        for what, recorded, found in (
+            (ROLLOUTS, ledger.recorded, rollouts[ledger.session]),
+            (SCORES, ledger.scores_recorded, scores[ledger.session]),
+        ):
+            if recorded > found:
+                message = f"{recorded} {what} were recorded, {found} can be read, {recorded - found} lost"
+                yield _finding(ledger, message, recorded=recorded, found=found)
+
+
+@audit(
+    Severity.WARNING,
+    "A session that was closed has more lines than its ledger counted: somebody else wrote to its files, or the last "
+    "lines of its ledger are lost. The files are right.",
+)
+def uncounted_lines(run: AuditedRun) -> Iterator[Finding]:
+    """A session that was closed counted all its lines."""
+    for ledger in run.ledgers.values():
+        found = run.rollouts_by_session[ledger.session]
+        if ledger.closed and found > ledger.recorded:
+            message = f"{ledger.recorded} rollouts were counted when it was closed, {found} are there"
+            yield _finding(ledger, message, recorded=ledger.recorded, found=found)
+
+
+@audit(
+    Severity.WARNING,
+    "Rollouts, scores, blobs or texts could not be written, for the reasons named, such as a full disk (ENOSPC) or a "
+    "full queue. They are in no statistic of this run. What the disk did not confirm (unsynced) is there, unless the "
+    "machine lost power.",
+)
+def dropped(run: AuditedRun) -> Iterator[Finding]:
+    """Nothing was dropped."""
+    for ledger in run.ledgers.values():
+        for name, reasons in asdict(ledger).items():
+            if isinstance(reasons, dict):  # what is counted by reason is a loss
+                for reason, count in reasons.items():
+                    if count > 0:
+                        message = f"{count} {name.replace('_', ' ')}: {reason}"
+                        yield _finding(ledger, message, count=count, reason=reason)
+
+
+@audit(
+    Severity.WARNING,
+    "Rollouts were begun of which there is no record. If the session is still at work they are being played; if it "
+    "ended they are lost: it was killed, or a rollout was never finished.",
+)
+def unfinished_rollouts(run: AuditedRun) -> Iterator[Finding]:
+    """Every rollout that was begun has an end, unless a later session continues its session."""
+    elsewhere = run.recorded_by_forks()
+    continued = continued_sessions(run.ledgers.values())
+    for ledger in run.ledgers.values():
+        if ledger.session in continued:  # what it had in flight was played again
+            continue
+        known = max(ledger.recorded, run.rollouts_by_session[ledger.session]) + elsewhere[ledger.session]
+        ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
+        if ledger.dispatched > ended and ledger.in_flight > 0:
+            count = ledger.dispatched - ended
+            state = "when it was closed" if ledger.closed else "when it last said so, and lost if it has ended"
+            yield _finding(ledger, f"{count} still in flight {state}", in_flight=count)
+
+
+@audit(
+    Severity.WARNING,
+    "The session was not closed, and has written nothing for half a minute: its process was killed, or the machine "
+    "died. What it had flushed is safe, what was in flight is lost, and no later session took over. "
+    "`rolltrace run --resume RUN` completes a run that `rolltrace run` began.",
+)
+def dead_sessions(run: AuditedRun) -> Iterator[Finding]:
+    """No session died, unless a later one took over."""
+    for ledger in died_sessions(run.ledgers.values()):
+        yield _finding(ledger, f"died; the last line of its ledger is of {ledger.at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@audit(
+    Severity.INFO,
+    "The session is not closed: it is at work, or it died and a later session took over. What it flushed is safe.",
+)
+def open_sessions(run: AuditedRun) -> Iterator[Finding]:
+    """Every session was closed."""
+    died = {ledger.session for ledger in died_sessions(run.ledgers.values())}
+    continued = continued_sessions(run.ledgers.values())
+    for ledger in run.ledgers.values():
+        if not ledger.closed and ledger.session not in died:
+            state, at = session_state(ledger, continued=continued), ledger.at
+            yield _finding(ledger, f"{state}; the last line of its ledger is of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+@audit(
+    Severity.INFO,
+    "The run was closed before its plan was done. What is there is sound; statistics are of a part of the plan. "
+    "`rolltrace run --resume RUN` completes a run that `rolltrace run` began.",
+)
+def interrupted_run(run: AuditedRun) -> Iterator[Finding]:
+    """What was planned is there."""
+    planned = planned_episodes(run.info)
+    if planned is None:
+        return
+    for (state,) in run.tables.sql("select state from runs"):
+        if state == RunState.INTERRUPTED:
+            finished = query_totals(run.tables).finished
+            data = {"planned": planned, "finished": finished}
+            yield Finding(f"{finished:,} of {planned:,} planned episodes are finished", data=data)
+
+
+@audit(
+    Severity.WARNING,
+    "A session has files but no ledger, so nobody can say whether all that it wrote is there.",
+)
+def missing_ledgers(run: AuditedRun) -> Iterator[Finding]:
+    """Every session that wrote something has a ledger."""
+    counted = run.rollouts_by_session + run.scores_by_session
+    for session in sorted(counted.keys() - run.ledgers.keys()):
+        file = f"{LEDGER}/{ledger_name(session, 0)}"
+        if not _has_just_begun(run, session):
+            yield Finding(f"{counted[session]} records of a session without a ledger", session=session, file=file)
+
+
+def _has_just_begun(run: AuditedRun, session: str) -> bool:
+    """Whether the session wrote so lately that its first ledger may still be due."""
+    newest = 0.0
+    for folder in (ROLLOUTS, SCORES):
+        for entry in run.entries(folder) or ():
+            if entry.name.startswith(f"{session}-"):
+                newest = max(newest, entry.modified_at)
+    return time.time() - newest < _FIRST_LEDGER_SECONDS
+
+
+def _finding(ledger: Ledger, message: str, **data: int | str) -> Finding:
+    file = f"{LEDGER}/{ledger_name(ledger.session, 0)}"
+    return Finding(message, session=ledger.session, file=file, data=dict(data))

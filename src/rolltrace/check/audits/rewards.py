@@ -1,0 +1,199 @@
+"""Audits of the rewards: do the parts add up to the total, and are they numbers."""
+
+import math
+from collections.abc import Iterator
+
+from rolltrace.check.audit import AuditInput, audit
+from rolltrace.check.audited_run import AuditedRun
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.record_index import rollout_finding
+from rolltrace.trace.json_numbers import Number, as_float, parse_number
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
+from rolltrace.trace.stop_reasons import Status, StopReason
+
+_TOLERANCE = 1e-6
+"""Relative to the size of the parts: what a loop that adds in 32 bits may be off by."""
+
+
+@audit(
+    Severity.ERROR,
+    "The sum of a rollout's step rewards and its grade is not the sum that it says. Whoever recorded it counts a part "
+    "twice, or leaves one out; a policy trained on it learns something else than its parts say.",
+    input=AuditInput.ROLLOUTS,
+)
+def reward_parts(rollout: Rollout) -> Iterator[Finding]:
+    """`reward_so_far` is the sum of the step rewards and the grade."""
+    parts = [step.reward for step in rollout.steps]
+    if not parts and rollout.stop_reason == StopReason.CONTEXT_OVERFLOW:
+        return  # the charge for a first prompt that did not fit is in no step
+    if rollout.unplayed is not None:
+        parts.append(rollout.unplayed.reward)
+    if rollout.grade is not None:
+        parts.append(rollout.grade.reward)
+    total = sum(parts)
+    if not nearly_equal(rollout.reward_so_far, total, parts):
+        message = f"reward_so_far is {rollout.reward_so_far!r}, the steps and the grade sum up to {total!r}"
+        yield Finding(message, data={"reward_so_far": rollout.reward_so_far, "sum": total})
+
+
+@audit(
+    Severity.ERROR,
+    "A rollout's reward is not the sum of its parts, nor that sum clamped by a limit. What it was trained on is not "
+    "what it earned.",
+    input=AuditInput.ROLLOUTS,
+)
+def reward_total(rollout: Rollout) -> Iterator[Finding]:
+    """`line_reward` is `reward_so_far`, or what a limit made of it."""
+    reward, before = rollout.line_reward, rollout.unclamped_reward
+    so_far = rollout.reward_so_far
+    if reward is None:
+        if before is not None:
+            yield Finding(f"there is no reward, but unclamped_reward is {before!r}", data={"unclamped_reward": before})
+    elif before is not None:
+        if not nearly_equal(before, so_far, [so_far]) or reward > 0 or reward > before:
+            message = f"reward is {reward!r}, clamped from {before!r}, but reward_so_far is {so_far!r}"
+            yield Finding(message, data={"reward": reward, "unclamped_reward": before, "reward_so_far": so_far})
+    elif not nearly_equal(reward, so_far, [so_far]):
+        message = f"reward is {reward!r}, reward_so_far is {so_far!r}, and nothing says that a limit clamped it"
+        yield Finding(message, data={"reward": reward, "reward_so_far": so_far})
+
+
+@audit(
+    Severity.ERROR,
+    "A rollout that failed or was cancelled has no reward that means something, so it must be null; a number there "
+    "enters the group's mean and everybody's advantage.",
+    input=AuditInput.ROLLOUTS,
+)
+def reward_on_failed_rollout(rollout: Rollout) -> Iterator[Finding]:
+    """A rollout that is not ok has no reward."""
+    reward = rollout.line_reward
+    if rollout.status is not Status.OK and reward is not None:
+        message = f"status is {rollout.status.value}, but reward is {reward!r}"
+        yield Finding(message, data={"status": rollout.status.value, "reward": reward})
+
+
+@audit(
+    Severity.WARNING,
+    "A rollout ended well and waits for its group's grade, but the session is over and no score named `reward` came. "
+    "The writer was killed before the group was graded, or the scores are lost.",
+)
+def reward_missing(run: AuditedRun) -> Iterator[Finding]:
+    """A rollout that ended well and was not played anew has a reward, or a score that says why not."""
+    pending = f"""
+        select * from rollouts where status = 'ok' and line_reward is null
+        and not exists (select 1 from scores where scores.rollout = rollouts.id and scores.name = 'reward')
+        and not exists (
+            select 1 from rollouts as again where ({_same("again")}) = ({_same("rollouts")})
+            and (again.session > rollouts.session
+                 or (again.session = rollouts.session and again.attempt > rollouts.attempt))
+        )
+    """  # noqa: S608 - our own names
+    ended = {ledger.session for ledger in run.ledgers.values() if ledger.closed}
+    for row in run.records.rows(pending):
+        if row["file_session"] in ended:
+            yield rollout_finding(row, "status is ok, but there is no reward, and no score gave one later")
+
+
+@audit(
+    Severity.ERROR,
+    "A score that adds the group's grade to a rollout's reward does not add up.",
+    input=AuditInput.SCORES,
+)
+def group_reward(score: Score) -> Iterator[Finding]:
+    """The total that a group's grade gives is the sum of its parts, or that sum clamped by a limit."""
+    so_far, grade = as_float(score.data.get("reward_so_far")), as_float(score.data.get("group_grade"))
+    if score.name != "reward" or score.value is None or so_far is None or grade is None:
+        return
+    before = as_float(score.data.get("unclamped_reward"))
+    total = score.value if before is None else before
+    wrongly_clamped = before is not None and (score.value > 0 or score.value > before)
+    if wrongly_clamped or not nearly_equal(total, so_far + grade, [so_far, grade]):
+        message = f"the total is {score.value!r}, but {so_far!r} so far and {grade!r} by the group's grader"
+        yield Finding(message, data={"value": score.value, "reward_so_far": so_far, "group_grade": grade})
+
+
+@audit(
+    Severity.ERROR,
+    "The group's grade was added to another sum than the rollout's record has.",
+)
+def group_reward_base(run: AuditedRun) -> Iterator[Finding]:
+    """A group's grade is added to the sum that the rollout's record has."""
+    pairs = """
+        select rollouts.*, scores.reward_so_far as base from scores join rollouts on scores.rollout = rollouts.id
+        where scores.name = 'reward' and base is not null and rollouts.reward_so_far is not null
+        and base <> rollouts.reward_so_far
+    """
+    for row in run.records.rows(pairs):
+        base, so_far = parse_number(row["base"]), parse_number(row["reward_so_far"])
+        if not nearly_equal(base, so_far, [so_far]):
+            message = f"the group's grade was added to {base!r}, but reward_so_far is {so_far!r}"
+            yield rollout_finding(row, message, base=base, reward_so_far=so_far)
+
+
+@audit(
+    Severity.ERROR,
+    "A reward is NaN or infinite. One such number makes a batch's mean, every advantage and then the weights NaN. Look "
+    "at the step: a division by zero, a logarithm of 0, or a value that was no number (the record's notes say so).",
+    input=AuditInput.ROLLOUTS,
+)
+def non_finite_reward(rollout: Rollout) -> Iterator[Finding]:
+    """Every reward is a finite number."""
+    named: list[tuple[str, float | None]] = [("reward", rollout.line_reward), ("reward_so_far", rollout.reward_so_far)]
+    for step in rollout.steps:
+        named.append((f"steps[{step.step}].reward", step.reward))
+        named.append((f"steps[{step.step}].env_reward", step.env_reward))
+    if rollout.grade is not None:
+        named.append(("grade.reward", rollout.grade.reward))
+    wrong = {name: value for name, value in named if value is not None and not math.isfinite(value)}
+    if wrong:
+        yield Finding(f"{', '.join(f'{name} is {value!r}' for name, value in list(wrong.items())[:4])}", data=wrong)
+
+
+@audit(
+    Severity.WARNING,
+    "A number behind a reward is NaN or infinite. The reward itself may be sound, but means and plots of that number "
+    "are not.",
+    input=AuditInput.ROLLOUTS,
+)
+def non_finite_data(rollout: Rollout) -> Iterator[Finding]:
+    """Every number of `reward_data` is finite."""
+    wrong: dict[str, Number] = {}
+    for step in rollout.steps:
+        wrong |= _non_finite(f"steps[{step.step}].reward_data", step.reward_data)
+    if rollout.grade is not None:
+        wrong |= _non_finite("grade.reward_data", rollout.grade.reward_data)
+    if wrong:
+        yield Finding(f"{', '.join(f'{name} is {value!r}' for name, value in list(wrong.items())[:4])}", data=wrong)
+
+
+@audit(
+    Severity.ERROR,
+    "A score is NaN or infinite; where it is a reward or an advantage, so is everything computed from it.",
+    input=AuditInput.SCORES,
+)
+def non_finite_score(score: Score) -> Iterator[Finding]:
+    """Every score is a finite number, or null."""
+    if score.value is not None and not math.isfinite(score.value):
+        yield Finding(f"{score.name} is {score.value!r}", data={"value": score.value})
+
+
+def nearly_equal(one: float, other: float, parts: list[float]) -> bool:
+    """Whether two sums of these parts are the same but for rounding; NaN is the same as NaN."""
+    if one == other or (one != one and other != other):
+        return True
+    size = sum(abs(part) for part in parts)
+    return abs(one - other) <= _TOLERANCE * max(1.0, size if math.isfinite(size) else 1.0)
+
+
+def _same(table: str) -> str:
+    """The columns that all plays of one member of a group share."""
+    return ", ".join(f'{table}."{name}"' for name in ("run", "split", "iteration", "env", "group", "index"))
+
+
+def _non_finite(place: str, numbers: dict[str, Number]) -> dict[str, Number]:
+    return {
+        f"{place}.{name}": value
+        for name, value in numbers.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }

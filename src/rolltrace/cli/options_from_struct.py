@@ -1,0 +1,116 @@
+"""Command-line options derived from the fields of a struct: name, type, default and docstring are written once."""
+
+import ast
+import inspect
+import itertools
+import textwrap
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+NONE = "none"
+
+
+class GroupedOption(click.Option):
+    """An option that the help lists under a title of its own."""
+
+    group = ""
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists the options of each group under the group's title."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the other options first."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)) is not None:
+                sections.setdefault(getattr(option, "group", "Options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def struct_options(struct: type[msgspec.Struct], title: str) -> Callable[[Function], Function]:
+    """Add one option per field of the struct; a value that is not given is None."""
+
+    def add(function: Function) -> Function:
+        docs = field_docs(struct)
+        for field in reversed(msgspec.structs.fields(struct)):
+            flag = field.name.replace("_", "-")
+            kind, optional = _kind_of(field.type)
+            is_flag = kind is bool
+            option: Any = click.option(
+                f"--{flag}/--no-{flag}" if is_flag else f"--{flag}",
+                field.name,
+                cls=GroupedOption,
+                default=None,
+                type=None if is_flag else _Value(field.type, kind, optional),
+                help=" ".join((docs.get(field.name, ""), f" [default: {_default(field.default)}]")).strip(),
+            )
+            function = option(function)
+            function.__click_params__[-1].group = title  # type: ignore[attr-defined]
+        return function
+
+    return add
+
+
+def struct_from_options(struct: type[msgspec.Struct], options: dict[str, Any]) -> Any:
+    """The struct that the options describe; takes its fields out of `options`."""
+    given = {name: options.pop(name) for name in struct.__struct_fields__}
+    return struct(**{name: None if value is NONE else value for name, value in given.items() if value is not None})
+
+
+def field_docs(struct: type) -> dict[str, str]:
+    """The docstring under each field, on one line; none where the source is not at hand."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
+    except OSError:
+        return {}
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    docs = {}
+    for field, below in itertools.pairwise(body):
+        is_doc = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_doc:
+            docs[field.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
+    return docs
+
+
+class _Value(click.ParamType[Any]):
+    """A value of a field's type; `none` where the field may be None."""
+
+    def __init__(self, annotation: Any, kind: type, optional: bool) -> None:
+        self.name = "integer" if kind is int else kind.__name__
+        self._annotation = annotation
+        self._optional = optional
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value, or wrong usage."""
+        if self._optional and str(value).lower() == NONE:
+            return NONE
+        try:
+            return msgspec.convert(value, self._annotation, strict=False)
+        except msgspec.ValidationError as error:
+            self.fail(f"{error}, got {value!r}.", param, ctx)
+
+
+def _kind_of(annotation: Any) -> tuple[type, bool]:
+    """The plain type behind an annotation, and whether it may be None."""
+    info = msgspec.inspect.type_info(annotation)
+    types: tuple[Any, ...] = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    kind = next(_KINDS[type(one)] for one in types if type(one) in _KINDS)
+    return kind, len(types) > 1
+
+
+_KINDS: dict[Any, type] = {
+    msgspec.inspect.BoolType: bool,
+    msgspec.inspect.IntType: int,
+    msgspec.inspect.FloatType: float,
+}
+
+
+def _default(value: Any) -> str:
+    return NONE if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

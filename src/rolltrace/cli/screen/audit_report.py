@@ -1,0 +1,127 @@
+"""What a check came to, for reading."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from rolltrace.check.audit import Audit
+from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_severity
+from rolltrace.check.finding import Finding, Severity
+from rolltrace.cli.hints import command
+from rolltrace.cli.screen.console import stderr_console
+from rolltrace.cli.screen.number_format import format_bytes, plural, print_wrapped
+from rolltrace.terminal_text import escape_line, format_duration
+
+_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_SIGNS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}
+
+
+@contextlib.contextmanager
+def audit_progress(path: Path) -> Iterator[Callable[[int, int], None] | None]:
+    """What to tell how many rollouts of how many were seen: a bar, where standard error is a terminal."""
+    console = stderr_console()
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rollouts"),
+    )
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(escape_line(path.name), total=None)
+        yield lambda seen, expected: bar.update(task, completed=seen, total=max(seen, expected))
+
+
+def show_audit_list(console: Console, audits: Sequence[Audit]) -> None:
+    """Print each audit's name, severity and explanation."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for audit in audits:
+        severity = Text(audit.severity.value, _STYLES[audit.severity])
+        table.add_row(Text(escape_line(audit.name), "bold"), severity, Text(escape_line(audit.about)))
+    console.print(table)
+
+
+def show_report(console: Console, report: AuditReport, *, is_first: bool = True) -> None:
+    """Print what was checked, what was found, audit by audit, and what it comes to."""
+    if not is_first:
+        console.print()
+    print_wrapped(console, Text(escape_line(report.path), "bold"))
+    records = f"{plural(report.rollouts, 'rollout')} and {plural(report.scores, 'score')}"
+    facts = (
+        f"{records} of {plural(report.sessions, 'session')}",
+        f"{plural(report.files, 'file')}, {format_bytes(report.bytes)}",
+        f"{plural(len(report.results), 'audit')} in {format_duration(report.seconds)}",
+    )
+    print_wrapped(console, Text(" · ".join(facts), "dim"))
+    for result in report.with_findings:
+        console.print()
+        _show_result(console, result)
+    console.print()
+    print_wrapped(console, _conclusion(report))
+    example = next(
+        (f.rollout for result in report.with_findings for f in result.findings if _is_shown(result, f)), None
+    )
+    if example is not None:
+        print_wrapped(console, Text(f"To look at one: {command('show', report.path, example)}", "dim"))
+
+
+def _show_result(console: Console, result: AuditOutcome) -> None:
+    severity = outcome_severity(result)
+    title = Text(f"{_SIGNS[severity]} ", f"bold {_STYLES[severity]}")
+    title.append(escape_line(result.audit), f"bold {_STYLES[severity]}")
+    title.append(f"  {severity.value}", _STYLES[severity])
+    if result.count:
+        title.append(f"  {plural(result.count, 'finding')}")
+    print_wrapped(console, title)
+    if result.error is not None:
+        print_wrapped(console, Text(f"the audit itself failed: {escape_line(result.error)}", "red"), "  ")
+    print_wrapped(console, Text(escape_line(result.about), "dim"), "  ")
+    for finding in result.findings:
+        print_wrapped(console, Text(f"– {escape_line(finding.message)}"), "  ")
+        if evidence := _evidence(finding):
+            print_wrapped(console, Text(evidence, "dim"), "    ")
+    if more := result.count - len(result.findings):
+        print_wrapped(console, Text(f"… and {more} more: --most {result.count} shows all", "italic"), "  ")
+
+
+def _evidence(finding: Finding) -> str:
+    """Where to look: what `rolltrace show` takes first, then the bytes."""
+    file = finding.file
+    if file is not None and finding.offset is not None:
+        file = f"{file}, byte {finding.offset}"
+    told = {finding.rollout: "", finding.address: "", file: "", finding.session: "session "}
+    named = finding.session is not None and finding.file is not None and finding.session in finding.file
+    facts = [
+        f"{label}{escape_line(text)}"
+        for text, label in told.items()
+        if text is not None and not (named and text == finding.session)
+    ]
+    return " · ".join(facts)
+
+
+def _is_shown(result: AuditOutcome, finding: Finding) -> bool:
+    """Whether `rolltrace show` has it: a rollout that is not there cannot be looked at."""
+    return finding.rollout is not None and result.audit != "unknown_rollout"
+
+
+def _conclusion(report: AuditReport) -> Text:
+    counts = {severity: report.count(severity) for severity in Severity}
+    if not any(counts.values()):
+        return Text("✓ nothing wrong", "bold green")
+    parts = [Text("✓ nothing wrong", "bold green")] if report.ok else []
+    names = {Severity.ERROR: "error", Severity.WARNING: "warning"}
+    for severity, count in counts.items():
+        if count:
+            told = f"{count} worth knowing" if severity is Severity.INFO else plural(count, names[severity])
+            parts.append(Text(told, f"bold {_STYLES[severity]}"))
+    return Text(", ").join(parts)

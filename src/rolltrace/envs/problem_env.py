@@ -1,0 +1,166 @@
+"""A question with a known answer: one prompt, one reply, scored at once."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
+from rolltrace.errors import GraderError, InputError
+from rolltrace.graders.answer_check import AnswerCheck, extract_answer, number_score
+from rolltrace.graders.format_check import FORMAT_COEF, FormatCheck, check_format_coef, run_format_check
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.policies.policy import Completion
+from rolltrace.trace.message import Message
+from rolltrace.trace.stop_reasons import StopReason, Termination
+
+Reference = str | Sequence[str] | None
+"""The right answer, or several that are accepted; None: there is no single one, the check knows by itself."""
+
+Extract = Callable[[str], str | None]
+"""Finds the answer in a reply; None where there is none."""
+
+
+class ProblemEnv(Env):
+    """Asks one question. The reward is `format_coef * (format − 1) + correct`.
+
+    `format` is 1 where the reply ended by itself and its form is right, `correct` is what the check says of the answer
+    in it; of several accepted answers, the best score counts. Both stay fractional where a check is. A reply that was
+    cut or malformed is charged through `format`. An answer or a form that its check cannot judge is wrong, so that no
+    reply can talk its way out of a reward; why is in the logs.
+    """
+
+    takes_any_completion = True
+
+    def __init__(
+        self,
+        question: str,
+        reference: Reference,
+        *,
+        check: AnswerCheck = number_score,
+        extract: Extract = extract_answer,
+        system: str | None = None,
+        examples: Sequence[Message | Mapping[str, Any]] = (),
+        format_coef: float = FORMAT_COEF,
+        format_check: FormatCheck | None = None,
+    ) -> None:
+        check_format_coef(format_coef)
+        self.question = question
+        self.reference = reference if reference is None or isinstance(reference, str) else tuple(reference)
+        if self.reference == ():
+            raise InputError("Expected at least one accepted answer as reference, got none.")
+        self.check = check
+        self.extract = extract
+        self.system = system
+        self.examples = tuple(examples)
+        """Messages put before the question, such as worked examples."""
+        self.format_coef = format_coef
+        self.format_check = format_check
+        """None: the form is right if there is an answer in the reply."""
+        self._life = SingleUse()
+
+    async def initial_observation(self) -> Observation:
+        """The system text if there is one, the examples, the question."""
+        self._life.start()
+        system = () if self.system is None else (Message("system", self.system),)
+        return Observation((*system, *self.examples, Message("user", self.question)))
+
+    async def step(self, completion: Completion) -> StepResult:
+        """Score the reply; the episode is over."""
+        self._life.require_active()
+        self._life.end()
+        reply = completion.message.content
+        answer = self.extract(reply)
+        well_formed = float(completion.termination.well_formed)
+        form, unjudged_form = self._judge_form(reply, answer)
+        correct, unjudged = (0.0, None) if answer is None else await self._judge(answer)
+        logs = {"unjudged": unjudged, "unjudged_format": unjudged_form}
+        numbers = {"correct": correct, "format": well_formed * form, "well_formed": well_formed}
+        return StepResult(
+            reward=self.format_coef * (numbers["format"] - 1) + correct,
+            done=True,
+            reward_data=numbers,
+            extra={
+                "reference": list(self.reference) if isinstance(self.reference, tuple) else self.reference,
+                "answer": answer,
+            },
+            metrics={
+                "correct": correct,
+                "format": numbers["format"],
+                "answered": float(answer is not None),
+                "unjudged": float(any(why is not None for why in logs.values())),
+            },
+            logs={name: why for name, why in logs.items() if why is not None},
+            stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
+        )
+
+    def _judge_form(self, reply: str, answer: str | None) -> tuple[float, str | None]:
+        """How right the form of the reply is, and why that cannot be said."""
+        if self.format_check is None:
+            return float(answer is not None), None
+        try:
+            return run_format_check(self.format_check, reply), None
+        except GraderError as error:
+            return 0.0, str(error)
+
+    async def _judge(self, answer: str) -> tuple[float, str | None]:
+        """How right the answer is, and why that cannot be said."""
+        references = self.reference if isinstance(self.reference, tuple) else (self.reference or "",)
+        scores, unjudged = [], None
+        for reference in references:
+            correct, why = await self._compare(answer, reference)
+            if correct >= 1:
+                return correct, None
+            scores.append(correct)
+            unjudged = unjudged or why
+        return max(scores), unjudged
+
+    async def _compare(self, answer: str, reference: str) -> tuple[float, str | None]:
+        try:
+            score = self.check(answer, reference)
+            correct = float(await score if inspect.isawaitable(score) else score)
+        except GraderError as error:
+            return 0.0, str(error)
+        return (correct, None) if math.isfinite(correct) else (0.0, f"The check said {correct}.")
+
+
+@dataclass(kw_only=True)
+class ProblemGroup(EnvGroupBuilder):
+    """Plays one problem, as often as asked. It pickles if its checks are functions of a module."""
+
+    env: str
+    task: str
+    question: str
+    """The whole text of the user's message."""
+    reference: Reference
+    check: AnswerCheck = number_score
+    extract: Extract = extract_answer
+    system: str | None = None
+    examples: tuple[Message, ...] = ()
+    format_coef: float = FORMAT_COEF
+    format_check: FormatCheck | None = None
+    tags: tuple[str, ...] = ()
+    episodes: int = 1
+    grader: Grader | None = None
+    group_grader: GroupGrader | None = None
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    task_data: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_format_coef(self.format_coef)
+
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """One fresh `ProblemEnv`."""
+        env = ProblemEnv(
+            self.question,
+            self.reference,
+            check=self.check,
+            extract=self.extract,
+            system=self.system,
+            examples=self.examples,
+            format_coef=self.format_coef,
+            format_check=self.format_check,
+        )
+        return (env,)

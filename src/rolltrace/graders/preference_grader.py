@@ -1,0 +1,164 @@
+"""Scores a group by a tournament: its members are compared in pairs, and each gets the mean of its matchups."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolltrace.cancellation import is_failure
+from rolltrace.errors import GraderError, InputError
+from rolltrace.graders.format_check import FormatCheck, check_format_coef, format_score
+from rolltrace.graders.grader import GroupGrade, GroupGrader
+from rolltrace.graders.judge import FunctionJudge, Judge, PolicyJudge, PreferenceFunction, validate_preference
+from rolltrace.graders.story import common_prompt
+from rolltrace.graders.tournament import (
+    Matchup,
+    MemberMatchup,
+    TournamentPattern,
+    TournamentResults,
+    pairings,
+    parse_pattern,
+)
+from rolltrace.trace.failure import failure_of
+from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.stop_reasons import Layer, Status
+
+TOURNAMENT_CHUNK = 4
+PREFERENCE_FORMAT_COEF = 1.0
+"""What a badly formed last response costs: as much as there is between a tie and losing every matchup."""
+
+_MAX_ERROR_CHARS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceGrader(GroupGrader):
+    """The reward is `preference + format_coef * (format − 1)`; `preference` is the mean score of its own matchups.
+
+    Members that failed take no part and get no grade. A member that ended without an answer (such as a context overflow
+    before its first turn) has no matchups; its preference and format are 0. A matchup that could not be judged counts
+    for neither side. A member has no reward, and an error that says why, if none of its matchups could be judged or if
+    no other member has an answer.
+    """
+
+    judge: Judge | PreferenceFunction = field(default_factory=PolicyJudge)
+    """Who compares: a function will do."""
+    pattern: TournamentPattern = TournamentPattern.BOTH_WAYS
+    chunk: int = TOURNAMENT_CHUNK
+    """Members meet in chunks of this size, in the order of their indexes.
+
+    If it does not divide the number of members, the ceil(n / chunk) chunks are of nearly equal size. None has only one
+    member, so an odd number of members in chunks of two has one chunk of three.
+    """
+    format_coef: float = PREFERENCE_FORMAT_COEF
+    format_check: FormatCheck | None = None
+    """Scores the form of a last response that ended by itself; None: its form is right."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pattern", parse_pattern(self.pattern))
+        if self.chunk < 2:
+            raise InputError(
+                f"Expected chunks of 2 or more for a tournament, got {self.chunk}: a member needs an opponent."
+            )
+        check_format_coef(self.format_coef)
+        if not isinstance(self.judge, Judge):
+            object.__setattr__(self, "judge", FunctionJudge(self.judge))
+
+    async def grade_group(self, rollouts: Sequence[Rollout]) -> GroupGrade:
+        """A grade for each member that was played to an end, and the matrix of the tournament."""
+        finished = sorted((one for one in rollouts if one.status is Status.OK), key=lambda one: one.index)
+        entrants = [rollout for rollout in finished if rollout.steps]
+        table = await self._play(entrants)
+        ids = [rollout.id for rollout in entrants]
+        indexes = [rollout.index for rollout in entrants]
+        sides = dict(zip(ids, table.sides(), strict=True))
+        agreements = dict(zip(ids, table.agreements(), strict=True))
+        return GroupGrade(
+            {one.id: self._grade(one, sides.get(one.id, []), entrants, agreements.get(one.id)) for one in finished},
+            _numbers_of(table),
+            {"pattern": self.pattern, "chunk": self.chunk, "ids": ids, "indexes": indexes, "matrix": table.matrix()},
+        )
+
+    async def _play(self, entrants: Sequence[Rollout]) -> TournamentResults:
+        """Play all matchups at once; the runner bounds how many requests are in flight."""
+        pairs = pairings(len(entrants), self.pattern, self.chunk)
+        async with asyncio.TaskGroup() as tasks:
+            played = [
+                tasks.create_task(self._meet(entrants, first, second), name=f"matchup {first}-{second}")
+                for first, second in pairs
+            ]
+        return TournamentResults(len(entrants), tuple(task.result() for task in played))
+
+    async def _meet(self, entrants: Sequence[Rollout], first: int, second: int) -> Matchup:
+        one, other = entrants[first], entrants[second]
+        judge: Any = self.judge
+        try:
+            score = validate_preference(
+                await judge.compare(common_prompt(one, other), one, other), type(judge).__name__
+            )
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            failure = failure_of(Layer.GRADER, error)
+            return Matchup(first, second, error=f"{failure.type}: {failure.message}"[:_MAX_ERROR_CHARS])
+        return Matchup(first, second, score)
+
+    def _grade(
+        self, rollout: Rollout, sides: Sequence[MemberMatchup], entrants: Sequence[Rollout], agreement: float | None
+    ) -> Grade | GraderError:
+        scores = [side.score for side in sides if side.score is not None]
+        if rollout.steps and not sides:
+            return GraderError(
+                f"Expected another member to compare rollout {rollout.id} with, got none: no other member of its group "
+                "has an answer. Use a larger group size, or find out why the others failed."
+            )
+        if sides and not scores:
+            return GraderError(
+                f"None of the {len(sides)} matchups of rollout {rollout.id} could be judged; "
+                f"the first failed with {sides[0].error}"
+            )
+        try:
+            form = format_score(rollout, self.format_check)
+        except Exception as error:  # noqa: BLE001 - a user's check may raise anything, and the others keep their grades
+            failure = failure_of(Layer.GRADER, error)
+            return GraderError(f"The format check failed on rollout {rollout.id}: {failure.type}: {failure.message}")
+        preference = math.fsum(scores) / len(scores) if scores else 0.0
+        numbers = {
+            "preference": preference,
+            "format": form,
+            "matchups": len(sides),
+            "failed_matchups": len(sides) - len(scores),
+            "wins": sum(score > 0 for score in scores),
+            "losses": sum(score < 0 for score in scores),
+            "ties": sum(score == 0 for score in scores),
+        }
+        if agreement is not None:
+            numbers["agreement"] = agreement
+        return Grade(
+            preference + self.format_coef * (form - 1),
+            numbers,
+            {"matchups": [_matchup_of(side, entrants[side.opponent]) for side in sides]},
+        )
+
+
+def _matchup_of(side: MemberMatchup, opponent: Rollout) -> dict[str, Any]:
+    """A matchup as a rollout's record shows it; who met whom is there in numbers too, for runs that keep no text."""
+    shown = {
+        "opponent": opponent.id,
+        "opponent_index": opponent.index,
+        "side": side.side,
+        "first": side.side == "first",
+        "score": side.score,
+    }
+    return shown if side.error is None else {**shown, "error": side.error}
+
+
+def _numbers_of(table: TournamentResults) -> dict[str, float]:
+    """What there is to say of the judge: how often it failed, and whether the order of two answers sways it."""
+    numbers = {
+        "matchups": len(table.matchups),
+        "failed_matchups": sum(matchup.score is None for matchup in table.matchups),
+        "agreement": table.agreement(),
+        "first_side": table.first_position_bias(),
+    }
+    return {name: value for name, value in numbers.items() if value is not None}

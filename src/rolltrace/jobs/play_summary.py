@@ -1,0 +1,104 @@
+"""What came of playing an environment, counted as its groups finish."""
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from rolltrace.rollout.group_runner import GroupResult
+from rolltrace.store.ledger import Ledger
+from rolltrace.trace.codec import json_encoder
+from rolltrace.trace.json_numbers import json_number
+
+_MAX_ERRORS = 10
+_MAX_MESSAGE_CHARS = 500
+
+
+class PlaySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of playing one environment."""
+
+    path: str
+    """Where the run is."""
+    run: str
+    """The run's id."""
+    env: str
+    policy: str
+    groups: int
+    """Groups played."""
+    groups_without_reward: int
+    """Groups of which no member has a reward."""
+    rollouts: int
+    """Members of the groups; of one that was retried, the last attempt."""
+    statuses: dict[str, int]
+    stop_reasons: dict[str, int]
+    errors: dict[str, int]
+    """How often each failure happened, by layer, type and message; the commonest few."""
+    mean_reward: float | None
+    """Over the rollouts that have a reward."""
+    rewarded: int
+    """How many rollouts have a reward."""
+    seconds: float
+    ledger: Ledger
+    unasked_roles: list[str] = []
+    """Roles that were given a policy, and that nothing in the environment asked: perhaps misspelt."""
+    roles_played_by_policy: list[str] = []
+    """Other roles that the policy played itself, because no policy was given for them."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every group has a reward, and everything was recorded."""
+        return self.groups_without_reward == 0 and self.ledger.complete
+
+
+def encode_summary(summary: PlaySummary) -> bytes:
+    """A summary as one JSON object; a mean that is not finite is a string."""
+    fields = {name: getattr(summary, name) for name in summary.__struct_fields__}
+    fields["mean_reward"] = json_number(summary.mean_reward)
+    return json_encoder.encode(fields)
+
+
+class SummaryCounter:
+    """Counts groups as they finish."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._groups = 0
+        self._without_reward = 0
+        self._rollouts = 0
+        self._statuses: Counter[str] = Counter()
+        self._stop_reasons: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._rewards: list[float] = []
+
+    def add(self, result: GroupResult) -> None:
+        """Count a group."""
+        rewards = [reward for reward in result.rewards if reward is not None]
+        self._groups += 1
+        self._without_reward += not rewards
+        self._rewards.extend(rewards)
+        for member in result.members:
+            self._rollouts += 1
+            self._statuses[str(member.status)] += 1
+            self._stop_reasons[str(member.stop_reason)] += 1
+            if (error := member.error or member.grade_failure) is not None:
+                self._errors[f"{error.layer} · {error.type}: {error.message[:_MAX_MESSAGE_CHARS]}"] += 1
+
+    def summary(self, path: Path, env: str, policy: str, ledger: Ledger) -> PlaySummary:
+        """What was counted, as played into the run at `path`."""
+        return PlaySummary(
+            path=str(path),
+            run=ledger.run,
+            env=env,
+            policy=policy,
+            groups=self._groups,
+            groups_without_reward=self._without_reward,
+            rollouts=self._rollouts,
+            statuses=dict(self._statuses),
+            stop_reasons=dict(self._stop_reasons),
+            errors=dict(self._errors.most_common(_MAX_ERRORS)),
+            mean_reward=sum(self._rewards) / len(self._rewards) if self._rewards else None,
+            rewarded=len(self._rewards),
+            seconds=time.perf_counter() - self._started,
+            ledger=ledger,
+        )

@@ -1,0 +1,258 @@
+"""Runs a play from synchronous code, also in a notebook; Ctrl-C and SIGTERM cancel it and leave a complete record."""
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+from rolltrace.policies.human import interrupt_on_quit
+from rolltrace.rollout.runner import Runner
+from rolltrace.store.sigterm import cancel_open_rollouts, close_writers, is_default, restore_sigterm_handler
+from rolltrace.store.writer import RunWriter
+
+Result = TypeVar("Result")
+
+SIGTERM_EXIT_CODE = 143
+"""The exit code of a process that ended because of SIGTERM: 128 + 15."""
+_RECORD_SECONDS = 8.0
+"""After SIGTERM, how long envs and tools have to end before their rollouts are recorded as cancelled without them."""
+_EXIT_SECONDS = 11.0
+"""After SIGTERM, when the process ends at the latest, not counting the closing of the writer."""
+_CLOSE_SECONDS = 2.0
+_ANSWER_SECONDS = 1.0
+"""How long a running event loop may take to record; then it counts as blocked."""
+
+abandoned_tasks: "list[asyncio.Task[Any]]" = []
+"""Tasks of plays that a second Ctrl-C left behind. They are kept because code of theirs that runs when they are
+collected finds no event loop, and complains."""
+
+
+class ActivePlay:
+    """The writer and the runners of a play, so that any thread can record what is in flight and close the session."""
+
+    def __init__(self) -> None:
+        self._writer: RunWriter | None = None
+        self._runners: list[Runner] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self.is_cancelled = False
+        """Whether the play was cancelled, or is to be when it starts."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]") -> None:
+        """Name the task that plays; it is cancelled at once if that was asked for before."""
+        self._loop, self._task = loop, task
+        if self.is_cancelled:
+            task.cancel()
+
+    def set_writer(self, writer: RunWriter) -> None:
+        """Name the writer to close."""
+        self._writer = writer
+
+    def add_runner(self, runner: Runner) -> None:
+        """Name a runner whose rollouts are to be recorded."""
+        self._runners.append(runner)
+
+    def cancel(self) -> None:
+        """Cancel the play, from any thread or signal handler."""
+        self.is_cancelled = True
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the play has ended
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def record_cancelled(self) -> None:
+        """Record every rollout in flight as cancelled, without waiting for its env; not for the loop's own thread."""
+        recorded = threading.Event()
+
+        def record() -> None:
+            self._record_here()
+            recorded.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(record)
+                if recorded.wait(_ANSWER_SECONDS):
+                    return
+        self._record_here()  # something blocks the loop, so nothing changes meanwhile
+
+    def end(self) -> None:
+        """Record what is in flight and close the session, in bounded time: a disk may hang, a lock may be held."""
+        _run_with_deadline(self._end)
+
+    def exit(self) -> NoReturn:
+        """End the process at once, and before that, in bounded time, this play and every other open run."""
+        _run_with_deadline(self._end_all)
+        os._exit(SIGTERM_EXIT_CODE)
+
+    def _end(self) -> None:
+        self._record_here()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _end_all(self) -> None:
+        cancel_open_rollouts()
+        self._end()
+        close_writers(_CLOSE_SECONDS)
+
+    def _record_here(self) -> None:
+        for runner in self._runners:
+            runner.record_cancelled()
+
+
+def _run_with_deadline(action: Callable[[], None]) -> None:
+    thread = threading.Thread(target=action, name="rolltrace-end", daemon=True)
+    thread.start()
+    thread.join(_CLOSE_SECONDS)
+
+
+def run_blocking(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]]) -> Result:
+    """Run the coroutine to its end and return its result; where an event loop is running, in a thread of its own.
+
+    In the main thread, Ctrl-C cancels it and raises `KeyboardInterrupt` when everything is recorded; a second one
+    raises at once. SIGTERM, if it has its default action, cancels it and raises `SystemExit(143)`, and the process
+    ends within 15 seconds whatever the envs do; a second signal then ends it at once.
+    """
+    play = ActivePlay()
+    with interrupt_on_quit(), _Signals(play) as signals:
+        try:
+            value = _run_in_thread(make, play) if _is_loop_running() else _run_here(make, play)
+        except BaseException as error:
+            if not signals.received:
+                raise
+            raise signals.exception() from (None if isinstance(error, asyncio.CancelledError) else error)
+        if signals.received:  # it came when all was played, or an env swallowed the cancellation
+            raise signals.exception()
+        return value
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _main(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine that runs has a task
+    play.start(asyncio.get_running_loop(), task)
+    return await make(play)
+
+
+def _run_here(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
+    runner = asyncio.Runner()
+    try:
+        value = runner.run(_main(make, play))
+    except KeyboardInterrupt:  # from a second Ctrl-C: do not wait for tasks that may never end
+        play.end()
+        abandoned_tasks.extend(asyncio.all_tasks(runner.get_loop()))
+        raise
+    except BaseException:
+        runner.close()
+        raise
+    runner.close()
+    return value
+
+
+def _run_in_thread(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
+    """Run beside the loop that is running, which stands still meanwhile, as a blocking call makes it."""
+    outcome: list[Result | BaseException] = []
+
+    def run() -> None:
+        try:
+            with asyncio.Runner() as runner:
+                outcome.append(runner.run(_main(make, play)))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            outcome.append(error)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(run,), name="rolltrace-play", daemon=True)
+    thread.start()
+    try:
+        _join(thread, play)
+    except KeyboardInterrupt:
+        if thread.is_alive():  # the second one: do not wait for envs that may never end
+            play.record_cancelled()
+            play.end()
+        raise
+    [result] = outcome
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _join(thread: threading.Thread, play: ActivePlay) -> None:
+    """Wait for the thread; the first `KeyboardInterrupt` of a handler that is not ours cancels the play."""
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        if not play.is_cancelled:
+            play.cancel()
+            thread.join()
+        raise
+
+
+class _Signals:
+    """Handles SIGINT and SIGTERM while a play runs in the main thread, and restores their handlers after."""
+
+    def __init__(self, play: ActivePlay) -> None:
+        self.received: list[int] = []
+        self._play = play
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Signals":
+        if threading.current_thread() is threading.main_thread():
+            if _raises_interrupt(signal.getsignal(signal.SIGINT)):
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
+            if is_default(signal.getsignal(signal.SIGTERM)):
+                self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            if number == signal.SIGTERM:
+                restore_sigterm_handler(handler)
+            else:
+                signal.signal(number, handler)
+
+    def exception(self) -> BaseException:
+        """What the play raises because of the signals that came."""
+        if signal.SIGTERM not in self.received:
+            return KeyboardInterrupt()
+        cancel_open_rollouts()  # those of other runs, which no block may end when this is raised
+        return SystemExit(SIGTERM_EXIT_CODE)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(number)
+        is_first = len(self.received) == 1
+        if not is_first and signal.SIGTERM in self.received:
+            self._play.exit()
+        if not is_first:
+            raise KeyboardInterrupt
+        self._play.cancel()
+        if number == signal.SIGTERM:
+            threading.Thread(target=self._force_exit_after_deadline, name="rolltrace-sigterm", daemon=True).start()
+
+    def _force_exit_after_deadline(self) -> None:
+        """End the process if it has not ended by itself: an env may block, or swallow the cancellation.
+
+        This goes on after the play, because a thread that an env left behind can keep the interpreter from ending.
+        """
+        pause = threading.Event()
+        pause.wait(_RECORD_SECONDS)
+        self._play.record_cancelled()
+        pause.wait(_EXIT_SECONDS - _RECORD_SECONDS - _ANSWER_SECONDS)
+        self._play.exit()
+
+
+def _raises_interrupt(handler: Any) -> bool:
+    """Whether SIGINT has Python's own handler, or that of `asyncio.run`, which a blocked loop does not act on."""
+    if isinstance(handler, functools.partial):
+        return isinstance(getattr(handler.func, "__self__", None), asyncio.Runner)
+    return handler is signal.default_int_handler

@@ -1,0 +1,360 @@
+"""The rollouts of one env group builder: played by a strategy, graded together, cleaned up after."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolltrace.cancellation import cancellation_requested
+from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.errors import GraderError, RolltraceError
+from rolltrace.graders.grader import GroupGrade
+from rolltrace.policies.role_calls import RoleCallContext, RoleCaller
+from rolltrace.policies.validation import require_awaitable
+from rolltrace.rollout.closing import close_with_timeout
+from rolltrace.rollout.contract import validate_grade, validate_group_grade
+from rolltrace.rollout.episode import Episode
+from rolltrace.rollout.error_layer import GRADER_LAYER, HOOK_LAYER, LayerError
+from rolltrace.rollout.rollout_task import FinishedRollout
+from rolltrace.rollout.settings import RunnerSettings
+from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
+from rolltrace.seeds import derive_seed
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.coerce import coerce_grade
+from rolltrace.trace.failure import INTERRUPTED, failure_of
+from rolltrace.trace.freeform import Note
+from rolltrace.trace.rollout import Call, Failure, Grade, latest_reward
+from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.stop_reasons import Layer, Status
+
+log = logging.getLogger(__name__)
+
+
+class GroupResult(msgspec.Struct, frozen=True):
+    """A group that was played."""
+
+    key: GroupKey
+    task: str
+    members: tuple[FinishedRollout, ...]
+    """One per index that was played, in the order of the indexes: the last attempt of each."""
+    failure: Failure | None = None
+    """Why the group as a whole does not count, where it does not."""
+
+    @property
+    def group(self) -> str:
+        """Its name, unique within the iteration."""
+        return self.key.group
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """The reward of each member, in their order; None where a member has no reward."""
+        return [member.reward for member in self.members]
+
+    def raise_for_failure(self) -> None:
+        """Raise where the group does not count."""
+        if self.failure is not None:
+            what = f"{self.failure.type} in the {self.failure.layer}: {self.failure.message}"
+            raise RolltraceError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {what}")
+
+
+class GroupRunner:
+    """Plays one group."""
+
+    def __init__(
+        self, builder: EnvGroupBuilder, key: GroupKey, settings: RunnerSettings, on_episode_end: Callable[[int], None]
+    ) -> None:
+        self.builder = builder
+        self.key = key
+        self.session = settings.sink.session
+        self._settings = settings
+        self._strategy = settings.strategy
+        self._on_episode_end = on_episode_end
+        self._played: dict[int, FinishedRollout] = {}
+        self._episode_failed = False
+        """Whether an episode has failed with no retry left."""
+        self._calls: list[Call] = []
+        """What the group's grader asked."""
+        self._notes: list[Note] = []
+        """On what of that could not be recorded as it was."""
+
+    async def play(self) -> GroupResult:
+        """Play, grade and clean up. Only cancellation comes out as an exception, and clean-up is done then too."""
+        self._settings.open_groups.add(self)
+        try:
+            await self._play_episodes()
+            members = [self._played[index] for index in sorted(self._played)]
+            failure = self._failure(members)
+            if self.builder.grades_groups:
+                await self._grade(members, failure)
+            return GroupResult(self.key, self.builder.task, tuple(members), failure)
+        finally:
+            self._settings.open_groups.discard(self)
+            await self._clean_up()
+
+    def record_interrupted(self, why: str) -> None:
+        """Record that the members that were played to an end, and have no reward yet, were not graded: nothing failed.
+
+        A runner may have recorded it before the grader ended.
+        """
+        if self.builder.grades_groups:
+            waiting = [member for member in self._ok_members() if latest_reward(member.raw_scores) is None]
+            self._score_failure(waiting, _interrupted(why))
+
+    async def _play_episodes(self) -> None:
+        episodes = [
+            Episode(self.builder, self.key, number, self._settings, self._keep_last_attempt)
+            for number in range(self.builder.episodes)
+        ]
+        tasks = [asyncio.create_task(self._play_episode(episode)) for episode in episodes]
+        try:
+            if isinstance(self._strategy, FailFast):
+                await self._abort_after_first_failure(episodes, tasks)
+            for failed in await _gather_exceptions(tasks):
+                if failed is not None and not isinstance(failed, asyncio.CancelledError):
+                    raise failed
+        except BaseException as error:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.record_interrupted(type(error).__qualname__)
+            raise
+
+    async def _play_episode(self, episode: Episode) -> None:
+        attempt = 0
+        try:
+            while self._should_retry(members := await episode.play(attempt), attempt):
+                attempt += 1
+            self._episode_failed |= any(member.status is not Status.OK for member in members)
+        except BaseException:
+            if self._should_retry(episode.recorded, attempt):
+                episode.record_unplayed(attempt + 1)
+            raise
+        finally:
+            self._on_episode_end(self.builder.seats)
+
+    def _keep_last_attempt(self, played: FinishedRollout) -> None:
+        """Keep a member; the last attempt is the one that counts."""
+        self._played[played.index] = played
+
+    def _ok_members(self) -> list[FinishedRollout]:
+        return [member for member in self._played.values() if member.status is Status.OK]
+
+    def _should_retry(self, members: Sequence[FinishedRollout], attempt: int) -> bool:
+        if attempt >= self._settings.retries:
+            return False
+        return any(member.error is not None and can_retry(member.error) for member in members)
+
+    async def _abort_after_first_failure(
+        self, episodes: Sequence[Episode], tasks: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """Wait until all have ended, or one has failed with no retry left; then abort the rest."""
+        waiting = set(tasks)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._episode_failed or any(task.cancelled() or task.exception() is not None for task in done):
+                for episode, task in zip(episodes, tasks, strict=True):
+                    if task in waiting:
+                        if self._episode_failed:
+                            episode.abort()
+                        task.cancel()
+                return
+
+    def _failure(self, members: Sequence[FinishedRollout]) -> Failure | None:
+        """Why the group does not count."""
+        failed = [member for member in members if member.status is not Status.OK]
+        ok = len(members) - len(failed)
+        total = self.builder.episodes * self.builder.seats
+        first = next((member.error for member in failed if member.error is not None), None)
+        if not isinstance(self._strategy, KeepViable):
+            return first
+        needed = self._strategy.needed(total)
+        if ok >= needed:
+            return None
+        message = f"{ok} of {total} members are ok, {needed} are needed"
+        return Failure(first.layer if first else Layer.ENV, "NotViable", message)
+
+    # Grading
+
+    async def _grade(self, members: Sequence[FinishedRollout], failure: Failure | None) -> None:
+        """Ask the group's grader, and leave one score per member that was played to an end."""
+        pending = self._ok_members()
+        if failure is not None:
+            self._score_failure(pending, Failure(failure.layer, failure.type, f"not graded: {failure.message}"))
+            return
+        grader = f"{type(self.builder).__name__}.grade_group"
+        try:
+            given = await self._ask_grader(members, grader)
+        except LayerError as blamed:
+            failure = failure_of(Layer.GRADER, blamed.cause)
+            self._score_failure(pending, failure)
+            self._score_failed_calls(failure)
+            return
+        except BaseException as error:
+            self.record_interrupted(why := type(error).__qualname__)
+            self._score_failed_calls(_interrupted(why))
+            raise
+        judged = [_MemberGrade(member, given.grades, grader) for member in pending]
+        # Before the members' rewards: a group that has all of them is finished, and is not played again.
+        if self._calls or given.reward_data or given.extra:
+            self._score_group(judged, given)
+        self._report_unknown_ids(given.grades, members, grader)
+        for one in judged:
+            if one.failure is not None:
+                self._score_failure([one.member], one.failure)
+            elif one.grade is not None:
+                self._score_grade(one.member, one.grade, one.notes)
+        await self._call_on_grade([(one.member, one.grade) for one in judged if one.grade is not None])
+
+    async def _ask_grader(self, members: Sequence[FinishedRollout], grader: str) -> GroupGrade:
+        with RoleCallContext(self._asker), GRADER_LAYER:
+            rollouts = [member.rollout for member in members]
+            given = await require_awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
+            return validate_group_grade(given, grader)
+
+    def _asker(self) -> RoleCaller:
+        settings, key = self._settings, self.key
+        return RoleCaller(
+            settings.roles,
+            self._calls,
+            seed=derive_seed(settings.seed, key.split, key.iteration, key.group),
+            enter=settings.request_slots.acquire,
+            leave=settings.request_slots.release,
+            notes=self._notes,
+        )
+
+    async def _call_on_grade(self, graded: Sequence[tuple[FinishedRollout, Grade]]) -> None:
+        hooks = self._settings.hooks
+        if hooks.on_grade is None:
+            return
+        for member, grade in graded:
+            try:
+                with HOOK_LAYER:
+                    await require_awaitable(hooks.on_grade(member.rollout, grade), hooks, "on_grade")
+            except LayerError as blamed:
+                self._score("on_grade", None, member=member, error=failure_of(Layer.HOOK, blamed.cause))
+
+    def _score_grade(self, member: FinishedRollout, grade: Grade, notes: Sequence[Note]) -> None:
+        zero_on_limit = self._settings.limits.zero_reward_on_limit
+        reward, unclamped = member.stop.clamp(member.reward_so_far + grade.reward, zero_on_limit)
+        own = member.rollout_builder.grade
+        data: dict[str, Any] = {
+            "reward_so_far": member.reward_so_far,
+            "grade": None if own is None else own.reward,
+            "group_grade": grade.reward,
+            "unclamped_reward": unclamped,
+            "reward_data": grade.reward_data,
+            "extra": grade.extra,
+        }
+        if notes:
+            data["notes"] = notes
+        self._score("reward", reward, member=member, data=data)
+
+    def _score_group(self, judged: "Sequence[_MemberGrade]", given: GroupGrade) -> None:
+        """What the grader says of the group, and whom it asked; the mean of its grades stands for it."""
+        data: dict[str, Any] = {"reward_data": given.reward_data, "extra": given.extra}
+        if self._notes:
+            data["notes"] = self._notes
+        rewards = [one.grade.reward for one in judged if one.grade is not None]
+        if rewards:
+            self._score("group_grade", math.fsum(rewards) / len(rewards), group=self.key, data=data)
+            return
+        ungraded = Failure(Layer.GRADER, "GraderError", "no member of the group was graded")
+        failure = next((one.failure for one in judged if one.failure is not None), ungraded)
+        self._score("group_grade", None, group=self.key, data=data, error=failure)
+
+    def _score_failed_calls(self, failure: Failure) -> None:
+        """Record what the grader asked before it failed."""
+        if self._calls:
+            self._score("group_grade", None, group=self.key, error=failure)
+
+    def _score_failure(self, members: Sequence[FinishedRollout], failure: Failure) -> None:
+        for member in members:
+            member.grade_failure = failure
+            self._score("reward", None, member=member, error=failure)
+
+    def _report_unknown_ids(self, grades: Mapping[str, Any], members: Sequence[FinishedRollout], grader: str) -> None:
+        strangers = sorted(str(name) for name in grades.keys() - {member.id for member in members})
+        if strangers:
+            error = GraderError(f"{grader} graded what is no rollout of the group: {', '.join(strangers)}.")
+            self._score("reward", None, group=self.key, error=failure_of(Layer.GRADER, error))
+
+    def _score(
+        self,
+        name: str,
+        value: float | None,
+        *,
+        member: FinishedRollout | None = None,
+        group: GroupKey | None = None,
+        data: dict[str, Any] | None = None,
+        error: Failure | None = None,
+    ) -> None:
+        sink = self._settings.sink
+        score = Score(
+            id=new_id(),
+            run=sink.run,
+            session=sink.session,
+            rollout=None if member is None else member.id,
+            group=group,
+            name=name,
+            value=value,
+            data=data or {},
+            calls=tuple(self._calls) if name == "group_grade" else (),
+            producer=f"{self.key.env}:{type(self.builder).__qualname__}",
+            at=utc_now(),
+            error=error,
+        )
+        if member is not None:
+            member.raw_scores.append(score)
+        try:
+            sink.write_score(score)
+        except Exception:
+            log.exception("The sink failed to take a score named %s", name)
+
+    async def _clean_up(self) -> None:
+        """Clean up after the group; what goes wrong there takes no reward away."""
+        if type(self.builder).cleanup is EnvGroupBuilder.cleanup:
+            return
+        error = await close_with_timeout(self._settings.limits.close_timeout, self.builder.cleanup, self.builder)
+        if error is not None:
+            self._score("cleanup", None, group=self.key, error=failure_of(Layer.ENV, error))
+
+
+class _MemberGrade:
+    """A member with the grade that a group's grader gave it, or the reason why it has none."""
+
+    def __init__(self, member: FinishedRollout, grades: Mapping[str, Any], grader: str) -> None:
+        self.member = member
+        self.grade: Grade | None = None
+        self.failure: Failure | None = None
+        self.notes: list[Note] = []
+        try:
+            if member.id not in grades:
+                raise GraderError(f"{grader} gave no grade for rollout {member.id}, which was played to an end.")
+            grade = validate_grade(grades[member.id], f"{grader} for rollout {member.id}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others keep theirs
+            self.failure = failure_of(Layer.GRADER, error)
+        else:
+            self.grade = coerce_grade(grade, "grade", self.notes)
+
+
+def _interrupted(why: str) -> Failure:
+    return Failure(Layer.RUNNER, INTERRUPTED, f"the group was not graded because of {why}")
+
+
+async def _gather_exceptions(tasks: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:
+    """What each task failed with, once all have ended; whoever cancels this cancels them."""
+    if len(tasks) > 1:
+        return await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await tasks[0]  # does the same for one, at a third of the cost
+    except BaseException as error:
+        if cancellation_requested():
+            raise
+        return [error]
+    if cancellation_requested():  # and the task did not let it show
+        raise asyncio.CancelledError
+    return [None]

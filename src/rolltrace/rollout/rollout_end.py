@@ -1,0 +1,58 @@
+"""Why a rollout stops, and what follows from it."""
+
+import msgspec
+
+from rolltrace.trace.rollout import Failure
+from rolltrace.trace.stop_reasons import EnvFailure, Status, StoppedBy, StopReason
+
+
+class RolloutEnd(msgspec.Struct, frozen=True):
+    """The end of a rollout."""
+
+    reason: str
+    by: StoppedBy = StoppedBy.RUNNER
+    status: Status = Status.OK
+    error: Failure | None = None
+    by_limit: bool = False
+    """Whether `zero_reward_on_limit` clamps the total."""
+    reason_from_env: bool = False
+    """Whether the env itself gave the reason, which a hook may not change."""
+    reward: float = 0.0
+    """What the rollout is worth beside its steps, where it ended before any."""
+
+    @property
+    def needs_grade(self) -> bool:
+        """Whether the rollout's own grader is asked: only where the env brought the play to its end."""
+        return self.status is Status.OK and self.by is StoppedBy.ENV
+
+    @property
+    def env_failure(self) -> EnvFailure:
+        """Why the env did not finish its turn, where the rollout ended inside that turn."""
+        return _ENV_FAILURES[self.reason]
+
+    def clamp(self, total: float, zero_on_limit: bool) -> tuple[float, float | None]:
+        """The total, at most 0 where a limit says so, and what it was before."""
+        if zero_on_limit and self.by_limit and total > 0:
+            return 0.0, total
+        return total, None
+
+
+_ENV_FAILURES: dict[str, EnvFailure] = {
+    StopReason.ERROR: EnvFailure.RAISED,
+    StopReason.TIMEOUT: EnvFailure.TIMED_OUT,
+    StopReason.CANCELLED: EnvFailure.CANCELLED,
+    StopReason.EPISODE_ABORTED: EnvFailure.ABORTED,
+}
+
+CANCELLED = RolloutEnd(StopReason.CANCELLED, status=Status.CANCELLED)
+EPISODE_ABORTED = RolloutEnd(StopReason.EPISODE_ABORTED, status=Status.CANCELLED)
+
+
+def end_at_limit(reason: StopReason) -> RolloutEnd:
+    """The runner ends the rollout because a limit is reached."""
+    return RolloutEnd(reason, by_limit=True)
+
+
+def end_for_failure(failure: Failure) -> RolloutEnd:
+    """A layer failed."""
+    return RolloutEnd(StopReason.ERROR, status=Status.ERROR, error=failure)

@@ -1,0 +1,343 @@
+"""Where each rollout's line and its scores are: an index by id, derived from the segments, that grows with them."""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rolltrace.store.cursor import Cursor, LineLocation
+from rolltrace.store.id_index_file import (
+    ByteRange,
+    IdIndexFile,
+    IdIndexWriter,
+    find_files,
+    is_damaged,
+    is_intact,
+    merge_ranges,
+)
+from rolltrace.store.layout import CACHE, PLAIN_SUFFIX, ROLLOUTS, SCORES
+from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors, strip_extension
+from rolltrace.trace.rollout import FORMAT_VERSION
+
+__all__ = ["CACHE", "IdIndex", "record_id"]
+
+_MAX_LINES = 5000
+_MAX_BYTES = 8 * 1024 * 1024
+_TRIES = 3
+_MAX_NAME_CHARS = 200
+_HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
+
+
+_LOOKUP_BATCH = 500
+"""How many rollouts one statement looks for."""
+
+
+class _IdOnly(msgspec.Struct):
+    id: str
+
+
+class _RolloutIdOnly(msgspec.Struct):
+    rollout: str | None = None
+
+
+def record_id(line: bytes) -> str | None:
+    """The id of a line; None if it has none."""
+    if line.startswith(_HEAD):  # as Rolltrace writes it; reading on would take longer than all the rest
+        name, quote, _ = line[len(_HEAD) : len(_HEAD) + _MAX_NAME_CHARS].partition(b'"')
+        if quote and name.isascii() and b"\\" not in name:
+            return name.decode()
+    try:
+        return msgspec.json.decode(line, type=_IdOnly).id
+    except (ValueError, RecursionError):
+        return None
+
+
+def scored_rollout_id(line: bytes) -> str | None:
+    """The rollout that the line of a score is about; None if it is about none."""
+    try:
+        return msgspec.json.decode(line, type=_RolloutIdOnly).rollout
+    except (ValueError, RecursionError):
+        return None
+
+
+class IdIndex:
+    """The index of a run's rollouts, and of the scores about them.
+
+    Most of it is in immutable files under `cache/`, which any process may make, absorb into larger ones or delete.
+    What they do not cover is looked through and kept in memory, or in a new file where it is much.
+    """
+
+    def __init__(self, run: Path, problems: ReadErrors) -> None:
+        self._run = run
+        self._problems = problems
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._files: dict[str, IdIndexFile] = {}
+        self._known: set[str] = set()  # index files that were opened, or that are not to be opened again
+        self._verified: set[str] = set()
+        self._recent: dict[str, list[LineLocation]] = {}
+        self._recent_problems = ReadErrors()
+        self._recent_bytes = 0
+        self._unreadable: dict[str, int] = {}  # by file, from where on the disk gave no answer
+        self._covered_by_files: dict[str, int] = {}
+        self._cursors: dict[str, Cursor] = {}
+
+    def find(self, rollout: str) -> LineLocation | None:
+        """Where the first line with this id is."""
+        with self._guard():
+            if not self._files:
+                self._open_files()
+            place = self._first(rollout)
+            for look_further in (self._update, self._verify):
+                if place is None:
+                    look_further()
+                    place = self._first(rollout)
+            return place
+
+    def find_scores(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
+        """By rollout, where the scores about it are, of all that are written by now."""
+        with self._guard():
+            self._update(SCORES)
+            found = self._lookup(rollouts, SCORES)
+            # What is not found may have been there before a bit flipped, if scores were ever put into an index file.
+            if len(found) < len(set(rollouts)) and any(_is_in(one, SCORES) for one in self._covered_by_files):
+                found = self._lookup(rollouts, SCORES) if self._verify(SCORES) else found
+            return found
+
+    def contains(self, rollout: str) -> bool:
+        """Whether what was looked through before says where it is; nothing is looked through for it."""
+        with self._guard():
+            if not self._files:
+                self._open_files()
+            return self._first(rollout) is not None
+
+    def invalidate(self, rollout: str) -> None:
+        """Drop what says where this rollout is, because it is not there; the next search looks at the segments."""
+        with self._guard():
+            for name, file in list(self._files.items()):
+                with contextlib.suppress(sqlite3.Error):
+                    if _find(file, [rollout]):
+                        self._drop(name)
+            self._reset_scan()
+
+    def update(self) -> None:
+        """Bring the index up to what is in the segments."""
+        with self._guard():
+            self._update()
+
+    def close(self) -> None:
+        """Give back the files; whoever asks again has them opened again."""
+        with self._guard():
+            for file in self._files.values():
+                file.close()
+            self._forget()
+
+    def _guard(self) -> threading.Lock:
+        """The lock; in a process that was forked from the one before, another, for nobody may be left to release it."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._lock = threading.Lock()
+            self._forget()
+        return self._lock
+
+    def _forget(self) -> None:
+        self._files = {}
+        self._known = set()
+        self._verified = set()
+        self._reset_scan()
+
+    def _first(self, rollout: str) -> LineLocation | None:
+        return min(self._lookup([rollout], ROLLOUTS).get(rollout, ()), default=None)
+
+    def _lookup(self, rollouts: Sequence[str], folder: str) -> dict[str, list[LineLocation]]:
+        """By rollout, the places in this folder of its lines, of those that were looked through."""
+        found: dict[str, set[LineLocation]] = {}
+        for name, file in list(self._files.items()):
+            try:
+                for rollout, place in _find(file, rollouts):
+                    found.setdefault(rollout, set()).add(place)
+            except sqlite3.Error:  # damaged, or cannot be read now: what it covers is looked through
+                self._drop(name, deletes=file.path is not None and is_damaged(file.path))
+                self._reset_scan()
+        for rollout in rollouts:
+            found.setdefault(rollout, set()).update(self._recent.get(rollout, ()))
+        own = {
+            rollout: sorted(place for place in places if _is_in(place.file, folder))
+            for rollout, places in found.items()
+        }
+        return {rollout: places for rollout, places in own.items() if places}
+
+    def _open_files(self) -> None:
+        """Open the index files that came since; a damaged one is deleted."""
+        for _ in range(_TRIES):  # one that is gone was absorbed into one that was not there yet
+            new = [path for path in find_files(self._run / CACHE) if path.name not in self._known]
+            opened = [self._open_file(path) for path in new]
+            if all(opened):
+                return
+
+    def _open_file(self, path: Path) -> bool:
+        self._known.add(path.name)
+        try:
+            file = IdIndexFile.open(path)
+        except (sqlite3.Error, OSError, ValueError, TypeError):
+            if is_damaged(path):
+                _delete(path)
+            return False
+        self._files[path.name] = file
+        for problem in file.problems:
+            self._problems.report(problem)
+        return True
+
+    def _verify(self, folder: str = ROLLOUTS) -> bool:
+        """Read each index file whole, once; if one is damaged, look at the segments again, and say so."""
+        unsound = [
+            name
+            for name, file in self._files.items()
+            if name not in self._verified and file.path is not None and is_damaged(file.path)
+        ]
+        self._verified.update(self._files)
+        for name in unsound:
+            self._drop(name)
+        if unsound:
+            self._reset_scan()
+            self._update(folder)
+        return bool(unsound)
+
+    def _drop(self, name: str, deletes: bool = True) -> None:
+        file = self._files.pop(name)
+        file.close()
+        if file.path is not None and deletes:
+            _delete(file.path)
+
+    def _reset_scan(self) -> None:
+        """Forget what is not in files, and how far the segments were read."""
+        self._cursors = {}
+        self._recent = {}
+        self._recent_problems = ReadErrors()
+        self._recent_bytes = 0
+        self._unreadable = {}
+
+    def _update(self, folder: str = ROLLOUTS) -> None:
+        for cache in (self._run / CACHE, None):
+            try:
+                self._scan(folder, cache)
+            except (OSError, sqlite3.Error):  # the cache cannot be written to, or the disk is full
+                self._reset_scan()
+                if cache is None:
+                    raise
+            except BaseException:
+                self._reset_scan()
+                raise
+            else:
+                return
+
+    def _scan(self, folder: str, cache: Path | None) -> None:
+        """Look through what is new in a folder, into memory or, from where it is much, into a new file."""
+        if not self._cursors:
+            self._begin()
+        writer: IdIndexWriter | None = None
+        lines: list[tuple[str, LineLocation]] = []
+        try:
+            for place, line in self._cursors[folder].read():
+                lines += self._named(folder, place, line)
+                self._recent_bytes += place.length
+                if len(lines) + len(self._recent) >= _MAX_LINES or self._recent_bytes >= _MAX_BYTES:
+                    if writer is None:
+                        writer = IdIndexWriter(cache)
+                        writer.add([(rollout, place) for rollout, places in self._recent.items() for place in places])
+                        self._recent = {}
+                    writer.add(lines)
+                    lines = []
+                    self._recent_bytes = 0
+            if writer is None:
+                for rollout, place in lines:
+                    self._recent.setdefault(rollout, []).append(place)
+            else:
+                writer.add(lines)
+                self._finish(writer)
+        except BaseException:
+            if writer is not None:
+                writer.abandon()
+            raise
+
+    def _named(self, folder: str, place: LineLocation, line: bytes) -> list[tuple[str, LineLocation]]:
+        """The line with the rollout under which it is found; nothing for one that is about none."""
+        rollout = record_id(line) if folder == ROLLOUTS else scored_rollout_id(line)
+        if rollout is None and folder == ROLLOUTS:
+            message = "Expected a rollout record with an id."
+            self._report(ReadError(f"{place.file}{PLAIN_SUFFIX}", place.offset, message, kind=ReadErrorKind.INVALID))
+        return [] if rollout is None else [(rollout, place)]
+
+    def _begin(self) -> None:
+        """Make cursors that start where the index files end."""
+        self._open_files()
+        covered: dict[str, int] = {}
+        for stretch in merge_ranges(stretch for file in self._files.values() for stretch in file.ranges):
+            if stretch.first == 0:
+                covered[stretch.file] = stretch.last
+        self._covered_by_files = dict(covered)
+        for folder in (ROLLOUTS, SCORES):
+            own = {file: last for file, last in covered.items() if file.startswith(f"{folder}/")}
+            self._cursors[folder] = Cursor(self._run, folder, self._report, own, self._problems.clear_transient)
+
+    def _report(self, problem: ReadError) -> None:
+        self._problems.report(problem)
+        if problem.kind is ReadErrorKind.UNREADABLE and problem.offset is not None:
+            self._unreadable.setdefault(strip_extension(problem.file), problem.offset)
+        elif not problem.is_transient and problem.offset is not None:
+            self._recent_problems.report(problem)
+
+    def _finish(self, writer: IdIndexWriter) -> None:
+        """Put the new file in place, together with all smaller ones: so there are few, and each grows by doubling."""
+        # What the disk did not give is not covered, nor is what follows it: the next reader tries again.
+        read = {file: end for cursor in self._cursors.values() for file, end in cursor.covered.items()}
+        covered = {file: min(end, self._unreadable.get(file, end)) for file, end in read.items()}
+        ranges = [
+            ByteRange(file, self._covered_by_files.get(file, 0), end)
+            for file, end in covered.items()
+            if end > self._covered_by_files.get(file, 0)
+        ]
+        writer.cover(ranges, self._recent_problems.all())
+        absorbed = self._absorb_smaller(writer)
+        file = writer.finish()
+        name = file.path.name if file.path else f"private {len(self._files)}"
+        self._files[name] = file
+        self._known.add(name)
+        for name in absorbed:
+            self._drop(name)
+        self._covered_by_files = covered
+        self._recent_problems = ReadErrors()
+        self._recent_bytes = 0
+
+    def _absorb_smaller(self, writer: IdIndexWriter) -> list[str]:
+        absorbed: list[str] = []
+        for name, file in sorted(self._files.items(), key=lambda item: item[1].size):
+            if file.size > 2 * writer.size or not writer.is_shared:
+                break
+            if file.path is not None and is_intact(file.path):
+                writer.merge(file.path, file)
+                absorbed.append(name)
+        return absorbed
+
+
+def _find(file: IdIndexFile, rollouts: Sequence[str]) -> Iterable[tuple[str, LineLocation]]:
+    """What a file says about these rollouts; nothing about an id that no text could be."""
+    for first in range(0, len(rollouts), _LOOKUP_BATCH):
+        try:
+            yield from file.find(rollouts[first : first + _LOOKUP_BATCH])
+        except (ValueError, TypeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
+            continue
+
+
+def _is_in(file: str, folder: str) -> bool:
+    """Whether a file is one of this folder, and not elsewhere on the disk."""
+    return file.count("/") == 1 and file.startswith(f"{folder}/")
+
+
+def _delete(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,253 @@
+"""One immutable file of the index of byte offsets: which lines are where, for some stretches of some segments."""
+
+import contextlib
+import os
+import re
+import secrets
+import sqlite3
+import time
+import weakref
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from rolltrace.errors import RecordError
+from rolltrace.store.cursor import LineLocation
+from rolltrace.store.read_errors import ReadError, ReadErrorKind
+from rolltrace.store.run_info import refuse_link
+from rolltrace.store.segment_reader import open_regular
+from rolltrace.store.segment_writer import sync_folder
+
+_VERSION = 3
+_READ_BYTES = 1024 * 1024
+_ABANDONED_SECONDS = 3600.0
+_NAME = re.compile(r"offsets-[0-9a-f]{16}-[0-9a-f]{8}\.sqlite")
+_UNFINISHED_NAME = re.compile(r"\.offsets-[0-9a-f]{16}")
+
+_SCHEMA = f"""
+PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {_VERSION};
+PRAGMA cache_size = -32768;
+CREATE TABLE files (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE ranges (file TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE problems (file TEXT NOT NULL, position INTEGER NOT NULL, message TEXT NOT NULL, kind TEXT NOT NULL);
+CREATE TABLE lines (
+    rollout TEXT, file INTEGER, position INTEGER, length INTEGER, PRIMARY KEY (rollout, file, position)
+) WITHOUT ROWID;
+BEGIN;
+"""
+
+_ABSORB = """
+INSERT OR IGNORE INTO lines SELECT theirs.rollout, files.number, theirs.position, theirs.length
+FROM other.lines AS theirs JOIN other.files AS named ON named.number = theirs.file JOIN files ON files.name = named.name
+"""
+_FIND = "SELECT rollout, name, position, length FROM lines JOIN files ON number = file WHERE rollout IN ({})"
+
+
+class ByteRange(NamedTuple):
+    """A stretch of a segment of which every line is in the index."""
+
+    file: str
+    first: int
+    last: int
+    """The byte after it."""
+
+
+def merge_ranges(ranges: Iterable[ByteRange]) -> list[ByteRange]:
+    """The same stretches, those that touch each other as one."""
+    merged: list[ByteRange] = []
+    for following in sorted(ranges):
+        if merged and merged[-1].file == following.file and following.first <= merged[-1].last:
+            merged[-1] = merged[-1]._replace(last=max(merged[-1].last, following.last))
+        else:
+            merged.append(following)
+    return merged
+
+
+class IdIndexFile:
+    """An index file that is open for reading. Any error of SQLite says that it is damaged, or gone."""
+
+    def __init__(self, path: Path | None, connection: sqlite3.Connection) -> None:
+        self.path = path
+        """None for one that only this process has."""
+        self._connection = connection
+        self._closing = weakref.finalize(self, connection.close)  # also where nobody closes it
+        self._closing.atexit = False
+        connection.execute("PRAGMA cell_size_check = ON")  # damaged pages are found before they are followed
+        if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
+            raise sqlite3.OperationalError("another version")
+        self.ranges = [ByteRange(str(file), int(first), int(last)) for file, first, last in self._all("ranges")]
+        self.problems = [
+            ReadError(str(file), int(at), str(message), kind=ReadErrorKind(kind))
+            for file, at, message, kind in self._all("problems")
+        ]
+        self.size = path.stat().st_size if path else 0
+        """In bytes."""
+
+    @classmethod
+    def open(cls, path: Path) -> "IdIndexFile":
+        """The file at this place."""
+        if not path.is_file():  # SQLite would wait for a pipe
+            raise sqlite3.OperationalError("not a regular file")
+        connection = sqlite3.connect(_immutable(path), uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            return cls(path, connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def find(self, rollouts: Sequence[str]) -> list[tuple[str, LineLocation]]:
+        """Where the lines of these rollouts, and those of scores about them, are."""
+        rows = self._connection.execute(_FIND.format(", ".join("?" * len(rollouts))), rollouts).fetchall()
+        return [
+            (str(rollout), LineLocation(str(name), int(position), int(length)))
+            for rollout, name, position, length in rows
+        ]
+
+    def close(self) -> None:
+        """Give back the file."""
+        self._closing()
+
+    def _all(self, table: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a name of ours
+
+
+def find_files(folder: Path) -> list[Path]:
+    """The index files of a cache, by their names; links and what others put there are passed over."""
+    if folder.is_symlink():
+        return []
+    try:
+        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name) and not path.is_symlink())
+    except OSError:
+        return []
+
+
+def is_intact(path: Path) -> bool:
+    """Whether an index file is known to have the bytes that were written: their checksum is in its name."""
+    return _has_its_checksum(path) is True
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether an index file is known to have other bytes; one that cannot be read now is not."""
+    return _has_its_checksum(path) is False
+
+
+def _has_its_checksum(path: Path) -> bool | None:
+    try:
+        with open_regular(path) as file:
+            return path.stem.endswith(f"-{_checksum(file):08x}")
+    except (OSError, RecordError):
+        return None
+
+
+class IdIndexWriter:
+    """An index file that is being made; without a folder, one that only this process will have."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._unfinished: Path | None = None
+        if folder is not None:
+            refuse_link(folder).mkdir(exist_ok=True)
+            _delete_abandoned(folder)
+            self._unfinished = folder / f".offsets-{secrets.token_hex(8)}"
+        # SQLite keeps a database without a name in a file of its own that is gone with the process.
+        target = "" if self._unfinished is None else self._unfinished.absolute().as_uri()
+        self._connection = sqlite3.connect(target, uri=True, isolation_level=None, check_same_thread=False)
+        self._numbers: dict[str, int] = {}
+        self._ranges: list[ByteRange] = []
+        self._problems: dict[tuple[str, int], ReadError] = {}
+        self._connection.executescript(_SCHEMA)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes will see it."""
+        return self._folder is not None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def add(self, lines: Sequence[tuple[str, LineLocation]]) -> None:
+        """Put lines in, each with the rollout that it is or is about."""
+        for file in {place.file for _, place in lines}:
+            self._number(file)
+        numbers = self._numbers
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO lines VALUES (?, ?, ?, ?)",
+            [(rollout, numbers[file], offset, length) for rollout, (file, offset, length) in lines],
+        )
+
+    def cover(self, ranges: Iterable[ByteRange], problems: Iterable[ReadError]) -> None:
+        """Say what was looked through, and what was wrong there."""
+        self._ranges.extend(ranges)
+        for problem in problems:
+            if problem.offset is not None:
+                self._problems.setdefault((problem.file, problem.offset), problem)
+
+    def merge(self, path: Path, other: IdIndexFile) -> None:
+        """Put in all that another file holds."""
+        self._connection.execute("COMMIT")
+        self._connection.execute("ATTACH ? AS other", (_immutable(path),))
+        self._connection.execute("BEGIN")
+        for (name,) in self._connection.execute("SELECT name FROM other.files").fetchall():
+            self._number(name)
+        self._connection.execute(_ABSORB)
+        self._connection.execute("COMMIT")
+        self._connection.execute("DETACH other")
+        self._connection.execute("BEGIN")
+        self.cover(other.ranges, other.problems)
+
+    def finish(self) -> IdIndexFile:
+        """Put the file in place."""
+        self._connection.executemany("INSERT INTO ranges VALUES (?, ?, ?)", merge_ranges(self._ranges))
+        rows = [
+            (problem.file, problem.offset, problem.message, problem.kind.value) for problem in self._problems.values()
+        ]
+        self._connection.executemany("INSERT INTO problems VALUES (?, ?, ?, ?)", rows)
+        self._connection.execute("COMMIT")
+        if self._unfinished is None or self._folder is None:
+            return IdIndexFile(None, self._connection)
+        self._connection.close()
+        with self._unfinished.open("rb") as file:
+            checksum = _checksum(file)
+            os.fsync(file.fileno())
+        path = self._folder / f"offsets-{secrets.token_hex(8)}-{checksum:08x}.sqlite"
+        self._unfinished.replace(path)
+        sync_folder(self._folder)
+        return IdIndexFile.open(path)
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        self._connection.close()
+        if self._unfinished is not None:
+            with contextlib.suppress(OSError):
+                self._unfinished.unlink(missing_ok=True)
+
+    def _number(self, file: str) -> int:
+        number = self._numbers.get(file)
+        if number is None:
+            number = self._numbers[file] = len(self._numbers)
+            self._connection.execute("INSERT INTO files VALUES (?, ?)", (number, file))
+        return number
+
+
+def _checksum(file: BinaryIO) -> int:
+    checksum = 0
+    while block := file.read(_READ_BYTES):
+        checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _delete_abandoned(folder: Path) -> None:
+    """Delete what processes that died were making: an index that is being made is written to all the time."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if _UNFINISHED_NAME.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                path.unlink()
+
+
+def _immutable(path: Path) -> str:
+    """The address by which SQLite opens a file that nobody changes: without locks, and never making one."""
+    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"

@@ -1,0 +1,174 @@
+"""Validates and converts the arguments of the recorder: wrong use raises, odd values are noted and never raise."""
+
+import contextlib
+import operator
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from datetime import datetime
+from typing import Any
+
+from rolltrace.errors import InputError
+from rolltrace.trace.freeform import Note, describe, object_fields
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.json_numbers import INT64_LIMIT
+from rolltrace.trace.message import Sampling
+from rolltrace.trace.rollout import Usage
+from rolltrace.trace.stop_reasons import StoppedBy
+
+_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
+
+
+_TEXTS = ("id", "split", "env", "task", "group", "policy")
+_NUMBERED = ("task", "group")
+"""May be whole numbers, as rows of a data set are; their digits are the name."""
+_COUNTS = ("index", "iteration", "attempt")
+_COUNTS_OR_NONE = ("episode", "seat")
+_MAPS = ("env_args", "task_data")
+
+
+def check_header(fields: dict[str, Any]) -> None:
+    """Raise `InputError` for a field of the wrong type; numbers of other libraries become ints, tags a tuple."""
+    for name, value in fields.items():
+        if name in _TEXTS:
+            fields[name] = _text(name, value)
+        elif name in _COUNTS or (name in _COUNTS_OR_NONE and value is not None):
+            fields[name] = _whole_number(name, value, least=0)
+        elif name == "seed" and value is not None:
+            fields[name] = _whole_number(name, value)
+        elif name in _MAPS and not isinstance(value, Mapping):
+            raise _wrong(name, "a mapping", value)
+        elif name == "policy_version":
+            fields[name] = _version(value)
+        elif name == "tags":
+            fields[name] = _tags(value)
+        elif name == "started_at" and not isinstance(value, datetime):
+            raise _wrong(name, "a datetime", value)
+    if not fields["id"]:
+        raise InputError("Expected id= to be a text that is unique everywhere, got an empty one.")
+
+
+def _wrong(name: str, expected: str, value: Any) -> InputError:
+    return InputError(f"Expected {name}= to be {expected}, got {describe(value)}.")
+
+
+def _text(name: str, value: Any) -> str:
+    if type(value) is str:
+        return value
+    if isinstance(value, str):  # such as numpy's
+        return str.__str__(value)
+    if name in _NUMBERED and not isinstance(value, bool):
+        with contextlib.suppress(Exception):  # a foreign object may raise anything
+            return str(operator.index(value))
+    raise InputError(f"Expected {name}= to be a str, got {describe(value)}. Convert it with str().")
+
+
+def _whole_number(name: str, value: Any, least: int | None = None) -> int:
+    expected = "a whole number" if least is None else f"a whole number of {least} or more"
+    if type(value) is not int:
+        if isinstance(value, bool):
+            raise _wrong(name, expected, value)
+        try:
+            value = int(operator.index(value))
+        except Exception:  # noqa: BLE001 - a foreign object may raise anything
+            raise _wrong(name, expected, value) from None
+    if (least is not None and value < least) or not -INT64_LIMIT <= value < 2 * INT64_LIMIT:
+        raise _wrong(name, f"{expected} and 64 bits", value)
+    return int(value)
+
+
+def _version(value: Any) -> int | str | None:
+    if value is None or type(value) is str:
+        return value
+    try:
+        return _text("policy_version", value) if isinstance(value, str) else _whole_number("policy_version", value)
+    except InputError:
+        raise _wrong("policy_version", "a whole number, a str or None", value) from None
+
+
+def _tags(tags: Any) -> tuple[str, ...]:
+    try:
+        listed = None if isinstance(tags, str | Mapping) else tuple(tags)
+    except Exception:  # noqa: BLE001 - as above
+        listed = None
+    if listed is None or not all(isinstance(tag, str) for tag in listed):
+        raise _wrong("tags", "a list of str", tags)
+    return tuple(_text("tags", tag) for tag in listed)
+
+
+def as_messages(given: Any, name: str) -> Iterable[Any]:
+    """What can be gone through message by message."""
+    if isinstance(given, str):
+        return ({"role": "user", "content": given},)
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise InputError(f"Expected {name} to be a list of messages, got {describe(given)}.")
+    return given
+
+
+def as_tools(given: Any) -> Iterable[Any]:
+    """Tools as an iterable; raises `InputError` for anything else."""
+    if given is None:
+        return ()
+    if isinstance(given, Mapping | str) or not isinstance(given, Iterable):
+        raise InputError(f"Expected tools to be a list of tools, got {describe(given)}.")
+    return given
+
+
+def as_stopped_by(given: StoppedBy | str) -> StoppedBy:
+    """Who ended the rollout."""
+    try:
+        return StoppedBy(given)
+    except ValueError:
+        raise InputError(f"Expected stopped_by to be one of {', '.join(StoppedBy)}, got {describe(given)}.") from None
+
+
+def as_sampling(given: Any, notes: list[Note]) -> Sampling | None:
+    """Settings of ours, or a map or an object with such fields; those that we do not know are kept as they came."""
+    if given is None or type(given) is Sampling:
+        return given
+    try:
+        fields = {str(name): value for name, value in (object_fields(given) or {}).items() if value is not None}
+        known = {name: fields.pop(name) for name in _SETTINGS if name in fields}
+        stop = fields.pop("stop", ())
+        if known or stop or fields:
+            texts = (stop,) if isinstance(stop, str) else tuple(stop)
+            return Sampling(**known, stop=texts, other=FrozenMap.of(fields, "sampling", notes) if fields else None)
+    except Exception as error:  # noqa: BLE001 - a foreign object may do anything when it is read
+        notes.append(Note("sampling", f"{type(error).__name__} while reading {describe(given)}: left out"))
+        return None
+    notes.append(Note("sampling", f"expected settings, got {describe(given)}: left out"))
+    return None
+
+
+_USAGE_NAMES = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens"))
+
+
+def as_usage(given: Any, notes: list[Note]) -> Usage | None:
+    """Counts of ours, or a map or an object with such fields, under the names of either OpenAI API."""
+    if given is None or type(given) is Usage:
+        return given
+    try:
+        fields = object_fields(given) or {}
+        for prompt, completion in _USAGE_NAMES:
+            if prompt in fields or completion in fields:
+                return Usage(fields.get(prompt) or 0, fields.get(completion) or 0)
+    except Exception as error:  # noqa: BLE001 - as above
+        notes.append(Note("usage", f"{type(error).__name__} while reading {describe(given)}: left out"))
+        return None
+    notes.append(Note("usage", f"expected counts of tokens, got {describe(given)}: left out"))
+    return None
+
+
+def is_identical_value(one: Any, other: Any) -> bool:
+    """Whether two values are equal and spelt alike (`1 == True`); what cannot be compared is not."""
+    try:
+        return bool(one == other) and repr(one) == repr(other)
+    except Exception:  # noqa: BLE001 - as above
+        return False
+
+
+def copy_or_unique(value: Any) -> Any:
+    """A copy that shares nothing; of what cannot be copied, something that equals nothing."""
+    try:
+        return deepcopy(value)
+    except Exception:  # noqa: BLE001 - as above
+        return object()

@@ -1,0 +1,41 @@
+"""Reads `run.json`, without which no directory is a run; and refuses links, through which nothing is written."""
+
+import os
+from pathlib import Path
+
+from rolltrace.errors import NewerVersionError, RecordError, RunNotFoundError, StorageError
+from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, decode_info
+from rolltrace.store.segment_reader import open_regular
+
+_RESTORE = "Copy it back: it never changes after the run was made, and without it nothing of a directory is touched."
+
+
+def read_info(run: Path) -> RunInfo:
+    """What `run.json` of a run says; a directory without one that is valid is no run."""
+    expected = f"Expected a run at {run}"
+    if not run.is_dir():
+        found = "a file" if run.exists() else "nothing"
+        raise RunNotFoundError(f"{expected}, a directory with {RUN_FILE}: found {found} there.")
+    try:
+        with open_regular(run / RUN_FILE) as file:
+            return decode_info(file.read())
+    except FileNotFoundError:
+        if (run / ROLLOUTS).is_dir():
+            raise RunNotFoundError(f"{expected}, found {ROLLOUTS}/ and no {RUN_FILE}. {_RESTORE}") from None
+        raise RunNotFoundError(f"{expected}, a directory with {RUN_FILE}: found other things there.") from None
+    except NewerVersionError as error:
+        raise RunNotFoundError(f"{expected} that this version reads: {RUN_FILE}: {error}") from error
+    except RecordError as error:
+        raise RunNotFoundError(f"{expected} with a valid {RUN_FILE}: {error} {_RESTORE}") from error
+    except OSError as error:
+        raise StorageError(f"Cannot read {run / RUN_FILE}: {error.strerror or error}.") from error
+
+
+def refuse_link(path: Path) -> Path:
+    """The path, unless it is a link: what is behind that is not the run's, and is neither written to nor deleted."""
+    if path.is_symlink():
+        raise StorageError(
+            f"Expected {path} itself, got a link to {os.readlink(path)}: nothing is written or deleted through a link "  # noqa: PTH115 - text
+            "inside a run. Put the folder there, or move the whole run and link to that."
+        )
+    return path

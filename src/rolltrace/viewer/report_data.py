@@ -1,0 +1,132 @@
+"""What a report tells of a run: answers about an excerpt of it, the same that a server would give."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from rolltrace.query.run import Run
+from rolltrace.query.run_state import planned_episodes, run_state
+from rolltrace.query.run_totals import query_totals
+from rolltrace.trace.score import GroupKey
+from rolltrace.version import __version__
+from rolltrace.viewer.filters import RolloutSelection
+from rolltrace.viewer.json_response import encode_response, to_json_value
+from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.rollout_detail import group_response, member_responses
+from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
+from rolltrace.viewer.run_list import RunList
+from rolltrace.viewer.run_overview import run_overview
+from rolltrace.viewer.run_subset import RunSubset
+from rolltrace.viewer.schemas import Column, RunResponse, RunsResponse
+
+SELECTED = Column("selected", "selected", "boolean")
+"""Whether a rollout fulfils the condition that the report was made with; the others stand beside it in its group."""
+
+_MAX_PROBLEMS = 20
+
+JsonObject = dict[str, Any]
+
+
+class ReportGroup(msgspec.Struct, frozen=True):
+    """One group of the report."""
+
+    key: GroupKey
+    answer: JsonObject
+    """As the server's answer on a group."""
+    rollouts: dict[str, JsonObject]
+    """By id the answers on its rollouts, those of attempts that were tried again included."""
+
+
+class ReportData:
+    """Answers about an excerpt of a run, which is the one run in `folder`."""
+
+    def __init__(self, folder: Path, whole: Run, part: RunSubset, selected: set[str]) -> None:
+        self.name = whole.path.resolve().name
+        self.part = part
+        self._selected = selected
+        self._stack = ExitStack()
+        self._library = OpenRuns(folder)
+        self._stack.callback(self._library.close)
+        self._excerpt = self._stack.enter_context(self._library.open(next(iter(self._library.folder.runs()))))
+        card = RunList(self._library).one(self._excerpt.key)
+        self.run = self._for_sharing(run_overview(self._excerpt, card), whole)
+        """As the server's answer on a run."""
+        card = msgspec.structs.replace(
+            card, key=self.name, name=self.name, live=False, planned=None, state=self.run.state
+        )
+        self.runs = RunsResponse(folder="", version=__version__, runs=(card,), total=1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def text(self) -> str:
+        """What the report holds of the run, in words."""
+        part, rollouts = self.part, self.run.rollouts
+        if len(part.keys) == part.all_groups and part.where is None:
+            return f"A report on all {rollouts:,} rollouts of the run."
+        which = "" if part.where is None else f" with a rollout for which {part.where} is true"
+        some = "" if len(part.keys) == part.of_groups else f"{len(part.keys):,} of the "
+        groups = f"{some}{part.of_groups:,} {'group' if part.of_groups == 1 else 'groups'}{which}"
+        of = f"{rollouts:,} of the run’s {part.all_rollouts:,} rollouts"
+        return f"A report on {groups}: {of}. Numbers are about these; ledger and findings are the whole run’s."
+
+    def groups(self) -> Iterator[ReportGroup]:
+        """Every group, in the order of the run."""
+        for key in self.part.keys:
+            place = (key.split, key.iteration, key.env, key.group)
+            answer = msgspec.json.decode(encode_response(group_response(self._excerpt, *place)))
+            members = [msgspec.json.decode(encode_response(one)) for one in member_responses(self._excerpt, *place)]
+            yield ReportGroup(key, answer, {one["rollout"]["id"]: one for one in members})
+
+    def table(self) -> dict[str, list[Any]]:
+        """The table of rollouts, by column."""
+        names = [column.name for column in self.run.columns if column != SELECTED]
+        table: dict[str, list[Any]] = {}
+        for first in range(0, len(names), MAX_COLUMNS):
+            some = names[first : first + MAX_COLUMNS]
+            rows = list(self._rows(some))
+            table |= {name: [to_json_value(row[name]) for row in rows] for name in ("id", *some)}
+        if SELECTED in self.run.columns:
+            table[SELECTED.name] = [one in self._selected for one in table["id"]]
+        return table
+
+    def _rows(self, columns: list[str]) -> Iterator[JsonObject]:
+        every, offset = RolloutSelection(retried=True), 0
+        while True:
+            page = list_rollouts(self._excerpt, self._excerpt.run, every, (), columns, offset, MAX_ROWS)
+            yield from page.rows
+            offset += MAX_ROWS
+            if offset >= page.total:
+                return
+
+    def _for_sharing(self, answer: RunResponse, whole: Run) -> RunResponse:
+        """The answer as it may leave this machine, with what could not be read of the whole run."""
+        marks = () if self.part.where is None else (SELECTED,)
+        problems = whole.problems
+        return msgspec.structs.replace(
+            answer,
+            key=self.name,
+            name=self.name,
+            path=self.name,
+            live=False,
+            planned=None,
+            state=_state(whole),
+            problems=tuple(map(str, problems[:_MAX_PROBLEMS])),
+            problem_count=len(problems),
+            columns=(*answer.columns, *marks),
+        )
+
+
+def _state(run: Run) -> str:
+    """The state of the whole run, of which an excerpt has only some rollouts."""
+    return run_state(run.ledgers().values(), planned_episodes(run.info), query_totals(run).finished).value

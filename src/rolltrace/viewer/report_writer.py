@@ -1,0 +1,143 @@
+"""Writes a part of a run as one file to be read elsewhere: a page, or a tree of JSON."""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from rolltrace.check.check_run import check_run
+from rolltrace.errors import InputError, StorageError
+from rolltrace.query.run import Run
+from rolltrace.query.run_totals import query_totals
+from rolltrace.store.layout import is_run
+from rolltrace.store.reader import RunReader
+from rolltrace.temp_folders import explain_full_disk, temporary_folder
+from rolltrace.viewer.bundle import report_html
+from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
+from rolltrace.viewer.json_response import to_json_value
+from rolltrace.viewer.packs import ReportPacks
+from rolltrace.viewer.page_files import page_folder
+from rolltrace.viewer.report_data import ReportData, ReportGroup
+from rolltrace.viewer.run_subset import RunSubset, select_subset, selected_ids, write_subset
+from rolltrace.viewer.schemas import FindingsResponse
+
+_ABANDONED_SECONDS = 3600.0
+DEFAULT_ROLLOUTS = 1_000
+"""About how many rollouts a report holds where nobody says how many groups."""
+
+
+def write_report(
+    run: str | Path, out: str | Path, *, where: str | None = None, groups: int | None = None, as_json: bool = False
+) -> str:
+    """Write a report on the groups of `run` with a rollout that fulfils `where`, at most so many of them.
+
+    It is a page of its own, or with `as_json` a tree: the run, its groups, their rollouts, each record whole. What is
+    returned says in words what it holds.
+    """
+    place = _place_for(Path(out), Path(run))
+    if not as_json:
+        page_folder()  # without the page, nothing is begun
+    with _excerpt(run, where, groups) as (whole, carried):
+        _write(_tree(carried) if as_json else _page(whole, carried), place)
+        return carried.text
+
+
+def stream_tree(run: str | Path, out: BinaryIO, *, where: str | None = None, groups: int | None = None) -> str:
+    """Write the tree of JSON to a stream; what is returned says in words what it holds."""
+    with _excerpt(run, where, groups) as (_, carried):
+        out.writelines(_tree(carried))
+        return carried.text
+
+
+def _place_for(out: Path, run: Path) -> Path:
+    """Where the report goes, links followed; what must not be replaced is refused before anything is done."""
+    place = out.resolve()
+    if place.exists() and not place.is_file():
+        kind = "a directory" if place.is_dir() else "something else"
+        raise InputError(f"Expected a file to write the report to, got {kind}: {out}.")
+    if not place.parent.is_dir():
+        raise InputError(f"Expected a directory for the report, found none at {out.parent}: make it first.")
+    inside = next((folder for folder in place.parents if is_run(folder)), None)
+    if inside is not None or place.is_relative_to(run.resolve()):
+        raise InputError(f"Expected a place outside of any run, got {out}: what a run holds is not replaced.")
+    return place
+
+
+@contextlib.contextmanager
+def _excerpt(run: str | Path, where: str | None, groups: int | None) -> Iterator[tuple[Run, ReportData]]:
+    with Run([RunReader(run)]) as whole, temporary_folder() as folder:
+        part = select_subset(whole, where, _fitting(whole) if groups is None else groups)
+        with explain_full_disk():
+            write_subset(whole, part, folder / "runs" / "run")
+        with ReportData(folder / "runs", whole, part, set(selected_ids(whole, part))) as carried:
+            yield whole, carried
+
+
+def _fitting(run: Run) -> int | None:
+    """How many groups hold about as many rollouts as a report should."""
+    totals = query_totals(run)
+    return None if totals.rollouts <= DEFAULT_ROLLOUTS else max(1, DEFAULT_ROLLOUTS * totals.groups // totals.rollouts)
+
+
+def _page(whole: Run, carried: ReportData) -> Iterator[bytes]:
+    packs = ReportPacks(carried, whole)
+    return report_html(f"{carried.name} · Rolltrace", packs, lambda: packs.head(_findings(whole.path, carried.part)))
+
+
+def _findings(run: Path, part: RunSubset) -> FindingsResponse:
+    """What `check` finds in the whole run: in a part of one it would miss what was left out."""
+    if part.all_rollouts > MAX_ROLLOUTS:
+        told = f"A run of more than {MAX_ROLLOUTS:,} rollouts is not checked for a report: `rolltrace check` does it."
+        return FindingsResponse(state="absent", stale=False, audits=0, found=(), message=told)
+    return findings_response(check_run(run))
+
+
+def _tree(carried: ReportData) -> Iterator[bytes]:
+    head = {
+        "v": 1,
+        "selection": {"text": carried.text, **to_json_value(carried.part)},
+        "run": to_json_value(carried.run),
+    }
+    yield msgspec.json.encode(head)[:-1] + b',"groups":['
+    for place, compared in enumerate(carried.groups()):
+        yield (b",\n" if place else b"\n") + msgspec.json.encode(_branch(compared))
+    yield b"\n]}\n"
+
+
+def _branch(compared: ReportGroup) -> dict[str, Any]:
+    """A group with its rollouts; the messages that its members show are those of their records."""
+    group = {name: value for name, value in compared.answer["group"].items() if name not in ("shared", "members")}
+    members = [
+        {name: value for name, value in member.items() if name != "messages"}
+        for member in compared.answer["group"]["members"]
+    ]
+    return {**group, "members": members, "rollouts": list(compared.rollouts.values())}
+
+
+def _write(pieces: Iterable[bytes], place: Path) -> None:
+    """Write a file whole or not at all: what is in its place stays until the new one is there."""
+    new = place.with_name(f".{place.name}.{os.getpid()}.new")
+    try:
+        _remove_abandoned(place)
+        with new.open("xb") as file:
+            file.writelines(pieces)
+        new.replace(place)
+    except OSError as error:
+        raise StorageError(f"The report could not be written to {place}: {error}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove what reports to the same place left that were killed; one that is being written is younger."""
+    unfinished = re.compile(rf"\.{re.escape(place.name)}\.[0-9]+\.new")
+    for path in place.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if unfinished.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                path.unlink()

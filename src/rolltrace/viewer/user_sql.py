@@ -1,0 +1,58 @@
+"""SQL that people write: bounded in time, memory, rows and bytes."""
+
+import time
+from typing import Any
+
+from rolltrace.errors import InputError
+from rolltrace.query.run import Run
+from rolltrace.viewer.json_response import to_json_value
+from rolltrace.viewer.schemas import SqlColumn, SqlResponse
+
+SQL_TIMEOUT_SECONDS = 10.0
+MAX_ROWS = 10_000
+MAX_BYTES = 20_000_000
+MAX_CELL_CHARS = 100_000
+_LOOKUP_BATCH = 100
+
+
+def run_user_sql(run: Run, sql: str, limit: int) -> SqlResponse:
+    """The rows of one SELECT, no more than are asked for."""
+    if not 1 <= limit <= MAX_ROWS:
+        raise InputError(f"Expected a limit from 1 to {MAX_ROWS}, got {limit}.")
+    started = time.perf_counter()
+    result = run.sql(sql, timeout=SQL_TIMEOUT_SECONDS)
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while len(rows) <= limit and size <= MAX_BYTES:
+        some = result.fetchmany(min(_LOOKUP_BATCH, limit + 1 - len(rows)))
+        if not some:
+            break
+        for row in some:
+            cells = tuple(_cell(value) for value in row)
+            size += sum(map(_size, cells))
+            rows.append(cells)
+            if size > MAX_BYTES:
+                break
+    return SqlResponse(
+        columns=tuple(map(SqlColumn, result.columns, result.types)),
+        rows=tuple(rows[:limit]),
+        more=len(rows) > limit or size > MAX_BYTES,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _cell(value: Any) -> Any:
+    """A value as JSON has it; a long text is cut."""
+    told = to_json_value(value)
+    if isinstance(told, str) and len(told) > MAX_CELL_CHARS:
+        return f"{told[:MAX_CELL_CHARS]}… ({len(told) - MAX_CELL_CHARS:,} more characters)"
+    return told
+
+
+def _size(value: Any) -> int:
+    """About how many bytes a value takes as JSON."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if isinstance(value, dict):
+        return 2 + sum(len(name) + 4 + _size(item) for name, item in value.items())
+    return 2 + sum(map(_size, value)) if isinstance(value, list) else 8

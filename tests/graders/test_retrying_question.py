@@ -1,0 +1,211 @@
+"""A question that is put until its reply can be read."""
+
+import asyncio
+
+import pytest
+
+from rolltrace.errors import ContextOverflowError, GraderError, InputError, PolicyError
+from rolltrace.graders.retrying_question import GRADER_SAMPLING, RetryingQuestion, ask_all
+from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.trace.message import Message, Sampling, ToolCall
+from stage import never
+
+CORRECTION = "No: {problem}."
+
+
+def read(completion):
+    """Takes capitals only."""
+    if not completion.message.content.isupper():
+        raise GraderError(f"{completion.message.content[:9]!r} {{is}} small")
+    return completion.message.content
+
+
+def question(text="Say it.", **settings):
+    return RetryingQuestion("grader", [Message("user", text)], read, CORRECTION, **settings)
+
+
+class InTurn(ScriptedReplies):
+    """Says its replies one after the other, and keeps what it was asked."""
+
+    def __init__(self, *replies):
+        self.requests = []
+        self.left = iter(replies)
+        super().__init__(self._next)
+
+    def _next(self, request):
+        self.requests.append(request)
+        reply = next(self.left)
+        return reply(request) if callable(reply) else reply
+
+
+async def settle(inquiry, *replies):
+    """Who was asked, and the calls, where these replies come in turn."""
+    policy = InTurn(*replies)
+    with with_roles(ScriptedReplies("not me"), grader=policy) as calls:
+        await inquiry.run()
+    return policy, calls
+
+
+async def test_a_reply_that_can_be_read_settles_it():
+    """One call, about what was said, with the settings that all share."""
+    inquiry = question(about="it")
+    policy, [call] = await settle(inquiry, "YES")
+    assert inquiry.result("a word") == "YES"
+    assert (inquiry.attempts, inquiry.replies, inquiry.has_tries_left) == (1, 1, False)
+    assert (call.role, call.about, call.prompt) == ("grader", "it", (Message("user", "Say it."),))
+    assert policy.requests[0].sampling == GRADER_SAMPLING == Sampling(temperature=0.0, max_tokens=1024)
+
+
+async def test_an_unreadable_reply_is_corrected():
+    """The same conversation goes on with the reply and what is wrong with it; every call is about the same."""
+    inquiry = question(about="it")
+    policy, calls = await settle(inquiry, "no", "nor", "YES")
+    assert (inquiry.result("a word"), inquiry.attempts, inquiry.replies) == ("YES", 3, 3)
+    assert [call.continues for call in calls] == [None, 0, 1]
+    assert [call.about for call in calls] == ["it"] * 3
+    assert [message.content for message in policy.requests[2].messages] == [
+        "Say it.", "no", "No: 'no' {is} small.", "nor", "No: 'nor' {is} small.",
+    ]  # fmt: skip
+
+
+async def test_a_call_of_a_tool_does_not_go_back():
+    """Nobody offered one, and a server refuses a call that has no answer; the record keeps it."""
+    called = Message("assistant", "hm", tool_calls=(ToolCall("x"),))
+    policy, calls = await settle(question(), called, "YES")
+    assert policy.requests[1].messages[1] == Message("assistant", "hm")
+    assert calls[0].reply == called
+
+
+async def test_of_a_flood_only_the_end_goes_back():
+    """A reply without an end must not fill the context of the next try."""
+    policy, calls = await settle(question(), "x" * 1_000_000 + "end", "YES")
+    back = policy.requests[1].messages[1]
+    assert (len(back.content), back.content[-4:]) == (10_000, "xend")
+    assert len(calls[0].reply.content) == 1_000_003
+
+
+@pytest.mark.parametrize("failed", [PolicyError("busy"), ValueError("busy"), never])
+async def test_a_failed_call_is_made_again(failed):
+    """It counts as a try and leaves nothing to go on with."""
+    inquiry = question(tries=2, seconds=5.0)
+    _, calls = await settle(inquiry, failed, "YES")
+    assert (inquiry.result("a word"), inquiry.attempts, inquiry.replies) == ("YES", 2, 1)
+    assert calls[0].error is not None
+    assert calls[1].prompt == calls[0].prompt
+
+
+@pytest.mark.parametrize("tries", [1, 2, 4])
+async def test_the_tries_run_out(tries):
+    """Unreadable replies and failures count alike; the error says how many there were, and the last problem."""
+    inquiry = question(tries=tries)
+    _, calls = await settle(inquiry, *([PolicyError("busy"), "no"] * 2)[-tries:], "YES")
+    assert (len(calls), inquiry.attempts) == (tries, tries)
+    with pytest.raises(GraderError) as caught:
+        inquiry.result("a word")
+    assert (
+        str(caught.value) == f"Expected a word, got none in {tries} tr{'y' if tries == 1 else 'ies'}: 'no' {{is}} small"
+    )
+    assert caught.value.__cause__ is inquiry.outcome
+
+
+async def test_what_does_not_fit_is_not_asked_again():
+    """A prompt does not get shorter; that is as true of a later try as of the first."""
+    for before in ([], ["no"]):
+        inquiry = question(tries=5)
+        _, calls = await settle(inquiry, *before, ContextOverflowError("too long"), "YES")
+        assert len(calls) == len(before) + 1
+        with pytest.raises(GraderError, match=rf"got none in {len(calls)} tr.*too long"):
+            inquiry.result("a word")
+
+
+async def test_a_role_that_nobody_plays_is_not_asked_again():
+    """Outside a runner and a cast there is nobody, at the next try too."""
+    inquiry = question(tries=5)
+    await inquiry.run()
+    with pytest.raises(GraderError, match="got none in 1 try: Nobody plays the role 'grader' here"):
+        inquiry.result("a word")
+
+
+async def test_an_inquiry_that_was_not_made_has_no_answer():
+    """That is said as well."""
+    with pytest.raises(GraderError, match="nobody was asked"):
+        question().result("a word")
+
+
+async def test_all_are_asked_at_once_and_in_rounds():
+    """No question waits for another's reply, and the order of calls does not hang on how long replies take."""
+    everyone = asyncio.Barrier(3)
+    first_is_asked_again = asyncio.Event()
+
+    async def reply(request):
+        text = request.messages[0].content
+        if len(request.messages) == 1:
+            await everyone.wait()
+            if text == "a":  # the slowest of the first round is still the first of the second
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            return "no" if text != "b" else "B"
+        if text == "a":
+            first_is_asked_again.set()
+        await first_is_asked_again.wait()
+        return text.upper()
+
+    inquiries = [question(text, about=text) for text in "abc"]
+    with with_roles(ScriptedReplies("not me"), grader=ScriptedReplies(reply)) as calls:
+        await ask_all(inquiries)
+    assert [inquiry.result("a letter") for inquiry in inquiries] == ["A", "B", "C"]
+    assert [call.about for call in calls] == ["a", "b", "c", "a", "c"]
+
+
+async def test_one_that_is_given_up_leaves_the_others_alone():
+    """What goes wrong with one is its own."""
+
+    def reply(request):
+        return PolicyError("busy") if request.messages[0].content == "a" else "YES"
+
+    lost, kept = question("a", tries=2), question("b", tries=2)
+    with with_roles(ScriptedReplies("not me"), grader=ScriptedReplies(reply)):
+        await ask_all([lost, kept])
+    assert (kept.result("a word"), lost.attempts, kept.attempts) == ("YES", 2, 1)
+    with pytest.raises(GraderError, match="busy"):
+        lost.result("a word")
+
+
+async def test_cancellation_is_no_reply():
+    """Whoever is cancelled while it waits does not try again."""
+    asked = asyncio.Event()
+
+    async def wait(request):
+        asked.set()
+        await asyncio.Event().wait()
+
+    with with_roles(ScriptedReplies("not me"), grader=ScriptedReplies(wait)) as calls:
+        task = asyncio.create_task(question().run())
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tries": 0},
+        {"seconds": 0.0},
+        {"seconds": -1.0},
+        {"seconds": float("nan")},
+        {"sampling": Sampling(max_tokens=0)},
+        {"sampling": Sampling(max_tokens=-1)},
+    ],
+)
+def test_settings_in_which_nobody_could_answer(settings):
+    """They are refused at once."""
+    with pytest.raises(InputError, match="Expected"):
+        question(**settings)
+
+
+def test_no_limit_is_allowed():
+    """None is no limit, of time or of tokens."""
+    assert question(seconds=None, sampling=Sampling()).has_tries_left

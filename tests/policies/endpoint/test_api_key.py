@@ -1,0 +1,229 @@
+"""No key and no authorization header reaches a record, an error, a log or a terminal."""
+
+import asyncio
+import json
+import logging
+import pickle
+import traceback
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.endpoint.misbehaving import Server, completion, drips, echoes_headers, replies, resets, says
+from rolltrace.envs.tool_env import ToolEnv
+from rolltrace.errors import InputError, PolicyError
+from rolltrace.policies.endpoint.api_key import Cut, InMemoryApiKey, redact_key
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy, endpoint_policy
+from rolltrace.policies.policy import Request
+from rolltrace.trace.message import Message
+from stage import Stage, play
+
+KEY = "sk-planted/0123456789-abcdef"
+ESCAPED = "".join(f"\\u{ord(character):04x}" for character in KEY)
+
+
+async def no_sleep(seconds):
+    pass
+
+
+def all_text(directory):
+    return b"\n".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        says(),
+        echoes_headers(200),
+        echoes_headers(400),
+        echoes_headers(429),
+        echoes_headers(500),
+        replies(f"Bearer {KEY} is wrong", 401, content_type="text/plain"),
+        replies('{"error": {"message": "' + ESCAPED + '"}}', 403),
+        replies('{"choices": [{"message": {"content": "' + ESCAPED + '"}, "finish_reason": "stop"}]}'),
+        replies(json.dumps({"message": KEY}).replace("/", "\\/"), 400),
+        replies("moved", 302, headers={"Location": f"http://elsewhere.test/{KEY}"}),
+        replies(f"not JSON, {KEY}"),
+        resets(f'{{"you sent": "{KEY}'.encode()),
+        drips([b'{"a": "sk-planted/01234', b'56789-abcdef"}']),
+        replies('{"choices": [{"message": {"content": "' + ESCAPED + '"}, "finish_reason": "stop"}], "x": NaN}'),
+        replies('{"choices": [{"message": {"content": "' + ESCAPED + ' \\ud800"}, "finish_reason": "stop"}]}'),
+        replies(json.dumps(completion(f"You sent {KEY}.")).encode("utf-16")),
+        replies(json.dumps(completion(f"You sent {KEY}.")).encode("utf-16").decode("latin-1").encode("utf-16")),
+        replies(json.dumps({"error": {"message": KEY}}).encode("utf-32-be"), 400),
+        replies("moved", 302, headers={"Location": f"http://{KEY}/x"}),
+        replies("moved", 302, headers={"Location": f"http://{quote(KEY, safe='')}/x"}),
+        says([{"type": "text", "text": KEY[:12]}, {"type": "text", "text": KEY[12:]}]),
+        resets(f'{{"you sent": "{ESCAPED}'.encode()),
+    ],
+)
+async def test_a_planted_key_is_found_nowhere(tmp_path, monkeypatch, capfd, caplog, behaviour):
+    """Whatever a server does with the key, nothing that is written or said has it."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    async with Server(behaviour) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=1, sleep=no_sleep)
+        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], []))
+        await play(tmp_path / "run", stage, policy)
+        said = repr(policy) + policy.name + repr(vars(policy)) + pickle.dumps(policy).decode("latin-1")
+        try:
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        except PolicyError as error:
+            said += "".join(traceback.format_exception(error)) + repr(error.raw)
+        await policy.close()
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    written = all_text(tmp_path)
+    assert b"parrot" in written
+    shown = capfd.readouterr()
+    told = said + shown.out + shown.err + caplog.text
+    for secret in (KEY, KEY[10:], f"Bearer {KEY}", KEY.replace("/", "\\/")):
+        assert secret.encode() not in written
+        assert secret not in told
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\nX-Broken\x00: 1\r\n\r\n"], ids=["cut", "malformed"])
+async def test_a_key_in_broken_headers(monkeypatch, end):
+    """A key that comes back in headers that are cut off or malformed is not told either."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Echo: Bearer " + KEY.encode() + end)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        policy = EndpointPolicy("parrot", f"http://127.0.0.1:{port}", retries=0)
+        with pytest.raises(PolicyError) as raised:
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    told = "".join(traceback.format_exception(raised.value)) + repr(raised.value.raw)
+    assert KEY not in told
+    assert KEY[10:] not in told
+
+
+@pytest.mark.parametrize("written", [KEY[:-1], KEY[:8], ESCAPED[:-1], ESCAPED[:-6], ESCAPED[:-5], KEY[:-2] + "\\u00"])
+async def test_a_key_that_a_broken_connection_cut(monkeypatch, written):
+    """What came of a key before the connection broke is not told: all but its last character is as good as the key."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    async with Server(resets(f'{{"e": "{written}'.encode())) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=0)
+        with pytest.raises(PolicyError) as raised:
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    assert raised.value.raw == '{"e": "[key]'
+
+
+@pytest.mark.parametrize("host", ["sk-Planted-0123456789", "sk%2DPlanted%2D0123456789", "sk-\\u0050lanted-0123456789"])
+async def test_a_redirect_to_the_key(host):
+    """A host's name is shown in small letters, so the key is looked for before that."""
+    async with Server(replies("moved", 302, headers={"Location": f"http://{host}/x"})) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=0, key=InMemoryApiKey("sk-Planted-0123456789"))
+        with pytest.raises(PolicyError, match="status 302: moved, a redirect: it is not followed"):
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_a_key_in_another_encoding(encoding):
+    """Where a reader of JSON would find the encoding out, so is it found out here."""
+    assert b"[key]" in redact_key(f'"{KEY}"'.encode(encoding), KEY)
+
+
+def test_the_beginning_of_a_key_is_kept_in_a_whole_text():
+    """Only a cut text may end in a part of the key; a quoted part of the headers may have one anywhere."""
+    text = f"{KEY[:-1]}! {KEY[:9]}".encode()
+    assert redact_key(text, KEY) == text
+    assert redact_key(text, KEY, Cut.AT_END) == f"{KEY[:-1]}! [key]".encode()
+    assert redact_key(text, KEY, Cut.ANYWHERE) == b"[key]! [key]"
+    assert redact_key(KEY[:7].encode(), KEY, Cut.ANYWHERE) == KEY[:7].encode()
+
+
+@given(st.lists(st.sampled_from(["{}", "\\{}", "\\\\{}", "u", "U"]), min_size=len(KEY), max_size=len(KEY)))
+def test_any_spelling_of_a_key_is_found(ways):
+    """Each character may be plain or escaped, in either case of the hexadecimal digits, and inside a string in JSON."""
+    digits = {"u": "\\u{:04x}", "U": "\\\\u{:04X}"}
+    spelled = "".join(
+        digits[way].format(ord(letter)) if way in digits else way.format(letter)
+        for way, letter in zip(ways, KEY, strict=True)
+    )
+    found = redact_key(f"a {spelled} \\u00e9".encode(), KEY, Cut.AT_END)
+    assert found.replace(b"\\", b"") == b"a [key] u00e9"
+
+
+async def test_the_key_is_read_when_it_is_sent(monkeypatch):
+    """A key may change while running; its variable may have another name; without it no header is sent."""
+    async with Server(says()) as server:
+        policy = EndpointPolicy("parrot", server.url, key_variable="PARROT_KEY")
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        for key in (None, "first-key", "second-key"):
+            if key is not None:
+                monkeypatch.setenv("PARROT_KEY", key)
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    sent = [headers.get("Authorization") for headers in server.headers]
+    assert sent == [None, "Bearer first-key", "Bearer second-key"]
+
+
+async def test_a_key_that_is_none(monkeypatch):
+    """A key that no header can hold is refused by the name of its variable."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-\nX-Injected: yes")
+    policy = EndpointPolicy("parrot", "http://127.0.0.1:9")
+    with pytest.raises(PolicyError, match="OPENAI_API_KEY") as raised:
+        await policy.complete(Request(messages=(Message("user", "Hi."),)))
+    assert "Injected" not in str(raised.value)
+
+
+@pytest.mark.parametrize("slip", ["sk-hunter22", "hunter22/x", "", "2hunter22", "hunter22\n", "my hunter22"])
+def test_a_key_in_the_place_of_its_variable(slip):
+    """What is no name may be the key itself: it is refused, and not repeated."""
+    with pytest.raises(InputError, match="the name of an environment variable") as raised:
+        endpoint_policy("parrot@http://127.0.0.1:9", key_variable=slip)
+    assert "hunter22" not in str(raised.value)
+
+
+async def test_a_key_that_is_held():
+    """It goes before one of the environment, is shown nowhere, and stays in its process; no variable is named."""
+    async with Server(says(), replies("no", 401)) as server:
+        policy = EndpointPolicy("parrot", server.url, retries=0, key=InMemoryApiKey(KEY))
+        await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        with pytest.raises(PolicyError, match=r"status 401: no$"):
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert KEY not in repr(policy) + repr(vars(policy))
+    with pytest.raises(TypeError, match="held key"):
+        pickle.dumps(policy)
+
+
+async def test_a_refused_key_names_its_variable():
+    """Whoever is refused reads what to set."""
+    async with Server(replies("no", 401)) as server:
+        policy = EndpointPolicy("parrot", server.url, key_variable="PARROT_KEY")
+        with pytest.raises(PolicyError, match="To do: set the key in the environment variable PARROT_KEY"):
+            await policy.complete(Request(messages=(Message("user", "Hi."),)))
+        await policy.close()
+
+
+def test_a_word_in_the_place_of_a_key_is_no_secret():
+    """`EMPTY` and the like are given where a server asks for no key; answers keep the word."""
+    assert redact_key(b"The list is EMPTY.", "EMPTY") == b"The list is EMPTY."
+    assert redact_key(b'{"a": "\\u00e9"}', KEY) == b'{"a": "\\u00e9"}'
+
+
+@pytest.mark.parametrize("url", ["http://me:hunter22@host/v1", "https://hunter22@host", "http://host/v1?key=hunter22"])
+def test_a_password_in_an_address_is_refused(url):
+    """An address is recorded and shown, so it holds no secret, and the error does not repeat it."""
+    with pytest.raises(InputError, match="Expected a base URL without") as raised:
+        endpoint_policy(f"parrot@{url}")
+    assert "hunter22" not in str(raised.value)
+
+
+def test_an_address_without_a_scheme_is_not_repeated():
+    """What follows the model may be a password."""
+    with pytest.raises(InputError, match="openai:MODEL@BASE_URL") as raised:
+        endpoint_policy("parrot@me:hunter22@host")
+    assert "hunter22" not in str(raised.value)

@@ -1,0 +1,202 @@
+"""The endpoint as a policy: what it can be told, and where it can be used."""
+
+import asyncio
+import gc
+import pickle
+
+import pytest
+
+from policies.endpoint.misbehaving import Server, says
+from rolltrace.arguments import call_with_arguments
+from rolltrace.errors import InputError
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy, endpoint_policy
+from rolltrace.policies.policy import Policy, Request
+from rolltrace.policies.validation import check_policy
+from rolltrace.trace.message import Message
+
+HELLO = Request(messages=(Message("user", "Hi."),))
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
+        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1"),
+        ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000/v1"),
+        ("https://host/api/v3", "https://host/api/v3"),
+        ("https://host/v1/chat/completions", "https://host/v1"),
+        ("http://[::1]:80", "http://[::1]:80/v1"),
+    ],
+)
+def test_a_specification(given, base):
+    """`MODEL@BASE_URL` with or without /v1; the model's name may hold an @."""
+    policy = endpoint_policy(f"org/model@2@{given}")
+    assert (policy.model, policy.base_url, policy.name) == ("org/model@2", base, "org/model@2")
+    assert isinstance(policy, Policy)
+    check_policy(policy)
+
+
+def test_arguments_come_as_text():
+    """A command line's texts become what the signature says."""
+    args = {
+        "address": "m@http://h", "retries": "1", "timeout": "2.5", "extra": '{"a": null}', "send_reasoning": "false",
+        "version": "12", "name": "mine", "context_length": "512",
+    }  # fmt: skip
+    policy = call_with_arguments(endpoint_policy, args, "openai:m")
+    assert (policy.name, policy.version, policy.context_length) == ("mine", "12", 512)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_in_flight": 0},
+        {"timeout": 0.0},
+        {"timeout": float("nan")},
+        {"timeout": float("inf")},
+        {"retries": -1},
+        {"dialect": "klingon"},
+        {"extra": {"temperature": 0.0}},
+    ],
+)
+def test_wrong_arguments_are_refused(wrong):
+    """Settings that cannot work are found before the first request."""
+    with pytest.raises(InputError, match="Expected"):
+        EndpointPolicy("m", "http://h", **wrong)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://h",
+        "http://",
+        "h:80",
+        "http://h:port",
+        "",
+        "http://a b",
+        "http://a..b",
+        "http://-a",
+        "http://[::g]",
+        "http://" + "a" * 64,
+        "http://a%20b",
+    ],
+)
+def test_what_is_no_address_is_refused(url):
+    """Only http and https, with a host."""
+    with pytest.raises(InputError, match="Expected a base URL"):
+        EndpointPolicy("m", url)
+
+
+def test_a_policy_works_in_one_loop_after_the_other():
+    """Connections belong to an event loop; closed or not, the next loop has its own."""
+
+    async def once(policy_of, close):
+        async with Server(says()) as server:
+            policy = policy_of(server.url)
+            completion = await policy.complete(HELLO)
+            if close:
+                await policy.close()
+        return completion.message.content
+
+    policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
+
+    def moved(url):
+        policy.base_url = f"{url}/v1"
+        return policy
+
+    assert [asyncio.run(once(moved, close=True)) for _ in range(2)] == ["Hello."] * 2
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_that_ended_without_closing_is_forgotten(caplog):
+    """A policy that was left open in a loop that is no more works in the next, and keeps nothing of the first."""
+    policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
+
+    async def once(policy):
+        async with Server(says()) as server:
+            policy.base_url = f"{server.url}/v1"
+            completion = await policy.complete(HELLO)
+        return completion.message.content
+
+    assert [asyncio.run(once(policy)) for _ in range(3)] == ["Hello."] * 3
+    asyncio.run(policy.close())
+    del policy
+    gc.collect()
+    assert "Unclosed client session" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_many_at_once_after_several_loops_have_ended():
+    """Whoever comes first closes what the ended loops left, and all use the same new connections."""
+    policy = EndpointPolicy("m", "http://127.0.0.1:9", retries=0)
+    loops = [asyncio.new_event_loop() for _ in range(3)]
+
+    async def ask(times):
+        async with Server(says()) as server:
+            policy.base_url = f"{server.url}/v1"
+            asked = (policy.complete(HELLO) for _ in range(times))
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        return [one if isinstance(one, Exception) else one.message.content for one in found]
+
+    for loop in loops:
+        loop.run_until_complete(ask(1))
+    assert len(policy._client._doors) == 3
+    for loop in loops:
+        loop.close()
+
+    async def ask_and_close():
+        said = await ask(4)
+        assert list(policy._client._doors) == [asyncio.get_running_loop()]
+        await policy.close()
+        return said
+
+    assert asyncio.run(ask_and_close()) == ["Hello."] * 4
+
+
+@pytest.mark.parametrize(("files", "in_flight"), [(1024, 384), (256, 1), (1_000_000, 512), (-1, 512), (300, 22)])
+def test_two_policies_leave_files_to_the_process(monkeypatch, files, in_flight):
+    """Unless told otherwise, a policy opens no more than its share of what the process may open."""
+    resource = pytest.importorskip("resource")
+    limit = resource.RLIM_INFINITY if files < 0 else files
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert EndpointPolicy("m", "http://h")._client._max_in_flight == in_flight
+    assert EndpointPolicy("m", "http://h", max_in_flight=700)._client._max_in_flight == 700
+
+
+async def test_a_policy_pickles_without_its_connections():
+    """A copy in another process opens its own."""
+    async with Server(says()) as server:
+        policy = EndpointPolicy("m", server.url, version=3)
+        await policy.complete(HELLO)
+        copy = pickle.loads(pickle.dumps(policy))
+        completion = await copy.complete(HELLO)
+        await policy.close()
+        await copy.close()
+    assert (completion.message.content, completion.policy_version) == ("Hello.", 3)
+
+
+async def test_connections_are_kept_and_closed():
+    """Requests one after the other use one connection; close closes it, and the next request opens another."""
+    ports = []
+
+    async def note(request):
+        ports.append(request.transport.get_extra_info("peername")[1])
+        return await says()(request)
+
+    async with Server(note) as server:
+        policy = EndpointPolicy("m", server.url)
+        for _ in range(3):
+            await policy.complete(HELLO)
+        await policy.close()
+        await policy.complete(HELLO)
+        await policy.close()
+        await policy.close()
+    assert len(set(ports[:3])) == 1
+    assert len(set(ports)) == 2
+
+
+async def test_the_end_of_a_block_closes():
+    """`async with` gives back the connections."""
+    async with Server(says()) as server, EndpointPolicy("m", server.url) as policy:
+        await policy.complete(HELLO)
+        assert policy._client._doors
+    assert not policy._client._doors

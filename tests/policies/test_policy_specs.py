@@ -1,0 +1,130 @@
+import pytest
+
+from rolltrace.errors import InputError, UnknownNameError
+from rolltrace.policies.faults import FAULT_KINDS, FaultyPolicy
+from rolltrace.policies.noisy.policy import NoisyPolicy
+from rolltrace.policies.policy import Policy
+from rolltrace.policies.policy_specs import load_policy
+from rolltrace.policies.scripted import ScriptedReplies
+
+OWN = """
+from rolltrace.policies.scripted import ScriptedReplies
+
+class Own(ScriptedReplies):
+    def __init__(self, text: str = "hi", times: int = 1):
+        super().__init__([text] * times, name="own")
+
+def make(times: int):
+    return Own(times=times)
+
+made = Own()
+nothing = 7
+
+def breaks():
+    raise OSError("no such weights")
+
+class Half:
+    name = "half"
+    async def complete(self, request): ...
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The name of a module that holds policies."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "load_own_policies.py").write_text(OWN)
+    return "load_own_policies"
+
+
+def test_scripted_policies_take_arguments():
+    """What follows the name is converted to the types of the policy's arguments."""
+    noisy = load_policy("scripted:noisy,correct=0.25,name=n,context_length=30")
+    assert isinstance(noisy, NoisyPolicy)
+    assert (noisy.correct, noisy.name, noisy.context_length) == (0.25, "n", 30)
+    assert load_policy("scripted:noisy").name == "scripted:noisy"
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_every_fault_can_be_asked_for(kind):
+    """Each kind of fault has a specification."""
+    policy = load_policy(f"scripted:fault,kind={kind},at=2,fraction=0.5")
+    assert isinstance(policy, FaultyPolicy)
+    assert (policy.kind, policy.at, policy.fraction) == (kind, 2, 0.5)
+
+
+def test_a_policy_of_ones_own(own):
+    """A class, a function and an instance can be named, the first two with arguments."""
+    for spec in (f"{own}:Own,times=2", f"{own}:make,times=2", f"{own}:made"):
+        policy = load_policy(spec)
+        assert isinstance(policy, Policy)
+        assert policy.name == "own"
+        assert len(policy.replies) == (1 if spec.endswith("made") else 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("scripted:noise", "There is no scripted policy 'noise'. Did you mean 'noisy'?"),
+        ("scripted", "There is no scripted policy ''."),
+        ("noisy", "There is no policy 'noisy'. Did you mean 'scripted:noisy'?"),
+        ("openai:model", "Expected a policy as openai:MODEL@BASE_URL"),
+        ("openai:model@http://localhost,retires=3", "no argument of openai 'retires'. Did you mean 'retries'?"),
+        ("human:somebody,nmae=x", "no argument of human 'nmae'"),
+        ("replay:somewhere", "A recorded run is opened by rolltrace.play and `rolltrace run`"),
+        ('openai:m@http://h,extra={"a": 1, "b": 2},b', "for argument 'extra' of openai, got"),
+        ("nothing", "Policies are given as local[:FILE.gguf], openai:MODEL@BASE_URL, scripted:NAME"),
+        ("scripted:noisy,corect=1", "no argument of scripted:noisy 'corect'. Did you mean 'correct'?"),
+        ("scripted:noisy,correct=often", "Expected `float` for argument 'correct' of scripted:noisy, got 'often'."),
+        ("scripted:noisy,correct", "Expected KEY=VALUE after the comma"),
+        ("scripted:noisy,correct=1,correct=0", "got 'correct' twice"),
+        ("scripted:fault", "Expected argument 'kind' of scripted:fault, got none"),
+        ("scripted:fault,kind=rays", "no kind of fault 'rays'. Did you mean 'raise'?"),
+        ("no_such_package:x", "There is no module 'no_such_package' for policy"),
+        ("load_own_policies:Onw", "Did you mean 'Own'?"),
+        ("load_own_policies:made,times=2", "which is already made, got times"),
+        ("load_own_policies:nothing", "got int without name, version, context_length, complete, count_tokens"),
+        ("load_own_policies:Half", "got Half without version, context_length, count_tokens"),
+        ("load_own_policies:breaks", "could not be made: OSError: no such weights"),
+        ("load_own_policies:make", "Expected argument 'times'"),
+    ],
+)
+def test_what_is_no_policy_is_told_with_what_would_be(own, spec, message):
+    """Every wrong specification gets an error that says what was expected."""
+    with pytest.raises(InputError) as caught:
+        load_policy(spec)
+    assert message in str(caught.value)
+
+
+def test_kinds_are_made_of_what_follows_their_colon():
+    """`openai:` takes a model and an address, `human` a name; further kinds may be handed in."""
+    endpoint = load_policy("openai:qwen/3:8b@http://127.0.0.1:8000/v1,version=7,max_in_flight=3")
+    assert (endpoint.model, endpoint.version) == ("qwen/3:8b", "7")
+    assert load_policy("human").name == "human"
+    made = load_policy(
+        "echo:some:thing,loud=true", {"echo": lambda what, loud: ScriptedReplies([what], name=f"{loud}")}
+    )
+    assert (made.replies, made.name) == (("some:thing",), "true")
+
+
+@pytest.mark.parametrize(
+    ("spec", "target", "args"),
+    [
+        ("a:b", "a:b", {}),
+        ("a:b,c=1,d=x=y", "a:b", {"c": "1", "d": "x=y"}),
+        ('a:b,c={"d": 1, "e=": [2, 3]},f=g,h', "a:b", {"c": '{"d": 1, "e=": [2, 3]}', "f": "g,h"}),
+        ("a:b,c,d/e,f=1", "a:b,c,d/e", {"f": "1"}),
+    ],
+)
+def test_arguments_begin_where_a_comma_and_a_name_do(spec, target, args):
+    """A comma in a path or a value is a part of it."""
+    seen = {}
+    kind, _, name = target.partition(":")
+    load_policy(spec, {kind: lambda what, **given: seen.update(what=what, given=given) or ScriptedReplies(["x"])})
+    assert seen == {"what": name, "given": args}
+
+
+def test_an_unknown_policy_is_an_unknown_name():
+    """The command line tells unknown names from other mistakes."""
+    with pytest.raises(UnknownNameError):
+        load_policy("lokal")

@@ -1,0 +1,157 @@
+"""A listing of runs: found wherever they are, told quickly, and by what their files say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rolltrace.errors import RunNotFoundError
+from rolltrace.query import run_listing as listing
+from rolltrace.query.compact import compact
+from rolltrace.query.run_listing import encode_listed_run, list_runs
+from rolltrace.query.run_state import RunState
+from rolltrace.store.create import create_run
+from rolltrace.trace.codec import add_checksum, utc_now
+from rolltrace.trace.message import Message
+from rolltrace.trace.rollout import Header, Outcome
+from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.score import Score
+from rolltrace.trace.stop_reasons import Status, StoppedBy
+
+
+def play(writer, reward=1.0, late=None, **fields):
+    """Record one rollout, and a late reward where there is one."""
+    identity = {"env": "sums", "task": "t", "group": "g", "index": 0, "policy": "p"} | fields
+    header = Header(id=new_id(), run=writer.run, session=writer.session, started_at=utc_now(), **identity)
+    rollout_builder = writer.begin(header)
+    rollout_builder.extend([Message("user", "1 + 1?")])
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.step(Message("assistant", "2"), reward=1.0)
+    ended = Outcome(
+        ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
+        reward=reward, reward_so_far=1.0, unclamped_reward=None,
+    )  # fmt: skip
+    writer.write_rollout(rollout_builder.encode(ended))
+    if late is not None:
+        score = Score(
+            id=new_id(), run=writer.run, session=writer.session, rollout=rollout_builder.id, name="reward", value=late,
+            at=utc_now(),
+        )  # fmt: skip
+        writer.write_score(score)
+
+
+@pytest.fixture
+def runs(tmp_path) -> Path:
+    """Two runs, one of them deeper, and things that are none."""
+    with create_run(tmp_path / "first") as writer:
+        play(writer, group="a", index=0, reward=1.0)
+        play(writer, group="a", index=1, reward=0.0, env="products")
+        play(writer, group="b", index=0, reward=None, late=2.0)
+        play(writer, group="b", index=1, reward=float("nan"))
+    with create_run(tmp_path / "deep" / "er" / "second"):
+        pass
+    (tmp_path / "notes.txt").write_text("none")
+    (tmp_path / "empty").mkdir()
+    create_run(tmp_path / ".hidden").close()
+    return tmp_path
+
+
+def test_runs_are_found_wherever_they_are(runs):
+    """Runs are found at any depth, the newest first; hidden directories are not entered."""
+    assert [run.name for run in list_runs(runs).runs] == ["deep/er/second", "first"]
+    assert [run.name for run in list_runs(runs / "first").runs] == ["first"]
+    assert list_runs(runs / "empty").runs == ()
+
+
+def test_numbers_are_those_of_the_files(runs):
+    """Late rewards count, and what is not finite does not; every env and policy is named."""
+    first = list_runs(runs).runs[1]
+    assert (first.rollouts, first.groups, first.lost, first.state) == (4, 3, 0, RunState.COMPLETE)
+    assert (first.envs, first.policies) == (("sums", "products"), ("p",))
+    assert first.mean_reward == pytest.approx(1.0)
+    assert first.bytes == sum(path.stat().st_size for path in (runs / "first").rglob("*") if path.is_file())
+    second = list_runs(runs).runs[0]
+    assert (second.rollouts, second.groups, second.envs, second.mean_reward) == (0, 0, (), None)
+
+
+def test_only_the_newest_are_looked_into(runs, monkeypatch):
+    """With a limit, the others are counted and not read."""
+    monkeypatch.setattr(listing, "read_totals", lambda path: pytest.fail("read") if path.name == "first" else None)
+    found = list_runs(runs, limit=1)
+    assert ([run.name for run in found.runs], found.total) == (["deep/er/second"], 2)
+
+
+def test_a_large_run_is_not_read(runs, monkeypatch):
+    """What would take long is left out, until tables are there that answer it; both answers are the same."""
+    read = list_runs(runs / "first").runs[0]
+    monkeypatch.setattr(listing, "MAX_BYTES", 10)
+    unread = list_runs(runs / "first").runs[0]
+    assert (unread.recorded, unread.rollouts) == (4, None)
+    assert (unread.groups, unread.envs, unread.policies, unread.mean_reward) == (None, None, None, None)
+    compact(runs / "first")
+    asked = list_runs(runs / "first").runs[0]
+    assert (asked.groups, asked.envs, asked.policies) == (read.groups, read.envs, read.policies)
+    assert asked.mean_reward == pytest.approx(read.mean_reward)
+
+
+def forge(path, *changes):
+    """Put more lines after the last one of a run's ledger, each with a right checksum."""
+    (file,) = (path / "ledger").iterdir()
+    record = json.loads(file.read_bytes().splitlines()[-1])
+    del record["crc"]
+    with file.open("ab") as ledger:
+        ledger.writelines(add_checksum(json.dumps(record | fields).encode()) for fields in changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "lost", "in_doubt"),
+    [
+        ({"closed": False}, RunState.RUNNING, 0, 0),
+        ({"closed": False, "in_flight": 2}, RunState.RUNNING, 0, 2),
+        ({"closed": False, "in_flight": 2, "at": "2026-01-01T00:00:00Z"}, RunState.DIED, 0, 2),
+        ({"in_flight": 2}, RunState.COMPLETE, 2, 0),
+        ({"dropped": {"ENOSPC": 3}, "unrecordable": {"x": 1}}, RunState.COMPLETE, 4, 0),
+        ({"closed": False, "dropped": {"ENOSPC": 3}}, RunState.RUNNING, 3, 0),
+    ],
+)
+def test_state_is_what_the_ledgers_tell(runs, fields, state, lost, in_doubt):
+    """A run that lost something says so, beside its state."""
+    forge(runs / "first", fields)
+    first = list_runs(runs / "first").runs[0]
+    assert (first.state, first.lost, first.in_doubt) == (state, lost, in_doubt)
+
+
+def test_the_last_whole_line_of_a_ledger_counts(runs):
+    """However long a ledger is, and however its last line was torn."""
+    forge(runs / "first", *({"recorded": number} for number in range(300)))
+    (file,) = (runs / "first" / "ledger").iterdir()
+    file.write_bytes(file.read_bytes() + b'{"v":1,"torn')
+    assert file.stat().st_size > 64_000
+    assert list_runs(runs / "first").runs[0].recorded == 299
+
+
+def test_damaged_runs_are_listed(runs):
+    """A run that lost its ledger or a line is listed with what is left."""
+    for file in (runs / "first" / "ledger").iterdir():
+        file.write_bytes(b"garbage\n")
+    (file,) = (runs / "first" / "rollouts").iterdir()
+    file.write_bytes(file.read_bytes() + b"garbage\n" + add_checksum(b'{"v":1,"id":7}'))
+    first = list_runs(runs).runs[1]
+    assert (first.name, first.state) == ("first", RunState.UNKNOWN)
+    assert first.groups == 3
+
+
+def test_a_listing_is_json(runs):
+    """A program gets every field."""
+    told = json.loads(encode_listed_run(list_runs(runs).runs[1]))
+    assert told["name"] == "first"
+    assert told["state"] == "complete"
+    assert told["envs"] == ["sums", "products"]
+
+
+def test_a_place_that_is_no_directory_is_refused(tmp_path):
+    """There is nothing to list in a file, or nowhere."""
+    (tmp_path / "file").write_text("")
+    for name in ("file", "nowhere"):
+        with pytest.raises(RunNotFoundError, match="Expected a directory"):
+            list_runs(tmp_path / name)

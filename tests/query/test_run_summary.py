@@ -1,0 +1,212 @@
+"""One run's numbers: right denominators, the latest session, and nothing hidden."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from rolltrace.errors import RunNotFoundError
+from rolltrace.query.run_summary import encode_run_summary, summarize
+from rolltrace.store.create import create_run
+from rolltrace.trace.codec import utc_now
+from rolltrace.trace.message import Message
+from rolltrace.trace.rollout import Failure, Header, Outcome, Usage
+from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
+
+FAILURE = {
+    "status": Status.ERROR,
+    "stop_reason": "error",
+    "error": Failure(Layer.ENV, "OSError", "gone"),
+    "reward": None,
+}
+
+
+def play(writer, group, index, reward=1.0, *, iteration=0, attempt=0, split="train", **ended):
+    header = Header(
+        id=new_id(), run=writer.run, session=writer.session, env="sums", task="t", group=group, index=index,
+        policy="p", iteration=iteration, attempt=attempt, split=split, started_at=utc_now(),
+    )  # fmt: skip
+    rollout_builder = writer.begin(header)
+    rollout_builder.extend([Message("user", "1 + 1?")])
+    rollout_builder.mark_prompt_sent()
+    rollout_builder.step(Message("assistant", "2"), reward=1.0, usage=Usage(10, 3))
+    good = Outcome(
+        ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
+        reward=reward, reward_so_far=1.0, unclamped_reward=None,
+    )  # fmt: skip
+    writer.write_rollout(rollout_builder.encode({**good, **ended}))
+
+
+def begin(writer):
+    """Begin a rollout that never ends."""
+    writer.begin(
+        Header(
+            id=new_id(), run=writer.run, session=writer.session, env="sums", task="t", group="z", index=0,
+            started_at=utc_now(),
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path, played):
+    """The run, to be changed."""
+    return shutil.copytree(played, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def summary(played):
+    """The numbers of the run."""
+    return summarize(played)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Group a has a signal, b has none, c failed and was tried again; an evaluation; and an iteration that follows."""
+    path = tmp_path_factory.mktemp("played") / "run"
+    with create_run(path) as writer:
+        play(writer, "a", 0, 1.0)
+        play(writer, "a", 1, 0.0, stop_reason="max_turns")
+        play(writer, "b", 0, 1.0)
+        play(writer, "b", 1, 1.0)
+        play(writer, "c", 0, **FAILURE)
+        play(writer, "c", 0, 0.5, attempt=1)
+        play(writer, "a", 0, -1.0, iteration=1)
+        play(writer, "a", 0, 1.0, split="test")
+    return path
+
+
+def test_totals(summary):
+    """Everything is counted once, over all rollouts; an attempt that was tried again is told apart."""
+    assert (summary.rollouts, summary.retried, summary.superseded, summary.steps) == (7, 1, 0, 7)
+    assert summary.attempts == 8
+    assert summary.envs == {"sums": 7}
+    assert summary.policies == {"p": 7}
+    assert summary.stop_reasons == {"completed": 6, "max_turns": 1}
+    assert list(summary.stop_reasons) == ["completed", "max_turns"]
+    assert summary.statuses == {"ok": 7}
+    assert (summary.prompt_tokens, summary.completion_tokens) == (70, 21)
+    assert summary.mean_seconds >= 0
+    assert (summary.sessions, summary.open_sessions) == (1, 0)
+    assert summary.ledger["dispatched"] == summary.ledger["recorded"] == 8
+    assert summary.problem_count == 0
+
+
+def test_rewards(summary):
+    """The mean is over those that have a reward, and the rest is said."""
+    rewards = summary.rewards
+    assert (rewards.n, rewards.missing, rewards.non_finite) == (7, 0, 0)
+    assert rewards.mean == pytest.approx(3.5 / 7)
+    values = [1, 0, 1, 1, 0.5, -1, 1]
+    assert rewards.spread == pytest.approx(math.sqrt(sum((value - 0.5) ** 2 for value in values) / 7))
+    assert (rewards.min, rewards.max) == (-1.0, 1.0)
+
+
+def test_groups_with_and_without_signal(summary):
+    """A group carries a signal where members differ; one of a single member is in neither number."""
+    assert (summary.groups, summary.groups_with_signal, summary.groups_without_signal) == (5, 1, 1)
+
+
+def test_iterations(summary):
+    """Each iteration of each split has its own numbers."""
+    iterations = {(one.split, one.iteration): one for one in summary.iterations}
+    assert list(iterations) == [("test", 0), ("train", 0), ("train", 1)]
+    first = iterations["train", 0]
+    assert (first.rollouts, first.groups, first.failed) == (5, 3, 0)
+    assert (first.groups_with_signal, first.groups_without_signal) == (1, 1)
+    assert first.rewards.mean == pytest.approx(3.5 / 5)
+    assert first.mean_steps == 1.0
+    assert iterations["train", 1].rewards.mean == -1.0
+
+
+def test_errors_are_counted_by_layer_and_type(summary):
+    """A failure is told with its layer, type, count and one message, also where it was tried again."""
+    [error] = summary.errors
+    assert (error.layer, error.type, error.count, error.example) == ("env", "OSError", 1, "gone")
+
+
+def test_a_restart_supersedes(path):
+    """Where a later session repeats an iteration its rollouts count, and the others are told apart."""
+    with create_run(path, join=True) as writer:
+        play(writer, "a", 0, 0.25)
+    summary = summarize(path)
+    assert (summary.rollouts, summary.superseded, summary.sessions) == (7, 1, 2)
+    assert summary.rewards.mean == pytest.approx(2.75 / 7)
+
+
+def test_rewards_that_are_not_finite_are_counted(path):
+    """NaN and infinities are left out of the mean, and said."""
+    with create_run(path, join=True) as writer:
+        play(writer, "z", 0, float("nan"))
+        play(writer, "z", 1, float("inf"))
+    rewards = summarize(path).rewards
+    assert (rewards.n, rewards.non_finite) == (7, 2)
+    assert rewards.mean == pytest.approx(0.5)
+
+
+def test_an_empty_run(tmp_path):
+    """A run without rollouts has numbers, too."""
+    create_run(tmp_path / "run").close()
+    summary = summarize(tmp_path / "run")
+    assert (summary.rollouts, summary.groups, summary.iterations) == (0, 0, ())
+    assert (summary.rewards.n, summary.rewards.mean, summary.mean_seconds) == (0, None, None)
+    json.loads(encode_run_summary(summary))
+
+
+def test_what_cannot_be_read_is_told(path):
+    """Problems are counted and named."""
+    (file,) = (path / "rollouts").iterdir()
+    file.write_bytes(file.read_bytes() + b"garbage\n")
+    summary = summarize(path)
+    assert summary.problem_count == 1
+    assert file.name in summary.problems[0]
+    assert summary.rollouts == 7
+
+
+def test_a_torn_ledger_is_told(path):
+    """What a ledger lost counts among the problems."""
+    (file,) = (path / "ledger").iterdir()
+    file.write_bytes(file.read_bytes() + b'{"v":1,"to')
+    summary = summarize(path)
+    assert summary.problem_count == 1
+    assert file.name in summary.problems[0]
+    assert summary.ledger["recorded"] == 8
+
+
+def test_what_a_session_had_in_flight_is_in_doubt_or_lost(path):
+    """A writer that was killed leaves doubt about what it was playing; one that was closed has lost it."""
+    with create_run(path, join=True) as writer:
+        begin(writer)
+        writer.flush()
+        summary = summarize(path)
+        assert (summary.lost, summary.in_doubt, summary.open_sessions) == (0, 1, 1)
+    summary = summarize(path)
+    assert (summary.lost, summary.in_doubt, summary.open_sessions) == (1, 0, 0)
+
+
+def test_a_directory_of_runs_is_no_run(path):
+    """A summary is of one run."""
+    with pytest.raises(RunNotFoundError):
+        summarize(path.parent)
+
+
+def test_a_summary_is_strict_json(path):
+    """Numbers that are not finite are spelt out."""
+    with create_run(path, join=True) as writer:
+        for index in range(2):
+            play(writer, "huge", index, 1.7e308, iteration=5)
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    told = json.loads(encode_run_summary(summarize(path)), parse_constant=refuse)
+    assert told["iterations"][-1]["rewards"]["max"] == 1.7e308
+    assert told["iterations"][-1]["rewards"]["mean"] == "Infinity"
+    assert told["ledger"]["recorded"] == 10
+
+
+def test_a_place_without_a_run_is_refused(tmp_path):
+    """There are no numbers where there is no run."""
+    with pytest.raises(RunNotFoundError):
+        summarize(tmp_path)

@@ -1,0 +1,298 @@
+"""Sealed segments: the same bytes, in frames that can be read one by one."""
+
+import io
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltrace.errors import ChecksumError, InputError, RecordError
+from rolltrace.store import compression as sealed
+from rolltrace.store import frames
+from rolltrace.store.compression import compress_segment, compressed_path
+from rolltrace.store.frames import LARGEST_FRAME, FrameReader, seek_table
+from rolltrace.store.segment_reader import SegmentReader, open_segment
+
+SMALL = 64
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """A plain segment of a hundred lines, and a torn one."""
+    path = tmp_path / "session-000000.jsonl"
+    path.write_bytes(b"".join(b'{"number":%d}\n' % number for number in range(100)) + b'{"numb')
+    return path
+
+
+@pytest.fixture
+def small_frames(monkeypatch):
+    """Frames so small that a hundred lines fill many."""
+    monkeypatch.setattr(sealed, "FRAME_BYTES", SMALL)
+
+
+def unpack(path):
+    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
+        return reader.read()
+
+
+def content(path, offset=0):
+    """What a reader gets of a segment, and the faults it meets."""
+    segment = SegmentReader(path)
+    try:
+        blocks = list(segment.blocks(offset))
+    finally:
+        segment.close()
+    return b"".join(block.data for block in blocks), [(block.offset, block.length) for block in blocks if block.fault]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"torn", b"x" * 1_500_000, b"a\n\x00\xff\n" * 200_000 + b"torn"])
+def test_sealing_keeps_every_byte(tmp_path, data):
+    """Whatever a segment holds, any zstd reader gets exactly that from its sealed form, and the plain one is gone."""
+    path = tmp_path / "s-000000.jsonl"
+    path.write_bytes(data)
+    assert compress_segment(path) == compressed_path(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s-000000.jsonl.zst"]
+    assert unpack(compressed_path(path)) == data
+    assert content(compressed_path(path)) == (data, [])
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="the zstd tool is not installed")
+def test_the_zstd_tool_reads_it(plain):
+    """The command line tool of zstd decompresses a sealed segment."""
+    data = plain.read_bytes()
+    path = compress_segment(plain)
+    assert subprocess.run(["zstd", "-dc", path], capture_output=True, check=True).stdout == data
+
+
+@given(
+    pieces=st.lists(st.one_of(st.binary(max_size=200), st.just(b"\n")), max_size=20),
+    offset=st.integers(0, 500),
+    length=st.integers(0, 500),
+)
+def test_any_stretch_can_be_read(pieces, offset, length):
+    """Bytes have the same offsets before and after sealing."""
+    data = b"".join(pieces)
+    with TemporaryDirectory() as folder, patch.object(sealed, "FRAME_BYTES", SMALL):
+        path = Path(folder) / "s-000000.jsonl"
+        path.write_bytes(data)
+        for where in (path, None):
+            segment = SegmentReader(where or compress_segment(path))
+            assert segment.size == len(data)
+            assert segment.read(offset, length) == data[offset : offset + length]
+            assert b"".join(block.data for block in segment.blocks(offset)) == data[offset:]
+            segment.close()
+
+
+def test_frames_end_where_lines_end(plain, small_frames):
+    """A damaged frame costs only lines of its own, because none is cut."""
+    data = plain.read_bytes()
+    with compress_segment(plain).open("rb") as file:
+        found = list(FrameReader(file.fileno()))
+    assert len(found) > 10
+    assert all(data[frame.offset + frame.length - 1 :][:1] == b"\n" for frame in found[:-1])
+    assert all(frame.length <= SMALL for frame in found)
+
+
+@pytest.mark.parametrize("broken", ["_check_copy", "_write_sealed"])
+def test_failed_sealing_leaves_the_plain_file(plain, monkeypatch, broken):
+    """What goes wrong before the sealed file is in place leaves the plain one, and nothing else."""
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sealed, broken, fail)
+    with pytest.raises(OSError, match="No space"):
+        compress_segment(plain)
+    assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
+
+
+def test_interrupted_sealing_is_finished_by_the_next(plain, monkeypatch):
+    """A crash after the sealed file is in place leaves both; sealing again removes the plain one and all leftovers."""
+    data = plain.read_bytes()
+    leftover = plain.with_name(f".{plain.name}.zst.0123")
+    leftover.write_bytes(b"half")
+
+    def crash(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sealed, "sync_folder", crash)
+        with pytest.raises(KeyboardInterrupt):
+            compress_segment(plain)
+    assert plain.exists()
+    assert compressed_path(plain).exists()
+    assert compress_segment(plain) == compressed_path(plain)
+    assert [entry.name for entry in plain.parent.iterdir()] == [compressed_path(plain).name]
+    assert unpack(compressed_path(plain)) == data
+    assert compress_segment(plain) == compressed_path(plain)
+
+
+def test_copy_is_read_back_before_the_plain_file_goes(plain, monkeypatch):
+    """A sealed file that does not hold the plain one's bytes never replaces it."""
+    real = zstandard.ZstdCompressor
+
+    class Faulty:
+        def __init__(self, **settings):
+            self._real = real(**settings)
+
+        def compress(self, data):
+            return self._real.compress(data.replace(b"7", b"8"))
+
+    monkeypatch.setattr(sealed.zstandard, "ZstdCompressor", Faulty)
+    with pytest.raises(ChecksumError, match="plain file was kept"):
+        compress_segment(plain)
+    assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
+
+
+def test_growing_segment_is_not_sealed(plain, monkeypatch):
+    """A segment that grew while it was sealed is left as it is, so that no line is lost."""
+    real = sealed._check_copy
+
+    def grow(*arguments):
+        real(*arguments)
+        with plain.open("ab") as file:
+            file.write(b"more\n")
+
+    monkeypatch.setattr(sealed, "_check_copy", grow)
+    with pytest.raises(InputError, match="grew meanwhile"):
+        compress_segment(plain)
+    assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
+
+
+def test_sealing_nothing_says_so(tmp_path):
+    """A segment that is neither plain nor sealed is an error."""
+    with pytest.raises(FileNotFoundError):
+        compress_segment(tmp_path / "s-000000.jsonl")
+
+
+def test_damaged_frame_costs_only_itself(plain, small_frames):
+    """Every other frame is read, at its right offset."""
+    data = plain.read_bytes()
+    path = compress_segment(plain)
+    with path.open("r+b") as file:
+        victim = list(FrameReader(file.fileno()))[3]
+        file.seek(victim.position + victim.size - 6)
+        file.write(b"\xa5\xa5")
+    expected = data[: victim.offset] + data[victim.offset + victim.length :]
+    assert content(path) == (expected, [(victim.offset, victim.length)])
+    assert content(path, victim.offset + victim.length) == (data[victim.offset + victim.length :], [])
+    segment = SegmentReader(path)
+    with pytest.raises(RecordError, match="damaged"):
+        segment.read(victim.offset, 1)
+    segment.close()
+
+
+@pytest.mark.parametrize("lost", ["the footer", "the table", "a byte of a length"])
+def test_frames_are_found_without_the_table(plain, small_frames, lost):
+    """Where the table is damaged, nothing is lost, and the reader knows that it was."""
+    data = plain.read_bytes()
+    path = compress_segment(plain)
+    whole = path.read_bytes()
+    with path.open("rb") as file:
+        table = len(seek_table([(frame.size, frame.length) for frame in FrameReader(file.fileno())]))
+    if lost == "the footer":
+        path.write_bytes(whole[:-4])
+    elif lost == "the table":
+        path.write_bytes(whole[:-table])
+    else:
+        place = len(whole) - table + 8 + 4  # of the first frame's plain length
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    assert content(path) == (data, [])
+    segment = SegmentReader(path)
+    assert not segment.seek_table_matches
+    assert segment.size == len(data)
+    segment.close()
+
+
+def test_damaged_header_moves_no_other_frame(plain, small_frames):
+    """Where a frame's header and the table disagree, and the frame is damaged, the table is right."""
+    data = plain.read_bytes()
+    path = compress_segment(plain)
+    with path.open("r+b") as file:
+        victim = list(FrameReader(file.fileno()))[3]
+        file.seek(victim.position + 5)  # of the length in the header
+        file.write(bytes([victim.length - 1]))
+    segment = SegmentReader(path)
+    assert segment.seek_table_matches
+    assert segment.size == len(data)
+    segment.close()
+    assert content(path)[1] == [(victim.offset, victim.length)]
+
+
+def test_damaged_frame_without_a_table_costs_only_itself(plain, small_frames):
+    """Frames after a damaged one are found by how they begin, at their right offsets."""
+    data = plain.read_bytes()
+    path = compress_segment(plain)
+    with path.open("r+b") as file:
+        found = list(FrameReader(file.fileno()))
+        file.truncate(found[-1].position + found[-1].size)
+        file.seek(found[3].position + 9)
+        file.write(b"\xff" * 8)
+    got, faults = content(path)
+    assert got == data[: found[3].offset] + data[found[4].offset :]
+    assert faults == [(found[3].offset, found[3].length)]
+
+
+def test_frame_that_says_too_much_is_damage(tmp_path):
+    """A frame that would fill the memory is not unpacked."""
+    bomb = zstandard.ZstdCompressor().compress(bytes(4 * LARGEST_FRAME))
+    good = zstandard.ZstdCompressor(write_checksum=True).compress(b"good\n")
+    for table in (b"", seek_table([(len(bomb), 4 * LARGEST_FRAME), (len(good), 5)]), seek_table([(len(bomb), 5)])):
+        path = tmp_path / "s-000000.jsonl.zst"
+        path.write_bytes(bomb + good + table)
+        got, faults = content(path)
+        assert got == b"good\n"
+        assert len(faults) >= 1
+
+
+@pytest.mark.parametrize("count", [0xFFFFFFFF, frames._MAX_FRAMES + 1, 3])
+def test_table_that_says_too_much_is_not_believed(tmp_path, count):
+    """A table of more frames than the file can hold is no table."""
+    good = zstandard.ZstdCompressor(write_checksum=True).compress(b"good\n")
+    table = bytearray(seek_table([(len(good), 5)]))
+    table[-9:-5] = count.to_bytes(4, "little")
+    path = tmp_path / "s-000000.jsonl.zst"
+    path.write_bytes(good + table)
+    assert content(path)[0] == b"good\n"
+
+
+def test_looking_for_frames_ends(tmp_path):
+    """A file that is made to look like frames everywhere is given up on in time that its size bounds."""
+    path = tmp_path / "s-000000.jsonl.zst"
+    header = zstandard.ZstdCompressor(write_checksum=True).compress(b"x" * 1000)[:8]
+    path.write_bytes(header * 10_000)
+    got, faults = content(path)
+    assert got == b""
+    assert faults
+
+
+def test_plain_file_is_read_where_both_exist(plain):
+    """The plain file stands until it is gone: it is the one that was written first."""
+    data = plain.read_bytes()
+    path = compress_segment(plain)
+    assert open_segment(path.parent, "session-000000").is_compressed
+    plain.write_bytes(data)
+    path.write_bytes(b"half a sealed file")
+    segment = open_segment(path.parent, "session-000000")
+    assert segment.read(0, len(data)) == data
+    segment.close()
+
+
+def test_pipe_is_refused_without_waiting(tmp_path):
+    """A pipe with the name of a segment is no segment."""
+    os.mkfifo(tmp_path / "s-000000.jsonl")
+    with pytest.raises(RecordError, match="regular file"):
+        open_segment(tmp_path, "s-000000")
+
+
+def test_seek_table_is_the_public_format():
+    """The table's bytes are those that the zstd seekable format specifies."""
+    assert seek_table([(3, 7)]).hex() == "5e2a4d18110000000300000007000000" + "0100000000b1ea928f"
+    assert zstandard.ZstdDecompressor().stream_reader(io.BytesIO(seek_table([(3, 7)]))).read() == b""

@@ -1,0 +1,257 @@
+"""What waits to be written: in order, within its bounds, and nothing lost between coming and going."""
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rolltrace.store import write_queue as module
+from rolltrace.store.write_queue import MAX_WAIT_FRACTION, Barrier, QueuedLine, SignalSafeEvent, WriteQueue
+from rolltrace.trace.blob import Blob
+
+LIMIT = 100
+
+
+class BacklogMachine(RuleBasedStateMachine):
+    """A backlog that never lets anybody wait, beside a list that says what must be in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.backlog = WriteQueue(LIMIT, patience=0.0)
+        self.expected = []
+        self.closed = False
+        self.refusing = False
+
+    @property
+    def size(self):
+        return sum(item.size for item in self.expected if isinstance(item, QueuedLine))
+
+    @rule(size=st.one_of(st.integers(0, 60), st.integers(90, 150)))
+    def put(self, size):
+        job = QueuedLine("rollouts", b"x" * size)
+        reason = self.backlog.put(job)
+        if not self.expected or self.size <= LIMIT // 2:
+            self.refusing = False
+        if self.closed:
+            assert reason == "closed"
+        elif self.expected and (self.refusing or self.size + size > LIMIT):
+            assert reason == "queue full"
+            self.refusing = True
+        else:  # it fits, or is alone
+            assert reason is None
+            self.expected.append(job)
+
+    @rule()
+    def send(self):
+        barrier = Barrier()
+        self.backlog.put_barrier(barrier)
+        self.expected.append(barrier)
+
+    @precondition(lambda self: self.expected or self.closed)
+    @rule()
+    def take(self):
+        taken = self.backlog.take(0)
+        if not self.expected:
+            assert taken is None
+            return
+        assert taken
+        assert taken == self.expected[: len(taken)]
+        assert self.expected[len(taken) :] == [] or sum(j.size for j in taken if isinstance(j, QueuedLine)) >= 50
+        self.expected = self.expected[len(taken) :]
+
+    @rule()
+    def take_nothing(self):
+        if not self.expected and not self.closed:
+            assert self.backlog.take(0) == []
+
+    @precondition(lambda self: self.expected)
+    @rule()
+    def close(self):
+        self.backlog.close()
+        self.closed = True
+
+    @invariant()
+    def bound_is_kept(self):
+        assert self.backlog._size == self.size
+        assert self.size <= LIMIT or isinstance(self.expected[0], QueuedLine)
+
+
+class TestBacklogMachine(BacklogMachine.TestCase):
+    """The law, with batches small enough that some are left behind and no lingering."""
+
+    settings = settings(max_examples=60, stateful_step_count=30)
+
+    def setUp(self):
+        self._before = module.BATCH_BYTES, module.BATCH_DELAY_SECONDS
+        module.BATCH_BYTES, module.BATCH_DELAY_SECONDS = 50, 0.0
+
+    def tearDown(self):
+        module.BATCH_BYTES, module.BATCH_DELAY_SECONDS = self._before
+
+
+def test_blobs_take_up_room():
+    """The bytes that a line's messages carry count."""
+    blob = Blob.of(b"x" * 90)
+    assert QueuedLine("rollouts", b"x" * 10, "id", (blob, Blob(blob.name))).size == 100
+
+
+def test_who_waits_gets_in_when_there_is_room():
+    """A caller that waits for room goes on as soon as there is some."""
+    backlog = WriteQueue(10, patience=60)
+    backlog.put(QueuedLine("rollouts", b"x" * 10))
+    reasons = []
+    thread = threading.Thread(target=lambda: reasons.append(backlog.put(QueuedLine("rollouts", b"y" * 10))))
+    thread.start()
+    assert [job.data[:1] for job in backlog.take(60)] == [b"x"]
+    thread.join()
+    assert reasons == [None]
+    assert [job.data[:1] for job in backlog.take(60)] == [b"y"]
+
+
+def test_who_waits_is_told_of_the_end():
+    """Closing wakes those who wait for room, and those who wait for something to do."""
+    backlog = WriteQueue(10, patience=60)
+    backlog.put(QueuedLine("rollouts", b"x" * 10))
+    reasons = []
+    thread = threading.Thread(target=lambda: reasons.append(backlog.put(QueuedLine("rollouts", b"y" * 10))))
+    thread.start()
+    backlog.close()
+    thread.join()
+    assert reasons == ["closed"]
+    assert len(backlog.take(60)) == 1
+    assert backlog.take(60) is None
+
+
+def test_refusing_ends_when_half_of_the_room_is_free():
+    """After one wait in vain nobody waits and nothing is taken until half of the room is free."""
+    backlog = WriteQueue(10, patience=0.01)
+    for _ in range(5):
+        assert backlog.put(QueuedLine("rollouts", b"xx")) is None
+    assert backlog.put(QueuedLine("rollouts", b"y")) == "queue full"
+    backlog._patience = 3600  # who waits now waits very long
+    assert backlog.put(QueuedLine("rollouts", b"y")) == "queue full"
+    backlog._waiting.popleft()
+    backlog._size -= 2
+    assert backlog.put(QueuedLine("rollouts", b"y")) == "queue full"
+    backlog.take(0)
+    assert backlog.put(QueuedLine("rollouts", b"y" * 10)) is None
+
+
+class SlowDisk:
+    """A clock that advances only while a caller waits or works, and a disk that takes so many bytes in a second."""
+
+    def __init__(self, backlog, rate, monkeypatch):
+        self.now = self.waited = 0.0
+        self._backlog, self._rate, self._done = backlog, rate, 0.0
+        monkeypatch.setattr(module, "BATCH_BYTES", 1)
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(SignalSafeEvent, "wait", lambda flag, seconds: self._wait(seconds))
+
+    def work(self, seconds):
+        """The caller does something else."""
+        self._advance(seconds)
+
+    def _wait(self, seconds):
+        """A caller waits until the disk has taken the next line."""
+        size = self._backlog._waiting[0].size if self._backlog._waiting else 0
+        spent = min(seconds, max(0.0, self._done + size / self._rate - self.now) + 1e-9)
+        self.waited += spent
+        self._advance(spent)
+        return True
+
+    def _advance(self, seconds):
+        self.now += seconds
+        while self._backlog._waiting and self._done + self._backlog._waiting[0].size / self._rate <= self.now:
+            self._done = max(self._done, 0.0) + self._backlog._waiting[0].size / self._rate
+            self._backlog._hurried = True
+            self._backlog.take(0)
+        if not self._backlog._waiting:
+            self._done = self.now
+
+
+@pytest.mark.parametrize("rate", [10, 1_000, 50_000, 99_000, 200_000])
+def test_slow_disk_takes_a_small_part_of_the_time(rate, monkeypatch):
+    """Whatever a disk can take, callers wait for `patience`, then for a small part of the time, and lose the rest."""
+    patience, pause, size = 1.0, 0.001, 100  # 100,000 bytes a second are handed in
+    backlog = WriteQueue(2_000, patience)
+    disk = SlowDisk(backlog, rate, monkeypatch)
+    refused = 0
+    for _ in range(60_000):
+        refused += backlog.put(QueuedLine("rollouts", b"x" * size)) is not None
+        disk.work(pause)
+    assert disk.waited <= patience + MAX_WAIT_FRACTION * disk.now + 1e-6
+    assert (refused == 0) == (rate >= 99_000)
+    taken = 60_000 - refused
+    assert taken >= min(0.4 * rate * disk.now / size, 60_000 * 0.9)  # the disk is still put to use
+
+
+def test_event_loop_never_waits():
+    """A caller inside a running event loop is refused at once, however patient the backlog is."""
+    backlog = WriteQueue(10, patience=3600)
+
+    async def put_too_much():
+        return [backlog.put(QueuedLine("rollouts", b"x" * 10)) for _ in range(3)]
+
+    assert asyncio.run(put_too_much()) == [None, "queue full", "queue full"]
+    assert [job.size for job in backlog.take(0)] == [10]
+    assert backlog.put(QueuedLine("rollouts", b"x" * 10)) is None
+
+
+def test_endless_patience_never_refuses():
+    """Who says that callers may wait without end loses nothing."""
+    backlog = WriteQueue(10, patience=float("inf"))
+    backlog.put(QueuedLine("rollouts", b"x" * 10))
+    reasons = []
+    thread = threading.Thread(target=lambda: reasons.append(backlog.put(QueuedLine("rollouts", b"y" * 10))))
+    thread.start()
+    assert len(backlog.take(60)) == 1
+    thread.join()
+    assert reasons == [None]
+
+
+def test_threads_lose_nothing():
+    """What many threads put in comes out once, and in the order of each thread."""
+    backlog = WriteQueue(500, patience=60)
+    taken = []
+
+    def fill(name):
+        for number in range(200):
+            assert backlog.put(QueuedLine("rollouts", b"x" * (number % 40), f"{name} {number}")) is None
+
+    def drain():
+        while (batch := backlog.take(1)) is not None:
+            taken.extend(job.rollout for job in batch)
+
+    threads = [threading.Thread(target=fill, args=(name,)) for name in "abcd"]
+    drainer = threading.Thread(target=drain)
+    for thread in (*threads, drainer):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    backlog.close()
+    drainer.join()
+    assert len(taken) == 800
+    for name in "abcd":
+        assert [each for each in taken if each.startswith(name)] == [f"{name} {number}" for number in range(200)]
+
+
+def test_barrier_comes_after_what_was_put_before_it():
+    """What was put in before a barrier is taken before it."""
+    backlog = WriteQueue(100, patience=0)
+    backlog.put(QueuedLine("rollouts", b"a"))
+    backlog.put_barrier(Barrier())
+    backlog.put(QueuedLine("rollouts", b"b"))
+    assert [type(item) for item in backlog.take(0)] == [QueuedLine, Barrier, QueuedLine]
+
+
+def test_flag_ends_one_wait():
+    """A flag that is set, once or often, ends one wait; it says whether it was set in time."""
+    flag = SignalSafeEvent()
+    assert flag.wait(0) is False
+    flag.set()
+    flag.set()
+    assert flag.wait() is True
+    assert flag.wait(0) is False

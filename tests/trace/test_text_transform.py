@@ -1,0 +1,256 @@
+"""The same rollout with other text: what stays, what stands for what went, and who decides."""
+
+import hashlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from rollout_builders import HOSTILE_TEXT, STARTED, TEXT, finished, json_like, one_step
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.codec import decode_rollout, encode_rollout
+from rolltrace.trace.freeform import Placeholder
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.message import Message, Part, ToolCall
+from rolltrace.trace.pattern_redaction import redact_pattern
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
+from rolltrace.trace.text_transform import HashText, RedactText, hash_text, transform_rollout, transform_score
+
+
+@given(TEXT)
+def test_withheld_text_is_length_and_hash(text):
+    """What stands for a text says how long it was and tells it from others; empty text stays empty."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert hash_text(text) == (f"withheld:{len(text)}:{digest}" if text else "")
+
+
+@given(HOSTILE_TEXT, HOSTILE_TEXT)
+def test_equal_texts_stay_equal(one, other):
+    """Texts that UTF-8 can hold are equal afterwards just where they were; no text raises."""
+    stand_ins = hash_text(one), hash_text(other)
+    if one == other:
+        assert stand_ins[0] == stand_ins[1]
+    elif not any("\ud800" <= letter <= "\udfff" for letter in one + other):
+        assert stand_ins[0] != stand_ins[1]
+
+
+def leaves(value):
+    """What a nested value holds, in order."""
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, list) else [value]
+
+
+def shape(value):
+    """A nested value with its texts and bytes left out: keys, numbers and how many of each there are."""
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shape(item) for item in value]
+    return "text" if isinstance(value, str | bytes) else repr(value)
+
+
+@given(st.dictionaries(TEXT, json_like(), max_size=4))
+def test_withheld_map_keeps_keys_and_numbers(values):
+    """In a free-form map keys, numbers and its shape stay; every text and all bytes go."""
+    kept = HashText().mapping(values)
+    assert shape(kept) == shape(values)
+    texts = [leaf for leaf in leaves(kept) if isinstance(leaf, str)]
+    assert all(not text or text.startswith("withheld:") for text in texts)
+    assert not [leaf for leaf in leaves(kept) if isinstance(leaf, bytes)]
+
+
+def test_withheld_message_keeps_who_and_what_for():
+    """Role, names, ids, kinds and counts stay; what was said, thought, shown and asked for goes."""
+    said = Message(
+        "assistant", "hello", parts=(Part("image", at=3, url="http://x", media_type="image/png"),),
+        tool_calls=(ToolCall("add", '{"a": 1}', id="c1", error="cut"),), tool_call_id="c0", name="bob", reasoning="hm",
+    )  # fmt: skip
+    assert HashText().message(said) == Message(
+        "assistant", hash_text("hello"),
+        parts=(Part("image", text=hash_text("http://x"), media_type="image/png"),),
+        tool_calls=(ToolCall("add", hash_text('{"a": 1}'), id="c1", error=hash_text("cut")),),
+        tool_call_id="c0", name="bob", reasoning=hash_text("hm"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "media_type", "kept"),
+    [
+        *[(kind, None, (kind, None)) for kind in ("image", "audio", "video", "file", "thinking", "refusal", "text")],
+        ("image", "image/png", ("image", "image/png")),
+        ("file", "application/pdf", ("file", "application/pdf")),
+        ("the password is 7", "image/my-secret", (hash_text("the password is 7"), hash_text("image/my-secret"))),
+        ("Image", "image/png; name=ann", (hash_text("Image"), hash_text("image/png; name=ann"))),
+        ("", "", ("", "")),
+    ],
+)
+def test_kinds_of_parts_stay_where_they_are_known_words(kind, media_type, kept):
+    """A kind that nobody knows may be any text, so it goes; those of the format stay."""
+    [part] = HashText().message(Message("user", "", parts=(Part(kind, media_type=media_type),))).parts
+    assert (part.type, part.media_type) == kept
+
+
+def test_placeholder_stays_a_placeholder():
+    """What stood for a value that could not be kept still does, without the words that described it."""
+    rollout = finished(one_step(env_state={"lock": object(), "nan": math.nan}))
+    kept = decode_rollout(encode_rollout(transform_rollout(rollout, HashText()))).steps[0].env_state
+    assert isinstance(kept["lock"], Placeholder)
+    assert kept["lock"]["$unrepresentable"].startswith("withheld:")
+    assert math.isnan(kept["nan"])
+
+
+def test_withholding_can_be_read_back():
+    """A rewritten rollout is a rollout: it can be written and read, and its steps find their messages."""
+    rollout = transform_rollout(finished(one_step(extra={"why": "because"})), HashText())
+    assert decode_rollout(encode_rollout(rollout)) == rollout
+    assert rollout.steps[0].trace.prompt == (Message("user", hash_text("2 + 2?")),)
+    assert rollout.steps[0].extra == {"why": hash_text("because")}
+
+
+def test_identity_changes_nothing():
+    """A function that returns what it is shown leaves the rollout as it is, but for its tokens."""
+    rollout = finished(one_step(extra={"why": "because"}, raw="4!", parse_error="odd", logs={"a": [1]}))
+    assert transform_rollout(rollout, RedactText(lambda value: value)) == rollout
+
+
+def test_text_alone_is_shown_as_a_map():
+    """A text that stands alone is shown under its name; where it is taken out, nothing is left of it."""
+    shown = []
+
+    def redact(value):
+        shown.append(value)
+        return {} if isinstance(value, dict) else value
+
+    rollout = transform_rollout(finished(one_step(raw="4!", parse_error="odd")), RedactText(redact))
+    assert {"raw": "4!"} in shown
+    assert {"parse_error": "odd"} in shown
+    assert (rollout.steps[0].raw, rollout.steps[0].parse_error) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "redact",
+    [
+        lambda value: None,
+        lambda value: "text",
+        lambda value: 5,
+        lambda value: {"raw": 5} if isinstance(value, dict) else value,
+        lambda value: Message("user", 5) if isinstance(value, Message) else value,
+        lambda value: {"role": "user", "content": object()} if isinstance(value, Message) else value,
+    ],
+)
+def test_wrong_answers_are_refused(redact):
+    """A function that returns what is neither message nor map is told, so that the text can be withheld instead."""
+    with pytest.raises(TypeError, match="Expected redact to"):
+        transform_rollout(finished(one_step(raw="4!")), RedactText(redact))
+
+
+@pytest.mark.parametrize("redact", [lambda value: f"{value} secret", lambda value: ["secret"], lambda value: b"secret"])
+@pytest.mark.parametrize("place", ["message", "mapping", "text"])
+def test_what_a_wrong_answer_says_is_not_told(redact, place):
+    """The error names the type of what came, and not a word of it: it goes to a log."""
+    redaction = RedactText(lambda value: {"raw": [redact(value)]} if place == "text" else redact(value))
+    given = {"message": (Message("user", "secret"),), "mapping": ({"a": "secret"},), "text": ("raw", "secret")}[place]
+    with pytest.raises(TypeError, match="a value of type") as raised:
+        getattr(redaction, place)(*given)
+    assert "secret" not in str(raised.value)
+
+
+# Every field that can hold text
+
+
+IDENTITY = {"id", "run", "session", "split", "env", "task", "group", "policy", "policy_version", "tags[]"}
+SAID_BY = {"role", "name", "tool_call_id", "tool_calls[].name", "tool_calls[].id"}
+IN_PLACE_OF_TEXT = {"tools[][].name", "error.type", "notes[].path", "stop_reason"}
+
+MESSAGES = ("messages[]", "steps[].response", "calls[].prompt[]", "calls[].reply")
+
+STAYS = {
+    Rollout: IDENTITY
+    | IN_PLACE_OF_TEXT
+    | {f"{place}.{field}" for place in MESSAGES for field in SAID_BY}
+    | {"steps[].policy_version", "calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type",
+       "calls[].about"},
+    Score: {"id", "run", "session", "rollout", "name", "producer", "error.type"}
+    | {f"calls[].{place}.{field}" for place in ("prompt[]", "reply") for field in SAID_BY}
+    | {"calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type", "calls[].about"}
+    | {f"group.{field}" for field in ("split", "env", "group")},
+}  # fmt: skip
+"""By record, the fields whose text stays as it is where text is withheld: which rollout it is, who, and what kind."""
+
+
+def specimen(kind, path, fill):
+    """A value of a type, with a text of its own, made by `fill`, in each place where text can be."""
+    if isinstance(kind, inspect.StructType):
+        fields = {each.name: specimen(each.type, f"{path}.{each.name}".lstrip("."), fill) for each in kind.fields}
+        return kind.cls(**fields)
+    if isinstance(kind, inspect.UnionType):
+        kinds = [each for each in kind.types if not isinstance(each, inspect.NoneType | inspect.LiteralType)]
+        held = [each for each in kinds if isinstance(each, inspect.StructType | inspect.StrType | inspect.CustomType)]
+        return specimen((held or kinds)[0], path, fill)
+    if isinstance(kind, inspect.VarTupleType):
+        return (specimen(kind.item_type, f"{path}[]", fill),)
+    if isinstance(kind, inspect.TupleType):
+        return (0, 1)
+    if isinstance(kind, inspect.DictType):
+        return {"key": fill(path)} if isinstance(kind.value_type, inspect.AnyType) else {"key": 1.0}
+    if isinstance(kind, inspect.CustomType):
+        return FrozenMap.of({"key": fill(path)}) if kind.cls is FrozenMap else Blob.of(fill(path).encode())
+    if isinstance(kind, inspect.EnumType):
+        return next(iter(kind.cls))
+    return {
+        inspect.StrType: lambda: fill(path), inspect.IntType: lambda: 1, inspect.FloatType: lambda: 1.5,
+        inspect.BoolType: lambda: True, inspect.DateTimeType: lambda: STARTED,
+    }[type(kind)]()  # fmt: skip
+
+
+def filled(record):
+    """A record with a text in each place where it can hold one; and the texts, by place."""
+    texts = {}
+
+    def fill(path):
+        return texts.setdefault(path, f"<{path}>")
+
+    return specimen(inspect.type_info(record), "", fill), texts
+
+
+def surviving(record, texts):
+    """The places whose text is still somewhere in a record."""
+    shown = repr(record)
+    blobs = {f"<{path}>": Blob.of(f"<{path}>".encode()).name for path in texts}
+    return {path for path, text in texts.items() if text in shown or f"Blob('{blobs[text]}'" in shown}
+
+
+REWRITE = {Rollout: transform_rollout, Score: transform_score}
+
+
+@pytest.mark.parametrize("record", REWRITE)
+def test_every_field_that_holds_text_is_withheld_or_stays_on_purpose(record):
+    """A field that is added to any record must be rewritten, or put on the list of those that stay."""
+    whole, texts = filled(record)
+    assert surviving(whole, texts) == texts.keys()
+    assert surviving(REWRITE[record](whole, HashText()), texts) == STAYS[record]
+
+
+@pytest.mark.parametrize("record", REWRITE)
+def test_every_field_that_holds_text_is_shown_to_the_function(record):
+    """What a user's function takes away is gone: it is asked about every text but those that stay on purpose."""
+
+    def redact(value):
+        return Message("user", "") if isinstance(value, Message) else {}
+
+    whole, texts = filled(record)
+    assert surviving(REWRITE[record](whole, RedactText(redact)), texts) <= STAYS[record]
+
+
+@pytest.mark.parametrize("record", REWRITE)
+def test_a_pattern_is_redacted_in_every_field_that_holds_text(record):
+    """Of what `redact_pattern` matches nothing is left, but in the fields that say which rollout it is."""
+    whole, texts = filled(record)
+    left = surviving(REWRITE[record](whole, RedactText(redact_pattern(r"<[^>]*>"))), texts)
+    names = {f"{place}.{field}" for place in MESSAGES for field in SAID_BY - {"role"}}
+    kinds_and_bytes = {f"{place}.parts[].{field}" for place in MESSAGES for field in ("type", "blob")}
+    assert left == STAYS[record] - names | kinds_and_bytes & texts.keys()
