@@ -18,20 +18,20 @@ def blocks(language):
 
 
 def test_the_python_runs(tmp_path):
-    """The first example plays four rollouts and reads them back; the second goes on and records one."""
+    """The first example records one rollout; the second plays four and reads them back."""
     code = "\n".join(blocks("python"))
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout.splitlines() == [
+        "[(4, 1.0)]",
         "hello [1.0, 1.0, 1.0, 1.0]",
         *["Say hello. Hello! {'polite': True} completed"] * 4,
-        "[(4, 1.0)]",
     ]
 
 
 def test_the_first_environment_conforms(tmp_path):
     """`check_env` finds nothing wrong with the README's first environment, from Python and from the shell."""
-    (tmp_path / "first.py").write_text(blocks("python")[0])
+    (tmp_path / "first.py").write_text(blocks("python")[1])
     check = "import first, rolltrace; print(rolltrace.check_env(first.EchoGroup()))"
     shown = rolltrace_python(tmp_path, "-c", check)
     assert shown.splitlines()[-1] == "[]"
@@ -99,7 +99,7 @@ def test_the_guide_to_recording_runs(tmp_path):
 @pytest.mark.skipif(not (ROOT / "src").exists(), reason="the tree is the checkout's")
 def test_the_tree_is_the_tree():
     """The annotated tree names every room and root module, and no others."""
-    tree = README.partition("src/rolltrace/\n")[2].partition("docs/ ")[0]
+    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("src/rolltrace/\n")[2].partition("docs/ ")[0]
     named = set(re.findall(r"^  (\S+)", tree, re.MULTILINE))
     folder = ROOT / "src" / "rolltrace"
     rooms = {f"{path.name}/" for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"}
