@@ -28,9 +28,8 @@ MAY_IMPORT = {
     **{name: {"errors"} for name in BOTTOM - {"errors"}},
     **{room: below(PLAYING, room) for room in PLAYING},
     **{room: below(KEEPING, room) for room in KEEPING},
-    "interop": BOTTOM | {"trace", "store"},
     "jobs": BOTTOM | {*PLAYING, *KEEPING} - {"viewer"},
-    "cli": BOTTOM | {*PLAYING, *KEEPING, "interop", "jobs"},
+    "cli": BOTTOM | {*PLAYING, *KEEPING, "jobs"},
     "__main__": {"cli"},
     "__init__": {"version"},
 }

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from rolltrace.errors import PolicyError
 from rolltrace.policies.endpoint.api_key import ApiKey, Cut, redact_key, redact_key_in_text
@@ -126,7 +125,7 @@ class Client:
         """Send, and receive piece by piece, so that what came before a failure is known."""
         async with door.session.request(
             "GET" if body is None else "POST",
-            door.url(url),
+            url,
             data=body,
             headers=door.headers(key),
             allow_redirects=False,  # the key is for this server only
@@ -193,14 +192,7 @@ class _Door:
             trust_env=False,  # neither a proxy nor a .netrc gets to see the key unasked
             skip_auto_headers=("User-Agent",),
         )
-        self._urls: dict[str, URL] = {}
         self._headers: tuple[str | None, dict[str, str]] | None = None
-
-    def url(self, url: str) -> URL:
-        """The address, parsed once."""
-        if (known := self._urls.get(url)) is None:
-            known = self._urls[url] = URL(url)
-        return known
 
     def headers(self, key: str | None) -> dict[str, str]:
         """The headers, made once for each key."""
