@@ -156,8 +156,8 @@ async def test_hostile_text_cannot_steer_the_terminal():
     tool = ToolSpec("x\x1b[1m", "y\x07", FrozenMap.of({"properties": {"z\x1b": 1}}))
     _, shown = await answer("2\n\n", asking(evil, parts, called, tools=(tool,), role="grader\x1b[5m"))
     assert not any(sign in shown for sign in "\x1b\x07\x08\x9b\u202e")
-    assert "⟨U+001B⟩]0;owned⟨U+0007⟩[red]red[/red] ⟨U+202E⟩back\nkept :smile:" in shown
-    assert "(image⟨U+001B⟩[1m image/png)" in shown
+    assert "␛]0;owned␇[red]red[/red] ⟨U+202E⟩back\nkept :smile:" in shown
+    assert "(image␛[1m image/png)" in shown
 
 
 async def test_the_role_is_named():
@@ -266,7 +266,7 @@ async def test_a_question_can_be_called_off(typist):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await typist.sees("no longer asked")
+    await typist.sees("was cancelled")
     asked = asyncio.create_task(person.complete(asking(Message("user", "the second"))))
     await typist.sees("the second")
     typist.type("kept\n\n")
@@ -339,7 +339,7 @@ def test_a_person_plays_in_several_event_loops():
 def test_all_who_play_at_the_terminal_share_it():
     """Two roles that are played by a person at standard input are the same person."""
     one, other, third = human(), load_policy("human,name=Ada"), load_policy("human:Joe")
-    assert one._desk is other._desk is third._desk
+    assert one._terminal is other._terminal is third._terminal
     assert (one.name, other.name, third.name) == ("human", "Ada", "Joe")
 
 

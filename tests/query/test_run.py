@@ -269,7 +269,7 @@ def test_statement_runs_once(run, take, monkeypatch):
 def test_result_shows_itself_safely(run):
     """Printed, a result is a table in which nothing can steer a terminal."""
     shown = repr(run.sql("select 'a' as text union all select 'b\x1b[2J\n' order by 1"))
-    assert shown.splitlines() == ["text", "a", r"b\x1b[2J\n"]
+    assert shown.splitlines() == ["text", "a", "b␛[2J␊"]
     assert repr(run.sql("select range from range(100)")).endswith("19\n…")
 
 

@@ -1,4 +1,4 @@
-"""Whoever knows the secret and says yes or no: what they are asked, and what their reply means."""
+"""Asks the answerer role, which knows the secret, a yes-or-no question and parses its reply."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from rolltrace.errors import GraderError, PolicyError
 from rolltrace.graders.answer_check import extract_answer
 from rolltrace.graders.retrying_question import MAX_TRIES, REPLY_SECONDS, RetryingQuestion
 from rolltrace.policies.policy import Completion
+from rolltrace.terminal_text import escape_json
 from rolltrace.trace.message import Message
 
 ROLE = "answerer"
@@ -21,24 +22,24 @@ neither would be true."""
 REMINDER = "I could not read that. Reply with one line only: `Answer: yes`, `Answer: no` or `Answer: neither`."
 
 _MAX_QUESTION_CHARS = 1000
-"""Characters of a question that are passed on, from its end: what is asked comes last."""
+"""How many characters of a question are sent, from its end, because the question itself comes last."""
 _MAX_REPLY_CHARS = 10_000
 _WORD = re.compile(r"[^\W_]+")
 
 
 class YesNoAnswer(StrEnum):
-    """What the player hears."""
+    """The answer that the player gets."""
 
     YES = "yes"
     NO = "no"
     NEITHER = "neither"
     """The question has no such answer."""
     UNREADABLE = "unreadable"
-    """The answerer did not say."""
+    """The answerer's reply could not be parsed."""
 
 
 class AnswererReply(NamedTuple):
-    """An answer, and how many replies it took; calls that failed are not among them."""
+    """An answer, and how many replies were needed; failed calls do not count."""
 
     answer: YesNoAnswer
     replies: int
@@ -47,9 +48,9 @@ class AnswererReply(NamedTuple):
 async def ask_answerer(
     secret: str, question: str, *, tries: int = MAX_TRIES, seconds: float | None = REPLY_SECONDS
 ) -> AnswererReply:
-    """Ask, and ask again where that fails or cannot be read. What the player wrote is quoted, so it frames nothing.
+    """Ask the question, and retry if the call fails or its reply cannot be parsed. The player's text is quoted.
 
-    Where the last try fails, its `PolicyError` is raised; where its reply cannot be read, that is the answer.
+    If the last try fails, its `PolicyError` is raised; if its reply cannot be parsed, the answer is `unreadable`.
     """
     prompt = PROMPT.format(secret=_quoted(secret), question=_quoted(question[-_MAX_QUESTION_CHARS:]))
     inquiry = RetryingQuestion(ROLE, [Message("user", prompt)], _read, REMINDER, tries=tries, seconds=seconds)
@@ -67,11 +68,11 @@ def _read(completion: Completion) -> YesNoAnswer:
 
 
 def read_answer(completion: Completion) -> YesNoAnswer | None:
-    """What the last `Answer:` line says; without one, the reply's first word, or the only answer that it names."""
+    """Parse the last `Answer:` line; without one, the reply's first word, or the only answer that it names."""
     text = completion.message.content[-_MAX_REPLY_CHARS:]
     if (line := extract_answer(text)) is not None:
         return _answer_in(line)
-    return _answer_in(text) if completion.termination.well_formed else None  # a cut reply had not come to its answer
+    return _answer_in(text) if completion.termination.well_formed else None  # a truncated reply has no answer yet
 
 
 def _answer_in(text: str) -> YesNoAnswer | None:
@@ -83,6 +84,5 @@ def _answer_in(text: str) -> YesNoAnswer | None:
 
 
 def _quoted(text: str) -> str:
-    """The text as one line in quotation marks, which nothing in it can close."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in quoted)
+    """Quote the text as one line of JSON, which nothing in the text can end."""
+    return escape_json(json.dumps(text, ensure_ascii=False))

@@ -1,14 +1,14 @@
-"""A person who plays at the terminal: sees what a model would be sent, and leaves the same record."""
+"""A policy that asks a person at the terminal; the record has the same form as a model's."""
 
 import contextlib
 import functools
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from rolltrace.policies.policy import Completion, Request
 from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.policies.terminal_input import HumanQuit, QuestionCancelled, ReadLine, TerminalInput
+from rolltrace.terminal_text import escape_text
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.stop_reasons import Termination
 
@@ -21,82 +21,80 @@ Write your answer, in as many lines as you like, and end it with an empty line (
 _SHORT = "Answer, and end with an empty line; /help, /quit."
 _COMMANDS = ("/call", "/help", "/quit")
 _REMEMBERED = 64
-"""Of so many rollouts it is known what the person has seen."""
-_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-_HARMLESS = "\n\t\u200c\u200d"
+"""For how many rollouts the messages that the person has seen are remembered."""
 
 _Seen = tuple[str, str]
 
 
 class HumanPolicy:
-    """Asks a person, one question at a time, and shows of each prompt what is new since that person's last turn."""
+    """Asks a person one question at a time, and shows only the messages that are new since that person's last turn."""
 
     version: int | str | None = None
     context_length: int | None = None
 
     def __init__(self, *, name: str = "human", source: TextIO | None = None, output: TextIO | None = None) -> None:
-        """By default the person is at standard input and standard error, and is the same for every role."""
+        """Read standard input and write to standard error by default; all such policies share one terminal."""
         self.name = name
         self._is_elsewhere = source is not None or output is not None
-        self._desk = TerminalInput(source, output) if self._is_elsewhere else _terminal()
-        self._departures = self._desk.quit_count
+        self._terminal = TerminalInput(source, output) if self._is_elsewhere else _terminal()
+        self._quit_count = self._terminal.quit_count
         self._seen: dict[_Seen, tuple[Message, ...]] = {}
 
     async def complete(self, request: Request) -> Completion:
-        """What the person says; one who leaves stops everything, as Ctrl-C does, and is not asked again."""
-        whose = ("" if request.identity is None else request.identity.id, request.role)
-        seen = self._seen.pop(whose, ())
+        """Return the person's answer; quitting stops everything, as Ctrl-C does."""
+        conversation = ("" if request.identity is None else request.identity.id, request.role)
+        seen = self._seen.pop(conversation, ())
         talk = functools.partial(self._talk, request, seen)
-        completion = await self._desk.ask(whose[0], talk, self._departures)
+        completion = await self._terminal.ask(conversation[0], talk, self._quit_count)
         if len(self._seen) >= _REMEMBERED:
             del self._seen[next(iter(self._seen))]
-        self._seen[whose] = (*request.messages, completion.message)
+        self._seen[conversation] = (*request.messages, completion.message)
         return completion
 
     def count_tokens(self, request: Request) -> int | None:
-        """Unknown: a person does not count."""
+        """Return None: the number of tokens is unknown."""
         return None
 
     async def close(self) -> None:
-        """Leave a desk of one's own; the terminal stays for others. A person who has left can be asked again then."""
-        self._departures = self._desk.quit_count
+        """Close a source of its own, not the shared terminal; a person who quit can be asked again."""
+        self._quit_count = self._terminal.quit_count
         if self._is_elsewhere:
-            self._desk.close()
+            self._terminal.close()
 
     def _talk(self, request: Request, seen: Sequence[Message], read_line: ReadLine) -> Completion:
-        """Show the question and read the answer. Runs in the desk's thread."""
-        screen = _Screen(self._desk.output)
+        """Show the question and read the answer. Runs in the terminal's thread."""
+        screen = _Screen(self._terminal.output)
         screen.show(request, seen)
         try:
             completion = _read_answer(request, read_line, screen)
         except QuestionCancelled:
-            screen.say("(This is no longer asked.)")
-            raise  # nobody hears it
+            screen.say("(This question was cancelled.)")
+            raise
         if completion is None:
-            self._desk.quit()
+            self._terminal.quit()
             raise HumanQuit
         return completion
 
 
 @functools.cache
 def _terminal() -> TerminalInput:
-    """The desk that all share who play at the terminal: there is one standard input."""
+    """Return the terminal that all policies share, because there is one standard input."""
     return TerminalInput()
 
 
 def human(name: str = "human") -> HumanPolicy:
-    """The person at the terminal; `human:NAME` says what the record calls them."""
+    """Return a policy for the person at the terminal; `human:NAME` sets the policy's name in the record."""
     return HumanPolicy(name=name or "human")
 
 
 @contextlib.contextmanager
 def interrupt_on_quit() -> Iterator[None]:
-    """Let a person who leaves end this block as Ctrl-C does; it is for around an event loop, not for inside one."""
+    """Raise KeyboardInterrupt if a person quits inside the block; use it around an event loop, not inside one."""
     try:
         yield
     except HumanQuit as left:
         raise KeyboardInterrupt(str(left)) from left
-    except BaseExceptionGroup as group:  # of tasks that asked at once
+    except BaseExceptionGroup as group:  # several tasks asked at the same time
         if group.subgroup(HumanQuit) is None:
             raise
         raise KeyboardInterrupt(str(HumanQuit())) from group
@@ -104,14 +102,14 @@ def interrupt_on_quit() -> Iterator[None]:
 
 def _read_answer(request: Request, read_line: ReadLine, screen: "_Screen") -> Completion | None:
     typed: list[str] = []
-    said: list[str] = []
+    answer: list[str] = []
     calls: list[ToolCall] = []
     while True:
         screen.prompt()
         line = read_line()
         if line is None or not line.strip():
             if typed:
-                return _completion(typed, said, calls)
+                return _completion(typed, answer, calls)
             if line is None:
                 screen.say("(The input has ended.)")
                 return None
@@ -129,15 +127,15 @@ def _read_answer(request: Request, read_line: ReadLine, screen: "_Screen") -> Co
                 continue
             calls.append(ToolCall(name, arguments.strip() or "{}", id=f"call_{request.step}_{len(calls)}"))
         else:
-            said.append("" if line.strip() == "\\" else line[1:] if line.startswith(_ESCAPED) else line)
+            answer.append("" if line.strip() == "\\" else line[1:] if line.startswith(_ESCAPED) else line)
         typed.append(line)
 
 
 _ESCAPED = tuple(f"/{command}" for command in _COMMANDS)
 
 
-def _completion(typed: Sequence[str], said: Sequence[str], calls: Sequence[ToolCall]) -> Completion:
-    content, raw = "\n".join(said), "\n".join(typed)
+def _completion(typed: Sequence[str], answer: Sequence[str], calls: Sequence[ToolCall]) -> Completion:
+    content, raw = "\n".join(answer), "\n".join(typed)
     return Completion(
         message=Message("assistant", content, tool_calls=tuple(calls)),
         termination=Termination.TOOL_CALLS if calls else Termination.EOS,
@@ -146,7 +144,7 @@ def _completion(typed: Sequence[str], said: Sequence[str], calls: Sequence[ToolC
 
 
 class _Screen:
-    """Shows a question; nothing in it can steer the terminal."""
+    """Shows a question, with control characters escaped."""
 
     def __init__(self, output: TextIO) -> None:
         from rich.console import Console
@@ -154,7 +152,7 @@ class _Screen:
         self._console = Console(file=output, highlight=False, markup=False, emoji=False)
 
     def show(self, request: Request, seen: Sequence[Message]) -> None:
-        """Who asks, what is new, and what can be done."""
+        """Show the title, the new messages and the tools."""
         self.say("")
         self.say(_title(request), "bold")
         known = _common(seen, request.messages)
@@ -167,13 +165,13 @@ class _Screen:
         self.say(_SHORT, "dim")
 
     def say(self, text: str, style: str = "") -> None:
-        """One or more lines."""
+        """Print one or more lines."""
         from rich.text import Text
 
-        self._console.print(Text(_visible(text), style), soft_wrap=True)
+        self._console.print(Text(escape_text(text), style), soft_wrap=True)
 
     def prompt(self) -> None:
-        """Where the person types, if there is one who sees it."""
+        """Print the input prompt, if the output is a terminal."""
         if self._console.is_terminal:
             self._console.print("> ", end="")
             self._console.file.flush()
@@ -204,18 +202,8 @@ def _arguments(tool: ToolSpec) -> str:
 
 
 def _common(seen: Sequence[Message], messages: Sequence[Message]) -> int:
-    """With how many messages both begin."""
+    """Return the length of the common prefix."""
     for number, (one, other) in enumerate(zip(seen, messages, strict=False)):
         if one != other:
             return number
     return min(len(seen), len(messages))
-
-
-def _visible(text: str) -> str:
-    """Text of which no character can move the cursor, hide other text or give the terminal an order."""
-    if text.isprintable():
-        return text
-    return "".join(
-        f"⟨U+{ord(sign):04X}⟩" if sign not in _HARMLESS and unicodedata.category(sign) in _UNSEEN else sign
-        for sign in text
-    )

@@ -12,6 +12,7 @@ from rolltrace.errors import InputError, StorageError
 from rolltrace.query.deadline import QueryDeadline
 from rolltrace.query.sql_sandbox import SqlSandbox, closed_error
 from rolltrace.query.statement import Statement
+from rolltrace.terminal_text import escape_line
 
 if TYPE_CHECKING:
     import duckdb
@@ -92,7 +93,7 @@ class QueryResult:
         if len(self._ahead) <= _ROWS_SHOWN:
             self._fetch_ahead(_ROWS_AT_ONCE)
         rows = list(islice(self._ahead, _ROWS_SHOWN))
-        texts = [self.columns, *(tuple(map(_shown, row)) for row in rows)]
+        texts = [self.columns, *(tuple(map(_cell, row)) for row in rows)]
         widths = [max(len(text[place]) for text in texts) for place in range(len(self.columns))]
         lines = ["  ".join(map(str.ljust, text, widths)).rstrip() for text in texts]
         return "\n".join(lines + ["…"] * (len(self._ahead) > _ROWS_SHOWN))
@@ -182,6 +183,5 @@ def _require(*packages: str) -> None:
             ) from error
 
 
-def _shown(value: Any) -> str:
-    text = str(value)
-    return ascii(text)[1:-1] if not text.isprintable() else text
+def _cell(value: Any) -> str:
+    return escape_line(str(value))

@@ -206,7 +206,7 @@ async def test_a_reason_is_told_once_and_on_one_line(caplog):
     _, policy, _ = await ask(reply, {**LLAMA, "/tokenize": fail}, times=3)
     [(reason, times)] = policy.missing_token_reasons.items()
     assert (times, len(caplog.records)) == (3, 1)
-    assert "no\\n\\x1b[31m0" in reason
+    assert "no␊␛[31m0" in reason
     assert reason in caplog.messages[0]
     for number in range(300):
         policy._miss("x" * number)

@@ -14,8 +14,8 @@ from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_seve
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import stderr_console
-from rolltrace.cli.screen.number_format import format_bytes, plural, print_wrapped
-from rolltrace.terminal_text import escape_line, format_duration
+from rolltrace.cli.screen.number_format import format_bytes, format_duration, plural, print_wrapped
+from rolltrace.terminal_text import escape_line
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 _SIGNS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}

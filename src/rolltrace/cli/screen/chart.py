@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from rolltrace.cli.screen.number_format import short_number
 from rolltrace.query.histogram import Histogram
-from rolltrace.terminal_text import short_number
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _HEIGHT = 5

@@ -29,11 +29,10 @@ def stderr_console() -> Console:
 def write_record(line: bytes) -> None:
     """Put a line of JSON on standard output.
 
-    To a program the bytes go as they are, checksum and all; a terminal gets the same JSON with whatever could steer
-    it escaped.
+    A program gets the bytes unchanged; a terminal gets the same JSON with control characters escaped.
     """
     sys.stdout.flush()
-    sys.stdout.buffer.write(escape_json(line).encode() if sys.stdout.isatty() else line)
+    sys.stdout.buffer.write(escape_json(line.decode()).encode() if sys.stdout.isatty() else line)
     sys.stdout.buffer.flush()
 
 

@@ -4,9 +4,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rolltrace.cli.screen.number_format import format_duration, short_number
 from rolltrace.jobs.demo_run import DemoResult
 from rolltrace.jobs.play_summary import PlaySummary
-from rolltrace.terminal_text import escape_line, format_duration, short_number
+from rolltrace.terminal_text import escape_line
 
 
 def show_demo(console: Console, demo: DemoResult) -> None:

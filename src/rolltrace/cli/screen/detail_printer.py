@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rolltrace.cli.screen.console import wrap_lines
-from rolltrace.terminal_text import escape_line, escape_text, short_number, to_one_line
+from rolltrace.cli.screen.number_format import short_number, to_one_line
+from rolltrace.terminal_text import escape_line, escape_text
 from rolltrace.trace.rollout import Failure
 
 INDENT = "  "

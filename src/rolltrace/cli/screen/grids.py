@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rolltrace.cli.screen.number_format import print_wrapped
+from rolltrace.cli.screen.number_format import print_wrapped, short_number
 from rolltrace.query.preference_matrix import PreferenceMatrix
 from rolltrace.query.rubric_grid import RubricGrid
-from rolltrace.terminal_text import escape_line, short_number
+from rolltrace.terminal_text import escape_line
 
 _CELL = 9
 """How many columns of the terminal a member takes, its gap included."""

@@ -10,12 +10,12 @@ from rolltrace.cli.screen.columns import show_columns
 from rolltrace.cli.screen.console import wrap_lines
 from rolltrace.cli.screen.detail_printer import INDENT, DetailPrinter
 from rolltrace.cli.screen.grids import show_matrix, show_rubric
-from rolltrace.cli.screen.number_format import plural
+from rolltrace.cli.screen.number_format import plural, short_number
 from rolltrace.cli.screen.retelling import Retelling
 from rolltrace.cli.screen.styles import STATUS_STYLES
 from rolltrace.query.group_comparison import GroupComparison
 from rolltrace.query.members import Member
-from rolltrace.terminal_text import escape_line, short_number
+from rolltrace.terminal_text import escape_line
 
 _MAX_NUMBERS = 12
 _MAX_ERROR_CHARS = 400

@@ -4,9 +4,10 @@ from rich.console import Console
 from rich.text import Text
 
 from rolltrace.cli.screen.console import stderr_console, wrap_lines
+from rolltrace.cli.screen.number_format import format_duration, short_number
 from rolltrace.cli.screen.run_table import ledger_text
 from rolltrace.jobs.play_summary import PlaySummary
-from rolltrace.terminal_text import escape_line, format_duration, short_number
+from rolltrace.terminal_text import escape_line
 
 
 def show_job_summary(console: Console, summary: PlaySummary) -> None:

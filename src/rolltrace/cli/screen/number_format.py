@@ -1,18 +1,47 @@
-"""Counts and sizes as people like to read them, and text that folds at the width of the terminal."""
+"""Formats numbers, durations, sizes and other values for people to read."""
+
+import json
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from rolltrace.cli.screen.console import wrap_lines
+from rolltrace.terminal_text import escape_line
+
+
+def to_one_line(value: Any) -> str:
+    """Format any value of a record on one line."""
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return short_number(value)
+    if isinstance(value, str):
+        return escape_line(value)
+    return escape_line(json.dumps(value, ensure_ascii=False, default=repr))
+
+
+def short_number(value: float | None) -> str:
+    """Format a number with at most six significant digits, or a dash for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool | int):
+        return json.dumps(value)
+    return f"{value:.6g}"
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in milliseconds or seconds."""
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def plural(count: int, what: str) -> str:
-    """So many of something, in the plural where there is not one."""
+    """Format a count with its noun, in the plural unless the count is 1."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes."""
+    """Format a number of bytes with a decimal unit."""
     value, unit = float(count), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -22,6 +51,6 @@ def format_bytes(count: int) -> str:
 
 
 def print_wrapped(console: Console, text: Text, indent: str = "") -> None:
-    """Print text, folded, each line with the indent before it."""
+    """Print text wrapped at the width of the terminal, with the indent before each line."""
     for line in wrap_lines(text, console, indent):
         console.print(line, soft_wrap=True)

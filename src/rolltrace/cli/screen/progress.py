@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rolltrace.cli.screen.console import stderr_console
+from rolltrace.cli.screen.number_format import short_number
 from rolltrace.rollout.group_runner import GroupResult
-from rolltrace.terminal_text import escape_line, short_number
+from rolltrace.terminal_text import escape_line
 
 _MAX_LINES = 100
 

@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rolltrace.cli.screen.console import table_cell
-from rolltrace.cli.screen.number_format import format_bytes
+from rolltrace.cli.screen.number_format import format_bytes, short_number
 from rolltrace.cli.screen.run_states import state_text
 from rolltrace.query.run_listing import ListedRun
 from rolltrace.query.run_state import RunState
-from rolltrace.terminal_text import escape_line, short_number
+from rolltrace.terminal_text import escape_line
 
 _MAX_NAMES = 3
 _SHORTEST = 6

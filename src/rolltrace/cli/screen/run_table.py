@@ -12,6 +12,7 @@ from rich.text import Text
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.chart import show_chart
 from rolltrace.cli.screen.console import table_cell, wrap_lines
+from rolltrace.cli.screen.number_format import short_number, to_one_line
 from rolltrace.cli.screen.run_states import state_line
 from rolltrace.cli.screen.styles import STATUS_STYLES
 from rolltrace.cli.screen.transcript import note_text
@@ -21,7 +22,7 @@ from rolltrace.query.run_state import RunState, SessionState, continued_sessions
 from rolltrace.query.run_totals import RunTotals
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
-from rolltrace.terminal_text import escape_line, short_number, to_one_line
+from rolltrace.terminal_text import escape_line
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import Score
 

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rolltrace.cli.screen.console import table_cell
+from rolltrace.cli.screen.number_format import short_number, to_one_line
 from rolltrace.query.result import unique_names
-from rolltrace.terminal_text import escape_json, short_number, to_one_line
+from rolltrace.terminal_text import escape_json
 from rolltrace.trace.json_numbers import json_number
 
 SqlRow = Sequence[Any]
@@ -63,7 +64,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
     plain = _plain(value)
-    return escape_json(_encoder.encode(plain)) if isinstance(plain, dict | list) else to_one_line(plain)
+    return escape_json(_encoder.encode(plain).decode()) if isinstance(plain, dict | list) else to_one_line(plain)
 
 
 def _plain(value: Any) -> Any:

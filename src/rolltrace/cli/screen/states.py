@@ -6,7 +6,8 @@ from typing import Any
 from rich.text import Text
 
 from rolltrace.cli.screen.detail_printer import format_pair
-from rolltrace.terminal_text import escape_line, to_one_line
+from rolltrace.cli.screen.number_format import to_one_line
+from rolltrace.terminal_text import escape_line
 
 _LONGEST = 60
 """Of a value that was replaced, so many characters are shown."""

@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from rolltrace.cli.screen.detail_printer import INDENT, DetailPrinter
-from rolltrace.cli.screen.number_format import plural
+from rolltrace.cli.screen.number_format import format_duration, plural, short_number, to_one_line
 from rolltrace.cli.screen.run_summary import sparkline
 from rolltrace.cli.screen.states import state_changes
 from rolltrace.cli.screen.styles import ROLE_STYLES, STATUS_STYLES
@@ -14,7 +14,7 @@ from rolltrace.cli.screen.verdicts import matchups_text, rubric_lines
 from rolltrace.query.address import address
 from rolltrace.query.reward_breakdown import same_reward
 from rolltrace.query.storyline import TranscriptMessage, TranscriptNote, transcript_events
-from rolltrace.terminal_text import escape_line, escape_text, format_duration, short_number, to_one_line
+from rolltrace.terminal_text import escape_line, escape_text
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, Part

@@ -5,8 +5,9 @@ from typing import Any
 
 from rich.text import Text
 
+from rolltrace.cli.screen.number_format import short_number
 from rolltrace.query.rubric_grid import rubric_scores
-from rolltrace.terminal_text import escape_line, short_number
+from rolltrace.terminal_text import escape_line
 from rolltrace.trace.json_numbers import as_float
 from rolltrace.trace.rollout import Rollout
 

@@ -22,6 +22,7 @@ from rolltrace.policies.endpoint.dialects import TOKEN_REQUEST_FIELDS, Dialect, 
 from rolltrace.policies.endpoint.http_client import Client, HttpReply
 from rolltrace.policies.endpoint.probe import DialectProbe
 from rolltrace.policies.policy import Completion, Request
+from rolltrace.terminal_text import escape_line
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_IN_FLIGHT = 512
@@ -186,7 +187,7 @@ class EndpointPolicy:
         if kind not in self._reasons:
             if len(self._reasons) >= _MAX_REASONS:
                 kind = reason = "other reasons"
-            self._reasons.setdefault(kind, _on_one_line(reason))
+            self._reasons.setdefault(kind, escape_line(reason[:_MAX_REASON_CHARS]))
         known = self._reasons[kind]
         self.missing_token_reasons[known] += 1
         if self.missing_token_reasons[known] == 1:
@@ -237,11 +238,6 @@ def default_max_in_flight() -> int:
     if soft == resource.RLIM_INFINITY:
         return MAX_IN_FLIGHT
     return max(1, min(MAX_IN_FLIGHT, (soft - _OTHER_FILES) // 2))
-
-
-def _on_one_line(text: str) -> str:
-    """A server's words, such that they do nothing to a terminal and forge no line of a log."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[:_MAX_REASON_CHARS])
 
 
 def _nothing() -> None:

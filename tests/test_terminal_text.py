@@ -21,7 +21,7 @@ def test_nothing_that_steers_a_terminal_is_left(text):
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_escaped_json_means_the_same(text):
     """Escaping what could steer a terminal does not change what a JSON line says."""
-    line = json.dumps({"text": text}, ensure_ascii=False).encode()
+    line = json.dumps({"text": text}, ensure_ascii=False)
     assert json.loads(escape_json(line)) == {"text": text}
     assert {c for c in escape_json(line) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")} <= {"\n"}
 
