@@ -15,7 +15,7 @@ BOTTOM = {
     "secret_redaction", "temp_folders", "terminal_text",
 }  # fmt: skip
 """Modules of the root that stand under every room; among themselves they need `errors` only."""
-PLAYING = ["trace", "policies", "graders", "envs", "rollout"]
+PLAYING = ["trace", "policies", "graders", "envs", "rollout", "testing"]
 KEEPING = ["trace", "store", "query", "check", "viewer"]
 
 

@@ -11,7 +11,7 @@ from rolltrace.version import __version__
 
 _NAMES_BY_MODULE = {
     "rolltrace.envs.env": ("Env", "EnvGroupBuilder", "Observation", "SingleUse", "StepResult"),
-    "rolltrace.envs.check": ("check_env",),
+    "rolltrace.testing.check_env": ("check_env",),
     "rolltrace.envs.message_env": ("MessageEnv", "MessageEnvAdapter", "MessageStepResult"),
     "rolltrace.envs.game": ("Game", "GameResult", "GameTable"),
     "rolltrace.envs.game_group": ("GameGroup",),

@@ -1,6 +1,5 @@
 """The public surface, for type checkers; `__init__.py` imports each name when it is first used."""
 
-from rolltrace.envs.check import check_env as check_env
 from rolltrace.envs.env import Env as Env
 from rolltrace.envs.env import EnvGroupBuilder as EnvGroupBuilder
 from rolltrace.envs.env import Observation as Observation
@@ -55,6 +54,7 @@ from rolltrace.rollout.strategies import KeepViable as KeepViable
 from rolltrace.store.create import create_run as create_run
 from rolltrace.store.recording import Level as Level
 from rolltrace.store.recording import Recording as Recording
+from rolltrace.testing.check_env import check_env as check_env
 from rolltrace.trace.message import Message as Message
 from rolltrace.trace.message import Part as Part
 from rolltrace.trace.message import Sampling as Sampling

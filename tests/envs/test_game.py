@@ -7,12 +7,12 @@ import pytest
 
 from envs.arena_moves import Mover, play, seen, story
 from envs.countdown import Countdown, countdowns
-from rolltrace.envs.check import check_env
 from rolltrace.envs.game import ABORT_WAIT_SECONDS, GameTable
 from rolltrace.errors import EnvError, PolicyError
 from rolltrace.policies.policy import to_completion
 from rolltrace.policies.role_calls import with_roles
 from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.stop_reasons import Termination
 from stage import Remembering, never, said, skip_time

@@ -9,12 +9,12 @@ import pytest
 
 from envs.arena_moves import Mover, play
 from envs.countdown import Countdown, countdowns
-from rolltrace.envs.check import check_env
 from rolltrace.envs.game_group import GameGroup
 from rolltrace.errors import InputError
 from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.rollout import Grade
 from stage import Remembering, said, skip_time

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.env import StepResult
 from rolltrace.envs.guess_number import MAX_NUMBER, UNREADABLE, GuessNumberEnv, GuessNumberTasks, read_guess
 from rolltrace.envs.tasks import iterate_groups
@@ -15,6 +14,7 @@ from rolltrace.policies.policy import to_completion
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Layer, StoppedBy, StopReason, Termination
 from stage import Case, Remembering, expect_failure, expect_limit, never, said

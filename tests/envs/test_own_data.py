@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.envs.answer_format import AnswerFormat, final_answer
-from rolltrace.envs.check import check_env
 from rolltrace.envs.preference import PreferenceTasks
 from rolltrace.envs.problem_env import ProblemEnv
 from rolltrace.envs.problems import ProblemsTasks
@@ -21,6 +20,7 @@ from rolltrace.errors import DataError, InputError, UnknownNameError
 from rolltrace.graders.answer_check import auto_score
 from rolltrace.policies.policy import to_completion
 from rolltrace.query.run import open_run
+from rolltrace.testing.check_env import check_env
 
 pa = pytest.importorskip("pyarrow")  # the core alone is without it
 pq = pytest.importorskip("pyarrow.parquet")

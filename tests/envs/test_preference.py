@@ -3,7 +3,6 @@ import pickle
 
 import pytest
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.preference import PreferenceTasks
 from rolltrace.envs.user_envs import as_tasks
 from rolltrace.errors import ContextOverflowError, DataError, InputError, UnknownNameError
@@ -15,6 +14,7 @@ from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import Termination
 from stage import GradedStage, Stage, never, said

@@ -4,12 +4,12 @@ import pickle
 
 import pytest
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.prompt_only import PromptOnlyEnv, PromptOnlyGroup
 from rolltrace.errors import EnvError, InputError
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Termination
 from stage import Counting, Remembering, said

@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.criteria import read_criteria
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.rubric import RubricTasks
@@ -17,6 +16,7 @@ from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.stop_reasons import Termination
 from stage import never, said

@@ -13,7 +13,6 @@ import pytest
 from envs.arena_moves import ILLEGAL, MOVES, SEATS, Mover, play, seen, story, texts
 from rolltrace.envs import textarena_game
 from rolltrace.envs import textarena_games as textarena_catalogue
-from rolltrace.envs.check import check_env
 from rolltrace.envs.game import GameResult
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import iterate_groups
@@ -21,6 +20,7 @@ from rolltrace.envs.textarena import TextArenaTasks
 from rolltrace.envs.textarena_game import MAX_MOVE_CHARS, TextArenaGame
 from rolltrace.errors import EnvError, InputError, UnknownNameError
 from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.stop_reasons import Termination
 from stage import Remembering, said
 

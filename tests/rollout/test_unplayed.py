@@ -8,8 +8,8 @@ import pytest
 from rollout_builders import header, outcome
 from rolltrace.check.audits.rewards import reward_parts
 from rolltrace.check.check_run import check_run
-from rolltrace.envs.check import check_env
 from rolltrace.envs.env import Env, Observation, StepResult
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Call, NoTurnResult

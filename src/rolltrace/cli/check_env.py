@@ -35,7 +35,7 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
     from rolltrace.cli.run import parse_arguments
     from rolltrace.cli.screen.conformance import show_violations
     from rolltrace.cli.screen.console import stdout_console, write_record
-    from rolltrace.envs.check import check_env as check
+    from rolltrace.testing.check_env import check_env as check
     from rolltrace.trace.codec import json_encoder
 
     arguments = parse_arguments(args, "--arg")

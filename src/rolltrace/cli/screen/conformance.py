@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from rolltrace.envs.check import Rule, Violation
 from rolltrace.terminal_text import escape_line
+from rolltrace.testing.check_env import Rule, Violation
 
 
 def show_violations(console: Console, env: str, violations: Sequence[Violation]) -> None:

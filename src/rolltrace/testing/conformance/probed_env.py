@@ -4,38 +4,19 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from rolltrace.envs.conformance.answers import ReplyStyle
-from rolltrace.envs.conformance.awaiting import CancelPoint
-from rolltrace.envs.conformance.bench import Harness
-from rolltrace.envs.conformance.caller import CallOutcome
-from rolltrace.envs.conformance.misuse import check_misuse
-from rolltrace.envs.conformance.report import Rule, short_repr
-from rolltrace.envs.conformance.settled import without_timings
-from rolltrace.envs.conformance.shapes import FrozenObservation, is_bool
 from rolltrace.envs.env import STEP_MAP_FIELDS, Env, StepResult
 from rolltrace.envs.message_env import MessageEnvAdapter
 from rolltrace.policies.policy import Completion
+from rolltrace.testing.conformance.compare_plays import COMPARED, PlayEvent, without_timings
+from rolltrace.testing.conformance.guarded_call import CallOutcome, CancelPoint
+from rolltrace.testing.conformance.harness import Harness, check_misuse
+from rolltrace.testing.conformance.reply_styles import ReplyStyle
+from rolltrace.testing.conformance.return_values import FrozenObservation, is_bool
+from rolltrace.testing.conformance.violations import Rule, short_repr
 from rolltrace.trace.freeform import to_json_value
 from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.rollout_builder import RolloutBuilder
-
-COMPARED = ("reward_data", "env_state", "extra", "metrics", "stop_reason")
-"""What an env tells about a step that must be the same in two plays; logs may name whatever they like."""
-
-
-class PlayEvent(msgspec.Struct, frozen=True):
-    """What came of one call, for comparing plays."""
-
-    call: str
-    observation: FrozenObservation | None = None
-    reward: Any = None
-    done: Any = None
-    raised: str | None = None
-    told: dict[str, Any] = {}
-    """By the names of `COMPARED`."""
 
 
 class ProbedEnv:

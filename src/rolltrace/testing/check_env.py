@@ -6,15 +6,6 @@ from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rolltrace.envs.conformance import rules
-from rolltrace.envs.conformance.answers import Replies, styles_of
-from rolltrace.envs.conformance.bench import Harness
-from rolltrace.envs.conformance.casting import roles_of
-from rolltrace.envs.conformance.episode import check_cancellation, check_copy, check_plays
-from rolltrace.envs.conformance.grades import check_grades
-from rolltrace.envs.conformance.group_grades import check_grade_group
-from rolltrace.envs.conformance.leftovers import check_leftovers
-from rolltrace.envs.conformance.report import Rule, Violation, short_repr
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import make_builder
@@ -22,6 +13,22 @@ from rolltrace.envs.user_envs import as_tasks
 from rolltrace.errors import InputError
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.roles import Roles
+from rolltrace.testing.conformance.grader_rules import check_grade_group, check_grades
+from rolltrace.testing.conformance.harness import Harness
+from rolltrace.testing.conformance.leftover_processes import check_leftovers
+from rolltrace.testing.conformance.play_rules import (
+    check_any_completion,
+    check_cancellation,
+    check_cleanup,
+    check_copy,
+    check_observe,
+    check_plays,
+    check_unstarted,
+)
+from rolltrace.testing.conformance.probe_policies import roles_of
+from rolltrace.testing.conformance.reply_styles import Replies, styles_of
+from rolltrace.testing.conformance.static_rules import check_graders, check_pickles, is_builder, validate_builder
+from rolltrace.testing.conformance.violations import Rule, Violation, short_repr
 
 __all__ = ["Rule", "Violation", "check_env", "check_env_async"]
 
@@ -118,7 +125,7 @@ class _CheckEnv:
     async def check(self, builder: EnvGroupBuilder) -> list[Violation]:
         """Check in the running loop."""
         bench = Harness(self._styles, self._roles, self._turns, self._seconds)
-        if not rules.is_builder(bench, builder):
+        if not is_builder(bench, builder):
             return bench.report.violations
         before = bench.running()
         try:
@@ -133,24 +140,24 @@ class _CheckEnv:
 
 async def _check(bench: Harness, builder: EnvGroupBuilder) -> None:
     """All rules, each guarded, so that none hides the others."""
-    rules.validate_builder(bench, builder)
-    rules.check_graders(bench, builder)
-    pickled = rules.check_pickles(bench, builder)
+    validate_builder(bench, builder)
+    check_graders(bench, builder)
+    pickled = check_pickles(bench, builder)
     original = bench.player(builder)
     unpickled = None if pickled is None else bench.player(pickle.loads(pickled))  # noqa: S301 - the caller's own
     first = await _guarded(bench, Rule.PLAYS, check_plays(bench, original))
     if unpickled is not None and first:
         await _guarded(bench, Rule.PICKLES, check_copy(bench, unpickled, first))
-    await _guarded(bench, Rule.STEP_BEFORE_START, rules.check_unstarted(bench, original))
-    await _guarded(bench, Rule.ANY_COMPLETION, rules.check_any_completion(bench, original))
-    await _guarded(bench, Rule.OBSERVE, rules.check_observe(bench, original))
+    await _guarded(bench, Rule.STEP_BEFORE_START, check_unstarted(bench, original))
+    await _guarded(bench, Rule.ANY_COMPLETION, check_any_completion(bench, original))
+    await _guarded(bench, Rule.OBSERVE, check_observe(bench, original))
     await _guarded(bench, Rule.CANCELLATION, check_cancellation(bench, original))
     await _guarded(bench, Rule.GRADER, check_grades(bench, original))
     await _guarded(bench, Rule.GRADE_GROUP, check_grade_group(bench, original))
     if pickled is not None:
         await _guarded(bench, Rule.NOTHING_RUNNING, check_leftovers(bench, pickled))
     players = [player for player in (original, unpickled) if player is not None]
-    await _guarded(bench, Rule.CLEANUP, rules.check_cleanup(bench, players))
+    await _guarded(bench, Rule.CLEANUP, check_cleanup(bench, players))
 
 
 async def _guarded(bench: Harness, rule: Rule, checking: Awaitable[Any]) -> Any:

@@ -3,11 +3,11 @@
 import pytest
 
 from envs.countdown import countdowns
-from rolltrace.envs.check import check_env
 from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade
 from rolltrace.trace.stop_reasons import Status

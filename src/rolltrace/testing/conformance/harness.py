@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from rolltrace.envs.conformance.answers import ReplyStyle
-from rolltrace.envs.conformance.caller import CallOutcome, CallTimeouts, GuardedCall
-from rolltrace.envs.conformance.casting import Part
-from rolltrace.envs.conformance.report import Rule, ViolationLog, short_repr
-from rolltrace.envs.conformance.shapes import ReturnValueCheck
-from rolltrace.envs.conformance.stalls import BlockedTimes
 from rolltrace.envs.env import Env
+from rolltrace.errors import RolltraceError
 from rolltrace.policies.roles import Roles
+from rolltrace.testing.conformance.guarded_call import BlockedTimes, CallOutcome, CallTimeouts, GuardedCall
+from rolltrace.testing.conformance.probe_policies import Part
+from rolltrace.testing.conformance.reply_styles import ReplyStyle
+from rolltrace.testing.conformance.return_values import ReturnValueCheck
+from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_repr
 
 _TURNS_OF_THE_LOOP = 20
 """How many a task that was cancelled, but not awaited, gets to end in."""
@@ -113,3 +113,28 @@ class Harness:
             self._made.append(env)
             fresh.append(env)
         return fresh if len(fresh) == len(envs) else []
+
+
+_CLEAR = (RolltraceError, RuntimeError, ValueError)
+_UNCLEAR = (NotImplementedError, RecursionError)
+_WHEN = {
+    Rule.STEP_BEFORE_START: ("before `initial_observation`", "the environment has not been started"),
+    Rule.STEP_AFTER_DONE: ("after `done`", "the environment is already done"),
+}
+
+
+def check_misuse(report: ViolationLog, rule: Rule, env: Any, outcome: CallOutcome) -> None:
+    """Report a misused `step` that answered, or that failed by accident."""
+    error = outcome.error
+    if outcome.hung:
+        return
+    if isinstance(error, _CLEAR) and not isinstance(error, _UNCLEAR) and str(error).strip():
+        return
+    when, reason = _WHEN[rule]
+    what = f"answered {short_repr(outcome.value)}" if outcome.returned else f"raised {short_repr(error)}"
+    report.add(
+        rule,
+        f"`{type(env).__name__}.step` {when} {what}",
+        "call `require_active()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying that "
+        f"{reason}",
+    )

@@ -7,10 +7,10 @@ import pickle
 import threading
 from pathlib import Path
 
-from rolltrace.envs.conformance.bench import Harness
-from rolltrace.envs.conformance.episode import play_episode
-from rolltrace.envs.conformance.report import Rule
 from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.testing.conformance.harness import Harness
+from rolltrace.testing.conformance.play_rules import play_episode
+from rolltrace.testing.conformance.violations import Rule
 
 _PLAYS = 3
 """A pool that many share grows now and then; what is left behind grows with each of so many plays."""

@@ -2,9 +2,8 @@ import asyncio
 
 import pytest
 
-from rolltrace.envs.conformance.awaiting import CancelPoint
-from rolltrace.envs.conformance.caller import CallTimeouts, GuardedCall
-from rolltrace.envs.conformance.report import ViolationLog
+from rolltrace.testing.conformance.guarded_call import CallTimeouts, CancelPoint, GuardedCall
+from rolltrace.testing.conformance.violations import ViolationLog
 
 
 class Target:

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from rolltrace.envs.check import check_env
-from rolltrace.envs.conformance.awaiting import CancelPoint
-from rolltrace.envs.conformance.caller import CallTimeouts, GuardedCall
-from rolltrace.envs.conformance.casting import Part, roles_of
-from rolltrace.envs.conformance.report import ViolationLog
 from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
 from rolltrace.errors import GraderError, InputError, PolicyError
 from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.role_calls import ask
 from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.testing.check_env import check_env
+from rolltrace.testing.conformance.guarded_call import CallTimeouts, CancelPoint, GuardedCall
+from rolltrace.testing.conformance.probe_policies import Part, roles_of
+from rolltrace.testing.conformance.violations import ViolationLog
 from rolltrace.trace.message import Message
 
 ASKED = []

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.conformance.report import Rule, ViolationLog, short_repr
 from rolltrace.envs.env import Observation, StepResult
+from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_repr
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import as_number

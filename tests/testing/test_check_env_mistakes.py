@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.errors import EnvError
 from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.role_calls import ask
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 
 

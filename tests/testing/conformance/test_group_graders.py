@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
 from rolltrace.errors import GraderError
 from rolltrace.graders.grader import Grader, GroupGrade, GroupGrader
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 
 SEEN = []

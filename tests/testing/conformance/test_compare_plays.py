@@ -1,4 +1,4 @@
-from rolltrace.envs.conformance.settled import difference, without_timings
+from rolltrace.testing.conformance.compare_plays import difference, without_timings
 
 
 def test_measured_times_are_left_out():

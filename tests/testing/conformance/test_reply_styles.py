@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.conformance.answers import example_of, styles_of
+from rolltrace.testing.conformance.reply_styles import example_of, styles_of
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.stop_reasons import Termination

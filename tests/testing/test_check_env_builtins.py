@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.registry import BUILT_IN, load_env
+from rolltrace.testing.check_env import check_env
 
 GAMES = {
     "TicTacToe-v0": ({}, 2),

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from rolltrace.envs.check import check_env
 from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError
 from rolltrace.graders.grader import Grader
+from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 
 COUNTER = itertools.count()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from rolltrace.envs.check import check_env
-from rolltrace.envs.conformance import awaiting, leftovers
 from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
+from rolltrace.testing.check_env import check_env
+from rolltrace.testing.conformance import guarded_call, leftover_processes
 from rolltrace.trace.message import Message
 
 STARTED = []
@@ -162,7 +162,7 @@ def only(builder, **arguments):
 )
 def test_what_is_left_running_is_found(builder, seen, monkeypatch):
     """Threads and processes that outlive `close` and `cleanup` are named, with what to do about them."""
-    monkeypatch.setattr(leftovers, "_SECONDS", 0.1)
+    monkeypatch.setattr(leftover_processes, "_SECONDS", 0.1)
     if "processes" in seen and not sys.platform.startswith("linux"):
         pytest.skip("other systems do not list the children of a process")
     violation = only(builder, answers=["Go."])
@@ -228,7 +228,7 @@ class BlocksWhenMade(Group):
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(awaiting, "clock", CLOCK)
+    monkeypatch.setattr(guarded_call, "clock", CLOCK)
 
 
 @pytest.mark.parametrize(

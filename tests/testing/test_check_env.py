@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rolltrace.envs.check import Rule, Violation, check_env, check_env_async
 from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.envs.message_env import MessageEnv, MessageEnvAdapter, MessageStepResult
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError, InputError
 from rolltrace.graders.grader import Grader
 from rolltrace.policies.policy import Completion
+from rolltrace.testing.check_env import Rule, Violation, check_env, check_env_async
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
 

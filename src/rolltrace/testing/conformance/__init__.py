@@ -1,0 +1,1 @@
+"""The rules that `check_env` tests, and the harness that plays an environment for them."""

@@ -1,0 +1,297 @@
+"""The rules for graders of one rollout and of a group: valid grades, the same each time, and unchanged rollouts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.errors import GraderError
+from rolltrace.graders.grader import Grader, GroupGrade
+from rolltrace.policies.policy import Completion
+from rolltrace.testing.conformance.compare_plays import difference, without_timings
+from rolltrace.testing.conformance.guarded_call import CallOutcome, GuardedCall
+from rolltrace.testing.conformance.harness import Harness
+from rolltrace.testing.conformance.play_rules import play_episode
+from rolltrace.testing.conformance.probed_env import ProbedEnv
+from rolltrace.testing.conformance.reply_styles import ReplyStyle, abnormal_completions
+from rolltrace.testing.conformance.return_values import is_finite
+from rolltrace.testing.conformance.violations import Rule, short_repr
+from rolltrace.trace.json_numbers import as_number
+from rolltrace.trace.rollout import Failure, Grade, Header, Outcome, Rollout
+from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason
+
+
+async def check_grades(bench: Harness, builder: GuardedCall) -> None:
+    """Have every play that came to its end graded, twice."""
+    grader = getattr(builder.target, "grader", None)
+    if not isinstance(grader, Grader) or bench.report.has(Rule.BUILDER):
+        return
+    for style, answer in styles_to_grade(bench).items():
+        seats = await play_episode(bench, builder, style, answer=answer)
+        for number, seat in enumerate(seats):
+            if seat.done:
+                await _check_grade(bench, grader, recorded(builder.target, seat, 0, number))
+
+
+def styles_to_grade(bench: Harness) -> dict[str, ReplyStyle]:
+    """The bench's styles, and completions that are cut or malformed where those are graded too."""
+    styles = dict(bench.styles)
+    if bench.takes_any_completion:
+        for name, completion in abnormal_completions().items():
+            styles[f"{name} completion"] = _always(completion)
+    return styles
+
+
+async def ask_grader(
+    bench: Harness, grader: Any, method: str, given: Any, rollouts: Sequence[Rollout], rule: Rule, fix: str
+) -> CallOutcome:
+    """Ask a grader, who may ask others; report what it raises, and whether it changes the rollouts."""
+    player = bench.player(grader, asks=True)
+    name = f"`{type(grader).__name__}.{method}`"
+    before = [_frozen(rollout) for rollout in rollouts]
+    outcome = await player.call(method, given)
+    if player.part is not None:
+        if not player.part.blames_answers(outcome.error, 0, method):
+            bench.raised(rule, name, outcome, fix)
+        player.part.over = True
+    if outcome.returned:
+        bench.stalls.note(f"{name} on {len(rollouts)} rollout(s)", method, outcome.blocked_seconds)
+    if before != [_frozen(rollout) for rollout in rollouts]:
+        bench.report.add(
+            rule,
+            f"{name} changed the rollout that it was given",
+            f"let `{method}` copy what it wants to change, such as `dict(rollout.task_data)`: a record is for reading",
+        )
+    await player.stop()
+    return outcome
+
+
+def check_grade(bench: Harness, grade: Any, name: str, rule: Rule) -> bool:
+    """Report what a runner would not take as a grade; whether it would."""
+    if not isinstance(grade, Grade):
+        fix = "return `Grade(reward=…)` for one rollout, and a dict from rollout id to a `Grade` for a group"
+        bench.report.add(rule, f"{name} gave {short_repr(grade)} where a grade belongs", fix)
+        return False
+    if not is_finite(grade.reward):
+        bench.report.add(
+            rule,
+            f"{name} gave a grade whose `reward` is {short_repr(grade.reward)}",
+            "make a grade's `reward` a finite number, and raise `GraderError` where there is none to give",
+        )
+        return False
+    bench.shapes.number_maps(grade, name, ("reward_data",))
+    extra: Any = grade.extra
+    if not isinstance(extra, Mapping):
+        bench.report.add(rule, f"{name} gave {short_repr(extra)} as `extra`", "make a grade's `extra` a dict")
+    return True
+
+
+async def _check_grade(bench: Harness, grader: Grader, rollout: Rollout) -> None:
+    name = f"`{type(grader).__name__}.grade`"
+    fix = "let `grade` take any rollout that its environment ended, and raise only where there is no grade to give"
+    grades = []
+    for _ in range(2):
+        outcome = await ask_grader(bench, grader, "grade", rollout, [rollout], Rule.GRADER, fix)
+        if not outcome.returned or not check_grade(bench, outcome.value, name, Rule.GRADER):
+            return
+        grades.append(
+            {field: without_timings(getattr(outcome.value, field)) for field in ("reward", "reward_data", "extra")}
+        )
+    for field, first in grades[0].items():
+        if found := difference(first, grades[1][field]):
+            where, one, other = found
+            bench.report.add(
+                Rule.GRADER,
+                f"{name} graded one rollout in two ways: `{field}{where}` is {short_repr(one)}, "
+                f"then {short_repr(other)}",
+                "let `grade` depend on the rollout and on what others answer, and on nothing else",
+            )
+            return
+
+
+def _frozen(rollout: Rollout) -> bytes:
+    return msgspec.msgpack.encode(rollout, enc_hook=repr)
+
+
+def _always(completion: Completion) -> ReplyStyle:
+    return lambda _messages, _tools, _turn: completion
+
+
+async def check_grade_group(bench: Harness, builder: GuardedCall) -> None:
+    """Play a group and have it graded: whole, turned round, with a failed member, and with one that has no steps."""
+    if not builder.target.grades_groups or bench.report.has(Rule.BUILDER):
+        return
+    rollouts: list[Rollout] = []
+    without_steps: list[Rollout] = []
+    styles = list(styles_to_grade(bench).items())
+    for episode in range(builder.target.episodes):
+        style, answer = styles[episode % len(styles)]
+        seats = await play_episode(bench, builder, style, number=episode, answer=answer)
+        rollouts += [recorded(builder.target, seat, episode, number) for number, seat in enumerate(seats)]
+        if not without_steps:
+            without_steps = [overflowed(builder.target, seat, episode, number) for number, seat in enumerate(seats)]
+    if not rollouts:
+        return
+    grades = await _grade(bench, builder, rollouts)
+    turned = await _grade(bench, builder, rollouts[::-1])
+    name = _name(builder.target)
+    _compare(bench, name, grades, turned, "the same rollouts came in another order")
+    lost, *others = [failed(rollouts[0]), *rollouts[1:]]
+    first = await _grade(bench, builder, [lost, *others])
+    if builder.target.seats == 1:  # in a game, another index is another seat
+        last = await _grade(bench, builder, [at_index(one, place) for place, one in enumerate([*others, lost])])
+        _compare(bench, name, first, last, "a failed member had the last index instead of the first")
+    await _grade(bench, builder, [without_steps[0], *rollouts[1:]])
+
+
+async def _grade(bench: Harness, builder: GuardedCall, rollouts: list[Rollout]) -> dict[str, float]:
+    """The rewards that the group's grader gives, by rollout id; what is wrong with them is reported."""
+    name = _name(builder.target)
+    fix = "let `grade_group` take any rollouts, also failed ones without a reward and those without steps"
+    grader = _grader(builder.target)
+    outcome = await ask_grader(bench, grader, "grade_group", tuple(rollouts), rollouts, Rule.GRADE_GROUP, fix)
+    if not outcome.returned:
+        return {}
+    grades = outcome.value
+    if isinstance(grades, GroupGrade):
+        bench.shapes.number_maps(grades, name, ("reward_data",))
+        grades = grades.grades
+    if not isinstance(grades, Mapping):
+        fix = "return a dict from rollout id to a `Grade` whose `reward` is a number, or a `GroupGrade` with one"
+        bench.report.add(Rule.GRADE_GROUP, f"{name} gave {short_repr(grades)}", fix)
+        return {}
+    _check_ids(bench, name, rollouts, grades)
+    # A grader that compares members cannot grade the only one that answered, and may say so.
+    alone = sum(rollout.status is Status.OK and bool(rollout.steps) for rollout in rollouts) < 2
+    return {
+        rollout.id: float(grade.reward)
+        for rollout in rollouts
+        if not (alone and isinstance(grades.get(rollout.id), GraderError))
+        and (grade := _member_grade(bench, name, rollout, grades)) is not None
+    }
+
+
+def _check_ids(bench: Harness, name: str, rollouts: Sequence[Rollout], grades: Mapping[Any, Any]) -> None:
+    known = {rollout.id for rollout in rollouts}
+    needed = {rollout.id for rollout in rollouts if rollout.status is Status.OK}
+    if not needed <= set(grades) <= known:
+        bench.report.add(
+            Rule.GRADE_GROUP,
+            f"{name} graded {short_repr(sorted(map(str, grades)))}, of {short_repr(sorted(known))}",
+            "use `rollout.id` as the key, and grade every rollout whose status is `ok`",
+        )
+
+
+def _member_grade(bench: Harness, name: str, rollout: Rollout, grades: Mapping[Any, Any]) -> Grade | None:
+    """A member's grade, where it has one that counts."""
+    grade = grades.get(rollout.id)
+    if grade is None and rollout.id not in grades:
+        return None
+    if isinstance(grade, Exception):
+        if rollout.status is Status.OK:
+            bench.report.add(
+                Rule.GRADE_GROUP,
+                f"{name} gave {short_repr(grade)} in place of a grade, for a rollout that was played to an end",
+                "grade every rollout whose status is `ok`; where the grade depends on what others answer, pass `roles` "
+                "to the check that answer as the grader expects",
+            )
+        return None
+    return grade if check_grade(bench, grade, name, Rule.GRADE_GROUP) else None
+
+
+def _compare(bench: Harness, name: str, grades: Mapping[str, float], turned: Mapping[str, float], when: str) -> None:
+    for rollout, one in grades.items():
+        other = turned.get(rollout, one)
+        if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):
+            bench.report.add(
+                Rule.GRADE_GROUP,
+                f"{name} gave a rollout {one:g}, and {other:g} when {when}",
+                "grade by what is in a rollout, never by its place in a list: build the grades in one pass over "
+                "`rollout.id`, sort by `rollout.index` where a fixed order is needed, and leave failed members out "
+                "before anything is lined up",
+            )
+            return
+
+
+def _grader(builder: EnvGroupBuilder) -> Any:
+    """Whose `grade_group` it is."""
+    return builder if type(builder).grade_group is not EnvGroupBuilder.grade_group else builder.group_grader
+
+
+def _name(builder: EnvGroupBuilder) -> str:
+    return f"`{type(_grader(builder)).__name__}.grade_group`"
+
+
+def recorded(builder: EnvGroupBuilder, seat: ProbedEnv, episode: int, number: int) -> Rollout:
+    """The seat's play."""
+    rollout_builder = _rollout_builder(builder, episode, number)
+    seat.write(rollout_builder)
+    total = sum(rollout_builder.rewards) if seat.unplayed is None else float(as_number(seat.unplayed.reward) or 0.0)
+    if seat.done:
+        return rollout_builder.build(_outcome(total, seat.stop_reason or StopReason.COMPLETED, StoppedBy.ENV))
+    return rollout_builder.build(_outcome(total, StopReason.MAX_TURNS, StoppedBy.RUNNER))
+
+
+def overflowed(builder: EnvGroupBuilder, seat: ProbedEnv, episode: int, number: int) -> Rollout:
+    """The seat's play if its first prompt had not fitted: it counts, though it has no steps."""
+    rollout_builder = _rollout_builder(builder, episode, number)
+    seat.write_start(rollout_builder)
+    return rollout_builder.build(_outcome(-0.1, StopReason.CONTEXT_OVERFLOW, StoppedBy.RUNNER))
+
+
+def failed(rollout: Rollout) -> Rollout:
+    """The rollout as if its env had raised before the first step."""
+    return msgspec.structs.replace(
+        rollout,
+        status=Status.ERROR,
+        stop_reason=StopReason.ERROR,
+        stopped_by=StoppedBy.RUNNER,
+        error=Failure(Layer.ENV, "RuntimeError", "the check made this member a failed one"),
+        reward_so_far=0.0,
+        steps=(),
+        final=(),
+        unplayed=None,
+    )
+
+
+def _rollout_builder(builder: EnvGroupBuilder, episode: int, number: int) -> RolloutBuilder:
+    game = builder.seats > 1
+    header = Header(
+        id=new_id(),
+        run="check",
+        env=builder.env,
+        task=builder.task,
+        group=builder.task,
+        index=episode * builder.seats + number,
+        episode=episode if game else None,
+        seat=number if game else None,
+        env_args=dict(builder.env_args),
+        task_data=dict(builder.task_data),
+        seed=builder.seed,
+        tags=tuple(builder.tags),
+        policy="check",
+        started_at=datetime.now(UTC),
+    )
+    return RolloutBuilder(header)
+
+
+def _outcome(total: float, reason: str, by: StoppedBy) -> Outcome:
+    return Outcome(
+        ended_at=datetime.now(UTC),
+        status=Status.OK,
+        stop_reason=reason,
+        stopped_by=by,
+        error=None,
+        reward=None,
+        reward_so_far=total,
+        unclamped_reward=None,
+    )
+
+
+def at_index(rollout: Rollout, index: int) -> Rollout:
+    """The same rollout at another place in its group."""
+    return msgspec.structs.replace(rollout, index=index)

@@ -1,0 +1,203 @@
+"""The rules that are checked by playing: whole episodes, cancellation, misuse, abnormal completions, clean-up."""
+
+import asyncio
+
+from rolltrace.envs.env import Env
+from rolltrace.policies.policy import to_completion
+from rolltrace.testing.conformance.compare_plays import event_difference
+from rolltrace.testing.conformance.guarded_call import CancelPoint, GuardedCall
+from rolltrace.testing.conformance.harness import Harness, check_misuse
+from rolltrace.testing.conformance.probed_env import ProbedEnv
+from rolltrace.testing.conformance.reply_styles import ReplyStyle, abnormal_completions
+from rolltrace.testing.conformance.static_rules import attribute_of, is_count
+from rolltrace.testing.conformance.violations import Rule, short_repr
+from rolltrace.trace.message import Message
+
+_PLAYED = "after a play"
+_UNSTARTED = "on an environment that was never started"
+_MAX_AWAITS = 16
+"""How many awaits of one play are tried as places to be cancelled at."""
+
+
+async def play_episode(
+    bench: Harness,
+    builder: GuardedCall,
+    style: str,
+    *,
+    number: int = 0,
+    point: CancelPoint | None = None,
+    target: int = 0,
+    answer: ReplyStyle | None = None,
+) -> list[ProbedEnv]:
+    """Make an episode, play it to its end and close it; no seats where it could not be made.
+
+    `style` names one of the bench's, or says what `answer` is.
+    """
+    envs = await bench.make(builder, number)
+    seats = [
+        ProbedEnv(env, bench, _where(envs, seat, style), point if seat == target else None)
+        for seat, env in enumerate(envs)
+    ]
+    await _play_together(seats, answer or bench.styles[style])
+    when = "after a play" if point is None else "after a cancellation"
+    if point is None:
+        for seat in seats:
+            await seat.check_step_after_done()
+    for seat in seats:
+        await seat.check_end(when)
+    for seat in seats[:1]:
+        await seat.check_nothing_running(when)
+    return seats
+
+
+async def check_plays(bench: Harness, builder: GuardedCall) -> list[ProbedEnv] | None:
+    """Play in every style, twice; the same answers must give the same play. Gives the first where it is repeatable."""
+    repeatable: list[ProbedEnv] | None = None
+    for number, style in enumerate(bench.styles):
+        first = await play_episode(bench, builder, style)
+        again = await play_episode(bench, builder, style)
+        if differs := _difference(first, again):
+            bench.report.add(
+                Rule.SAME_SEED,
+                f"two plays with the same answers differ in {differs}",
+                "draw all chance from the builder's seed and the episode's number, with a `random.Random` of its own",
+            )
+        elif number == 0:
+            repeatable = first
+    return repeatable
+
+
+async def check_copy(bench: Harness, copy: GuardedCall, first: list[ProbedEnv]) -> None:
+    """The builder that came out of a pickle plays as the original did."""
+    copied = await play_episode(bench, copy, next(iter(bench.styles)))
+    if copied and (differs := _difference(first, copied)):
+        bench.report.add(
+            Rule.PICKLES,
+            f"a play made by the unpickled builder differs in {differs}",
+            "keep in the pickle all that the builder's episodes depend on",
+        )
+
+
+async def check_cancellation(bench: Harness, builder: GuardedCall) -> None:
+    """Cancel a play at each of its awaits in turn, in every style and at every seat."""
+    seats = getattr(builder.target, "seats", 1)
+    for style in bench.styles:
+        for target in range(seats if isinstance(seats, int) else 1):
+            for at in range(1, _MAX_AWAITS + 1):
+                point = CancelPoint(at)
+                await play_episode(bench, builder, style, point=point, target=target)
+                if not point.fired:
+                    break
+
+
+async def check_unstarted(bench: Harness, builder: GuardedCall) -> None:
+    """Envs of the last episode are closed unused; others are asked to step without a start."""
+    episodes = attribute_of(builder.target, "episodes")
+    for env in await bench.make(builder, episodes - 1 if is_count(episodes) else 0):
+        await _end(ProbedEnv(env, bench), _UNSTARTED)
+    for env in await bench.make(builder):
+        seat = ProbedEnv(env, bench)
+        outcome = await seat.player.call("step", to_completion("Answer: 1"))
+        check_misuse(bench.report, Rule.STEP_BEFORE_START, env, outcome)
+        await _end(seat, _UNSTARTED)
+
+
+async def check_any_completion(bench: Harness, builder: GuardedCall) -> None:
+    """A one-prompt env takes whatever came of its prompt."""
+    for name, completion in abnormal_completions().items():
+        if (seat := await _lone_seat(bench, builder, f" ({name} completion)")) is None:
+            return
+        env, kind = seat.player.target, type(seat.player.target).__name__
+        if env.takes_any_completion is not True:
+            if env.takes_any_completion is not False:
+                message = f"`takes_any_completion` of `{kind}` is {short_repr(env.takes_any_completion)}"
+                bench.report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
+            await _end(seat, _UNSTARTED)
+            return
+        if await seat.start():
+            outcome = await seat.player.call("step", completion)
+            what = f"`{kind}.step` on a completion that is {name}"
+            fix = "let `step` charge for it by `completion.termination`, or leave `takes_any_completion` False"
+            bench.raised(Rule.ANY_COMPLETION, what, outcome, fix)
+            if outcome.returned:
+                bench.shapes.result(outcome.value, what)
+        await _end(seat, _PLAYED)
+
+
+async def check_observe(bench: Harness, builder: GuardedCall) -> None:
+    """Messages that are put in come out in the observation, or the env says that it takes none."""
+    if (seat := await _lone_seat(bench, builder)) is None:
+        return
+    if await seat.start():
+        note = Message("user", "A note from outside the environment.")
+        outcome = await seat.player.call("observe", (note,))
+        name = f"`{type(seat.player.target).__name__}.observe`"
+        bench.raised(Rule.OBSERVE, name, outcome, "let `observe` take any messages, or return None")
+        if outcome.returned and outcome.value is not None:
+            seen = bench.shapes.observation(outcome.value, name)
+            if seen is not None and note not in seen.messages:
+                bench.report.add(
+                    Rule.OBSERVE,
+                    f"{name} returned an observation without the message that was put in",
+                    "return an `Observation` with the messages that it was given, or None where that is unsupported",
+                )
+    await _end(seat, _PLAYED)
+
+
+async def _lone_seat(bench: Harness, builder: GuardedCall, where: str = "") -> ProbedEnv | None:
+    """The seat of an episode that has one: in a game, a seat may have to wait for the others before it can start."""
+    envs = await bench.make(builder)
+    if len(envs) == 1:
+        return ProbedEnv(envs[0], bench, where)
+    for env in envs:
+        await _end(ProbedEnv(env, bench), _UNSTARTED)
+    return None
+
+
+async def _end(seat: ProbedEnv, when: str) -> None:
+    await seat.check_end(when)
+    await seat.check_nothing_running(when)
+
+
+async def check_cleanup(bench: Harness, builders: list[GuardedCall]) -> None:
+    """Builders clean up twice."""
+    for builder in builders:
+        name = f"`{type(builder.target).__name__}.cleanup`"
+        first = await builder.call("cleanup")
+        bench.raised(Rule.CLEANUP, name, first, "let `cleanup` give back only what there is")
+        if first.returned:
+            second = await builder.call("cleanup")
+            bench.raised(Rule.CLEANUP, f"the second {name}", second, "let `cleanup` do nothing the second time")
+
+
+async def _play_together(seats: list[ProbedEnv], style: ReplyStyle) -> None:
+    """Once one seat stops before its env is done, the others, who may wait for its moves, stop too."""
+    plays = {asyncio.create_task(seat.play(style)): seat for seat in seats}
+    pending = set(plays)
+    try:
+        while pending:
+            ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if not all(play.result() for play in ended):
+                for play in pending:
+                    plays[play].interrupt()
+    finally:
+        for play in pending:
+            play.cancel()
+
+
+def _where(envs: list[Env], number: int, style: str) -> str:
+    return f" (style: {style})" if len(envs) == 1 else f" (style: {style}, seat {number})"
+
+
+def _difference(first: list[ProbedEnv], again: list[ProbedEnv]) -> str | None:
+    """Where two plays first differ, in words."""
+    if len(first) != len(again):
+        return f"the number of seats, {len(first)} and {len(again)}" if first and again else None
+    for number, (one, other) in enumerate(zip(first, again, strict=True)):
+        where = f" (seat {number})" if len(first) > 1 else ""
+        for left, right in zip(one.events, other.events, strict=False):
+            if left != right:
+                return f"{left.call}{where}: {event_difference(left, right)}"
+        if len(one.events) != len(other.events) and not (one.cut or other.cut):
+            return f"the number of turns{where}: {len(one.events) - 1}, then {len(other.events) - 1}"
+    return None

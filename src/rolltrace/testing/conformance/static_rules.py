@@ -1,0 +1,137 @@
+"""The rules that need no play: the builder's fields, its graders, and pickling."""
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.testing.conformance.harness import Harness
+from rolltrace.testing.conformance.violations import Rule, short_repr
+
+_MISSING = object()
+
+
+def is_builder(bench: Harness, builder: Any) -> bool:
+    """Whether there is anything to check: a user's `Tasks.builder` may return anything."""
+    if isinstance(builder, EnvGroupBuilder):
+        return True
+    fix = "return an instance of an `EnvGroupBuilder` from `Tasks.builder`"
+    bench.report.add(Rule.BUILDER, f"{short_repr(builder)} is not an env group builder", fix)
+    return False
+
+
+def validate_builder(bench: Harness, builder: Any) -> None:
+    """What the builder says of itself."""
+    expected = {
+        "env": ("a text that is not empty", _is_name),
+        "task": ("a text that is not empty", _is_name),
+        "tags": ("a tuple of texts", _are_tags),
+        "episodes": ("a whole number of at least 1", is_count),
+        "seats": ("a whole number of at least 1", is_count),
+        "seed": ("a whole number or None", lambda value: value is None or _is_whole(value)),
+        "env_args": ("a dict", lambda value: isinstance(value, Mapping)),
+        "task_data": ("a dict", lambda value: isinstance(value, Mapping)),
+    }
+    for name, (wanted, fits) in expected.items():
+        value = attribute_of(builder, name)
+        if not fits(value):
+            what = "is not set" if value is _MISSING else f"is {short_repr(value)}"
+            bench.report.add(
+                Rule.BUILDER,
+                f"`{name}` of `{type(builder).__name__}` {what}",
+                f"set the builder's `{name}` to {wanted}",
+            )
+    _check_roles(bench, builder)
+
+
+def _check_roles(bench: Harness, builder: Any) -> None:
+    """Each seat is played in some role."""
+    seats = attribute_of(builder, "seats")
+    for seat in range(seats if is_count(seats) else 1):
+        try:
+            role = builder.role_of(seat)
+        except Exception as error:  # noqa: BLE001 - it may raise anything
+            what = f"raised {short_repr(error)}"
+        else:
+            if _is_name(role):
+                continue
+            what = f"gave {short_repr(role)}"
+        bench.report.add(
+            Rule.BUILDER,
+            f"`{type(builder).__name__}.role_of({seat})` {what}",
+            "let `role_of` name a role for every seat, such as `policy` or `opponent`",
+        )
+
+
+def check_pickles(bench: Harness, builder: Any) -> bytes | None:
+    """The builder as pickle holds it before anything is played, or None."""
+    name = type(builder).__name__
+    try:
+        pickled = pickle.dumps(builder)
+        copy = pickle.loads(pickled)  # noqa: S301 - made a moment ago, from the caller's own object
+    except Exception as error:  # noqa: BLE001 - a foreign object may raise anything here
+        bench.report.add(
+            Rule.PICKLES,
+            f"`{name}` did not come through pickle: {short_repr(error)}",
+            "define the builder's class at the top of a module, hold only what pickles, and make the rest "
+            "in `make_episode`",
+        )
+        return None
+    told = ("env", "task", "tags", "episodes", "seats", "seed")
+    changed = [key for key in told if _differs(attribute_of(builder, key), attribute_of(copy, key))]
+    if type(copy) is not type(builder) or changed:
+        bench.report.add(
+            Rule.PICKLES,
+            f"`{name}` came back from pickle with another {', '.join(changed) or 'type'}",
+            "let `__getstate__`, `__setstate__` and `__reduce__`, where there are any, keep all fields",
+        )
+    return pickled
+
+
+def check_graders(bench: Harness, builder: Any) -> None:
+    """Graders are such, and go where the builder goes."""
+    for field, kind in (("grader", Grader), ("group_grader", GroupGrader)):
+        grader = attribute_of(builder, field)
+        if grader is None or grader is _MISSING:
+            continue
+        if isinstance(grader, type) or not isinstance(grader, kind):
+            fix = f"set the builder's `{field}` to an instance of a `{kind.__name__}`"
+            bench.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` is {short_repr(grader)}", fix)
+        try:
+            pickle.loads(pickle.dumps(grader))  # noqa: S301 - as above
+        except Exception as error:  # noqa: BLE001 - as above
+            bench.report.add(
+                Rule.GRADER,
+                f"`{type(grader).__name__}` did not come through pickle: {short_repr(error)}",
+                "define the grader's class at the top of a module, and let it hold only what pickles",
+            )
+
+
+def attribute_of(builder: Any, name: str) -> Any:
+    """An attribute of a builder, or `_MISSING` if it is not set or its property raises."""
+    try:
+        return getattr(builder, name, _MISSING)
+    except Exception:  # noqa: BLE001 - a property may raise anything
+        return _MISSING
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return one is not other and bool(one != other)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _are_tags(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(_is_name(tag) for tag in value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number of at least 1."""
+    return _is_whole(value) and value >= 1
