@@ -14,12 +14,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: web
 	$(BIN)/python -m rolltrace demo
 
-# The suite runs twice: against the core alone as it is installed from a wheel, and with everything.
+# The whole suite with everything, after what can differ without extras with the core alone, installed from a wheel.
 test: lint types web-check browser web test-core
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-core: $(CORE)/.ready
-	$(CORE)/bin/python -m pytest -n auto --dist worksteal -m "not slow" --quiet
+	$(CORE)/bin/python -m pytest -n auto --dist worksteal -m "core and not slow" --quiet
 
 # Soak sizes: the same laws, larger.
 test-slow: browser web

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import rolltrace
+
+pytestmark = pytest.mark.core
 
 PUBLIC = """
 Criterion Game GameGroup GameResult GameTable GroupGrade GroupGrader PreferenceGrader PromptOnlyEnv RubricGrader ask

@@ -23,6 +23,8 @@ from rolltrace.errors import (
     UnknownNameError,
 )
 
+pytestmark = pytest.mark.core
+
 
 def all_commands():
     context = click.Context(cli)

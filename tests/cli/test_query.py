@@ -6,6 +6,8 @@ import pytest
 
 from rolltrace.query.statement import TABLES
 
+pytestmark = pytest.mark.core
+
 
 def test_rows_are_a_table(rolltrace, make_run):
     """Without options the rows are a table with their names above."""

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from rolltrace.cli.reference import command_reference
+
+pytestmark = pytest.mark.core
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 

@@ -22,6 +22,8 @@ from rolltrace.trace.message import Sampling
 from rolltrace.trace.stop_reasons import Status
 from viewing import viewing
 
+pytestmark = pytest.mark.core
+
 
 def test_run_records_and_sums_up(rolltrace, tmp_path):
     """A run is recorded where asked; data goes to standard output, progress and hints to standard error."""

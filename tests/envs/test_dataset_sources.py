@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from rolltrace.envs import dataset_sources as sources
 from rolltrace.envs.dataset_sources import open_sources
-from rolltrace.errors import DataError, InputError
+from rolltrace.errors import DataError
 
 pa = pytest.importorskip("pyarrow")  # the core alone is without it
 pq = pytest.importorskip("pyarrow.parquet")
+
+pytestmark = pytest.mark.core
 
 SHAPES = Path(__file__).parent / "shapes"
 
@@ -217,13 +219,6 @@ def test_a_folder_of_parquet_files_needs_a_pattern(tmp_path):
     shutil.copy(SHAPES / "gsm8k.parquet", tmp_path / "train-0.parquet")
     with pytest.raises(DataError, match=r"without state\.json: give a pattern, such as data='.*/\*\.parquet'"):
         rows_of(tmp_path)
-
-
-def test_a_saved_dataset_needs_pyarrow(monkeypatch):
-    """Where it is not installed, the error says how to install it."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
-    with pytest.raises(InputError, match=r"needs pyarrow: pip install 'rolltrace\[frames\]'"):
-        rows_of(SHAPES / "gsm8k_saved")
 
 
 FUZZ = """

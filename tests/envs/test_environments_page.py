@@ -12,6 +12,8 @@ from rolltrace.cli.app import cli
 from rolltrace.envs.registry import BUILT_IN, FAMILIES
 from rolltrace.graders.answer_check import ANSWER_CHECKS
 
+pytestmark = pytest.mark.core
+
 PAGE = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
 
 

@@ -15,6 +15,8 @@ from rolltrace.rollout.runner import Runner
 from rolltrace.trace.stop_reasons import Termination
 from stage import Remembering, never, said
 
+pytestmark = pytest.mark.core
+
 EOS, CUT, BROKEN = Termination.EOS, Termination.LENGTH, Termination.MALFORMED
 
 

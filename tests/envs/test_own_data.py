@@ -25,6 +25,8 @@ from rolltrace.testing.check_env import check_env
 pa = pytest.importorskip("pyarrow")  # the core alone is without it
 pq = pytest.importorskip("pyarrow.parquet")
 
+pytestmark = pytest.mark.core
+
 SHAPES = Path(__file__).parent / "shapes"
 GSM8K = ["gsm8k.jsonl", "gsm8k.parquet", "gsm8k.csv", "gsm8k_saved"]
 MATH = ["math.jsonl", "math.parquet"]

@@ -17,6 +17,8 @@ from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from stage import Remembering, said
 
+pytestmark = pytest.mark.core
+
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="needs the extra `reasoning-gym`"
 )

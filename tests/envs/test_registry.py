@@ -7,6 +7,8 @@ from rolltrace.envs.arithmetic import ArithmeticTasks
 from rolltrace.envs.registry import BUILT_IN, FAMILIES, list_envs, list_members, load_env
 from rolltrace.errors import InputError, UnknownNameError
 
+pytestmark = pytest.mark.core
+
 OWN = """
 from rolltrace.envs.env import Env, Observation, StepResult
 

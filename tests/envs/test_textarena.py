@@ -26,6 +26,8 @@ from stage import Remembering, said
 
 pytest.importorskip("textarena")
 
+pytestmark = pytest.mark.core
+
 NEED_WORDS = ["Codenames-v0", "DontSayIt-v0", "Hangman-v0", "LetterAuction-v0", "SpellingBee-v0", "WordChains-v0",
               "WordLadder-v0", "WordSearch-v0", "Wordle-v0"]  # fmt: skip
 ASK_MODELS = ["Debate-v0", "GuessWho-v0", "ScenarioPlanning-v0", "TwentyQuestions-v0"]

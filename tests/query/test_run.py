@@ -23,6 +23,8 @@ from rolltrace.trace.rollout import Grade
 from rolltrace.trace.rollout_builder import EncodedRecord
 from rolltrace.trace.score import GroupKey
 
+pytestmark = pytest.mark.core
+
 ENDLESS = "range(10000000) a, range(1000000) b"
 
 

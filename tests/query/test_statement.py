@@ -12,6 +12,8 @@ from rolltrace.query.statement import check_statement
 from rolltrace.store.create import create_run
 from rolltrace.store.sessions import Sessions
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -9,6 +9,8 @@ from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
 from stage import Counting, GradedStage, Remembering, Stage, play, recorded, said
 
+pytestmark = pytest.mark.core
+
 
 class Giving(Env):
     """Gives what the test says."""

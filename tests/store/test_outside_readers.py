@@ -20,6 +20,8 @@ duckdb = pytest.importorskip("duckdb")
 polars = pytest.importorskip("polars")
 pandas = pytest.importorskip("pandas")
 
+pytestmark = pytest.mark.core
+
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text().partition("## Columns")[2]
 TEXT = 'a "quote", \\back\\slash, \n\t\x00\x01\x7f é 😀 \u2028 </script> {"a": 1}'
 SEED = 2**62 + 1

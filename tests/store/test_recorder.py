@@ -19,6 +19,8 @@ from rolltrace.trace.rollout import Usage
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Status
 
+pytestmark = pytest.mark.core
+
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
 WHICH = {"env": "gsm8k", "task": "17", "group": "17", "index": 0}
 

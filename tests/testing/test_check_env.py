@@ -21,6 +21,8 @@ from rolltrace.testing.check_env import Rule, Violation, check_env, check_env_as
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
 
+pytestmark = pytest.mark.core
+
 WHOLE = {"type": "integer"}
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "check-env.md"
 

@@ -7,6 +7,8 @@ import pytest
 from rolltrace.envs.registry import BUILT_IN, load_env
 from rolltrace.testing.check_env import check_env
 
+pytestmark = pytest.mark.core
+
 GAMES = {
     "TicTacToe-v0": ({}, 2),
     "ConnectFour-v0": ({"play_as": 1}, 1),

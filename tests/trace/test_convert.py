@@ -17,6 +17,8 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall, ToolSpec
 from rolltrace.trace.rollout_builder import RolloutBuilder
 
+pytestmark = pytest.mark.core
+
 PNG = b"\x89PNG\r\n\x1a\n and more"
 WAV = b"RIFF1234WAVEfmt "
 

@@ -29,6 +29,8 @@ from rolltrace.trace.freeform import (
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.rollout import Grade
 
+pytestmark = pytest.mark.core
+
 STEP_PLACES = ["env_state", "extra", "logs"]
 HEADER_PLACES = ["env_args", "task_data"]
 

@@ -16,6 +16,8 @@ from rolltrace.trace.message import Sampling
 from rolltrace.trace.rollout import Call, Grade, Tokens
 from rolltrace.trace.score import Score
 
+pytestmark = pytest.mark.core
+
 EXACT = [0.1 + 0.2, math.nan, math.inf, -math.inf, True, False, 0, 2**63, -(2**63), 2**64, 2**200, -0.0, 5e-324, 1e22]
 FLOATS = [0.1 + 0.2, math.nan, math.inf, -math.inf, -0.0, 1.7976931348623157e308, 5e-324]
 

@@ -22,6 +22,8 @@ from rolltrace.viewer.lru_cache import LruCache
 from rolltrace.viewer.open_runs import OpenRuns
 from viewing import viewing
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenRuns]:

@@ -15,6 +15,8 @@ from rolltrace.policies.noisy.policy import NoisyPolicy
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 
+pytestmark = pytest.mark.core
+
 TASKS = (
     ArithmeticTasks, CalculatorTasks, GuessNumberTasks, PreferenceTasks, ProblemsTasks, PromptsTasks, RubricTasks,
     TwentyQuestionsTasks,
