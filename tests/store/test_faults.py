@@ -16,7 +16,7 @@ import pytest
 
 from rolltrace.errors import StorageError
 from rolltrace.store import descriptors
-from rolltrace.store import disk_writer as scribe
+from rolltrace.store import disk_writer as disk_writer
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
@@ -112,8 +112,8 @@ def test_read_only_file_system(mount, caplog):
     with create_run(disk / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        writer._scribe._segments["rollouts"].close()  # a file that is open for writing keeps the disk writable
-        writer._scribe._ledger.close()
+        writer._disk_writer._segments["rollouts"].close()  # a file that is open for writing keeps the disk writable
+        writer._disk_writer._ledger.close()
         assert remount("ro").returncode == 0
         write(writer, 1)
         assert writer.flush() is False
@@ -161,7 +161,7 @@ def test_deleted_before_flush_is_told(tmp_path):
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        segment = writer._scribe._segments["rollouts"]
+        segment = writer._disk_writer._segments["rollouts"]
         segment.append([b'{"v":1,"crc":"00000000"}\n'])
         segment._path.unlink()
         assert writer.flush() is False
@@ -175,7 +175,7 @@ def test_closed_descriptor_loses_nothing(tmp_path, caplog):
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        os.close(writer._scribe._segments["rollouts"]._descriptor)
+        os.close(writer._disk_writer._segments["rollouts"]._descriptor)
         write(writer, 1)
         assert writer.flush() is True
     assert indices(tmp_path / "run") == [0, 1]
@@ -190,7 +190,7 @@ def test_descriptor_that_became_somebody_elses(tmp_path, ending):
     writer = create_run(tmp_path / "run")
     write(writer, 0)
     assert writer.flush()
-    segment = writer._scribe._segments["rollouts"]
+    segment = writer._disk_writer._segments["rollouts"]
     number = segment._descriptor
     segment._is_synced = False
     foreign = os.open(other, os.O_RDWR)
@@ -219,7 +219,7 @@ def test_torn_line_is_never_cut_off_another_file(tmp_path, monkeypatch):
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        number = writer._scribe._segments["rollouts"]._descriptor
+        number = writer._disk_writer._segments["rollouts"]._descriptor
 
         def write_and_lose(descriptor, data):
             if descriptor != number:
@@ -263,7 +263,7 @@ def test_failing_fsync_of_a_full_segment_is_told(tmp_path, fail):
     with create_run(tmp_path / "run", trace=Recording(segment_bytes=1)) as writer:
         write(writer, 0)
         assert writer.flush() is True
-        segment = writer._scribe._segments["rollouts"]
+        segment = writer._disk_writer._segments["rollouts"]
         segment._is_synced = False
         end = fail("fsync", errno.EIO, "rollouts")
         write(writer, 1)
@@ -304,7 +304,7 @@ def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
     write(writer, 2)
     assert writer.flush() is True
     assert indices(tmp_path / "run") == [0, 1, 2]
-    assert writer._worker.is_started
+    assert writer._disk_thread.is_started
     writer.close()
     with monkeypatch.context() as patch:
         patch.setattr(_thread, "start_new_thread", refuse)
@@ -401,7 +401,7 @@ def test_one_warning_from_many_threads(tmp_path, monkeypatch, caplog):
     """Threads that lose at the same time tell of it once."""
     start = threading.Barrier(8)
     with create_run(tmp_path / "run", trace=Recording(queue_bytes=1, queue_seconds=0)) as writer:
-        monkeypatch.setattr(WriteQueue, "_batch", lambda backlog: [])  # nobody empties the queue
+        monkeypatch.setattr(WriteQueue, "_batch", lambda queue: [])  # nobody empties the queue
         write(writer, 0)
 
         def lose():
@@ -456,7 +456,7 @@ def test_flush_brings_blobs_to_the_disk_before_their_lines(tmp_path, synced):
     """Each blob once, then their folder once for all of them, then the lines; and nothing again that is safe."""
     blobs = {Blob.of(bytes([number])).name for number in range(20)}
     with create_run(tmp_path / "run") as writer:
-        writer._scribe.sync_if_due = lambda: None  # only a flush brings anything to the disk here
+        writer._disk_writer.sync_if_due = lambda: None  # only a flush brings anything to the disk here
         assert writer.flush()
         synced.clear()
         for number in range(40):
@@ -509,13 +509,13 @@ def test_failing_fsync_of_blobs_is_told(tmp_path, fail, text):
 
 def test_names_of_blobs_do_not_fill_the_memory(tmp_path, monkeypatch):
     """Only so many are remembered; one that comes again after it was forgotten is still one file."""
-    monkeypatch.setattr(scribe, "_KNOWN_BLOBS", 5)
+    monkeypatch.setattr(disk_writer, "_KNOWN_BLOBS", 5)
     with create_run(tmp_path / "run") as writer:
         for number in (*range(30), *range(30)):
             show(writer, number, bytes([number]))
         assert writer.flush()
-        assert len(writer._scribe._written_blobs) == 5
-        assert writer._scribe._unsynced_blobs == set()
+        assert len(writer._disk_writer._written_blobs) == 5
+        assert writer._disk_writer._unsynced_blobs == set()
     assert len(list((tmp_path / "run/blobs").iterdir())) == 30
     assert writer.ledger.complete
 

@@ -278,7 +278,7 @@ def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
     """A writer that is garbage writes what it was handed and gives back its files; its ledger says: not closed."""
     run = create_run(tmp_path / "run")
     play(run, "kept")
-    worker, cycle = run._worker, [run]
+    worker, cycle = run._disk_thread, [run]
     cycle.append(cycle)
     del run, cycle
     gc.collect()
@@ -322,14 +322,14 @@ def test_flush_waits_for_a_close_that_is_under_way(tmp_path, monkeypatch):
     """A flush that comes while another thread closes returns when all is written, not before."""
     closing, goes_on = threading.Event(), threading.Event()
     run = create_run(tmp_path / "run")
-    scribe_close = run._scribe.close
+    scribe_close = run._disk_writer.close
 
     def slow_close():
         closing.set()
         goes_on.wait()
         scribe_close()
 
-    monkeypatch.setattr(run._scribe, "close", slow_close)
+    monkeypatch.setattr(run._disk_writer, "close", slow_close)
     play(run, "kept")
     closer = threading.Thread(target=run.close)
     closer.start()
@@ -378,7 +378,7 @@ def test_worker_that_is_started_twice(tmp_path):
     """A signal handler may start the thread that its caller is about to start: one of them works, never two."""
     run = create_run(tmp_path / "run")
     for number in range(50):
-        run._worker.is_started = False
+        run._disk_thread.is_started = False
         play(run, str(number))
     run.close()
     assert groups(tmp_path) == [[str(number) for number in range(50)]]

@@ -8,7 +8,7 @@ import textwrap
 import time
 
 from rolltrace.store import disk_thread as worker
-from rolltrace.store import disk_writer as scribe
+from rolltrace.store import disk_writer as disk_writer
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
@@ -294,8 +294,8 @@ def test_event_loop_never_stands_still(tmp_path):
 
 def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
     """A session that is open and idle writes its ledger again and again, from the moment it is opened."""
-    monkeypatch.setattr(scribe, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(scribe, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(disk_writer, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(disk_writer, "SYNC_SECONDS", 0.01)
     monkeypatch.setattr(worker, "SYNC_SECONDS", 0.01)
     with create_run(tmp_path / "run") as run:
         path = tmp_path / f"run/ledger/{run.session}.jsonl"
@@ -308,4 +308,4 @@ def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
 
 def test_idle_ledger_is_younger_than_readers_expect():
     """Readers take a session for dead whose ledger is older than half a minute; it is written every ten seconds."""
-    assert scribe.HEARTBEAT_SECONDS + scribe.SYNC_SECONDS <= 10
+    assert disk_writer.HEARTBEAT_SECONDS + disk_writer.SYNC_SECONDS <= 10

@@ -146,7 +146,7 @@ def test_handler_at_every_moment(tmp_path, action):
         moment = 1
         while interrupted(work, moment, lambda: {action}):
             moment += {5 if "close" in action else 1}
-            if run._backlog.is_closed:
+            if run._queue.is_closed:
                 run = create_run(sys.argv[1], join=True)
         print(moment, flush=True)
         run.close()

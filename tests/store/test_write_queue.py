@@ -20,7 +20,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.backlog = WriteQueue(LIMIT, patience=0.0)
+        self.queue = WriteQueue(LIMIT, max_wait_seconds=0.0)
         self.expected = []
         self.closed = False
         self.refusing = False
@@ -32,7 +32,7 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule(size=st.one_of(st.integers(0, 60), st.integers(90, 150)))
     def put(self, size):
         job = QueuedLine("rollouts", b"x" * size)
-        reason = self.backlog.put(job)
+        reason = self.queue.put(job)
         if not self.expected or self.size <= LIMIT // 2:
             self.refusing = False
         if self.closed:
@@ -47,13 +47,13 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule()
     def send(self):
         barrier = Barrier()
-        self.backlog.put_barrier(barrier)
+        self.queue.put_barrier(barrier)
         self.expected.append(barrier)
 
     @precondition(lambda self: self.expected or self.closed)
     @rule()
     def take(self):
-        taken = self.backlog.take(0)
+        taken = self.queue.take(0)
         if not self.expected:
             assert taken is None
             return
@@ -65,17 +65,17 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule()
     def take_nothing(self):
         if not self.expected and not self.closed:
-            assert self.backlog.take(0) == []
+            assert self.queue.take(0) == []
 
     @precondition(lambda self: self.expected)
     @rule()
     def close(self):
-        self.backlog.close()
+        self.queue.close()
         self.closed = True
 
     @invariant()
     def bound_is_kept(self):
-        assert self.backlog._size == self.size
+        assert self.queue._size == self.size
         assert self.size <= LIMIT or isinstance(self.expected[0], QueuedLine)
 
 
@@ -100,52 +100,52 @@ def test_blobs_take_up_room():
 
 def test_who_waits_gets_in_when_there_is_room():
     """A caller that waits for room goes on as soon as there is some."""
-    backlog = WriteQueue(10, patience=60)
-    backlog.put(QueuedLine("rollouts", b"x" * 10))
+    queue = WriteQueue(10, max_wait_seconds=60)
+    queue.put(QueuedLine("rollouts", b"x" * 10))
     reasons = []
-    thread = threading.Thread(target=lambda: reasons.append(backlog.put(QueuedLine("rollouts", b"y" * 10))))
+    thread = threading.Thread(target=lambda: reasons.append(queue.put(QueuedLine("rollouts", b"y" * 10))))
     thread.start()
-    assert [job.data[:1] for job in backlog.take(60)] == [b"x"]
+    assert [job.data[:1] for job in queue.take(60)] == [b"x"]
     thread.join()
     assert reasons == [None]
-    assert [job.data[:1] for job in backlog.take(60)] == [b"y"]
+    assert [job.data[:1] for job in queue.take(60)] == [b"y"]
 
 
 def test_who_waits_is_told_of_the_end():
     """Closing wakes those who wait for room, and those who wait for something to do."""
-    backlog = WriteQueue(10, patience=60)
-    backlog.put(QueuedLine("rollouts", b"x" * 10))
+    queue = WriteQueue(10, max_wait_seconds=60)
+    queue.put(QueuedLine("rollouts", b"x" * 10))
     reasons = []
-    thread = threading.Thread(target=lambda: reasons.append(backlog.put(QueuedLine("rollouts", b"y" * 10))))
+    thread = threading.Thread(target=lambda: reasons.append(queue.put(QueuedLine("rollouts", b"y" * 10))))
     thread.start()
-    backlog.close()
+    queue.close()
     thread.join()
     assert reasons == ["closed"]
-    assert len(backlog.take(60)) == 1
-    assert backlog.take(60) is None
+    assert len(queue.take(60)) == 1
+    assert queue.take(60) is None
 
 
 def test_refusing_ends_when_half_of_the_room_is_free():
     """After one wait in vain nobody waits and nothing is taken until half of the room is free."""
-    backlog = WriteQueue(10, patience=0.01)
+    queue = WriteQueue(10, max_wait_seconds=0.01)
     for _ in range(5):
-        assert backlog.put(QueuedLine("rollouts", b"xx")) is None
-    assert backlog.put(QueuedLine("rollouts", b"y")) == "queue full"
-    backlog._patience = 3600  # who waits now waits very long
-    assert backlog.put(QueuedLine("rollouts", b"y")) == "queue full"
-    backlog._waiting.popleft()
-    backlog._size -= 2
-    assert backlog.put(QueuedLine("rollouts", b"y")) == "queue full"
-    backlog.take(0)
-    assert backlog.put(QueuedLine("rollouts", b"y" * 10)) is None
+        assert queue.put(QueuedLine("rollouts", b"xx")) is None
+    assert queue.put(QueuedLine("rollouts", b"y")) == "queue full"
+    queue._max_wait_seconds = 3600  # who waits now waits very long
+    assert queue.put(QueuedLine("rollouts", b"y")) == "queue full"
+    queue._waiting.popleft()
+    queue._size -= 2
+    assert queue.put(QueuedLine("rollouts", b"y")) == "queue full"
+    queue.take(0)
+    assert queue.put(QueuedLine("rollouts", b"y" * 10)) is None
 
 
 class SlowDisk:
     """A clock that advances only while a caller waits or works, and a disk that takes so many bytes in a second."""
 
-    def __init__(self, backlog, rate, monkeypatch):
+    def __init__(self, queue, rate, monkeypatch):
         self.now = self.waited = 0.0
-        self._backlog, self._rate, self._done = backlog, rate, 0.0
+        self._queue, self._rate, self._done = queue, rate, 0.0
         monkeypatch.setattr(module, "BATCH_BYTES", 1)
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(SignalSafeEvent, "wait", lambda flag, seconds: self._wait(seconds))
@@ -156,7 +156,7 @@ class SlowDisk:
 
     def _wait(self, seconds):
         """A caller waits until the disk has taken the next line."""
-        size = self._backlog._waiting[0].size if self._backlog._waiting else 0
+        size = self._queue._waiting[0].size if self._queue._waiting else 0
         spent = min(seconds, max(0.0, self._done + size / self._rate - self.now) + 1e-9)
         self.waited += spent
         self._advance(spent)
@@ -164,23 +164,23 @@ class SlowDisk:
 
     def _advance(self, seconds):
         self.now += seconds
-        while self._backlog._waiting and self._done + self._backlog._waiting[0].size / self._rate <= self.now:
-            self._done = max(self._done, 0.0) + self._backlog._waiting[0].size / self._rate
-            self._backlog._hurried = True
-            self._backlog.take(0)
-        if not self._backlog._waiting:
+        while self._queue._waiting and self._done + self._queue._waiting[0].size / self._rate <= self.now:
+            self._done = max(self._done, 0.0) + self._queue._waiting[0].size / self._rate
+            self._queue._wake_requested = True
+            self._queue.take(0)
+        if not self._queue._waiting:
             self._done = self.now
 
 
 @pytest.mark.parametrize("rate", [10, 1_000, 50_000, 99_000, 200_000])
 def test_slow_disk_takes_a_small_part_of_the_time(rate, monkeypatch):
-    """Whatever a disk can take, callers wait for `patience`, then for a small part of the time, and lose the rest."""
+    """Callers wait for `max_wait_seconds`, then for a small part of the time, and lose the rest."""
     patience, pause, size = 1.0, 0.001, 100  # 100,000 bytes a second are handed in
-    backlog = WriteQueue(2_000, patience)
-    disk = SlowDisk(backlog, rate, monkeypatch)
+    queue = WriteQueue(2_000, patience)
+    disk = SlowDisk(queue, rate, monkeypatch)
     refused = 0
     for _ in range(60_000):
-        refused += backlog.put(QueuedLine("rollouts", b"x" * size)) is not None
+        refused += queue.put(QueuedLine("rollouts", b"x" * size)) is not None
         disk.work(pause)
     assert disk.waited <= patience + MAX_WAIT_FRACTION * disk.now + 1e-6
     assert (refused == 0) == (rate >= 99_000)
@@ -190,39 +190,39 @@ def test_slow_disk_takes_a_small_part_of_the_time(rate, monkeypatch):
 
 def test_event_loop_never_waits():
     """A caller inside a running event loop is refused at once, however patient the backlog is."""
-    backlog = WriteQueue(10, patience=3600)
+    queue = WriteQueue(10, max_wait_seconds=3600)
 
     async def put_too_much():
-        return [backlog.put(QueuedLine("rollouts", b"x" * 10)) for _ in range(3)]
+        return [queue.put(QueuedLine("rollouts", b"x" * 10)) for _ in range(3)]
 
     assert asyncio.run(put_too_much()) == [None, "queue full", "queue full"]
-    assert [job.size for job in backlog.take(0)] == [10]
-    assert backlog.put(QueuedLine("rollouts", b"x" * 10)) is None
+    assert [job.size for job in queue.take(0)] == [10]
+    assert queue.put(QueuedLine("rollouts", b"x" * 10)) is None
 
 
 def test_endless_patience_never_refuses():
     """Who says that callers may wait without end loses nothing."""
-    backlog = WriteQueue(10, patience=float("inf"))
-    backlog.put(QueuedLine("rollouts", b"x" * 10))
+    queue = WriteQueue(10, max_wait_seconds=float("inf"))
+    queue.put(QueuedLine("rollouts", b"x" * 10))
     reasons = []
-    thread = threading.Thread(target=lambda: reasons.append(backlog.put(QueuedLine("rollouts", b"y" * 10))))
+    thread = threading.Thread(target=lambda: reasons.append(queue.put(QueuedLine("rollouts", b"y" * 10))))
     thread.start()
-    assert len(backlog.take(60)) == 1
+    assert len(queue.take(60)) == 1
     thread.join()
     assert reasons == [None]
 
 
 def test_threads_lose_nothing():
     """What many threads put in comes out once, and in the order of each thread."""
-    backlog = WriteQueue(500, patience=60)
+    queue = WriteQueue(500, max_wait_seconds=60)
     taken = []
 
     def fill(name):
         for number in range(200):
-            assert backlog.put(QueuedLine("rollouts", b"x" * (number % 40), f"{name} {number}")) is None
+            assert queue.put(QueuedLine("rollouts", b"x" * (number % 40), f"{name} {number}")) is None
 
     def drain():
-        while (batch := backlog.take(1)) is not None:
+        while (batch := queue.take(1)) is not None:
             taken.extend(job.rollout for job in batch)
 
     threads = [threading.Thread(target=fill, args=(name,)) for name in "abcd"]
@@ -231,7 +231,7 @@ def test_threads_lose_nothing():
         thread.start()
     for thread in threads:
         thread.join()
-    backlog.close()
+    queue.close()
     drainer.join()
     assert len(taken) == 800
     for name in "abcd":
@@ -240,11 +240,11 @@ def test_threads_lose_nothing():
 
 def test_barrier_comes_after_what_was_put_before_it():
     """What was put in before a barrier is taken before it."""
-    backlog = WriteQueue(100, patience=0)
-    backlog.put(QueuedLine("rollouts", b"a"))
-    backlog.put_barrier(Barrier())
-    backlog.put(QueuedLine("rollouts", b"b"))
-    assert [type(item) for item in backlog.take(0)] == [QueuedLine, Barrier, QueuedLine]
+    queue = WriteQueue(100, max_wait_seconds=0)
+    queue.put(QueuedLine("rollouts", b"a"))
+    queue.put_barrier(Barrier())
+    queue.put(QueuedLine("rollouts", b"b"))
+    assert [type(item) for item in queue.take(0)] == [QueuedLine, Barrier, QueuedLine]
 
 
 def test_flag_ends_one_wait():

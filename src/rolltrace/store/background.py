@@ -1,4 +1,4 @@
-"""Work in threads of its own: logging and sealing, started so that a signal handler can start and wait for it.
+"""Background threads for logging and compression, which a signal handler can start and wait for.
 
 `threading.Thread.start` and `logging` take locks. A signal handler may have interrupted a thread that holds one; if it
 then waited for a thread that needs the same lock, both would wait without end. So threads are started with `_thread`,
@@ -24,7 +24,7 @@ _unlogged: deque[SignalSafeEvent] = deque()
 
 
 def start_thread(action: Callable[[], None]) -> bool:
-    """Run something in a thread that does not keep the process alive; False if no thread can be started."""
+    """Run an action in a daemon thread; returns False if no thread can be started."""
     try:
         _thread.start_new_thread(action, ())
     except RuntimeError:  # too many threads, or the interpreter is shutting down
@@ -33,11 +33,11 @@ def start_thread(action: Callable[[], None]) -> bool:
 
 
 def log_in_thread(logger: logging.Logger, message: str, *args: Any) -> None:
-    """Log a warning in a thread of its own."""
+    """Log a warning in a separate thread."""
     logged = SignalSafeEvent()
 
     def log() -> None:
-        with contextlib.suppress(BaseException):  # a log handler may raise anything, and no more is to be lost for it
+        with contextlib.suppress(BaseException):  # a log handler may raise anything
             logger.warning(message, *args)
         logged.set()
 
@@ -47,7 +47,7 @@ def log_in_thread(logger: logging.Logger, message: str, *args: Any) -> None:
 
 
 def wait_for_logging() -> None:
-    """Wait for warnings that are being logged, for a short time."""
+    """Wait a short time for warnings that are being logged."""
     deadline = time.monotonic() + LOGGING_SECONDS
     while _unlogged:
         with contextlib.suppress(IndexError):  # another thread was quicker
@@ -55,28 +55,28 @@ def wait_for_logging() -> None:
 
 
 def forget_logging_after_fork() -> None:
-    """The threads of the parent, which log, are not in this process."""
+    """Drop the parent's logging threads, which a forked process does not have."""
     _unlogged.clear()
 
 
 class SegmentCompressor:
-    """Seals full segments, one after the other: the next lines need not wait for it."""
+    """Compresses full segments in the background, one at a time, so that the next lines need not wait."""
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
         self._on_failure = on_failure
         self._paths: deque[Path] = deque()
         self._work_lock = _thread.allocate_lock()
-        """Held by the one thread that seals."""
+        """Held by the one thread that compresses."""
 
     def seal(self, path: Path) -> None:
-        """Have a segment sealed; where no thread can be started it stays as it is."""
+        """Compress a segment in the background. If no thread can be started, it stays uncompressed."""
         self._paths.append(path)
         if not start_thread(self._run):
-            with contextlib.suppress(ValueError):  # another thread has sealed it
+            with contextlib.suppress(ValueError):  # another thread has taken it
                 self._paths.remove(path)
 
     def wait(self) -> None:
-        """Return when all are sealed; this thread seals those that no other has begun."""
+        """Return when all are compressed; the calling thread compresses those that no other has started."""
         self._run()
 
     def _run(self) -> None:

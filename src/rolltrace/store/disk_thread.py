@@ -1,4 +1,4 @@
-"""Does the disk work of one session in a thread of its own, until the session is closed or the process ends."""
+"""The thread that writes a session's queue to disk, until the session is closed or the process ends."""
 
 import _thread
 import atexit
@@ -17,28 +17,28 @@ from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.write_queue import Barrier, QueuedLine, SignalSafeEvent, WriteQueue
 
 LATE_LOSS_DELAY_SECONDS = 0.1
-"""How long losses after closing wait for more before they are written to the ledger."""
+"""How long losses after closing are collected before the ledger is written again."""
 
 _INTERRUPTED_WAIT_SECONDS = 1.0
-"""How long a caller waits for work that it may have interrupted itself, as a signal handler does."""
+"""How long a signal handler waits for work that it may itself have interrupted."""
 
 
 class DiskThread:
-    """The one that empties a session's backlog.
+    """Consumes a session's write queue.
 
     Any caller may start it, any number of times: one thread does the work. While no thread can be started, callers do.
     """
 
-    def __init__(self, backlog: WriteQueue, scribe: DiskWriter, tally: LedgerCounter) -> None:
-        self._backlog = backlog
-        self._scribe = scribe
+    def __init__(self, queue: WriteQueue, disk_writer: DiskWriter, tally: LedgerCounter) -> None:
+        self._queue = queue
+        self._disk_writer = disk_writer
         self._tally = tally
         self._thread_lock = _thread.allocate_lock()
-        """Taken by the first thread that is started, and never released: another that is started too ends."""
+        """Taken by the first thread and never released, so that a second one ends at once."""
         self._work_lock = _thread.allocate_lock()
-        """Held by the thread, or by the caller in its place, that uses the scribe."""
+        """Held while the disk writer is used, by the thread or by a caller that works in its place."""
         self._callers: set[int] = set()
-        """The threads that are in `_work_here`."""
+        """Ids of the threads that are in `_work_here`."""
         self._late_lock = _thread.allocate_lock()
         self._is_late = False
         self._late_is_running = False
@@ -46,10 +46,10 @@ class DiskThread:
         self._close_waiters: deque[SignalSafeEvent] = deque()
         self.is_started = False
         self.is_finished = False
-        """Whether the final ledger is written and the files are given back."""
+        """Whether the final ledger is written and the files are closed."""
 
     def start(self) -> bool:
-        """Have a thread that works; False where none can be started, and `flush` and `close` do the work."""
+        """Start the thread if needed. Returns False if none can be started: `flush` and `close` then do the work."""
         if not self.is_started and not self.is_finished and start_thread(self._run):
             self.is_started = True
             _running[self] = None
@@ -57,25 +57,25 @@ class DiskThread:
         return self.is_started or self.is_finished
 
     def flush(self) -> None:
-        """Return when all that was put in before would survive a power loss."""
-        if self._thread == _thread.get_ident():  # such as a finalizer of a user's object
-            self._scribe.sync()
-        elif self._backlog.is_closed:
+        """Return when everything queued before would survive a power loss."""
+        if self._thread == _thread.get_ident():  # for example in a finalizer of a user's object
+            self._disk_writer.sync()
+        elif self._queue.is_closed:
             self.wait_until_finished()
             self.write_late_losses()
         else:
             barrier = Barrier()
-            self._backlog.put_barrier(barrier)
+            self._queue.put_barrier(barrier)
             if not self.start():
                 self._work_here()
-            if not self.is_finished:  # as it may be since; then nothing is left to wait for
+            if not self.is_finished:  # it may have finished in between
                 barrier.wait(_INTERRUPTED_WAIT_SECONDS if self._may_be_stuck() else None)
         wait_for_logging()
 
     def close(self, seconds: float | None = None) -> None:
-        """Have all written, the final ledger too, and the files given back; wait for it, at most so long."""
-        self._scribe.is_closing = True
-        self._backlog.close()
+        """Write everything and the final ledger, and close the files; waits at most `seconds`."""
+        self._disk_writer.is_closing = True
+        self._queue.close()
         if not self.is_started and self._is_unused():
             self.close_unused()
         elif not self.start():
@@ -86,16 +86,16 @@ class DiskThread:
         wait_for_logging()
 
     def close_unused(self) -> None:
-        """Be finished without having done anything, as in a forked process that has nothing to record."""
-        self._backlog.close()
+        """Finish without writing anything, in a forked process that has nothing to record."""
+        self._queue.close()
         self._tally.closed = True
         self.is_finished = True
 
     def _is_unused(self) -> bool:
-        return not self._backlog.is_pending and self._tally.is_unused
+        return not self._queue.is_pending and self._tally.is_unused
 
     def wait_until_finished(self, seconds: float | None = None) -> None:
-        """Wait for the end of a worker whose backlog is closed."""
+        """Wait for the end after the queue was closed."""
         finished = SignalSafeEvent()
         self._close_waiters.append(finished)
         if not self.is_finished and self._thread != _thread.get_ident():
@@ -104,10 +104,10 @@ class DiskThread:
     # Losses after closing
 
     def count_late_loss(self) -> None:
-        """Have the ledger on disk say what was lost after it was closed."""
+        """Arrange for the ledger on disk to count what was lost after closing."""
         self._is_late = True
         _late[self] = None
-        if not self.is_finished:  # its end writes the ledger anyway, or notes what was too late for that
+        if not self.is_finished:  # finishing writes the ledger anyway
             return
         if _is_exiting:
             self.write_late_losses()
@@ -118,7 +118,7 @@ class DiskThread:
                 self.write_late_losses()
 
     def write_late_losses(self, seconds: float = _INTERRUPTED_WAIT_SECONDS) -> None:
-        """Bring the ledger up to date after closing; return when it is on the disk, also if another thread writes it.
+        """Write the ledger again after closing; returns when it is on disk, even if another thread writes it.
 
         What is in the backlog by now was lost. A negative timeout waits for the other thread without limit.
         """
@@ -128,16 +128,16 @@ class DiskThread:
             if self._has_late_news:
                 self._is_late = False
                 self._drop_left_over()
-                self._try(self._scribe.write_late_ledger)
+                self._try(self._disk_writer.write_late_ledger)
             _late.pop(self, None)
-            if self._has_late_news:  # also what was lost since the line before
+            if self._has_late_news:  # including losses since the check above
                 _late[self] = None
         finally:
             self._late_lock.release()
 
     @property
     def _has_late_news(self) -> bool:
-        return self._is_late or self._backlog.is_pending or self._scribe.ledger_is_missing
+        return self._is_late or self._queue.is_pending or self._disk_writer.ledger_is_missing
 
     def _run_late(self) -> None:
         while True:
@@ -146,10 +146,10 @@ class DiskThread:
             self._late_is_running = False  # the next loss starts another thread
             if not self._is_late:
                 return
-            self._late_is_running = True  # for a loss that came before
+            self._late_is_running = True  # a loss came before it was reset
 
     def _drop_left_over(self) -> None:
-        for item in self._backlog.drain():
+        for item in self._queue.drain():
             if isinstance(item, QueuedLine):
                 self.drop(item, "closed")
             else:
@@ -158,28 +158,28 @@ class DiskThread:
     def drop(self, job: QueuedLine, reason: str) -> None:
         """Count a line that will not be written."""
         if job.folder != ROLLOUTS:
-            self._tally.drop_score(self._scribe.report_loss(reason, "a score"))
+            self._tally.drop_score(self._disk_writer.report_loss(reason, "a score"))
         elif job.is_from_other_session or self._tally.is_open(job.rollout):
-            self._tally.drop(job.rollout, self._scribe.report_loss(reason, "a rollout"))
+            self._tally.drop(job.rollout, self._disk_writer.report_loss(reason, "a rollout"))
 
     # The work
 
     def _run(self) -> None:
         if not self._thread_lock.acquire(blocking=False):
             return
-        with self._work_lock:  # after a caller that works in the place of this thread
+        with self._work_lock:  # a caller may be working in place of this thread
             if self.is_finished:
                 return
             self._thread = _thread.get_ident()
-            self._try(self._scribe.sync)  # readers see a session that has not recorded anything yet
-            while (batch := self._backlog.take(SYNC_SECONDS)) is not None:
+            self._try(self._disk_writer.sync)  # so that readers see the session before it records anything
+            while (batch := self._queue.take(SYNC_SECONDS)) is not None:
                 self._write(batch)
             self._finish()
 
     def _work_here(self) -> None:
-        """Bring everything to the disk where no thread can be started to do it."""
+        """Write everything in the calling thread, because no other can be started."""
         caller = _thread.get_ident()
-        is_nested = caller in self._callers  # in a signal handler that has interrupted this function
+        is_nested = caller in self._callers  # a signal handler interrupted this function
         try:
             self._callers.add(caller)  # before the lock is taken: a handler may come in between
             if self._work_lock.acquire(blocking=False):
@@ -192,17 +192,17 @@ class DiskThread:
                 self._callers.discard(caller)
 
     def _empty_backlog(self) -> None:
-        while not self.is_finished and (batch := self._backlog.take(0)):
+        while not self.is_finished and (batch := self._queue.take(0)):
             self._write(batch)
-        if self._backlog.is_closed and not self.is_finished:
+        if self._queue.is_closed and not self.is_finished:
             self._finish()
 
     def _may_be_stuck(self) -> bool:
-        """Whether this thread may have interrupted the work itself, or there is no thread to wait for."""
+        """Whether the calling thread may have interrupted the work, or there is no thread to wait for."""
         return not self.is_started or _thread.get_ident() in self._callers
 
     def _finish(self) -> None:
-        self._try(self._scribe.close)
+        self._try(self._disk_writer.close)
         self.is_finished = True
         self._thread = None
         if self._has_late_news:
@@ -214,46 +214,46 @@ class DiskThread:
         _running.pop(self, None)
 
     def _write(self, batch: Sequence[QueuedLine | Barrier]) -> None:
-        """Write jobs, and set each barrier when those before it are on the disk, whatever happens."""
+        """Write lines, and set each barrier when the lines before it are on disk, whatever happens."""
         jobs: list[QueuedLine] = []
         for item in batch:
             if isinstance(item, QueuedLine):
                 jobs.append(item)
                 continue
-            self._try(partial(self._scribe.write, jobs))
+            self._try(partial(self._disk_writer.write, jobs))
             jobs = []
-            self._try(self._scribe.sync)
+            self._try(self._disk_writer.sync)
             item.set()
         if jobs:
-            self._try(partial(self._scribe.write, jobs))
-        self._try(self._scribe.sync_if_due)
+            self._try(partial(self._disk_writer.write, jobs))
+        self._try(self._disk_writer.sync_if_due)
 
     def _try(self, action: Callable[[], None]) -> None:
-        """Do something; whatever happens, the thread lives and the loss is counted."""
+        """Run an action. If it raises, count the loss and keep the thread alive."""
         try:
             action()
         except BaseException as error:  # noqa: BLE001 - a bug of ours is not to stop recording
             with contextlib.suppress(BaseException):
-                self._scribe.report_loss(type(error).__name__, "something", error)
+                self._disk_writer.report_loss(type(error).__name__, "something", error)
 
 
-# Processes end in more than one way, and are forked
+# Exit and fork
 
 _running: dict[DiskThread, None] = {}
 _late: dict[DiskThread, None] = {}
-"""Those whose ledger on disk does not say yet what was lost."""
+"""Threads whose ledger on disk does not count all losses yet."""
 _endings: list[Callable[[], None]] = []
 _guarded_process: int | None = None
 _is_exiting = False
 
 
 def call_before_exit(action: Callable[[], None]) -> None:
-    """Have something done when the process ends, before workers are waited for."""
+    """Call an action when the process exits, before disk threads are waited for."""
     _endings.append(action)
 
 
 def finish_at_exit() -> None:
-    """Have all work finished when this process ends; one of multiprocessing's ends without `atexit`."""
+    """Finish all work when this process exits. Processes of multiprocessing exit without `atexit`."""
     global _guarded_process
     if _guarded_process != os.getpid():
         _guarded_process = os.getpid()
@@ -264,7 +264,7 @@ def finish_at_exit() -> None:
 
 
 def forget_workers_after_fork() -> None:
-    """The threads of the parent are not in this process."""
+    """Drop the parent's threads, which a forked process does not have."""
     global _is_exiting
     _is_exiting = False
     _running.clear()
@@ -277,8 +277,8 @@ def _finish_all() -> None:
     _is_exiting = True
     for action in _endings:
         action()
-    for worker in list(_running):  # of writers that were deleted; what they were handed is still to be written
-        worker.wait_until_finished()
-    for worker in list(_late):
-        worker.write_late_losses(-1)  # a thread that is writing the ledger would be killed
+    for thread in list(_running):  # also those of writers that were deleted
+        thread.wait_until_finished()
+    for thread in list(_late):
+        thread.write_late_losses(-1)  # wait: a thread that is writing the ledger would be killed
     wait_for_logging()

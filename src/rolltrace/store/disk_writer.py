@@ -1,4 +1,4 @@
-"""Brings lines to the disk, and keeps the ledger of what became of them; one thread at a time."""
+"""Writes lines and blobs to disk, and the ledger that counts them. Used by one thread at a time."""
 
 import errno
 import logging
@@ -24,19 +24,19 @@ from rolltrace.trace.codec import utc_now
 logger = logging.getLogger(__name__)
 
 SYNC_SECONDS = 1.0
-"""How old the ledger on disk, and what was not yet brought to the disk, may grow while lines come."""
+"""How often lines and ledger are synced to disk (fsync) while lines arrive."""
 
 HEARTBEAT_SECONDS = 9.0
-"""How old the ledger on disk may grow while nothing comes, so that readers can tell a session that is alive."""
+"""How often the ledger is written while nothing arrives, so that readers can tell that the session is alive."""
 
 _DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _KNOWN_BLOBS = 10_000
-"""How many names of blobs are remembered as kept; one that is forgotten is compared again when it comes again."""
+"""How many blob names are remembered as written; a forgotten one is compared with its file when it comes again."""
 
 
 class DiskWriter:
-    """The files of one session. Nothing that goes wrong with a file raises: it is counted by reason, and told once."""
+    """The files of one session. File errors do not raise: they are counted by reason and logged once."""
 
     def __init__(self, path: Path, run: str, session: str, tally: LedgerCounter, segment_bytes: int) -> None:
         self._path = path
@@ -52,7 +52,7 @@ class DiskWriter:
         }
         self._ledger = SegmentWriter(path / LEDGER, session, ledger_name, retry=self._retry)
         self.is_closing = False
-        """Whether the writer ends as it should; else nobody has closed it."""
+        """Whether `close` was called; otherwise the ledger says that the session was not closed."""
         self._last_ledger: Ledger | None = None
         self._closed_at: datetime | None = None
         self._ledger_written_at = 0.0
@@ -63,7 +63,7 @@ class DiskWriter:
         self._unsynced_blobs: set[str] = set()
 
     def write(self, jobs: Sequence[QueuedLine]) -> None:
-        """Write lines; those of one folder in one go."""
+        """Append lines, those of one folder together."""
         jobs = self._without_duplicates(jobs)
         for job in jobs:
             for blob in job.blobs:
@@ -72,7 +72,7 @@ class DiskWriter:
             self._append(folder, [job for job in jobs if job.folder == folder])
 
     def sync_if_due(self) -> None:
-        """Bring to the disk what has waited long enough."""
+        """Sync if the last sync was long enough ago."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + SYNC_SECONDS
@@ -81,17 +81,17 @@ class DiskWriter:
                 self._write_ledger(even_if_same=True)
 
     def sync(self) -> None:
-        """Bring everything to the disk, the ledger last, so that it never speaks of lines that are not there yet."""
-        self._sync_blobs()  # before the lines that name them
+        """Sync everything to disk, the ledger last, so that it never counts lines that are not there yet."""
+        self._sync_blobs()  # before the lines that refer to them
         for segment in self._segments.values():
             self._sync_segment(segment)
         self._write_ledger()
         self._sync_segment(self._ledger)
 
     def close(self) -> None:
-        """Write the final ledger, give back the files, and wait for segments that are being sealed."""
+        """Write the final ledger, close the files, and wait for segments that are being compressed."""
         self._tally.closed = self.is_closing
-        self._closed_at = utc_now()  # what is lost later does not make the session longer
+        self._closed_at = utc_now()  # later losses must not extend the session
         self.sync()
         if self.ledger_is_missing:
             self._tell_missing_ledger()
@@ -100,18 +100,18 @@ class DiskWriter:
         self._sealer.wait()
 
     def write_late_ledger(self) -> None:
-        """Write the ledger after `close`, with what was lost since, and give back its file."""
+        """Write the ledger again after `close`, with the losses since, and close its file."""
         self._write_ledger()
         self._sync_segment(self._ledger)
         self._ledger.close()
 
     def close_inherited(self) -> None:
-        """Forget files that belong to another process, from which this one was forked."""
+        """Close the inherited files of the parent process after a fork, without writing to them."""
         for segment in (*self._segments.values(), self._ledger):
             segment.close_inherited()
 
     def report_loss(self, reason: str, what: str, error: BaseException | None = None) -> str:
-        """Tell of a loss, once for each reason; returns the reason."""
+        """Log a loss, once for each reason; returns the reason."""
         if self._tally.count_loss(reason):
             log_in_thread(
                 logger,
@@ -121,7 +121,7 @@ class DiskWriter:
         return reason
 
     def _without_duplicates(self, jobs: Sequence[QueuedLine]) -> list[QueuedLine]:
-        """The jobs without those of a rollout that was handed in before; an interrupted caller may try again."""
+        """The lines without duplicates: an interrupted caller may hand in a rollout twice."""
         once, seen = [], set()
         for job in jobs:
             if not job.is_from_other_session:
@@ -139,7 +139,7 @@ class DiskWriter:
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             if len(jobs) == 1:
                 self._drop(jobs[0], self.report_loss(_reason(error), _what(folder), error))
-            else:  # some of them may still fit
+            else:  # a smaller line may still fit
                 for job in jobs:
                     self._append(folder, [job])
         else:
@@ -154,7 +154,7 @@ class DiskWriter:
 
     def _write_blob(self, blob: Blob) -> None:
         if blob.name in self._written_blobs:
-            self._written_blobs[blob.name] = self._written_blobs.pop(blob.name)  # the last to be forgotten
+            self._written_blobs[blob.name] = self._written_blobs.pop(blob.name)  # most recently used
             return
         try:
             if blob.data is not None:
@@ -165,13 +165,13 @@ class DiskWriter:
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._tally.drop_blob(self.report_loss(_reason(error), "a blob", error))
         else:
-            self._unsynced_blobs.add(blob.name)  # also one of another writer, who may not have brought it to the disk
+            self._unsynced_blobs.add(blob.name)  # even if another writer wrote it: that one may not have synced it
             self._written_blobs[blob.name] = None
             if len(self._written_blobs) > _KNOWN_BLOBS:
                 del self._written_blobs[next(iter(self._written_blobs))]
 
     def _sync_blobs(self) -> None:
-        """Bring new blobs to the disk, then their names, all at once; those that fail are tried again."""
+        """Sync new blobs, then their folder. Those that fail are retried at the next sync."""
         folder = self._path / BLOBS
         unsafe, self._unsynced_blobs = self._unsynced_blobs, set()
         for name in unsafe:
@@ -211,7 +211,7 @@ class DiskWriter:
         try:
             self._ledger.append([line])
         except OSError as error:
-            # The last line is all that counts, and the room of those before it is there even on a full disk.
+            # Only the last line counts, so on a full disk it can overwrite the lines before it.
             if error.errno not in _DISK_FULL_ERRNOS or not self._ledger.overwrite(line):
                 raise
 
@@ -233,7 +233,7 @@ class DiskWriter:
         self._tally.count_unsynced(self.report_loss(_reason(error), "what was written since the last flush", error))
 
     def _log_compression_failure(self, error: Exception) -> None:
-        """Nothing is lost: the plain segment stands, and `rolltrace compact` will try again."""
+        """Log that a segment could not be compressed. Nothing is lost, and `rolltrace compact` will retry."""
         if _reason(error) not in self._unsealed_told:
             self._unsealed_told.add(_reason(error))
             log_in_thread(logger, "Could not seal a segment of %s: %s. It stays as it is.", self._path, error)
@@ -244,7 +244,7 @@ def _what(folder: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """A stable name for what went wrong, such as `ENOSPC`."""
+    """A stable name of the error, such as `ENOSPC`."""
     if isinstance(error, OSError) and error.errno is not None:
         return errno.errorcode.get(error.errno, f"errno {error.errno}")
     return "bad name" if isinstance(error, RolltraceError) else type(error).__name__

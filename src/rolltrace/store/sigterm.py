@@ -1,4 +1,4 @@
-"""Records open rollouts and closes runs when SIGTERM comes, which is how SLURM and Kubernetes end a process."""
+"""SIGTERM handler: records open rollouts as cancelled and closes runs. SLURM and Kubernetes send SIGTERM."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 CLOSE_TIMEOUT_SECONDS = 10.0
-"""How long closing may take: a disk may hang, and who sends SIGTERM sends SIGKILL soon after."""
+"""How long closing may take: a disk may hang, and SIGKILL usually follows soon after SIGTERM."""
 
 
 class ClosableWriter(Protocol):
@@ -21,7 +21,7 @@ class ClosableWriter(Protocol):
         ...
 
     def close_with_timeout(self, seconds: float) -> None:
-        """Close, and wait for it at most so long."""
+        """Close, waiting at most `seconds`."""
         ...
 
 
@@ -29,7 +29,7 @@ _writers: "weakref.WeakSet[ClosableWriter]" = weakref.WeakSet()
 
 
 def close_on_sigterm(writer: ClosableWriter) -> None:
-    """Have a writer closed on SIGTERM, if the signal has its default action and this is the main thread."""
+    """Close a writer on SIGTERM, if the signal has its default action and this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return
     current = signal.getsignal(signal.SIGTERM)
@@ -42,7 +42,7 @@ def close_on_sigterm(writer: ClosableWriter) -> None:
 
 
 def stop_closing_on_sigterm(writer: ClosableWriter) -> None:
-    """Leave a writer alone that was closed; after the last, SIGTERM has its default action again."""
+    """Stop handling SIGTERM for a writer. After the last one, the default action is restored."""
     _writers.discard(writer)
     if not _writers and threading.current_thread() is threading.main_thread():
         with contextlib.suppress(ValueError):
@@ -51,7 +51,7 @@ def stop_closing_on_sigterm(writer: ClosableWriter) -> None:
 
 
 def restore_default_after_fork() -> None:
-    """Give SIGTERM its default action in a forked process, which may never record anything.
+    """Restore the default action of SIGTERM in a forked process, which may never record anything.
 
     A handler in Python would keep the process alive until a call into C returns.
     """
@@ -62,12 +62,12 @@ def restore_default_after_fork() -> None:
 
 
 def is_default(handler: Any) -> bool:
-    """Whether a handler of SIGTERM is the default action, or the one that this module installs in its place."""
+    """Whether a SIGTERM handler is the default action or the handler of this module."""
     return handler is signal.SIG_DFL or handler is _handle
 
 
 def restore_sigterm_handler(before: Any) -> None:
-    """Install again what another handler has replaced; ours only if there still is a writer to close."""
+    """Restore a handler that was replaced; that of this module only if there still is a writer to close."""
     is_unused = before is _handle and not _writers
     signal.signal(signal.SIGTERM, signal.SIG_DFL if is_unused else before)
 
@@ -79,7 +79,7 @@ def cancel_open_rollouts() -> None:
 
 
 def close_writers(seconds: float) -> None:
-    """Record open rollouts as cancelled and close every writer; wait for it at most so long."""
+    """Record open rollouts as cancelled and close every writer, waiting at most `seconds`."""
     deadline = time.monotonic() + seconds
     cancel_open_rollouts()
     for writer in list(_writers):

@@ -1,8 +1,8 @@
-"""What waits to be written: bounded in bytes, filled by any thread, emptied by one.
+"""Queue of lines that wait to be written: bounded in bytes, many producers, one consumer.
 
-A caller may be a signal handler, which interrupts another caller in the same thread, and then waits for the thread that
-empties the backlog. So no caller ever holds a lock: every change is one call into C (of a deque, a raw lock), and
-numbers that cannot be changed in one are corrected by the thread that empties.
+A producer may be a signal handler that interrupted another producer in the same thread, and that then waits for the
+consumer. Therefore no producer holds a lock: every change is one call into C (of a deque, a raw lock), and the consumer
+corrects the numbers that cannot be changed atomically.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from rolltrace.trace.blob import Blob
 
 BATCH_DELAY_SECONDS = 0.02
-"""How long what has come may wait for more: waking up for each line would cost more than the line."""
+"""How long the consumer waits for more lines before it writes: waking up for each would cost more than the line."""
 
 BATCH_BYTES = 4 << 20
-"""How much is taken out at once: what was taken waits no more, and so does not count."""
+"""How much the consumer takes at once. Lines that were taken no longer count as queued."""
 
 MAX_WAIT_FRACTION = 0.05
-"""Which part of the time callers may spend waiting for room, after they have waited for `patience` seconds."""
+"""The fraction of time that callers may spend waiting for room once they have waited `max_wait_seconds`."""
 
 _MAX_WAIT_SECONDS = 3600.0
 
 
 class SignalSafeEvent:
-    """What one thread waits for; unlike a `threading.Event` it has no lock that a signal handler could find taken."""
+    """An event for one waiting thread, without the lock of `threading.Event`, which a handler could find held."""
 
     __slots__ = ("_lock",)
 
@@ -41,12 +41,12 @@ class SignalSafeEvent:
             self._lock.release()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is set; False if it was not in that time."""
+        """Wait until it is set; returns False if the time ran out first."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, _MAX_WAIT_SECONDS)))
 
 
 class QueuedLine:
-    """A line on its way to a folder."""
+    """One line to append to a folder of the run."""
 
     __slots__ = ("blobs", "data", "folder", "is_from_other_session", "rollout", "size")
 
@@ -64,51 +64,51 @@ class QueuedLine:
         """The key of the rollout that the line records; empty for a score."""
         self.blobs = blobs
         self.is_from_other_session = is_from_other_session
-        """Whether it is written also if the rollout is not in flight here; else it was handed in twice."""
+        """Whether to write it although the rollout is not in flight here; otherwise that means a duplicate."""
         self.size = len(data)
-        """What it takes up while it waits."""
+        """Bytes that it occupies in the queue."""
         for blob in blobs:
             self.size += 0 if blob.data is None else len(blob.data)
 
 
 class Barrier(SignalSafeEvent):
-    """Is set when all that was put in before it is on the disk."""
+    """Set when everything that was queued before it is on disk."""
 
     __slots__ = ()
 
 
 class WriteQueue:
-    """Jobs in the order in which they came.
+    """Lines in the order in which they were put.
 
-    Where there is no room, `put` waits: at most `patience` seconds at first, and then for a small part of the time.
-    A thread that runs an event loop never waits. Where a caller may not wait any longer its job is refused, and so are
-    all others until half of the room is free.
+    If the queue is full, `put` waits: at most `max_wait_seconds` at first, and then for a small fraction of the time. A
+    thread that runs an event loop never waits. When a caller may not wait any longer its line is rejected, and so are
+    all others until the queue is half empty.
     """
 
-    def __init__(self, limit: int, patience: float) -> None:
+    def __init__(self, limit: int, max_wait_seconds: float) -> None:
         self._limit = limit
-        self._patience = patience
+        self._max_wait_seconds = max_wait_seconds
         self._waiting: deque[QueuedLine | Barrier] = deque()
         self._size = 0
-        """Bytes that wait, as far as callers know; `take` corrects it."""
+        """Queued bytes as producers see them; `take` corrects the number."""
         self._refusing = False
         self._waited_until = -float("inf")
-        """How long callers have waited, as the time at which that would be forgotten."""
+        """The time until which past waits count against the allowed fraction."""
         self._idle = False
-        self._hurried = False
+        self._wake_requested = False
         self._wake = SignalSafeEvent()
         self._room: deque[SignalSafeEvent] = deque()
         self.is_closed = False
-        """Whether nothing more is taken."""
+        """Whether `put` rejects everything."""
 
-    def put(self, job: QueuedLine) -> str | None:
-        """Add a job; what is returned is why it was refused."""
+    def put(self, line: QueuedLine) -> str | None:
+        """Add a line; returns the reason if it was rejected."""
         if self.is_closed:
             return "closed"
-        if self._is_full(job.size) and (reason := self._wait_for_room(job.size)) is not None:
+        if self._is_full(line.size) and (reason := self._wait_for_room(line.size)) is not None:
             return reason
-        self._size += job.size
-        self._waiting.append(job)
+        self._size += line.size
+        self._waiting.append(line)
         if self._idle:
             self._wake.set()
         if self._size * 2 > self._limit:
@@ -116,37 +116,37 @@ class WriteQueue:
         return None
 
     def put_barrier(self, barrier: Barrier) -> None:
-        """Have a barrier set, soon, by the thread that empties the backlog."""
+        """Queue a barrier and wake the consumer."""
         self._waiting.append(barrier)
         self._wake_now()
 
     def take(self, seconds: float) -> list[QueuedLine | Barrier] | None:
-        """All that waits, when something does or the time has passed; None when there will be nothing more."""
+        """Wait at most `seconds` for something, and return what is queued; None after the end of a closed queue."""
         if not self._waiting and not self.is_closed:
             self._idle = True
-            if not self._waiting and not self.is_closed:  # a job put before `_idle` was set did not wake us
+            if not self._waiting and not self.is_closed:  # a line put before `_idle` was set did not wake us
                 self._wake.wait(seconds)
             self._idle = False
-        if self._waiting and not self._hurried and not self.is_closed:
+        if self._waiting and not self._wake_requested and not self.is_closed:
             self._wake.wait(BATCH_DELAY_SECONDS)
-        self._hurried = False
-        is_last = self.is_closed  # what comes after this is refused, or left over
+        self._wake_requested = False
+        is_last = self.is_closed  # what comes after this is rejected, or drained
         taken = self._batch()
         return None if is_last and not taken else taken
 
     def close(self) -> None:
-        """Take no more."""
+        """Reject everything from now on."""
         self.is_closed = True
         self._wake_now()
         self._make_room()
 
     @property
     def is_pending(self) -> bool:
-        """Whether something came while the backlog was being closed."""
+        """Whether lines were put while the queue was being closed."""
         return bool(self._waiting)
 
     def drain(self) -> list[QueuedLine | Barrier]:
-        """What came while the backlog was being closed."""
+        """Remove and return what was put while the queue was being closed."""
         taken: list[QueuedLine | Barrier] = []
         while self._waiting:
             taken.append(self._waiting.popleft())
@@ -164,12 +164,12 @@ class WriteQueue:
             sum(item.size for item in list(self._waiting) if isinstance(item, QueuedLine)) if self._waiting else 0
         )
         if self._waiting:
-            self._hurried = True
+            self._wake_requested = True
         self._make_room()
         return batch
 
     def _wake_now(self) -> None:
-        self._hurried = True
+        self._wake_requested = True
         self._wake.set()
 
     def _make_room(self) -> None:
@@ -190,7 +190,7 @@ class WriteQueue:
         return self._refusing or self._size + size > self._limit
 
     def _wait_for_room(self, size: int) -> str | None:
-        """Wait until there is room; what is returned is why there will be none."""
+        """Wait until there is room; returns the reason if there will be none."""
         self._wake_now()
         begun = time.monotonic()
         deadline = begun + self._allowed_wait(begun)
@@ -202,22 +202,22 @@ class WriteQueue:
                     return "queue full"
                 room = SignalSafeEvent()
                 self._room.append(room)
-                if self._is_full(size):  # there may be room since it was looked at
+                if self._is_full(size):  # room may have been made in between
                     room.wait(left)
         finally:
             self._count_wait(time.monotonic() - begun)
         return "closed" if self.is_closed else None
 
     def _allowed_wait(self, now: float) -> float:
-        """How long a caller may wait now."""
-        return min(self._patience, (now - self._waited_until) * MAX_WAIT_FRACTION)
+        """Seconds that a caller may wait now."""
+        return min(self._max_wait_seconds, (now - self._waited_until) * MAX_WAIT_FRACTION)
 
     def _count_wait(self, seconds: float) -> None:
-        forgotten = time.monotonic() - self._patience / MAX_WAIT_FRACTION
+        forgotten = time.monotonic() - self._max_wait_seconds / MAX_WAIT_FRACTION
         self._waited_until = max(self._waited_until, forgotten) + seconds / MAX_WAIT_FRACTION
 
 
 def _runs_event_loop() -> bool:
-    """Whether this thread runs an event loop, which must not stand still."""
+    """Whether this thread runs an event loop, which must not be blocked."""
     events = sys.modules.get("asyncio.events")
     return events is not None and events._get_running_loop() is not None

@@ -1,4 +1,4 @@
-"""Writes rollouts and scores into a run: any thread hands them in, one thread of its own brings them to the disk."""
+"""Writes rollouts and scores to a run. Any thread may call it; a background thread writes to disk."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ from rolltrace.trace.sink import OpenRollouts
 
 
 class RunWriter:
-    """Keeps what it is handed, and counts what it could not keep.
+    """Records rollouts and scores, and counts what could not be recorded.
 
     Any thread may call any method, and only `flush` and `close` wait on the disk. Nothing that goes wrong raises into
     the caller: it is counted by reason, and logged once for each reason. A process that is forked from this one goes on
@@ -44,8 +44,8 @@ class RunWriter:
         handle_sigterm: bool = True,
     ) -> None:
         self.path = path
-        """Where the run is, as it was named."""
-        self._absolute_path = path.absolute()  # the same wherever the process goes
+        """The path of the run, as it was given."""
+        self._absolute_path = path.absolute()  # valid after a change of directory
         self.info = info
         self.recording = recording
         self.run = info.id
@@ -53,51 +53,51 @@ class RunWriter:
         self.continues = continues
         """The sessions that this one continues, and supersedes; None: not stated."""
         self.job = job
-        """The session that this writer was forked or unpickled from; empty where it was not."""
+        """The session that this writer was forked or unpickled from, or empty."""
         self.is_unpickled = False
-        """Whether it was unpickled, and is the same for all tasks of this process."""
+        """Whether it was unpickled; then all tasks of this process share it."""
         self._editor = Redactor(recording, self._text_lost)
         self._begin_session()
         _open_writers.add(self)
-        if self.records and not job:  # that of another process begins when something is recorded in it
-            self._worker.start()  # readers are to see the session, and that it is alive
+        if self.records and not job:  # in another process the session starts when something is recorded
+            self._disk_thread.start()  # so that readers see that the session is alive
         self._handles_sigterm = handle_sigterm
-        self._awaits_sigterm = False  # whether SIGTERM is to be handled once this process records something
+        self._awaits_sigterm = False  # whether to handle SIGTERM once this process records something
         if self.records and handle_sigterm:
             close_on_sigterm(self)
 
     def begin_session_after_fork(self) -> None:
-        """Become another session, in a process that was forked from that of this one."""
+        """Start a new session after a fork."""
         self._finalizer.detach()
-        was_closed = self._backlog.is_closed
+        was_closed = self._queue.is_closed
         if not was_closed:
-            self._scribe.close_inherited()
+            self._disk_writer.close_inherited()
         self.job = self.job or self.session
         self._begin_session()
         self._awaits_sigterm = self.records and self._handles_sigterm and not was_closed
         if was_closed:
-            self._worker.close_unused()
+            self._disk_thread.close_unused()
 
     def _begin_session(self) -> None:
         self.session = new_id()
-        """The id of this opening of the run; its files are named after it."""
+        """The id of this session; its files are named after it."""
         self._tally = LedgerCounter(self.continues, self.job)
         self._reported_losses = threading.local()
         # Weak, but without callbacks: an exception that a signal handler raises in one is swallowed.
         self._open: dict[weakref.ref[OpenRollouts], None] = {}
-        self._scribe = DiskWriter(
+        self._disk_writer = DiskWriter(
             self._absolute_path, self.run, self.session, self._tally, self.recording.segment_bytes
         )
-        self._backlog = WriteQueue(self.recording.queue_bytes, self.recording.queue_seconds)
-        self._worker = DiskThread(self._backlog, self._scribe, self._tally)
-        # When the writer is deleted nothing more can be handed in, and its thread ends.
-        self._finalizer = weakref.finalize(self, self._backlog.close)
+        self._queue = WriteQueue(self.recording.queue_bytes, self.recording.queue_seconds)
+        self._disk_thread = DiskThread(self._queue, self._disk_writer, self._tally)
+        # When the writer is deleted, its thread ends.
+        self._finalizer = weakref.finalize(self, self._queue.close)
         self._finalizer.atexit = False
 
-    # What a runner hands in
+    # For runners
 
     def register_open(self, rollouts: OpenRollouts) -> None:
-        """Have rollouts in flight recorded as cancelled if SIGTERM comes; they are held weakly."""
+        """Record these rollouts as cancelled on SIGTERM. They are referenced weakly."""
         for reference in list(self._open):
             if reference() is None:
                 self._open.pop(reference, None)
@@ -105,7 +105,7 @@ class RunWriter:
             self._open[weakref.ref(rollouts)] = None
 
     def begin(self, header: Header) -> RolloutBuilder:
-        """A draft for a rollout that starts now; it is in flight until its line is written."""
+        """Return the builder of a rollout that starts now. It counts as in flight until its line is written."""
         rollout_builder = RolloutBuilder(header, keeps_tokens=bool(self.recording.tokens))
         if self.records:
             self._start()
@@ -113,11 +113,11 @@ class RunWriter:
         return rollout_builder
 
     def end(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> None:
-        """Keep a rollout that has ended, as much of it as is to be recorded; a second call for it does nothing."""
+        """Record a rollout that has ended. A second call for the same rollout does nothing."""
         if not self.records:
             return
         session, key = rollout_builder.ledger_key or ("", rollout_builder.id)
-        is_from_other_session = session != self.session  # such as one that was begun before this process was forked
+        is_from_other_session = session != self.session  # for example one that was started before a fork
         try:
             line = self._editor.encode_rollout(rollout_builder, outcome)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
@@ -127,7 +127,7 @@ class RunWriter:
             self._put(QueuedLine(ROLLOUTS, line.data, key, line.blobs, is_from_other_session))
 
     def write_rollout(self, line: EncodedRecord) -> None:
-        """Keep a line that is finished already, such as an imported one, as much of it as is to be recorded."""
+        """Record a line that is already encoded, such as an imported one, at the recording level of this run."""
         if not self.records:
             return
         try:
@@ -141,18 +141,18 @@ class RunWriter:
             self._put(QueuedLine(ROLLOUTS, line.data, line.id, line.blobs))
 
     def write_score(self, score: Score) -> None:
-        """Keep a late fact."""
+        """Record a score."""
         if not self.records:
             return
         try:
             line = self._editor.encode_score(score)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._tally.drop_score(self._scribe.report_loss(type(error).__name__, "a score", error))
+            self._tally.drop_score(self._disk_writer.report_loss(type(error).__name__, "a score", error))
             self._note_if_late()
         else:
             self._put(QueuedLine(SCORES, line.data, blobs=line.blobs))
 
-    # What a loop of somebody else's hands in
+    # For loops of your own
 
     def rollout(self, **about: Unpack[RolloutFields]) -> RolloutRecorder:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
@@ -162,7 +162,7 @@ class RunWriter:
         return recorder
 
     def on_recorder_end(self, recorder: RolloutRecorder) -> None:
-        """Note that a recorder's rollout has ended."""
+        """Forget a recorder whose rollout has ended."""
         self._open.pop(weakref.ref(recorder), None)
 
     def score(
@@ -175,7 +175,7 @@ class RunWriter:
         producer: str = "",
         group: GroupKey | None = None,
     ) -> None:
-        """Record a late fact about the rollout of this id, or about a group."""
+        """Record a score: a late fact about the rollout with this id, or about a group."""
         texts: tuple[Any, ...] = (name, "" if rollout is None else rollout)
         if not name or not all(isinstance(text, str) for text in texts):
             raise InputError(
@@ -192,20 +192,20 @@ class RunWriter:
             )
         )  # fmt: skip
 
-    # To the disk
+    # Flush and close
 
     def flush(self) -> bool:
-        """Return when all that was handed in would survive a power loss.
+        """Return when everything handed in would survive a power loss.
 
         False says that something was lost since this thread's last flush.
         """
-        self._worker.flush()
+        self._disk_thread.flush()
         losses, told = self._tally.losses, getattr(self._reported_losses, "losses", 0)
         self._reported_losses.losses = losses
         return losses == told
 
     def close(self) -> None:
-        """Flush, write the final ledger and give back the files. What is still in flight shows in the ledger.
+        """Flush, write the final ledger and close the files. The ledger shows what is still in flight.
 
         What is handed in later is lost, and counted in the ledger on disk. A writer that was unpickled belongs to all
         tasks of the process: it is flushed, and closed when the process ends.
@@ -216,17 +216,17 @@ class RunWriter:
             self.close_always()
 
     def close_always(self) -> None:
-        """Close, also a writer that was unpickled."""
-        self._worker.close()
+        """Close, even if the writer was unpickled."""
+        self._disk_thread.close()
         self._awaits_sigterm = False
         stop_closing_on_sigterm(self)
 
     def close_with_timeout(self, seconds: float) -> None:
-        """Close, and wait for it at most so long; for the end of the process."""
-        self._worker.close(max(0.0, seconds))
+        """Close, waiting at most `seconds`; for the exit of the process."""
+        self._disk_thread.close(max(0.0, seconds))
 
     def cancel_open(self) -> None:
-        """Record the rollouts in flight of recorders and runners as cancelled, with the steps they have."""
+        """Record all rollouts in flight as cancelled, with the steps they have."""
         for reference in list(self._open):
             with contextlib.suppress(Exception):  # another thread may change the rollout at this moment
                 if (rollouts := reference()) is not None:
@@ -239,7 +239,7 @@ class RunWriter:
 
     @property
     def ledger(self) -> Ledger:
-        """What became of everything so far; what waits to be written is in flight."""
+        """The counts so far. Lines in the queue count as in flight."""
         return self._tally.ledger(self.run, self.session)
 
     def __enter__(self) -> Self:
@@ -251,7 +251,7 @@ class RunWriter:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process, that process's writer of the same run, with a session of its own."""
+        """Unpickles as the other process's own writer of the same run, with its own session."""
         return _unpickled_writer, (
             self._absolute_path, self.info, self.recording, self.continues, self.job or self.session,
             self._handles_sigterm,
@@ -261,36 +261,36 @@ class RunWriter:
         if self._awaits_sigterm and threading.current_thread() is threading.main_thread():
             self._awaits_sigterm = False
             close_on_sigterm(self)
-        self._worker.start()
+        self._disk_thread.start()
 
     def _put(self, job: QueuedLine) -> None:
         self._start()
-        reason = self._backlog.put(job)
+        reason = self._queue.put(job)
         if reason is not None:
-            self._worker.drop(job, reason)
+            self._disk_thread.drop(job, reason)
         self._note_if_late()
 
     def _refuse(self, key: str, reason: str, error: Exception | None = None) -> None:
-        self._tally.count_unrecordable(key, self._scribe.report_loss(reason, "a rollout", error))
+        self._tally.count_unrecordable(key, self._disk_writer.report_loss(reason, "a rollout", error))
         self._note_if_late()
 
     def _note_if_late(self) -> None:
-        if self._backlog.is_closed:
-            self._worker.count_late_loss()
+        if self._queue.is_closed:
+            self._disk_thread.count_late_loss()
 
     def _text_lost(self, error: Exception, what: str) -> None:
-        # Without the error's own words: they may quote what was to be redacted.
-        self._tally.drop_text(self._scribe.report_loss(f"redact: {type(error).__name__}", what))
+        # Without the message of the error: it may quote text that was to be redacted.
+        self._tally.drop_text(self._disk_writer.report_loss(f"redact: {type(error).__name__}", what))
 
 
 _unpickled: dict[tuple[Path, str, str], RunWriter] = {}
-"""By the run and the session that was pickled: tasks of a pool come one after the other, and are one session."""
+"""Unpickled writers by run and pickled session, so that all tasks of a pool's process share one session."""
 
 
 def _unpickled_writer(
     place: Path, info: RunInfo, recording: Recording, continues: tuple[str, ...] | None, job: str, handle_sigterm: bool
 ) -> RunWriter:
-    """The writer of this process for a run and a session, made when it is first asked for."""
+    """Return this process's writer for a run and a pickled session."""
     key = (place, info.id, job)
     if key not in _unpickled:
         writer = RunWriter(place, info, recording, continues, job, handle_sigterm)
@@ -308,7 +308,7 @@ def _close_all() -> None:
 
 
 def _begin_sessions_after_fork() -> None:
-    """Give each open writer a session of its own; what the parent has queued is the parent's to write."""
+    """Start a new session for each open writer. The parent writes what it has queued."""
     forget_workers_after_fork()
     restore_default_after_fork()
     for writer in list(_open_writers):
