@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.answer_format import AnswerFormat, final_answer
 from rolltrace.envs.preference import PreferenceTasks
 from rolltrace.envs.problem_env import ProblemEnv
-from rolltrace.envs.problems import ProblemsTasks
+from rolltrace.envs.problems import AnswerFormat, ProblemsTasks, final_answer
 from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.rubric import RubricTasks

@@ -5,9 +5,8 @@ import pickle
 
 import pytest
 
-from rolltrace.envs.criteria import read_criteria
 from rolltrace.envs.registry import load_env
-from rolltrace.envs.rubric import RubricTasks
+from rolltrace.envs.rubric import RubricTasks, read_criteria
 from rolltrace.errors import DataError, InputError
 from rolltrace.graders.rubric_grader import Criterion
 from rolltrace.jobs.play import play

@@ -11,13 +11,12 @@ from dataclasses import replace
 import pytest
 
 from envs.arena_moves import ILLEGAL, MOVES, SEATS, Mover, play, seen, story, texts
-from rolltrace.envs import textarena_game
+from rolltrace.envs import textarena
 from rolltrace.envs import textarena_games as textarena_catalogue
 from rolltrace.envs.game import GameResult
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import iterate_groups
-from rolltrace.envs.textarena import TextArenaTasks
-from rolltrace.envs.textarena_game import MAX_MOVE_CHARS, TextArenaGame
+from rolltrace.envs.textarena import MAX_MOVE_CHARS, TextArenaGame, TextArenaTasks
 from rolltrace.errors import EnvError, InputError, UnknownNameError
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.testing.check_env import check_env
@@ -139,7 +138,7 @@ async def test_a_planted_secret_is_seen_by_its_seat_only(monkeypatch, name, play
         game.reset = reset_and_plant
         return game
 
-    monkeypatch.setattr(textarena_game, "make_game", with_secrets)
+    monkeypatch.setattr(textarena, "make_game", with_secrets)
     asked = []
 
     class Opponent(Mover):

@@ -1,12 +1,12 @@
-"""Responses scored by a rubric: prompts with criteria of their own, or any other environment with common ones."""
+"""The built-in `rubric`: prompts with their own criteria, or any other environment with common criteria."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from rolltrace.envs.criteria import read_criteria, validate_criteria
-from rolltrace.envs.dataset_rows import ColumnName, column_arguments
+from rolltrace.envs.dataset_rows import ColumnName, column_arguments, read_rows
 from rolltrace.envs.dataset_sources import describe_data
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.prompt_only import PromptOnlyGroup
@@ -16,16 +16,17 @@ from rolltrace.envs.with_grader import EnvArgs, load_inner_tasks, with_grader
 from rolltrace.errors import DataError, InputError
 from rolltrace.graders.format_check import FORMAT_COEF
 from rolltrace.graders.retrying_question import GRADER_SAMPLING, MAX_TOKENS, MAX_TRIES, REPLY_SECONDS
-from rolltrace.graders.rubric_grader import Criterion, RubricGrader
+from rolltrace.graders.rubric_grader import Criterion, RubricGrader, criterion_names
 
 SHIPPED = Path(__file__).parent / "data" / "rubric.jsonl"
+_UTF8_BOM = b"\xef\xbb\xbf"
 
 
 class RubricRow(PromptRow, frozen=True):
-    """One row of the data: a prompt and what a good response to it does."""
+    """One row of the data: a prompt, and the criteria of a good response."""
 
     criteria: list[Criterion | NonEmpty] | None = None
-    """Criteria, or only their texts. Left out where `criteria=FILE` gives those of every row."""
+    """Criteria, or only their texts; None if `criteria=FILE` gives the criteria of every row."""
 
     @property
     def own_criteria(self) -> tuple[Criterion, ...]:
@@ -38,8 +39,8 @@ class RubricTasks(Tasks):
 
     Without `env`, the tasks are the rows of `data`, a file or dataset of `{id?, prompt | messages, criteria}`; with it,
     they are that environment's, made with `env_args`, and the rubric's grade is added to its rewards. `criteria` is a
-    JSON or JSONL file of `{text, weight, name}`, for all tasks. A weight is 1 unless given, and below 0 what is found
-    counts against the response.
+    JSON or JSONL file of `{text, weight, name}`, for all tasks. The default weight is 1; a criterion with a
+    negative weight counts against the response if it is met.
     """
 
     env = "rubric"
@@ -83,7 +84,7 @@ class RubricTasks(Tasks):
             self.count = len(self.rows)
         else:
             self.count = self.inner.count
-        self._grader(self.criteria or self.rows[0].own_criteria)  # settings that no grader takes are found out now
+        self._grader(self.criteria or self.rows[0].own_criteria)  # raises now if the settings are invalid
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
         """The group that plays task `number`."""
@@ -129,9 +130,42 @@ def _plain(criteria: tuple[Criterion, ...]) -> list[dict[str, Any]]:
 
 def _refuse_conflicts(data: Any, env: str | None, criteria: str | None) -> None:
     if env is not None and criteria is None:
-        raise InputError(f"Expected criteria=FILE beside env={env} for rubric, got none: what is it to be graded by?")
+        raise InputError(f"Expected criteria=FILE beside env={env} for rubric, got none: {env} has no criteria.")
     if env is None and criteria is not None and data is None:
         raise InputError(
             "Expected data=FILE or env=NAME beside criteria=FILE for rubric, got criteria alone: "
             "the prompts that ship have criteria of their own."
         )
+
+
+def read_criteria(path: str | Path) -> tuple[Criterion, ...]:
+    """Read criteria from a file: one JSON list, or one JSON object on each line."""
+    if not _holds_list(path):
+        criteria = read_rows(path, Criterion)
+    else:
+        try:
+            criteria = msgspec.json.decode(Path(path).read_bytes().removeprefix(_UTF8_BOM), type=list[Criterion])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise DataError(f"{path}: expected a list of criteria {{text, weight, name}}: {error}.") from error
+    try:
+        validate_criteria(criteria)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    return tuple(criteria)
+
+
+def validate_criteria(criteria: Sequence[Criterion]) -> None:
+    """Raise `DataError` if no rubric can be made of these criteria."""
+    try:
+        criterion_names(criteria)
+    except InputError as error:
+        reason = str(error)
+        raise DataError(f"{reason[:1].lower()}{reason[1:]}") from error
+
+
+def _holds_list(path: str | Path) -> bool:
+    """Whether the file is a JSON list. False if it cannot be read: `read_rows` then raises the error."""
+    try:
+        return Path(path).read_bytes().removeprefix(_UTF8_BOM).lstrip().startswith(b"[")
+    except (OSError, ValueError):
+        return False

@@ -1,16 +1,17 @@
-"""Plays every built-in environment once, records all of it in one run, and says what that cost."""
+"""Plays every built-in environment once, records all of it in one run, and measures what recording costs."""
 
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from rolltrace.check.audit_report import AuditReport
 from rolltrace.check.check_run import check_run
 from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
-from rolltrace.jobs.cost import recording_seconds
 from rolltrace.jobs.plan import Plan
 from rolltrace.jobs.play import OnGroup, open_policy, play_into
 from rolltrace.jobs.play_summary import PlaySummary
@@ -19,55 +20,58 @@ from rolltrace.policies.policy_specs import close_policy
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.store.create import create_run
+from rolltrace.store.writer import RunWriter
+from rolltrace.temp_folders import temporary_folder
 from rolltrace.trace.message import Sampling
+from rolltrace.trace.rollout import Header, Outcome, Rollout
 
 POLICY = "local"
 MAX_TOKENS = 96
 MAX_TURNS = 6
 GRADER = "scripted:noisy"
-"""Who grades and answers: the embedded model is too small to judge anybody, and this takes no time."""
+"""The policy that grades and answers: the embedded model is too small to grade, and this one takes no time."""
 _ARGS: dict[str, dict[str, Any]] = {
     "arithmetic": {"examples": 3},
     "calculator": {"difficulty": 1},
     "guess_number": {"high": 20},
     "problems": {"examples": 3},
 }
-"""What helps a small model along; the rest is as it is by default."""
+"""Arguments that make the tasks easier for a small model."""
 _ONE_LINE = ("guess_number", "twenty_questions", "textarena:TicTacToe-v0")
-"""In these a turn is a line: the model stops at its end rather than at the limit."""
+"""In these a turn is one line: the model stops at its end rather than at the token limit."""
 _MEMBERS = {"reasoning_gym": "reasoning_gym:leg_counting", "textarena": "textarena:TicTacToe-v0"}
-"""Of each family that is installed, one."""
+"""One environment for each family, played if the family is installed."""
 
 
 class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of `play_demo`."""
 
     path: str
     policy: str
-    """Who played."""
+    """The policy that played."""
     grader: str
-    """Who graded and answered."""
+    """The policy that graded and answered."""
     summaries: list[PlaySummary]
     report: AuditReport
-    """What the audits found."""
+    """The result of the audits."""
     seconds: float
-    """How long the playing took."""
+    """Wall-clock seconds of playing."""
     recording_seconds: float
-    """How much computing it takes to record all of it, measured by doing so once more."""
+    """CPU seconds of recording all rollouts, measured by recording them once more."""
 
     @property
     def recording_fraction(self) -> float:
-        """What recording is of the playing."""
+        """Recording time as a fraction of playing time."""
         return self.recording_seconds / self.seconds
 
     @property
     def succeeded(self) -> bool:
-        """Whether something was played in every environment, and all of it is recorded as it should be."""
+        """Whether rollouts of every environment were played, and all audits of the run pass."""
         return self.report.ok and all(summary.succeeded for summary in self.summaries)
 
 
 def demo_envs() -> list[str]:
-    """The environments that are played."""
+    """The names of the environments to play."""
     return [*sorted(BUILT_IN), *(_MEMBERS[family] for family in sorted(FAMILIES) if is_installed(family))]
 
 
@@ -104,9 +108,57 @@ async def _play_all(
             open_play.set_writer(writer)
             summaries = []
             for tasks in envs:
-                its_plan = one_line if tasks.env in _ONE_LINE else plan
-                summaries.append(await play_into(tasks, policy, its_plan, writer, on_group, roles, open_play))
+                env_plan = one_line if tasks.env in _ONE_LINE else plan
+                summaries.append(await play_into(tasks, policy, env_plan, writer, on_group, roles, open_play))
     finally:
         await close_policy(policy)
-    # Only when the writer is closed is it known whether all of it is on the disk.
+    # Only the closed writer knows whether everything is on disk.
     return [msgspec.structs.replace(summary, ledger=writer.ledger) for summary in summaries]
+
+
+def recording_seconds(rollouts: Iterable[Rollout]) -> float:
+    """CPU seconds, of all threads, that it takes to record these rollouts once more and write them to disk."""
+    copies = list(rollouts)
+    with temporary_folder() as folder:
+        started = time.process_time()
+        with create_run(folder / "again") as writer:
+            for rollout in copies:
+                _record_again(writer, rollout)
+        return time.process_time() - started
+
+
+def _record_again(writer: RunWriter, rollout: Rollout) -> None:
+    """Record a rollout step by step, as a runner does."""
+    header = Header(**{name: getattr(rollout, name) for name in Header.__struct_fields__})
+    rollout_builder = writer.begin(header)
+    for step in rollout.steps:
+        trace = step.trace
+        rollout_builder.replace(trace.prompt)
+        rollout_builder.mark_prompt_sent()
+        rollout_builder.step(
+            trace.policy_response,
+            reward=step.reward,
+            env_reward=step.env_reward,
+            reward_data=step.reward_data,
+            env_state=step.env_state,
+            extra=step.extra,
+            metrics=step.metrics,
+            logs=step.logs,
+            tools=() if step.tools is None else rollout.tools[step.tools],
+            sampling=None if step.sampling is None else rollout.sampling[step.sampling],
+            termination=step.termination,
+            parse_error=step.parse_error,
+            raw=step.raw,
+            policy_version=step.policy_version,
+            usage=step.usage,
+            seconds=step.seconds,
+        )
+        if step.env_failure is not None:
+            rollout_builder.set_env_failure(step.env_failure)
+    rollout_builder.replace(rollout.conversation)
+    rollout_builder.calls.extend(rollout.calls)
+    rollout_builder.grade = rollout.grade
+    if rollout.unplayed is not None:
+        rollout_builder.set_no_turn_result(**asdict(rollout.unplayed))
+    outcome = {name: getattr(rollout, name) for name in Outcome.__annotations__} | {"reward": rollout.line_reward}
+    writer.end(rollout_builder, Outcome(**outcome))  # type: ignore[typeddict-item]

@@ -1,13 +1,18 @@
-"""How much to play and how: as arguments, and as a run's config holds it."""
+"""The plan of a run: how much to play, with which settings, and the groups of each iteration."""
 
+import asyncio
+import itertools
 import math
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
 from rolltrace.arguments import call_with_arguments
+from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
+from rolltrace.rollout.contract import validate_builder
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.strategies import FailFast, KeepViable, Strategy
 from rolltrace.trace.message import Sampling, decode_hook
@@ -18,7 +23,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {kind.__name__: kind for kind in (FailF
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How much to play, and how; the run's config holds it."""
+    """How much to play, and with which settings. It is stored in the run's config."""
 
     groups: int = 1
     """Groups in each iteration."""
@@ -31,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     strategy: Strategy = KeepViable()
     retries: int = 0
-    """How often an episode is played again after the policy or the environment failed."""
+    """How often an episode is retried after a failure of the policy or the environment."""
     split: str = "train"
     """The split that the rollouts are recorded under."""
     sampling: Sampling = Sampling()
@@ -47,11 +52,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def planned_episodes(self) -> int:
-        """How many episodes the run is to have."""
+        """The number of episodes in the finished run."""
         return self.groups * self.group_size * self.iterations
 
     def as_config(self) -> dict[str, Any]:
-        """The plan as a run's config holds it."""
+        """The plan as it is stored in a run's config."""
         return {**msgspec.structs.asdict(self), "strategy": describe_strategy(self.strategy)}
 
 
@@ -71,7 +76,7 @@ class PlanFields(TypedDict, total=False):
 
 
 def plan_from_config(config: Mapping[str, Any]) -> Plan:
-    """The plan that a run's config holds; a `KeyError`, `ValueError` or `TypeError` says that it holds none."""
+    """Read the plan from a run's config. Raises `KeyError`, `ValueError` or `TypeError` if it has none."""
     counts = {name: msgspec.convert(config[name], int) for name in _COUNTS}
     strategy = dict(config["strategy"])
     return Plan(
@@ -84,7 +89,7 @@ def plan_from_config(config: Mapping[str, Any]) -> Plan:
 
 
 def as_sampling(settings: Mapping[str, Any]) -> Sampling:
-    """Settings, perhaps as text from a command line, as they are recorded."""
+    """Convert settings, which may be text from a command line, to `Sampling`."""
     sampling: Sampling = call_with_arguments(Sampling, settings, "sampling")
     for name, least in (("temperature", 0), ("top_p", 0), ("min_p", 0), ("top_k", 0), ("max_tokens", 1)):
         value = getattr(sampling, name)
@@ -94,5 +99,29 @@ def as_sampling(settings: Mapping[str, Any]) -> Sampling:
 
 
 def describe_strategy(strategy: Strategy) -> dict[str, Any]:
-    """A strategy as plain data, with its name."""
+    """The name and fields of a strategy as plain data."""
     return {"name": type(strategy).__name__, **msgspec.structs.asdict(strategy)}
+
+
+class IterationGroups(NamedTuple):
+    """The groups of one iteration."""
+
+    iteration: int
+    builders: Iterable[EnvGroupBuilder]
+    finished: frozenset[str] = frozenset()
+    """The names of the groups that are finished and not played again."""
+
+
+def groups_of_iteration(tasks: Tasks, plan: Plan, iteration: int) -> IterationGroups:
+    """All groups of an iteration. Each builder is made when it is drawn."""
+    groups = iterate_groups(tasks, iteration=iteration, groups=plan.groups, episodes=plan.group_size, seed=plan.seed)
+    return IterationGroups(iteration, groups)
+
+
+async def all_iterations(tasks: Tasks, plan: Plan) -> list[IterationGroups]:
+    """All iterations of a plan. The first builder is made now, so that its error is raised before a run exists."""
+    first, *others = (groups_of_iteration(tasks, plan, iteration) for iteration in range(plan.iterations))
+    groups = iter(first.builders)
+    builder = await asyncio.to_thread(next, groups) if tasks.build_in_thread else next(groups)
+    validate_builder(builder)
+    return [first._replace(builders=itertools.chain([builder], groups)), *others]

@@ -15,16 +15,15 @@ from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
 from rolltrace.jobs.gc_threshold import raised_gc_threshold
-from rolltrace.jobs.plan import Plan, PlanFields
+from rolltrace.jobs.plan import IterationGroups, Plan, PlanFields, all_iterations
 from rolltrace.jobs.play_summary import PlaySummary, SummaryCounter
 from rolltrace.jobs.replay import replay_policy
 from rolltrace.jobs.resume import Resumption, open_resumption
-from rolltrace.jobs.rounds import IterationGroups, all_iterations
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import close_policy, load_policy
-from rolltrace.rollout.closing import close_with_timeout
 from rolltrace.rollout.contract import require_observe
+from rolltrace.rollout.error_layer import close_with_timeout
 from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run

@@ -4,20 +4,20 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
-from rolltrace.jobs.finished import RecordedGroup, RecordedGroups, read_groups
-from rolltrace.jobs.plan import Plan, plan_from_config
-from rolltrace.jobs.rounds import IterationGroups, groups_of_iteration
+from rolltrace.jobs.plan import IterationGroups, Plan, groups_of_iteration, plan_from_config
 from rolltrace.policies.policy import Policy
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_state import SILENT_SECONDS, SessionState, continued_sessions, session_state
+from rolltrace.query.table_schema import CANCELLED, INTERRUPTED_SCORE
 from rolltrace.rollout.runner import GroupNames
+from rolltrace.rollout.strategies import RETRIED_LAYERS
 from rolltrace.secret_redaction import PLACEHOLDER
 from rolltrace.store.create import code_revision
 from rolltrace.store.layout import RunInfo
@@ -25,6 +25,38 @@ from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.codec import utc_now
+
+_GROUPS = f"""
+    select iteration, env, "group",
+        count(*) as members,
+        count(distinct "index") as indexes,
+        max("index") + 1 as places,
+        count(distinct session) as sessions,
+        count(*) filter ({CANCELLED}) as cancelled,
+        count(*) filter (status = 'ok' and line_reward is null and graded.rollout is null) as ungraded,
+        count(*) filter (status = 'error' and list_contains($retried, error_layer) and attempt < $retries) as to_retry
+    from rollouts left join (
+        select distinct rollout from scores where name = 'reward' and not {INTERRUPTED_SCORE}
+    ) graded on graded.rollout = rollouts.id
+    where split = $split and not retried
+    group by all
+"""  # noqa: S608 - the conditions are constants
+"""The recorded state of each group, without superseded rollouts and earlier attempts.
+
+Stricter than `FINISHED`: a rollout of the runner with neither a reward nor a score still has to be graded.
+"""
+
+
+class RecordedGroup(NamedTuple):
+    """The recorded state of one group."""
+
+    members: int
+    is_finished: bool
+    """Whether all recorded members ended in one session, and are graded if the group is graded."""
+
+
+RecordedGroups = dict[tuple[str, str], RecordedGroup]
+"""The recorded groups of one iteration, by env and group name."""
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +247,18 @@ def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
             groups=read_groups(run, plan),
             warnings=_compare_code(info, run.path),
         )
+
+
+def read_groups(run: Run, plan: Plan) -> dict[int, RecordedGroups]:
+    """The recorded groups of the plan's split, by iteration."""
+    recorded: dict[int, RecordedGroups] = {}
+    rules = {"retried": [layer.value for layer in RETRIED_LAYERS], "retries": plan.retries}
+    for row in run.sql(_GROUPS, {"split": plan.split, **rules}).dicts():
+        is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
+        is_finished = is_whole and not (row["cancelled"] or row["ungraded"] or row["to_retry"])
+        groups = recorded.setdefault(row["iteration"], {})
+        groups[row["env"], row["group"]] = RecordedGroup(row["members"], is_finished)
+    return recorded
 
 
 def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:

@@ -1,14 +1,17 @@
-"""Which layer an exception came from."""
+"""Attributes each exception to the layer it came from, and closes envs and builders within a time limit."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 from rolltrace.cancellation import is_failure
 from rolltrace.errors import RoleError
+from rolltrace.policies.validation import require_awaitable
 from rolltrace.trace.stop_reasons import Layer
 
 
 class LayerError(Exception):
-    """An exception together with the layer it came from; never leaves this room."""
+    """An exception together with the layer it came from; it does not leave this package."""
 
     def __init__(self, layer: Layer, cause: BaseException) -> None:
         super().__init__(layer, cause)
@@ -17,10 +20,9 @@ class LayerError(Exception):
 
 
 class ErrorLayer:
-    """A context in which an exception is one layer's fault.
+    """A context manager that attributes each exception raised inside it to one layer.
 
-    Cancellation is nobody's, and passes; but a `CancelledError` that nobody asked for is a failure like any other, as
-    is a `sys.exit()` in the middle of a rollout.
+    A requested cancellation passes unchanged. A stray `CancelledError` and a `SystemExit` are failures like any other.
     """
 
     __slots__ = ("_layer",)
@@ -38,7 +40,7 @@ class ErrorLayer:
             raise LayerError(self._layer_of(error), error) from error
 
     def _layer_of(self, error: BaseException) -> Layer:
-        """An env whose answerer gives no answer has not failed; a grader is no grader without its model."""
+        """A role that fails inside an env is a failure of the policy; inside a grader it is the grader's."""
         return Layer.POLICY if self._layer is Layer.ENV and isinstance(error, RoleError) else self._layer
 
 
@@ -46,3 +48,18 @@ POLICY_LAYER = ErrorLayer(Layer.POLICY)
 ENV_LAYER = ErrorLayer(Layer.ENV)
 GRADER_LAYER = ErrorLayer(Layer.GRADER)
 HOOK_LAYER = ErrorLayer(Layer.HOOK)
+
+
+async def close_with_timeout(
+    seconds: float, close: Callable[[], Awaitable[None]], owner: object
+) -> BaseException | None:
+    """Call `close` and return the exception it raised, if any; a failure here changes no reward."""
+    try:
+        async with asyncio.timeout(seconds):
+            with ENV_LAYER:
+                await require_awaitable(close(), owner, close.__name__)
+    except TimeoutError:  # only our own: one that `close` raises arrives as a LayerError
+        return TimeoutError(f"it did not end within {seconds} s")
+    except LayerError as error:
+        return error.cause
+    return None

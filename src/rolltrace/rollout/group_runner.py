@@ -14,10 +14,9 @@ from rolltrace.errors import GraderError, RolltraceError
 from rolltrace.graders.grader import GroupGrade
 from rolltrace.policies.role_calls import RoleCallContext, RoleCaller
 from rolltrace.policies.validation import require_awaitable
-from rolltrace.rollout.closing import close_with_timeout
 from rolltrace.rollout.contract import validate_grade, validate_group_grade
 from rolltrace.rollout.episode import Episode
-from rolltrace.rollout.error_layer import GRADER_LAYER, HOOK_LAYER, LayerError
+from rolltrace.rollout.error_layer import GRADER_LAYER, HOOK_LAYER, LayerError, close_with_timeout
 from rolltrace.rollout.rollout_task import FinishedRollout
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry

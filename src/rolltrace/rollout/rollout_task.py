@@ -13,9 +13,8 @@ from rolltrace.errors import InputError
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.role_calls import RoleCallContext, RoleCaller
 from rolltrace.policies.validation import require_awaitable
-from rolltrace.rollout.closing import close_with_timeout
 from rolltrace.rollout.contract import require_observe, validate_grade
-from rolltrace.rollout.error_layer import GRADER_LAYER, HOOK_LAYER, LayerError
+from rolltrace.rollout.error_layer import GRADER_LAYER, HOOK_LAYER, LayerError, close_with_timeout
 from rolltrace.rollout.rollout_end import CANCELLED, EPISODE_ABORTED, RolloutEnd, end_for_failure
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.turn_loop import TurnLoop

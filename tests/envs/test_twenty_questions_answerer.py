@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.envs.answerer import REMINDER, YesNoAnswer, ask_answerer, read_answer
+from rolltrace.envs.twenty_questions import ANSWERER_REMINDER, YesNoAnswer, ask_answerer, read_answer
 from rolltrace.errors import PolicyError, RoleError
 from rolltrace.policies.role_calls import with_roles
 from rolltrace.policies.scripted import ScriptedReplies
@@ -87,7 +87,7 @@ async def test_it_is_asked_again_after_an_unreadable_reply():
     assert heard == (NO, 2)
     assert [call.reply.content for call in calls] == ["Hoot!", "no"]
     assert calls[1].continues == 0
-    assert [message.content for message in calls[1].prompt] == [REMINDER]
+    assert [message.content for message in calls[1].prompt] == [ANSWERER_REMINDER]
 
 
 @pytest.mark.parametrize("tries", [1, 2, 3])
