@@ -1,4 +1,4 @@
-"""Reads the lines of a folder of segments, each once, as far as they are there; and goes on where it stopped."""
+"""Reads the lines of a folder of segments, each once, and continues where it stopped."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,22 +19,22 @@ __all__ = ["Cursor", "LineLocation", "ReadError", "line_error"]
 
 _CURRENT = b'{"v":%d,' % FORMAT_VERSION
 _MAX_BACKWARD_LINES = 100
-"""How many lines are kept of a file that has to be read from the front to find its last."""
+"""How many lines to keep of a file that must be read from the start to find its last lines."""
 
 
 class LineLocation(NamedTuple):
-    """Where a line is; the same before and after its segment is sealed."""
+    """The location of a line. It stays the same when the segment is compressed."""
 
     file: str
-    """The folder and the name without endings, such as `rollouts/SESSION-000000`."""
+    """The folder and the file name without extension, for example `rollouts/SESSION-000000`."""
     offset: int
-    """Of the line's first byte, in the uncompressed file."""
+    """The offset of the first byte, in the uncompressed file."""
     length: int
-    """With its line feed."""
+    """The length in bytes, with the line feed."""
 
 
 class Cursor:
-    """A place in a folder of segments up to which everything was read.
+    """A position in a folder of segments up to which everything was read.
 
     `covered` says, by file, how many bytes need no reading any more; `read` moves it on. What is damaged, torn or
     of a newer version is skipped and reported, once. A line that is torn may be one that is being written: when it is
@@ -54,16 +54,16 @@ class Cursor:
         self._report = report
         self._settle = settle
         self.covered: dict[str, int] = dict(covered or {})
-        self._finished: set[str] = set()  # sealed, and read to the end: there is no more to come
+        self._finished: set[str] = set()  # compressed and read to the end
         self._reported: set[tuple[str, int | None]] = set()
 
     def read(self) -> Iterator[tuple[LineLocation, bytes]]:
-        """Every sound line that is new: whole, with the right checksum. It ends with a line feed."""
+        """Every new line that is complete and has a valid checksum, with its line feed."""
         for file, segment in self._open():
             yield from self._read_segment(segment, file)
 
     def read_backwards(self) -> Iterator[Iterator[tuple[LineLocation, bytes]]]:
-        """For each file its sound lines, the last first, of which only as much is read as is taken at once.
+        """The valid lines of each file, the last first, read lazily.
 
         It tells of the problems that it meets, and leaves `covered` as it is.
         """
@@ -71,7 +71,7 @@ class Cursor:
             yield self._read_segment_backwards(segment, file)
 
     def _open(self) -> Iterator[tuple[str, SegmentReader]]:
-        """Each segment that may hold something new, open while it is looked at."""
+        """Each segment that may have new lines, open for reading."""
         listing = self._list()
         if listing is None:
             return
@@ -93,11 +93,11 @@ class Cursor:
                 segment.close()
 
     def _list(self) -> SegmentListing | None:
-        """The folder's segments; each that should be there and is not is reported."""
+        """The segments of the folder. Missing ones are reported."""
         try:
             listing = list_segments(self._run / self._folder)
             missing = self._missing(listing)
-            if missing:  # it may have been sealed, and so renamed, while the folder was listed
+            if missing:  # it may have been compressed, and so renamed, while the folder was listed
                 listing = list_segments(self._run / self._folder)
                 missing = self._missing(listing)
         except OSError as error:
@@ -116,7 +116,7 @@ class Cursor:
         return listing
 
     def _missing(self, listing: SegmentListing) -> list[str]:
-        """The names of segments that were there before, or that a later one of the same session follows."""
+        """Names of segments that must exist: seen before, or followed by a later one of the same session."""
         there = set(listing.segments)
         expected = {file.removeprefix(f"{self._folder}/") for file, size in self.covered.items() if size}
         last: dict[str, int] = {}
@@ -124,7 +124,7 @@ class Cursor:
             if (parsed := SegmentName.parse(name)) is not None:
                 session, number = parsed
                 first = last.get(session, -1) + 1
-                # A hostile name could leave a gap of a million: the end of it stands for all.
+                # A hostile name could make a gap of a million: report only the end of it.
                 expected.update(str(SegmentName(session, gap)) for gap in range(max(first, number - 100), number))
                 last[session] = number
         return sort_segment_names(expected - there)
@@ -136,7 +136,7 @@ class Cursor:
         try:
             if (
                 segment.is_compressed and start and segment.declared_size == start
-            ):  # read to the end, and no more will come
+            ):  # read to the end, and it no longer grows
                 self._finished.add(file)
                 return
             if not segment.seek_table_matches:
@@ -154,7 +154,7 @@ class Cursor:
                 self.covered[file] = line.end
                 if self._is_valid(line, shown):
                     yield LineLocation(file, line.offset, line.end - line.offset), line.data
-        except OSError as error:  # one that may pass: what follows is read the next time
+        except OSError as error:  # transient: the rest is read the next time
             self._tell_of(error, shown, self.covered.get(file, 0))
             return
         if segment.is_compressed:
@@ -172,11 +172,11 @@ class Cursor:
                     self._tell_torn(line, shown, segment)
                 elif self._is_valid(line, shown):
                     yield LineLocation(file, line.offset, line.end - line.offset), line.data
-        except (OSError, RecordError, EOFError):  # a bad place on the way: what is before it is found from the front
+        except (OSError, RecordError, EOFError):  # damaged: find the lines before it from the start
             yield from reversed(deque(self._read_segment(segment, file), _MAX_BACKWARD_LINES))
 
     def _is_valid(self, line: Line, shown: str) -> bool:
-        """Whether a line is what was written; where it is not, that is reported."""
+        """Whether a line is valid; reports it if not."""
         if line.error:
             kind = ReadErrorKind.UNREADABLE if line.is_unreadable else ReadErrorKind.DAMAGED
             self._report(ReadError(shown, line.offset, line.error, kind=kind))
@@ -195,13 +195,13 @@ class Cursor:
     def _tell_of(self, error: Exception, shown: str, offset: int | None = None) -> None:
         """Report that a file, or the rest of it, cannot be read now."""
         kind = read_error_kind(error)
-        if kind is ReadErrorKind.INVALID:  # it is no file
+        if kind is ReadErrorKind.INVALID:  # not a regular file
             kind = ReadErrorKind.UNEXPECTED_FILE
         passing = kind in (ReadErrorKind.MISSING, ReadErrorKind.UNREADABLE)
         self._report_once(ReadError(shown, offset, _reason(error), is_transient=passing, kind=kind))
 
     def _report_once(self, problem: ReadError) -> None:
-        """Report a problem that is met at every reading."""
+        """Report an error once, although every reading meets it."""
         key = (strip_extension(problem.file), problem.offset)
         if key not in self._reported:
             self._reported.add(key)
@@ -213,7 +213,7 @@ class Cursor:
 
 
 def line_error(line: bytes) -> str:
-    """What is wrong with a line, empty if nothing: its bytes are those that were written, in a known version."""
+    """The error in a line (checksum, version, JSON), or empty."""
     wrong = _fault(line)
     return "" if wrong is None else str(wrong[1])
 

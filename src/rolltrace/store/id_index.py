@@ -1,4 +1,4 @@
-"""Where each rollout's line and its scores are: an index by id, derived from the segments, that grows with them."""
+"""Index by id: the locations of each rollout's line and of its scores. Derived from the segments."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ _HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
 
 
 _LOOKUP_BATCH = 500
-"""How many rollouts one statement looks for."""
+"""How many ids one SQL statement looks up."""
 
 
 class _IdOnly(msgspec.Struct):
@@ -46,7 +46,7 @@ class _RolloutIdOnly(msgspec.Struct):
 
 def record_id(line: bytes) -> str | None:
     """The id of a line; None if it has none."""
-    if line.startswith(_HEAD):  # as Rolltrace writes it; reading on would take longer than all the rest
+    if line.startswith(_HEAD):  # fast path: the line starts as Rolltrace writes it
         name, quote, _ = line[len(_HEAD) : len(_HEAD) + _MAX_NAME_CHARS].partition(b'"')
         if quote and name.isascii() and b"\\" not in name:
             return name.decode()
@@ -57,7 +57,7 @@ def record_id(line: bytes) -> str | None:
 
 
 def scored_rollout_id(line: bytes) -> str | None:
-    """The rollout that the line of a score is about; None if it is about none."""
+    """The id of the rollout that a score's line is about, or None."""
     try:
         return msgspec.json.decode(line, type=_RolloutIdOnly).rollout
     except (ValueError, RecursionError):
@@ -65,7 +65,7 @@ def scored_rollout_id(line: bytes) -> str | None:
 
 
 class IdIndex:
-    """The index of a run's rollouts, and of the scores about them.
+    """The index of a run's rollouts and of their scores.
 
     Most of it is in immutable files under `cache/`, which any process may make, absorb into larger ones or delete.
     What they do not cover is looked through and kept in memory, or in a new file where it is much.
@@ -77,17 +77,17 @@ class IdIndex:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._files: dict[str, IdIndexFile] = {}
-        self._known: set[str] = set()  # index files that were opened, or that are not to be opened again
+        self._known: set[str] = set()  # index files that were opened or rejected
         self._verified: set[str] = set()
         self._recent: dict[str, list[LineLocation]] = {}
         self._recent_problems = ReadErrors()
         self._recent_bytes = 0
-        self._unreadable: dict[str, int] = {}  # by file, from where on the disk gave no answer
+        self._unreadable: dict[str, int] = {}  # by file, the offset from which the disk could not be read
         self._covered_by_files: dict[str, int] = {}
         self._cursors: dict[str, Cursor] = {}
 
     def find(self, rollout: str) -> LineLocation | None:
-        """Where the first line with this id is."""
+        """The location of the first line with this id."""
         with self._guard():
             if not self._files:
                 self._open_files()
@@ -99,24 +99,24 @@ class IdIndex:
             return place
 
     def find_scores(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
-        """By rollout, where the scores about it are, of all that are written by now."""
+        """Locations of the scores of each rollout, up to date."""
         with self._guard():
             self._update(SCORES)
             found = self._lookup(rollouts, SCORES)
-            # What is not found may have been there before a bit flipped, if scores were ever put into an index file.
+            # A miss may be due to a damaged index file, if scores were ever written to one.
             if len(found) < len(set(rollouts)) and any(_is_in(one, SCORES) for one in self._covered_by_files):
                 found = self._lookup(rollouts, SCORES) if self._verify(SCORES) else found
             return found
 
     def contains(self, rollout: str) -> bool:
-        """Whether what was looked through before says where it is; nothing is looked through for it."""
+        """Whether the index has it now, without scanning."""
         with self._guard():
             if not self._files:
                 self._open_files()
             return self._first(rollout) is not None
 
     def invalidate(self, rollout: str) -> None:
-        """Drop what says where this rollout is, because it is not there; the next search looks at the segments."""
+        """Drop a wrong entry. The next lookup scans the segments."""
         with self._guard():
             for name, file in list(self._files.items()):
                 with contextlib.suppress(sqlite3.Error):
@@ -125,19 +125,19 @@ class IdIndex:
             self._reset_scan()
 
     def update(self) -> None:
-        """Bring the index up to what is in the segments."""
+        """Update the index to what the segments hold."""
         with self._guard():
             self._update()
 
     def close(self) -> None:
-        """Give back the files; whoever asks again has them opened again."""
+        """Close open files. They are opened again when needed."""
         with self._guard():
             for file in self._files.values():
                 file.close()
             self._forget()
 
     def _guard(self) -> threading.Lock:
-        """The lock; in a process that was forked from the one before, another, for nobody may be left to release it."""
+        """The lock. A forked process gets a new one, because the holder of the old one may not exist in it."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._lock = threading.Lock()
@@ -154,13 +154,13 @@ class IdIndex:
         return min(self._lookup([rollout], ROLLOUTS).get(rollout, ()), default=None)
 
     def _lookup(self, rollouts: Sequence[str], folder: str) -> dict[str, list[LineLocation]]:
-        """By rollout, the places in this folder of its lines, of those that were looked through."""
+        """Locations of the lines of each rollout in this folder, as far as it was scanned."""
         found: dict[str, set[LineLocation]] = {}
         for name, file in list(self._files.items()):
             try:
                 for rollout, place in _find(file, rollouts):
                     found.setdefault(rollout, set()).add(place)
-            except sqlite3.Error:  # damaged, or cannot be read now: what it covers is looked through
+            except sqlite3.Error:  # damaged or unreadable: scan what it covers
                 self._drop(name, deletes=file.path is not None and is_damaged(file.path))
                 self._reset_scan()
         for rollout in rollouts:
@@ -172,8 +172,8 @@ class IdIndex:
         return {rollout: places for rollout, places in own.items() if places}
 
     def _open_files(self) -> None:
-        """Open the index files that came since; a damaged one is deleted."""
-        for _ in range(_TRIES):  # one that is gone was absorbed into one that was not there yet
+        """Open new index files. Damaged ones are deleted."""
+        for _ in range(_TRIES):  # a missing file was merged into one that was not listed yet
             new = [path for path in find_files(self._run / CACHE) if path.name not in self._known]
             opened = [self._open_file(path) for path in new]
             if all(opened):
@@ -193,7 +193,7 @@ class IdIndex:
         return True
 
     def _verify(self, folder: str = ROLLOUTS) -> bool:
-        """Read each index file whole, once; if one is damaged, look at the segments again, and say so."""
+        """Verify each index file once. If one is damaged, scan the segments again and return True."""
         unsound = [
             name
             for name, file in self._files.items()
@@ -214,7 +214,7 @@ class IdIndex:
             _delete(file.path)
 
     def _reset_scan(self) -> None:
-        """Forget what is not in files, and how far the segments were read."""
+        """Drop entries in memory and the positions of the scan."""
         self._cursors = {}
         self._recent = {}
         self._recent_problems = ReadErrors()
@@ -225,7 +225,7 @@ class IdIndex:
         for cache in (self._run / CACHE, None):
             try:
                 self._scan(folder, cache)
-            except (OSError, sqlite3.Error):  # the cache cannot be written to, or the disk is full
+            except (OSError, sqlite3.Error):  # the cache is not writable, or the disk is full
                 self._reset_scan()
                 if cache is None:
                     raise
@@ -236,7 +236,7 @@ class IdIndex:
                 return
 
     def _scan(self, folder: str, cache: Path | None) -> None:
-        """Look through what is new in a folder, into memory or, from where it is much, into a new file."""
+        """Scan what is new in a folder into memory, or into a new index file if it is much."""
         if not self._cursors:
             self._begin()
         writer: IdIndexWriter | None = None
@@ -265,7 +265,7 @@ class IdIndex:
             raise
 
     def _named(self, folder: str, place: LineLocation, line: bytes) -> list[tuple[str, LineLocation]]:
-        """The line with the rollout under which it is found; nothing for one that is about none."""
+        """The line and the rollout id to index it under; nothing for a score without a rollout."""
         rollout = record_id(line) if folder == ROLLOUTS else scored_rollout_id(line)
         if rollout is None and folder == ROLLOUTS:
             message = "Expected a rollout record with an id."
@@ -273,7 +273,7 @@ class IdIndex:
         return [] if rollout is None else [(rollout, place)]
 
     def _begin(self) -> None:
-        """Make cursors that start where the index files end."""
+        """Create cursors that start where the index files end."""
         self._open_files()
         covered: dict[str, int] = {}
         for stretch in merge_ranges(stretch for file in self._files.values() for stretch in file.ranges):
@@ -292,8 +292,8 @@ class IdIndex:
             self._recent_problems.report(problem)
 
     def _finish(self, writer: IdIndexWriter) -> None:
-        """Put the new file in place, together with all smaller ones: so there are few, and each grows by doubling."""
-        # What the disk did not give is not covered, nor is what follows it: the next reader tries again.
+        """Publish the new file, merged with all smaller ones, so that there are few files that grow by doubling."""
+        # What could not be read is not covered, nor is what follows it. The next reader retries.
         read = {file: end for cursor in self._cursors.values() for file, end in cursor.covered.items()}
         covered = {file: min(end, self._unreadable.get(file, end)) for file, end in read.items()}
         ranges = [
@@ -325,7 +325,7 @@ class IdIndex:
 
 
 def _find(file: IdIndexFile, rollouts: Sequence[str]) -> Iterable[tuple[str, LineLocation]]:
-    """What a file says about these rollouts; nothing about an id that no text could be."""
+    """Entries of a file for these ids. Ids that are not valid text have none."""
     for first in range(0, len(rollouts), _LOOKUP_BATCH):
         try:
             yield from file.find(rollouts[first : first + _LOOKUP_BATCH])
@@ -334,7 +334,7 @@ def _find(file: IdIndexFile, rollouts: Sequence[str]) -> Iterable[tuple[str, Lin
 
 
 def _is_in(file: str, folder: str) -> bool:
-    """Whether a file is one of this folder, and not elsewhere on the disk."""
+    """Whether a file is really in this folder, and not a link out of it."""
     return file.count("/") == 1 and file.startswith(f"{folder}/")
 
 

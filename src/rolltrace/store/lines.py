@@ -1,43 +1,43 @@
-"""Blocks of bytes to lines, whatever the blocks hold."""
+"""Splits blocks of bytes into lines, whatever the blocks hold."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 MAX_LINE_BYTES = 1024 * 1024 * 1024
-"""A line that is longer is passed over, so that a file without line feeds cannot fill the memory."""
+"""Longer lines are skipped, so that a file without line feeds cannot fill the memory."""
 
 _FIRST_STEP = 16 * 1024
 _LARGEST_STEP = 1024 * 1024
 
 TORN = "torn"
-"""The fault of what follows the last line feed."""
+"""The error of bytes after the last line feed."""
 
 
 class FileBlock(NamedTuple):
-    """Some bytes of a file, or what is wrong with them."""
+    """Some bytes of a file, or the error in reading them."""
 
     offset: int
     length: int
     data: bytes
-    """Empty where something is wrong."""
+    """Empty if there is an error."""
     fault: str = ""
     is_unreadable: bool = False
-    """Whether it is the disk that gave nothing: what was written may yet be there."""
+    """Whether the disk failed to read: the data may still be intact."""
 
 
 class Line(NamedTuple):
-    """A line with its line feed, or a stretch that is none."""
+    """A line with its line feed, or a damaged range."""
 
     offset: int
     end: int
     data: bytes
-    """Empty where something is wrong."""
+    """Empty if there is an error."""
     error: str = ""
     is_unreadable: bool = False
 
 
 def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
-    """The lines of blocks that follow each other, each as soon as it is whole."""
+    """The lines of consecutive blocks, each as soon as it is complete."""
     begun: list[bytes] = []
     start = end = 0
     for block in blocks:
@@ -69,11 +69,11 @@ def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
 
 
 def split_lines_backwards(read: Callable[[int, int], bytes], size: int) -> Iterator[Line]:
-    """The lines of a file of that size, the last first; what follows the last line feed comes before them, as torn.
+    """The lines of a file, the last first. Bytes after the last line feed come first, as torn.
 
     Only as much is read as is asked for. `read` is given an offset and a length.
     """
-    begun: list[bytes] = []  # what is known of the line that ends at `end`, the last piece first
+    begun: list[bytes] = []  # pieces of the line that ends at `end`, the last first
     start = end = size
     is_last = True
     step = _FIRST_STEP

@@ -1,4 +1,4 @@
-"""Reads a run: whatever of it is whole, with a report of what is not."""
+"""Reads a run. Damaged parts are skipped and reported."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -26,13 +26,13 @@ _TRIES = 3
 
 
 class StopEvent(Protocol):
-    """What ends the following of a run, such as a `threading.Event`."""
+    """Ends the following of a run, for example a `threading.Event`."""
 
     def is_set(self) -> bool:
-        """Whether to end."""
+        """Whether to stop."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return when it is set, or after so many seconds."""
+        """Return when it is set, or after `timeout` seconds."""
 
 
 class RunReader:
@@ -48,14 +48,14 @@ class RunReader:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.info: RunInfo = read_info(self.path)
-        """What `run.json` says."""
+        """The contents of `run.json`."""
         self._problems = ReadErrors()
         self.id_index = IdIndex(self.path, self._problems)
-        """Where each rollout is, and the scores about it."""
+        """Finds the lines of rollouts and of their scores by id."""
 
     @property
     def read_errors(self) -> tuple[ReadError, ...]:
-        """What could not be read so far, each once."""
+        """What could not be read so far, without duplicates."""
         return self._problems.all()
 
     def rollouts(self) -> Iterator[Rollout]:
@@ -67,7 +67,7 @@ class RunReader:
         return self._records(self.cursor(SCORES), self.decode_score)
 
     def ledgers(self) -> dict[str, Ledger]:
-        """The last ledger of each session, for which only the ends of files are read: a long session writes very many.
+        """The last ledger of each session. Only the ends of files are read, because a long session writes many ledgers.
 
         Damage further up is not met; `cursor("ledger")` gives every line.
         """
@@ -82,15 +82,15 @@ class RunReader:
         return {session: ledger for session, (_, ledger) in latest.items()}
 
     def blob(self, name: str) -> bytes:
-        """The bytes of that name; the name must be a digest, and theirs."""
+        """The bytes of a blob. The name must be the digest of the bytes."""
         return read_blob(self.path / BLOBS, name)
 
     def cursor(self, folder: str, covered: Mapping[str, int] | None = None) -> Cursor:
-        """The lines of a folder, from what is covered on; what cannot be read is among this reader's problems."""
+        """The lines of a folder that `covered` does not include. What cannot be read is added to the read errors."""
         return Cursor(self.path, folder, self._problems.report, covered, self._problems.clear_transient)
 
     def read_line(self, place: LineLocation) -> bytes:
-        """The line at a place; bytes that are not those that were written there are refused."""
+        """The line at a location; raises if its checksum is wrong."""
         folder, _, name = place.file.partition("/")
         try:
             segment = open_segment(self.path / folder, name)
@@ -112,7 +112,7 @@ class RunReader:
         return line
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout of this id; where several have it, the first.
+        """The rollout with this id; the first, if several have it.
 
         One whose line is damaged is a `RecordError` that says where; a disk that gives no answer, a `StorageError`.
         """
@@ -123,17 +123,17 @@ class RunReader:
             try:
                 line = self.read_line(place)
             except RecordError:
-                if not self._is_in_segments(rollout):  # so the index is right, and the line is not
+                if not self._is_in_segments(rollout):  # then the index is right and the line is damaged
                     raise
             else:
                 if record_id(line) == rollout:
                     return decode_rollout(line)
-            # Files only grow: a place that is wrong means that the index is of other files. Look for it anew.
+            # Files only grow, so a wrong location means that the index belongs to other files. Search again.
             self.id_index.invalidate(rollout)
         raise UnknownNameError(f"There is no rollout {rollout!r} in {self.path}{self._unreadable_hint()}.")
 
     def decode_score(self, line: bytes) -> Score:
-        """The score of a line, with the text that its calls quote from rollouts of this run."""
+        """The score of a line. Quotes in its calls are replaced by the text of the quoted rollouts."""
         return decode_score(line, self._quoted)
 
     def _quoted(self, rollout: str) -> TextSource | str:
@@ -145,16 +145,16 @@ class RunReader:
             return f"rollout {rollout} cannot be read"
 
     def _is_in_segments(self, rollout: str) -> bool:
-        """Whether some line of the run is that rollout, whatever an index says."""
+        """Whether a line of the run is that rollout, without use of the index."""
         return any(record_id(line) == rollout for _, line in self.cursor(ROLLOUTS).read())
 
     def _unreadable_hint(self) -> str:
-        """What to add where something was not found: it may be in what cannot be read."""
+        """A hint for "not found" errors: the record may be in a part that cannot be read."""
         count = sum(problem.file.startswith(f"{ROLLOUTS}/") for problem in self.read_errors)
         return f" among what can be read; {count} of its places cannot, as `rolltrace check` tells" if count else ""
 
     def close(self) -> None:
-        """Give back the files that are open; a reader that is asked again opens them again."""
+        """Close open files. They are opened again when needed."""
         self.id_index.close()
 
     def __enter__(self) -> Self:
@@ -180,7 +180,7 @@ class RunReader:
     def follow(
         self, kind: Literal["rollouts", "scores", "ledger"], *, stop: StopEvent | None = None, seconds: float = 0.5
     ) -> Iterator[Rollout] | Iterator[Score] | Iterator[Ledger]:
-        """The records that are there, and then those that come, looking every so many seconds.
+        """The existing records, then new ones as they arrive, polling every `seconds`.
 
         It ends when `stop` is set, after all that was written before that.
         """

@@ -1,4 +1,4 @@
-"""Validates and converts the arguments of the recorder: wrong use raises, odd values are noted and never raise."""
+"""Validates and coerces arguments of the recorder. Wrong use raises; odd values are noted and never raise."""
 
 import contextlib
 import operator
@@ -20,7 +20,7 @@ _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
 
 _TEXTS = ("id", "split", "env", "task", "group", "policy")
 _NUMBERED = ("task", "group")
-"""May be whole numbers, as rows of a data set are; their digits are the name."""
+"""May be whole numbers, such as row numbers of a data set; they are recorded as digits."""
 _COUNTS = ("index", "iteration", "attempt")
 _COUNTS_OR_NONE = ("episode", "seat")
 _MAPS = ("env_args", "task_data")
@@ -54,7 +54,7 @@ def _wrong(name: str, expected: str, value: Any) -> InputError:
 def _text(name: str, value: Any) -> str:
     if type(value) is str:
         return value
-    if isinstance(value, str):  # such as numpy's
+    if isinstance(value, str):  # for example numpy.str_
         return str.__str__(value)
     if name in _NUMBERED and not isinstance(value, bool):
         with contextlib.suppress(Exception):  # a foreign object may raise anything
@@ -96,7 +96,7 @@ def _tags(tags: Any) -> tuple[str, ...]:
 
 
 def as_messages(given: Any, name: str) -> Iterable[Any]:
-    """What can be gone through message by message."""
+    """Messages as an iterable; raises `InputError` for anything else."""
     if isinstance(given, str):
         return ({"role": "user", "content": given},)
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
@@ -114,7 +114,7 @@ def as_tools(given: Any) -> Iterable[Any]:
 
 
 def as_stopped_by(given: StoppedBy | str) -> StoppedBy:
-    """Who ended the rollout."""
+    """The enum member of this name; raises `InputError` if there is none."""
     try:
         return StoppedBy(given)
     except ValueError:
@@ -122,7 +122,7 @@ def as_stopped_by(given: StoppedBy | str) -> StoppedBy:
 
 
 def as_sampling(given: Any, notes: list[Note]) -> Sampling | None:
-    """Settings of ours, or a map or an object with such fields; those that we do not know are kept as they came."""
+    """Sampling settings from a `Sampling`, a map or an object with such fields. Unknown fields go to `other`."""
     if given is None or type(given) is Sampling:
         return given
     try:
@@ -143,7 +143,7 @@ _USAGE_NAMES = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output
 
 
 def as_usage(given: Any, notes: list[Note]) -> Usage | None:
-    """Counts of ours, or a map or an object with such fields, under the names of either OpenAI API."""
+    """Token counts from a `Usage`, a map or an object, with the field names of either OpenAI API."""
     if given is None or type(given) is Usage:
         return given
     try:
@@ -159,7 +159,7 @@ def as_usage(given: Any, notes: list[Note]) -> Usage | None:
 
 
 def is_identical_value(one: Any, other: Any) -> bool:
-    """Whether two values are equal and spelt alike (`1 == True`); what cannot be compared is not."""
+    """Whether two values are equal and have the same repr (`1 == True`). Values that cannot be compared are not."""
     try:
         return bool(one == other) and repr(one) == repr(other)
     except Exception:  # noqa: BLE001 - as above
@@ -167,7 +167,7 @@ def is_identical_value(one: Any, other: Any) -> bool:
 
 
 def copy_or_unique(value: Any) -> Any:
-    """A copy that shares nothing; of what cannot be copied, something that equals nothing."""
+    """A deep copy, or a unique object if the value cannot be copied."""
     try:
         return deepcopy(value)
     except Exception:  # noqa: BLE001 - as above
