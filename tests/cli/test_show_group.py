@@ -1,5 +1,6 @@
-"""`rolltrace show RUN GROUP`: members side by side, at any width, and what no text in a record can do to them."""
+"""`rolltrace show RUN GROUP`: the shared prompt and a table of members, at any width and with hostile content."""
 
+import contextlib
 import json
 import re
 
@@ -44,56 +45,94 @@ def answers(tmp_path):
     return record
 
 
-def test_group_is_told_once_and_member_by_member(rolltrace, answers):
-    """The prompt is there once, then the members, the best first, each with its numbers and where it differs."""
-    shown = rolltrace("show", answers(("It is 3.", 0.25), ("It is 2.", 1.0)), "two").stdout
+def table(shown):
+    """The rows of the table of members: the header's words, then a row for each member."""
+    lines = shown.splitlines()
+    [start] = [place for place, line in enumerate(lines) if line.startswith("member ")]
+    rows = []
+    for line in lines[start + 1 :]:
+        if not line.startswith(("#", "…")) or "more: --limit" in line:
+            break
+        rows.append(re.split(r"  +", line.strip()))
+    return re.split(r"  +", lines[start].strip()), rows
+
+
+def test_group_is_its_prompt_and_a_row_for_each_member(rolltrace, answers):
+    """The prompt is there once, then a table of the members, the best first, and what is the same for all of them."""
+    shown = rolltrace("show", answers(("So:\nIt is 3.", 0.25), ("It is 2.\n", 1.0)), "two").stdout
     in_order(
         shown,
         "train/sums/0/two", "2 members", "mean reward 0.625 ± 0.375 (n = 2)",
         "the prompt of both members", "system", "Be brief.", "user", "1 + 1?",
-        "#1", "reward 1", "advantage +0.375", "completed", "1 step", "correct 1", "assistant", "It is 2.",
-        "#0", "reward 0.25", "advantage -0.375", "correct 0.25", "assistant", "It is ▸3.",
+        "member", "the same for all: stopped completed, steps 1",
     )  # fmt: skip
+    assert table(shown) == (
+        ["member", "reward", "advantage", "correct", "answer"],
+        [["#1", "1", "+0.375", "1", "It is 2."], ["#0", "0.25", "-0.375", "0.25", "It is 3."]],
+    )
     assert shown.count("1 + 1?") == 1
 
 
-def test_members_stand_beside_each_other_where_there_is_room(in_terminal, answers):
-    """A wide terminal has all members in one row, a narrower one fewer, a narrow one or a file one below the other."""
-    path = answers(*((f"answer {index}", float(index)) for index in range(4)))
-    for columns, beside in ((160, 4), (80, 2), (60, 1)):
-        code, shown = in_terminal("show", path, "two", columns=columns)
+def test_a_terminal_shows_the_columns_that_fit(in_terminal, tmp_path):
+    """Columns that do not fit are named below the table, and the commands that show more come last."""
+    with create_run(tmp_path / "run") as writer:
+        for index in range(3):
+            with writer.rollout(env="sums", task="two", group="two", index=index, iteration=0) as rollout:
+                numbers = {f"criterion_{name}": float(index) for name in "abcdef"}
+                rollout.step(prompt="Go.", response="I go. " * 50, reward=float(index), reward_data=numbers)
+    for columns, count in ((40, 0), (80, 2), (160, 6)):
+        code, shown = in_terminal("show", tmp_path / "run", "two", columns=columns)
         assert code == 0
         lines = plain(shown).splitlines()
         assert max(map(len, lines)) <= columns
-        assert [line.count("reward ") for line in lines if line.startswith("#")] == [beside] * (4 // beside)
+        header, rows = table(plain(shown))
+        assert header == [
+            "member",
+            "reward",
+            "advantage",
+            *(f"criterion_{name}" for name in "abcdef"[:count]),
+            "answer",
+        ]
+        assert [row[0] for row in rows] == ["#2", "#1", "#0"]
+        assert all(row[-1].startswith("I go. I") for row in rows)
+        assert ("not shown: " in plain(shown)) == (count < 6)
+        in_order(plain(shown).replace("\n", " "), "show", "two/2", "# one member", "view", "# the members side by side")
 
 
-def test_what_is_the_same_is_folded(rolltrace, tmp_path):
-    """Messages and text that the neighbour has too are counted, not repeated; --full shows them."""
+def test_terms_of_the_reward_have_columns_where_several_differ(rolltrace, tmp_path):
+    """A reward of which one term differs needs no column for it; two that differ have one each."""
+    for name, rewards in (("one", (0.0, 0.0)), ("several", (0.0, 0.5))):
+        with create_run(tmp_path / name) as writer:
+            for index, reward in enumerate(rewards):
+                with writer.rollout(env="sums", task="two", group="two", index=index, iteration=0) as rollout:
+                    rollout.step(prompt="Go.", response="I go.", reward=reward)
+                    rollout.grade(1.0 - index, {})
+    assert table(rolltrace("show", tmp_path / "one", "two").stdout)[0] == ["member", "reward", "advantage", "answer"]
+    header, rows = table(rolltrace("show", tmp_path / "several", "two").stdout)
+    assert header == ["member", "reward", "advantage", "step rewards", "grade", "answer"]
+    assert [row[3:5] for row in rows] == [["0", "1"], ["0.5", "0"]]
+
+
+def test_the_end_of_a_long_answer_is_in_the_transcript(rolltrace, tmp_path):
+    """A line from the middle of a long rollout is never shown as its last."""
     with create_run(tmp_path / "run") as writer:
-        for index, end in enumerate(("left", "right", "right")):
+        for index, answer in enumerate(("x\n" * 30_000, "done")):
             with writer.rollout(env="sums", task="two", group="two", index=index, iteration=0) as rollout:
-                first = {"role": "assistant", "content": "I will think."}
-                rollout.step(prompt="Which way?", response=first, reward=0.0)
-                prompt = [{"role": "user", "content": "Which way?"}, first, {"role": "user", "content": "Go on."}]
-                rollout.step(prompt=prompt, response="so " * 100 + end, reward=float(-index))
-    shown = rolltrace("show", tmp_path / "run", "two").stdout
-    in_order(shown, "#0", "I will think.", "#1", "… 2 messages as in #0", "… 240 characters as in #0", "▸right")
-    in_order(shown, "#2", "… 3 messages, all as in #1")
-    assert shown.count("I will think.") == 1
-    assert rolltrace("show", tmp_path / "run", "two", "--full").stdout.count("I will think.") == 3
+                rollout.step(prompt="Go.", response=answer, reward=float(index))
+    _, rows = table(rolltrace("show", tmp_path / "run", "two").stdout)
+    assert [row[-1] for row in rows] == ["done", "(long: see its transcript)"]
 
 
-def test_one_that_ends_earlier_says_so(rolltrace, tmp_path):
-    """A member that has no more to say where its neighbour goes on is marked at its end."""
+def test_a_long_prompt_is_folded(rolltrace, tmp_path):
+    """The middle of a long shared prompt is left out; --full shows it."""
+    prompt = f"begin {'x' * 5_000} end"
     with create_run(tmp_path / "run") as writer:
         for index in range(2):
             with writer.rollout(env="sums", task="two", group="two", index=index, iteration=0) as rollout:
-                rollout.step(prompt="Go.", response="I go.", reward=float(-index))
-                if index == 0:
-                    history = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "I go."}]
-                    rollout.step(prompt=[*history, {"role": "user", "content": "On."}], response="I went.", reward=1.0)
-    in_order(rolltrace("show", tmp_path / "run", "two").stdout, "I went.", "#1", "▸ ends here; #0 goes on")
+                rollout.step(prompt=prompt, response="I go.", reward=float(index))
+    shown = rolltrace("show", tmp_path / "run", "two").stdout
+    in_order(shown, "begin x", "characters: --full shows all", "x end", "member")
+    assert prompt in rolltrace("show", tmp_path / "run", "two", "--full").stdout
 
 
 def test_the_reason_for_no_signal_is_told(rolltrace, answers):
@@ -114,42 +153,38 @@ def test_failures_are_told(rolltrace, tmp_path):
     in_order(
         shown,
         "Only one of 2 members has a reward: 1 failed (env: ValueError).", "cleanup", "env · OSError: left dirty",
-        "#0", "#1", "reward –", "env · ValueError: no such square",
     )  # fmt: skip
+    _, rows = table(shown)
+    assert [row[0] for row in rows] == ["#0", "#1"]
+    assert rows[1][1:3] == ["–", "–"]
+    assert rows[1][-1] == "env · ValueError: no such square"
 
 
-def test_rubric_is_a_table(rolltrace, tmp_path):
-    """Each criterion has a line with its weight and every member's score; the grader's words come with --full."""
+def test_each_criterion_of_a_rubric_has_a_column(rolltrace, tmp_path):
+    """Each member's row has its score for each criterion; the grader's words are in its transcript."""
     play("rubric", "scripted:noisy", out=tmp_path / "run", groups=1, group_size=3)
     with open_run(tmp_path / "run") as run:
         [group] = run.sql('select distinct "group" from rollouts').fetchone()
-        rollouts = {rollout.index: rollout for rollout in run.rollouts()}
-    shown = rolltrace("show", tmp_path / "run", group).stdout
-    [heading] = [line for line in shown.splitlines() if re.fullmatch(r" +#\d +#\d +#\d", line)]
-    order = [int(name[1:]) for name in heading.split()]
-    for criterion in rollouts[0].grade.extra["criteria"]:
-        [line] = [line for line in shown.splitlines() if line.startswith(f"  {criterion['name']} ×")]
-        scores = [float(word) for word in line.split()[3:]]
-        assert scores == [rollouts[index].grade.reward_data[criterion["name"]] for index in order]
-    words = rollouts[0].calls[0].reply.content.splitlines()[0]
-    assert words not in shown
-    assert words in rolltrace("show", tmp_path / "run", group, "--full").stdout
+        rollouts = {f"#{rollout.index}": rollout for rollout in run.rollouts()}
+    header, rows = table(rolltrace("show", tmp_path / "run", group).stdout)
+    assert len(rows) == 3
+    for criterion in rollouts["#0"].grade.extra["criteria"]:
+        column = header.index(criterion["name"])
+        scores = [rollouts[row[0]].grade.reward_data[criterion["name"]] for row in rows]
+        assert [float(row[column]) for row in rows] == scores
 
 
-def test_preferences_are_a_table(rolltrace, tmp_path):
-    """The matrix has a line for each member that was shown first, and what the grader says of itself below."""
+def test_a_tournament_has_columns_and_a_line(rolltrace, tmp_path):
+    """Wins and losses are columns; what the grader says of the whole tournament is one line above."""
     play("preference", "scripted:noisy", out=tmp_path / "run", groups=1, group_size=4)
     with open_run(tmp_path / "run") as run:
         [group] = run.sql('select distinct "group" from rollouts').fetchone()
-        [late] = run.scores(where="name = 'group_grade'")
+        late = {f"#{rollout.index}": rollout.reward_score.data["reward_data"] for rollout in run.rollouts()}
     shown = rolltrace("show", tmp_path / "run", group).stdout
-    [heading] = [line for line in shown.splitlines() if re.fullmatch(r" +#\d +#\d +#\d +#\d", line)]
-    order = [int(name[1:]) for name in heading.split()]
-    for row in order:
-        [line] = [line for line in shown.splitlines() if line.startswith(f"  #{row} first ")]
-        values = [late.data["extra"]["matrix"][row][column] for column in order]
-        assert line.split()[2:] == ["·" if value is None else f"{value:+.2f}" if value else "0" for value in values]
-    in_order(shown, "preferences", "matchups 12", "agreement")
+    in_order(shown, "preferences", "matchups 12", "agreement", "member")
+    header, rows = table(shown)
+    for name in ("wins", "losses"):
+        assert [float(row[header.index(name)]) for row in rows] == [late[row[0]][name] for row in rows]
 
 
 def test_json_has_the_members_records(rolltrace, answers):
@@ -159,10 +194,11 @@ def test_json_has_the_members_records(rolltrace, answers):
 
 
 def test_limit_shows_the_best(rolltrace, answers):
-    """With a limit only the best members are there, and how many there are more."""
-    shown = rolltrace("show", answers(*((f"{index}", float(index)) for index in range(5))), "two", "--limit", 2).stdout
-    in_order(shown, "5 members", "#4", "#3", "3 members more")
-    assert "#2" not in shown
+    """With a limit only the best members have a row, followed by the number of the others."""
+    path = answers(*((f"{index}", float(index)) for index in range(5)))
+    shown = rolltrace("show", path, "two", "--limit", 2).stdout
+    in_order(shown, "5 members", "the same for all of these", "3 members more")
+    assert [row[0] for row in table(shown)[1]] == ["#4", "#3"]
 
 
 def test_one_member_is_a_transcript(rolltrace, answers):
@@ -177,18 +213,26 @@ def test_hostile_text_cannot_steer_the_terminal_or_its_columns(in_terminal, tmp_
     from rich.cells import cell_len
 
     with create_run(tmp_path / "run") as writer:
-        for index in range(3):
-            with writer.rollout(
-                env="sums", task=HOSTILE, group="two", index=index, iteration=0, task_data={HOSTILE: HOSTILE}
-            ) as rollout:
+        for index in range(4):
+            with (
+                contextlib.suppress(RuntimeError),
+                writer.rollout(
+                    env="sums", task=HOSTILE, group="two", index=index, iteration=0, task_data={HOSTILE: HOSTILE}
+                ) as rollout,
+            ):
                 calls = [{"id": HOSTILE, "type": "function", "function": {"name": HOSTILE, "arguments": HOSTILE}}]
-                said = {"role": "assistant", "content": HOSTILE * 5 + str(index), "tool_calls": calls, "name": HOSTILE}
+                said = {"role": "assistant", "content": HOSTILE * 5 + str(index), "name": HOSTILE}
+                if index == 1:
+                    said["tool_calls"] = calls
                 rollout.step(
                     prompt=[{"role": HOSTILE, "content": HOSTILE}, {"role": "user", "content": "y" * 100_000}],
-                    response=said | {"reasoning_content": HOSTILE}, reward=float(index), reward_data={HOSTILE: 1.0},
+                    response=said | {"reasoning_content": HOSTILE}, reward=float(index),
+                    reward_data={HOSTILE: 1.0, f"{HOSTILE}2": float(index), f"\x1b{HOSTILE}": -float(index)},
                 )  # fmt: skip
                 rollout.grade(0.0, {HOSTILE: 0.5}, {"criteria": [{"name": HOSTILE, "weight": 1.0, "text": HOSTILE}]})
-                rollout.end(HOSTILE)
+                if index == 3:
+                    raise RuntimeError(HOSTILE)
+                rollout.end(HOSTILE + str(index))
             writer.score(rollout.id, HOSTILE, 1.0)
     code, shown = in_terminal("show", tmp_path / "run", "two", *words, columns=columns)
     assert code == 0
@@ -197,3 +241,4 @@ def test_hostile_text_cannot_steer_the_terminal_or_its_columns(in_terminal, tmp_
         assert character not in ours
     assert "[bold]markup" in ours.replace("\n", "")
     assert max(cell_len(line) for line in ours.splitlines()) <= columns
+    assert [row[0] for row in table(ours)[1]] == ["#2", "#1", "#0", "#3"]

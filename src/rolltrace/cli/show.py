@@ -1,4 +1,4 @@
-"""`rolltrace show`: a run as a table, a group side by side, a rollout as a transcript."""
+"""`rolltrace show`: a run or a group as a table, a rollout as a transcript."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ _PAGE = 1_000
 _MAX_FAILURES = 100
 
 
-@click.command(short_help="Show a run as a table, a group side by side, or a rollout as a transcript.")
+@click.command(short_help="Show a run or a group as a table, or a rollout as a transcript.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("id", required=False)
 @click.option("--full", is_flag=True, help="Fold nothing: whole tracebacks, states and raw answers.")
@@ -25,11 +25,11 @@ _MAX_FAILURES = 100
 )
 @click.option("--json", "as_json", is_flag=True, help="The records as JSON lines, with late scores.")
 def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool) -> None:  # noqa: A002 - as the help shows it
-    """Show RUN as a table of its rollouts, the rollout that ID names as a transcript, or a group side by side.
+    """Show RUN as a table of its rollouts, or what ID names: a rollout as a transcript, or a group as a table.
 
     ID is a rollout's id, four letters or more of its beginning or end, or where the rollout stands in the run, as the
     table says: GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group:
-    its prompt once, then the members beside each other, the best first, with ▸ where each differs from the one before.
+    the shared prompt, then a table of its members, the best first. `rolltrace view` shows the members side by side.
     """
     from rolltrace.cli.screen.problems import show_read_errors
     from rolltrace.query.run import Run
@@ -79,7 +79,7 @@ def _show_all(run: "Run", limit: int | None, *, as_json: bool) -> None:
 
 
 def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json: bool) -> None:
-    """Show the rollout that a name means or, of a group of several, all of them side by side."""
+    """Show the rollout or the group that a name means; a group of one is shown as its rollout."""
     from rolltrace.errors import UnknownNameError
     from rolltrace.query.rollout_lookup import find_rollouts
 
@@ -88,21 +88,20 @@ def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json
     except UnknownNameError:
         heads = find_rollouts(run, name, limit if as_json else 2)
         if len(heads) > 1 and not as_json:
-            _show_group(run, heads[0], limit, full=full)
+            _show_group(run, heads[0], name, limit, full=full)
             return
         chosen = [run.get(head.id) for head in heads][:limit]
     _show_records(chosen) if as_json else _show_transcripts(chosen, full=full)
 
 
-def _show_group(run: "Run", head: "RolloutAddress", limit: int | None, *, full: bool) -> None:
+def _show_group(run: "Run", head: "RolloutAddress", name: str, limit: int | None, *, full: bool) -> None:
     from rolltrace.cli.screen.console import stdout_console
     from rolltrace.cli.screen.group_table import show_group
     from rolltrace.query.group_comparison import MAX_MEMBERS, compare_group
 
     most = MAX_MEMBERS if limit is None else limit
-    show_group(
-        stdout_console(), compare_group(run, head.split, head.iteration, head.env, head.group, most=most), full=full
-    )
+    group = compare_group(run, head.split, head.iteration, head.env, head.group, most=most)
+    show_group(stdout_console(), group, str(run.path), name, full=full)
 
 
 def _show_transcripts(rollouts: "Sequence[Rollout]", *, full: bool) -> None:

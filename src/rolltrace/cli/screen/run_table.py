@@ -87,7 +87,7 @@ def show_next_commands(console: Console, path: str, group: str) -> None:
     """Say, on a terminal, what to type to see a group, or one of its rollouts."""
     if console.is_terminal:
         console.print()
-        told = f"{command('show', path, group)} compares a group; with /INDEX it shows a rollout"
+        told = f"{command('show', path, group)} shows a group; with /INDEX it shows a rollout"
         _print(console, Text(told, "dim"))
 
 

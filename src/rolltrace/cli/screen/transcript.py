@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from rolltrace.cli.screen.detail_printer import INDENT, DetailPrinter
@@ -22,7 +23,7 @@ from rolltrace.trace.rollout import Call, Rollout, Step
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import EnvFailure
 
-_REASONING = "  ┊ "
+_REASONING = "┊ "
 _MAX_TEXT_CHARS = 20_000
 _MAX_SYSTEM_CHARS = 2_000
 """A longer text is folded unless all is asked for."""
@@ -39,7 +40,11 @@ _ENV_FAILURES = {
 
 
 class RolloutTranscript(DetailPrinter):
-    """Prints rollouts."""
+    """Prints rollouts; texts longer than `max_text` are folded."""
+
+    def __init__(self, console: Console, *, full: bool = False, max_text: int = _MAX_TEXT_CHARS) -> None:
+        super().__init__(console, full=full)
+        self._max_text = max_text
 
     def show(self, rollout: Rollout) -> None:
         """Print one rollout with its reward as it stands now and the scores that it has."""
@@ -99,27 +104,26 @@ class RolloutTranscript(DetailPrinter):
         heading.append(f"  {place}", "dim")
         self.line()
         self.line(heading)
-        self._message(message, said.call_numbers)
+        self.message(message, said.call_numbers)
 
-    def _message(self, message: Message, calls: Sequence[int]) -> None:
+    def message(self, message: Message, call_numbers: Sequence[int], indent: str = INDENT) -> None:
+        """Print what a message says, without its role."""
         if message.reasoning:
-            self._text(message.reasoning, "italic dim", _REASONING)
+            self._text(message.reasoning, "italic dim", f"{indent}{_REASONING}")
         if message.content:
-            is_system = message.role == "system"
-            longest = _MAX_SYSTEM_CHARS if is_system else _MAX_TEXT_CHARS
-            self._text(message.content, "dim" if is_system else "", longest=longest)
+            self._text(message.content, "dim" if message.role == "system" else "", indent, message.role)
         elif not (message.reasoning or message.parts or message.tool_calls):
-            self._text("(empty)", "italic dim")
+            self._text("(empty)", "italic dim", indent)
         for part in message.parts:
             if part.type != "text":
-                self._text(_part_text(part), "cyan")
-        for call_number, call in zip(calls, message.tool_calls, strict=True):
+                self._text(_part_text(part), "cyan", indent)
+        for call_number, call in zip(call_numbers, message.tool_calls, strict=True):
             line = Text().append(f"→ call {call_number} ", "magenta")
             line.append(escape_line(call.name or "(no name)"), "bold magenta").append(" ")
-            line.append_text(self.cut(escape_text(call.arguments), _MAX_TEXT_CHARS))
+            line.append_text(self.cut(escape_text(call.arguments), self._max_text))
             if call.error:
                 line.append(f"  not parsed: {escape_line(call.error)}", "red")
-            self.wrapped(line, INDENT)
+            self.wrapped(line, indent)
         if message.other is not None:
             self.mapping("other", message.other.to_dict())
 
@@ -211,8 +215,9 @@ class RolloutTranscript(DetailPrinter):
         if call.error is not None:
             self.failure("  error", call.error)
 
-    def _text(self, text: str, style: str = "", indent: str = INDENT, longest: int = _MAX_TEXT_CHARS) -> None:
-        """Text as it was said; of one that is too long to read, the beginning and the end."""
+    def _text(self, text: str, style: str = "", indent: str = INDENT, role: str = "") -> None:
+        """Print a text; of one that is too long, only the beginning and the end."""
+        longest = min(self._max_text, _MAX_SYSTEM_CHARS) if role == "system" else self._max_text
         if self.full or len(text) <= longest:
             self.wrapped(Text(escape_text(text), style), indent)
             return
