@@ -12,9 +12,9 @@ MODULES = sorted(path.relative_to(SOURCE.parent) for path in SOURCE.rglob("*.py"
 
 BOTTOM = {
     "cancellation", "errors", "version", "seeds", "expressions", "arguments", "imports", "deadline_pause",
-    "secret_redaction", "temp_folders", "terminal_text",
+    "secret_redaction", "temp_folders", "terminal_text", "processes",
 }  # fmt: skip
-"""Modules of the root that stand under every room; among themselves they need `errors` only."""
+"""Modules of the root that stand under every room; among themselves they need `errors` only, or little more."""
 PLAYING = ["trace", "policies", "graders", "envs", "rollout", "testing"]
 KEEPING = ["trace", "store", "query", "check", "viewer"]
 
@@ -26,6 +26,7 @@ def below(chain: list[str], room: str) -> set[str]:
 MAY_IMPORT = {
     "errors": set(),
     **{name: {"errors"} for name in BOTTOM - {"errors"}},
+    "processes": {"errors", "temp_folders"},
     **{room: below(PLAYING, room) for room in PLAYING},
     **{room: below(KEEPING, room) for room in KEEPING},
     "jobs": BOTTOM | {*PLAYING, *KEEPING} - {"viewer"},

@@ -16,6 +16,7 @@
     │   ├── ContextOverflowError                  the prompt does not fit the policy's context
     │   └── RoleError                             whoever plays another role of an env did not answer
     ├── GraderError           (RuntimeError)      a grader gave no usable grade
+    ├── WorkerError           (RuntimeError)      a call in a worker process failed or exceeded a limit
     └── ToolError             (RuntimeError)      a tool call failed; its text goes to the model
 
 Each carries its message as the only argument, so that each pickles.
@@ -104,6 +105,12 @@ class RoleError(PolicyError):
 
 class GraderError(RolltraceError, RuntimeError):
     """A grader gave no usable grade."""
+
+
+class WorkerError(RolltraceError, RuntimeError):
+    """A call in a worker process failed, or exceeded its time, its memory or the size of a reply."""
+
+    timed_out: bool = False
 
 
 class ToolError(RolltraceError, RuntimeError):

@@ -12,7 +12,8 @@ from rolltrace.envs import reasoning_gym
 from rolltrace.envs.reasoning_gym import ReasoningGymTasks
 from rolltrace.envs.registry import load_env
 from rolltrace.errors import InputError, UnknownNameError
-from rolltrace.graders.workers import SCORING_POOL, stop_all_pools
+from rolltrace.graders.scoring_pool import SCORING_POOL
+from rolltrace.processes.child_processes import stop_all_children
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from stage import Remembering, said
@@ -106,7 +107,7 @@ def test_a_task_depends_on_seed_and_number_only():
     # These draw from sets, or from all entries of a size at once.
     names = ["isomorphic_strings", "word_ladder", "ransom_note", "polynomial_multiplication", "acre", "gsm_symbolic"]
     first = {name: make(name, number=1, seed=2) for name in names}
-    stop_all_pools()
+    stop_all_children()
     assert {name: make(name, number=1, seed=2) for name in reversed(names)} == first
     for name in names:
         others = [make(name, number=2, seed=2), make(name, number=1, seed=3)]
@@ -119,7 +120,7 @@ async def test_generating_does_not_wait_for_scoring(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     waiting = f"__import__('pathlib').Path({str(pipe)!r}).read_text()"
-    endless = [asyncio.create_task(SCORING_POOL.ask(eval, waiting, seconds=3600)) for _ in range(8)]
+    endless = [asyncio.create_task(SCORING_POOL.run(eval, waiting, cpu_seconds=3600)) for _ in range(8)]
     try:
         builder = await asyncio.wait_for(asyncio.to_thread(make, "gcd"), 60)
         assert builder.reference

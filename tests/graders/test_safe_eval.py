@@ -2,9 +2,9 @@ import importlib.util
 
 import pytest
 
-from rolltrace.errors import GraderError
+from rolltrace.errors import WorkerError
 from rolltrace.graders.safe_eval import evaluate_literal, restrict_sympy_eval
-from rolltrace.graders.workers import SCORING_POOL
+from rolltrace.graders.scoring_pool import SCORING_POOL
 
 pytestmark = pytest.mark.core
 
@@ -45,7 +45,7 @@ def test_programs_are_refused(text):
 
 def parsed(text):
     return SCORING_POOL.run_sync(
-        eval, f"str(__import__('sympy').parse_expr({text!r}))", seconds=30, prepare=restrict_sympy_eval
+        eval, f"str(__import__('sympy').parse_expr({text!r}))", cpu_seconds=30, prepare=restrict_sympy_eval
     )
 
 
@@ -81,5 +81,5 @@ def test_sympy_still_reads_formulas(text, value):
 )
 def test_sympy_runs_no_programs(text):
     """What sympy would evaluate as Python is refused, also when it is hidden in a text."""
-    with pytest.raises(GraderError, match=r"Expected a formula, got a program|SympifyError|SyntaxError"):
+    with pytest.raises(WorkerError, match=r"Expected a formula, got a program|SympifyError|SyntaxError"):
         parsed(text)

@@ -140,7 +140,7 @@ def test_what_was_abandoned_is_ended(runs: Path, tmp_path: Path, monkeypatch: py
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
         headers = {"Authorization": f"Bearer {viewer.token}", "Content-Type": "application/json"}
         assert post(viewer, "sql", sql="select 1", **RUN).status == 200
-        [process] = Path(f"/proc/{viewer.process.pid}/task/{viewer.process.pid}/children").read_text().split()
+        [process] = children(viewer.process.pid)
         before = ticks(process)
         connection.request("POST", "/api/sql", json.dumps({"sql": ENDLESS[0], **RUN}), headers)
         until(lambda: ticks(process) > before + 20)  # it is busy with it
@@ -148,6 +148,12 @@ def test_what_was_abandoned_is_ended(runs: Path, tmp_path: Path, monkeypatch: py
         until(lambda: not Path(f"/proc/{process}").exists())
         assert post(viewer, "sql", sql="select 42", **RUN).json["rows"] == [[42]]
     assert list(tmp_path.iterdir()) == []
+
+
+def children(process: int) -> list[str]:
+    """The children that any thread of a process started."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
 
 
 def ticks(process: str) -> int:

@@ -1,23 +1,24 @@
-"""The tasks of the reasoning-gym package: generated without end, each scored by its own scorer."""
+"""The tasks of the reasoning-gym package: generated from seeds, each scored by its own scorer."""
 
 import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
 from rolltrace.envs.problem_env import ProblemGroup
-from rolltrace.envs.reasoning_gym_worker import all_names, check_config, make_entry, prepare, score_answer
+from rolltrace.envs.reasoning_gym_calls import all_names, check_config, make_entry, prepare, score_answer
 from rolltrace.envs.tasks import Tasks
-from rolltrace.errors import EnvError, GraderError, InputError
+from rolltrace.errors import EnvError, InputError, WorkerError
 from rolltrace.graders.answer_check import extract_answer, extract_tagged
 from rolltrace.graders.format_check import FORMAT_COEF
-from rolltrace.graders.workers import SCORING_POOL, ProcessPool
+from rolltrace.graders.scoring_pool import run_scorer
+from rolltrace.processes.pool import ProcessPool
 from rolltrace.seeds import derive_seed
 
 INSTRUCTION = "Think it through, then write your final answer, and nothing else, between <answer> and </answer>."
 SCORING_SECONDS = 5.0
 GENERATING_SECONDS = 120.0
 _GENERATORS = ProcessPool()
-"""Apart from those that score, so that a new task does not wait until hostile answers have run out of time."""
+"""Separate from the scoring pool, so that a new task does not wait until hostile answers have timed out."""
 _SEEDS = 2**31
 """The package hands seeds to numpy, which takes 32 bits."""
 
@@ -48,7 +49,7 @@ class ReasoningGymTasks(Tasks):
     @staticmethod
     def names() -> list[str]:
         """All tasks of the package that is installed."""
-        known: list[str] = _GENERATORS.run_sync(all_names, seconds=GENERATING_SECONDS, prepare=prepare)
+        known: list[str] = _GENERATORS.run_sync(all_names, cpu_seconds=GENERATING_SECONDS, prepare=prepare)
         return known
 
     def builder(self, number: int, *, episodes: int, seed: int) -> ProblemGroup:
@@ -86,24 +87,24 @@ class ReasoningGymTasks(Tasks):
 
     def _generate(self, function: Any, *args: Any) -> Any:
         try:
-            return _GENERATORS.run_sync(function, *args, seconds=GENERATING_SECONDS, prepare=prepare)
-        except GraderError as error:
+            return _GENERATORS.run_sync(function, *args, cpu_seconds=GENERATING_SECONDS, prepare=prepare)
+        except WorkerError as error:
             raise EnvError(f"{self.env} could not be generated: {error}") from error
 
 
 @dataclass(frozen=True)
 class ReasoningGymScorer:
-    """The check that asks the scorer of the task itself, in another process: it is foreign code on hostile text."""
+    """A check that calls the task's own scorer in a worker process: it is foreign code on hostile text."""
 
     name: str
     config: dict[str, Any]
     entry: str
-    """As the other process wrote it; only that one reads it."""
+    """A pickle that a worker process wrote; only a worker process reads it."""
 
     async def __call__(self, answer: str, reference: str) -> float:
         """The score as the package has it, whatever the reference is."""
         args = (self.name, self.config, self.entry, answer)
-        return float(await SCORING_POOL.ask(score_answer, *args, seconds=SCORING_SECONDS, prepare=prepare))
+        return float(await run_scorer(score_answer, *args, cpu_seconds=SCORING_SECONDS, prepare=prepare))
 
 
 def extract_answer_or_tagged(reply: str) -> str | None:

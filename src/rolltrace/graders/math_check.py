@@ -7,45 +7,45 @@ import logging
 
 from rolltrace.errors import InputError
 from rolltrace.graders.safe_eval import restrict_sympy_eval
-from rolltrace.graders.workers import SCORING_POOL
+from rolltrace.graders.scoring_pool import run_scorer
 
 MATH_SECONDS = 5.0
-"""How long one answer may be computed on. A tower of powers never ends."""
+"""CPU seconds for one answer: a tower of powers is never evaluated to its end."""
 _MAX_ANSWER_CHARS = 1000
-"""Longer texts are wrong without being read."""
+"""A longer answer is wrong, and is not parsed."""
 
 
 def require_math_verify() -> None:
-    """An error that says what to install, where math-verify is not."""
+    """Raise an error that says what to install if math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
         raise InputError("The check `math` needs math-verify: pip install 'rolltrace[math]'.")
 
 
 async def math_score(answer: str, reference: str) -> float:
-    """1.0 where math-verify holds the two for equal, as LaTeX or plain text.
+    """1.0 if math-verify finds the two equal, as LaTeX or plain text.
 
-    It is done in another process. An answer that takes it too long is a `GraderError`, a reference that it cannot read
-    an `InputError`.
+    It runs in a worker process. An answer that takes too long raises `GraderError`, and a reference that cannot be
+    parsed raises `InputError`.
     """
     require_math_verify()
     if len(answer) > _MAX_ANSWER_CHARS:
         return 0.0
-    return float(await SCORING_POOL.ask(_verify, answer, reference, seconds=MATH_SECONDS, prepare=_prepare))
+    return float(await run_scorer(_verify, answer, reference, cpu_seconds=MATH_SECONDS, prepare=_prepare))
 
 
 @functools.cache
 def _prepare() -> None:
-    """Import it, and parse once: the first time takes as long as a hundred others."""
-    logging.disable(logging.CRITICAL)  # it warns that time-outs, which need a main thread, are off: ours are on
+    """Import it, and parse once: the first parse takes as long as a hundred others."""
+    logging.disable(logging.CRITICAL)  # it warns that its time-outs are off; ours are on
     restrict_sympy_eval()
     _verify("(x+1)^2", "x^2+2x+1")
 
 
 def _verify(answer: str, reference: str) -> float:
     math_verify = importlib.import_module("math_verify")
-    expected, given = (
+    expected, parsed = (
         math_verify.parse(f"${text.strip().strip('$')}$", parsing_timeout=None) for text in (reference, answer)
     )
     if not expected:
         raise InputError(f"Expected mathematics as the reference of the check `math`, got {reference!r}.")
-    return 1.0 if math_verify.verify(expected, given, timeout_seconds=None) else 0.0
+    return 1.0 if math_verify.verify(expected, parsed, timeout_seconds=None) else 0.0

@@ -22,7 +22,6 @@ from rolltrace.viewer.http_errors import HttpError, http_error_of
 from rolltrace.viewer.media_types import detect_media_type
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.page_files import page_folder
-from rolltrace.viewer.sql_worker import SqlTask
 from rolltrace.viewer.sql_worker_pool import SqlWorkerPool
 
 MAX_BODY = 1_100_000
@@ -160,13 +159,12 @@ class HttpHandlers:
         return await anyio.to_thread.run_sync(work, limiter=self._files)
 
     async def _written(self, request: Request, question: str, parameters: list[tuple[str, str]]) -> Response:
-        async def answer() -> Response:
-            task = SqlTask(question, tuple(parameters))
+        async def respond() -> Response:
             run = next((value for name, value in parameters if name == "run"), "")
-            given = await self._workers.run(run, task, partial(_disconnected, request))
-            return _refused(given) if isinstance(given, HttpError) else Response(given, 200, None, _JSON)
+            answer = await self._workers.run(run, question, tuple(parameters), partial(_disconnected, request))
+            return _refused(answer) if isinstance(answer, HttpError) else Response(answer, 200, None, _JSON)
 
-        return await _with_http_errors(answer)
+        return await _with_http_errors(respond)
 
 
 async def _disconnected(request: Request) -> None:

@@ -5,9 +5,12 @@ import time
 
 import pytest
 
-from rolltrace.errors import EnvError, GraderError, InputError
-from rolltrace.graders import worker
-from rolltrace.graders.workers import SCORING_POOL, ProcessPool
+from rolltrace.errors import EnvError, InputError, WorkerError
+from rolltrace.processes import worker_process
+from rolltrace.processes.pool import ProcessPool
+from rolltrace.processes.worker_process import ProcessSettings
+
+POOL = ProcessPool()
 
 # A worker imports what it is to call, and it cannot import a test: so it is given `eval`, which needs no import.
 FOREVER = "any(False for _ in iter(int, 1))"
@@ -17,7 +20,7 @@ REPLIES = "__import__('sys')._getframe(3).f_locals['replies']"
 
 
 def evaluated(text, seconds=5.0, **options):
-    return SCORING_POOL.run_sync(eval, text, seconds=seconds, **options)
+    return POOL.run_sync(eval, text, cpu_seconds=seconds, **options)
 
 
 def is_running(process):
@@ -36,20 +39,48 @@ def test_a_value_comes_back_as_json_has_it():
     assert evaluated(PROCESS) != os.getpid()
 
 
+def test_bytes_come_back_as_bytes():
+    """A value of bytes is not encoded, whatever it begins with."""
+    assert [evaluated(text) for text in ("b'=\\xff'", "b''", "b'{}'")] == [b"=\xff", b"", b"{}"]
+
+
+def test_a_call_may_have_a_limit_by_the_clock_alone_or_none():
+    """Waiting does not use CPU seconds, so only the clock ends it."""
+    with pytest.raises(WorkerError, match=r"^It took more than 0.1 seconds, and was stopped\.$") as caught:
+        POOL.run_sync(time.sleep, 3600, wall_seconds=0.1)
+    assert caught.value.timed_out
+    assert POOL.run_sync(abs, -3) == 3
+
+
+def test_settings_limit_a_process(tmp_path, monkeypatch):
+    """Memory and reply have the limits of the pool; a temporary folder of its own goes with the process."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    pool = ProcessPool(ProcessSettings(memory_bytes=2**28, reply_bytes=1000, private_temp_folder=True), max_processes=1)
+    folder = pool.run_sync(eval, "__import__('os').environ['TMPDIR']")
+    assert [folder] == [str(path) for path in tmp_path.iterdir()]
+    with pytest.raises(WorkerError, match=r"^MemoryError"):
+        pool.run_sync(eval, "len(bytearray(2**29))")
+    with pytest.raises(WorkerError, match=r"^Expected a reply of at most 1000 bytes, got 2013\.$"):
+        pool.run_sync(eval, "'x' * 2000")
+    pool.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("1 / 0", "^ZeroDivisionError: division by zero$"),
         ("exit(3)", "^SystemExit: 3$"),
         ("len(bytearray(2**33))", "^MemoryError"),
-        ("__import__('os')._exit(3)", "^The process that worked on it ended with code 3"),
-        ("__import__('os').kill(__import__('os').getpid(), 9)", "^The process that worked on it ended with code -9"),
+        ("__import__('os')._exit(3)", "^The worker process ended with code 3"),
+        ("__import__('os').kill(__import__('os').getpid(), 9)", "^The worker process ended with code -9"),
         ("'x' * 3000 + 1", "^TypeError"),
     ],
 )
-def test_whatever_goes_wrong_is_a_grader_error(text, message):
+def test_whatever_goes_wrong_is_a_worker_error(text, message):
     """Raising, exiting, exhausting memory and dying are one kind of error, and the next call is answered."""
-    with pytest.raises(GraderError, match=message):
+    with pytest.raises(WorkerError, match=message):
         evaluated(text)
     assert evaluated("6 * 7") == 42
 
@@ -62,13 +93,13 @@ def test_a_wrong_input_stays_one():
 
 def test_work_that_does_not_end_is_ended():
     """Computing for too long ends the process and not the caller, and so does waiting; another takes its place."""
-    SCORING_POOL.stop()
+    POOL.stop()
     before = evaluated(PROCESS)
-    with pytest.raises(GraderError, match=r"^It took more than 0.3 seconds, and was stopped\.$"):
+    with pytest.raises(WorkerError, match=r"^It took more than 0.3 seconds, and was stopped\.$"):
         evaluated(FOREVER, seconds=0.3)
     assert not is_running(before)
-    with pytest.raises(GraderError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
-        SCORING_POOL.run_sync(time.sleep, 3600, seconds=0.1)
+    with pytest.raises(WorkerError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
+        POOL.run_sync(time.sleep, 3600, cpu_seconds=0.1)
     assert evaluated(PROCESS) != before
 
 
@@ -76,7 +107,7 @@ def test_what_prints_cannot_forge_a_reply():
     """Standard output and input are not the pipes to the caller."""
     assert evaluated("print('{}' * 100) or __import__('os').write(1, b'forged') or input") is not None
     assert evaluated("6 * 7") == 42
-    with pytest.raises(GraderError, match="EOFError"):
+    with pytest.raises(WorkerError, match="EOFError"):
         evaluated("input()")
 
 
@@ -92,32 +123,32 @@ def test_a_worker_that_cannot_be_prepared_judges_nothing(tmp_path):
 def test_hashes_are_the_same_in_every_worker():
     """What is drawn from a set does not depend on the process."""
     first = evaluated("hash('text')")
-    SCORING_POOL.stop()
+    POOL.stop()
     assert evaluated("hash('text')") == first
 
 
 def test_a_long_request_arrives_whole():
     """An answer may be longer than what a pipe holds."""
-    assert SCORING_POOL.run_sync(len, "x" * 5_000_000, seconds=5) == 5_000_000
+    assert POOL.run_sync(len, "x" * 5_000_000, cpu_seconds=5) == 5_000_000
 
 
 def test_a_worker_that_takes_no_request_is_ended(monkeypatch):
     """A request that nobody reads is not waited for without end."""
-    SCORING_POOL.stop()
+    POOL.stop()
     process = evaluated(PROCESS)
     os.kill(process, signal.SIGSTOP)
-    monkeypatch.setattr(worker, "_PREPARING_SECONDS", 0.2)
+    monkeypatch.setattr(worker_process, "_PREPARE_SECONDS", 0.2)
     with pytest.raises(EnvError, match=r"did not start\. It took more than 0.2 seconds, and was stopped\.$"):
-        SCORING_POOL.run_sync(len, "x" * 5_000_000, seconds=5)
+        POOL.run_sync(len, "x" * 5_000_000, cpu_seconds=5)
     assert not is_running(process)
 
 
 def test_a_reply_that_is_too_long_is_not_read():
     """A reply has a largest size; whoever exceeds it is ended."""
     assert len(evaluated("'x' * 10_000_000")) == 10_000_000
-    SCORING_POOL.stop()
+    POOL.stop()
     before = evaluated(PROCESS)
-    with pytest.raises(GraderError, match=r"^Expected a reply of at most 16777216 bytes, got 20000013\.$"):
+    with pytest.raises(WorkerError, match=r"^Expected a reply of at most 16777216 bytes, got 20000013\.$"):
         evaluated("'x' * 20_000_000")
     assert not is_running(before)
     assert evaluated("6 * 7") == 42
@@ -127,22 +158,22 @@ def test_a_reply_that_is_too_long_is_not_read():
 def test_a_reply_that_is_none_ends_the_worker(reply):
     """Whoever gets at the pipe can say nothing that breaks the caller, or that the next call would take for its own."""
     frame = f"({len(reply)}).to_bytes(8, 'big') + {reply[:1]!r} * {len(reply) - 1} + b'x'"
-    with pytest.raises(GraderError, match=r"^Expected a reply in JSON, got"):
+    with pytest.raises(WorkerError, match=r"^Expected a reply in JSON, got"):
         evaluated(f"{REPLIES}.write({frame})")
     assert evaluated("6 * 7") == 42
 
 
 def test_a_worker_that_closes_the_pipe_is_ended(monkeypatch):
     """It could go on for ever without an answer."""
-    monkeypatch.setattr(worker, "_DYING_SECONDS", 0.1)
-    with pytest.raises(GraderError, match=r"^The process that worked on it closed its pipe\.$"):
+    monkeypatch.setattr(worker_process, "_EXIT_SECONDS", 0.1)
+    with pytest.raises(WorkerError, match=r"^The worker process closed its pipe\.$"):
         evaluated(f"{REPLIES}.close() or __import__('time').sleep(3600)")
     assert evaluated("6 * 7") == 42
 
 
 def test_what_a_worker_has_started_does_not_hold_up_the_caller():
     """A child that keeps the pipe open after the worker's end is not waited for longer than the worker."""
-    with pytest.raises(GraderError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
+    with pytest.raises(WorkerError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
         evaluated("__import__('os').fork() and __import__('os')._exit(3) or __import__('time').sleep(3600)", 0.1)
     assert evaluated("6 * 7") == 42
 
@@ -155,7 +186,7 @@ def test_a_worker_gets_no_keys(monkeypatch):
     monkeypatch.setenv("LC_TIME", "C")
     workers = ProcessPool()
     try:
-        seen = workers.run_sync(eval, "dict(__import__('os').environ)", seconds=5)
+        seen = workers.run_sync(eval, "dict(__import__('os').environ)", cpu_seconds=5)
     finally:
         workers.stop()
     assert "secret" not in seen.values()

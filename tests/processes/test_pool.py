@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
-from rolltrace.deadline_pause import DeadlinePause
-from rolltrace.errors import InputError
-from rolltrace.graders.workers import SCORING_POOL, ProcessPool, stop_all_pools
+from rolltrace.errors import InputError, WorkerError
+from rolltrace.processes.child_processes import stop_all_children
+from rolltrace.processes.pool import ProcessPool
+
+POOL = ProcessPool()
 
 FOREVER = "any(False for _ in iter(int, 1))"
 SLEEP = "__import__('time').sleep(3600)"
@@ -20,8 +21,9 @@ PROCESS = "__import__('os').getpid()"
 needs_handles = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for another's child")
 SCRIPT = """
 import os, sys, threading, time
-from rolltrace.graders.workers import SCORING_POOL
-print(SCORING_POOL.run_sync(eval, "__import__('os').getpid()", seconds=5), flush=True)
+from rolltrace.processes.pool import ProcessPool
+POOL = ProcessPool()
+print(POOL.run_sync(eval, "__import__('os').getpid()", cpu_seconds=5), flush=True)
 """
 
 
@@ -59,15 +61,15 @@ def workers():
 async def test_the_loop_goes_on_meanwhile_and_may_give_up(tmp_path):
     """Waiting for a worker holds up nothing else; who is cancelled while waiting ends the work."""
     pipe = named_pipe(tmp_path)
-    asking = asyncio.create_task(SCORING_POOL.ask(eval, f"{tells(pipe)} and {FOREVER}", seconds=3600))
+    asking = asyncio.create_task(POOL.run(eval, f"{tells(pipe)} and {FOREVER}", cpu_seconds=3600))
     worker = int(await asyncio.to_thread(pipe.read_text))
     assert is_running(worker)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    stop_all_pools()
+    stop_all_children()
     assert not is_running(worker)
-    assert await SCORING_POOL.ask(eval, "6 * 7", seconds=5) == 42
+    assert await POOL.run(eval, "6 * 7", cpu_seconds=5) == 42
 
 
 def test_any_thread_may_ask_and_many_at_once():
@@ -77,7 +79,7 @@ def test_any_thread_may_ask_and_many_at_once():
     def run(number):
         async def ask():
             texts = [f"{number} * 1000 + {place}" for place in range(8)]
-            return await asyncio.gather(*(SCORING_POOL.ask(eval, text, seconds=5) for text in texts))
+            return await asyncio.gather(*(POOL.run(eval, text, cpu_seconds=5) for text in texts))
 
         found[number] = asyncio.run(ask())
 
@@ -97,7 +99,7 @@ def run_script(text, **options):
 def test_no_process_is_left_behind():
     """A program that ends has ended its workers, also in the middle of work; and nothing is written about it."""
     text = SCRIPT + (
-        f"threading.Thread(target=SCORING_POOL.run_sync, args=(eval, {FOREVER!r}), kwargs={{'seconds': 0.2}}).start()\n"
+        f"threading.Thread(target=POOL.run_sync, args=(eval, {FOREVER!r}), kwargs={{'cpu_seconds': 0.2}}).start()\n"
         "threading.excepthook = print\n"
     )
     ended = run_script(text)
@@ -109,7 +111,7 @@ def test_a_forked_process_has_workers_of_its_own():
     """Whoever forks does not share the pipes with its child, so no answer goes to the wrong one."""
     text = SCRIPT + (
         "child = os.fork()\n"
-        "print(SCORING_POOL.run_sync(eval, \"__import__('os').getpid()\", seconds=5), flush=True)\n"
+        "print(POOL.run_sync(eval, \"__import__('os').getpid()\", cpu_seconds=5), flush=True)\n"
         "child and os.waitpid(child, 0)\n"
     )
     ended = run_script(text)
@@ -134,7 +136,7 @@ def has_ended(handle):
 def test_a_worker_outlives_no_killed_caller(work, tmp_path):
     """A caller that is killed cannot end its workers: they notice, computing or waiting, before their time is up."""
     pipe = named_pipe(tmp_path)
-    last = f"SCORING_POOL.run_sync(eval, {f'{tells(pipe)} and {work}'!r}, seconds=3600)"
+    last = f"POOL.run_sync(eval, {f'{tells(pipe)} and {work}'!r}, cpu_seconds=3600)"
     caller = subprocess.Popen([sys.executable, "-c", SCRIPT + last], stdout=subprocess.PIPE, text=True)
     handle = os.pidfd_open(int(pipe.read_text()))
     caller.kill()
@@ -148,7 +150,7 @@ def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
     """A child has closed the pipes to all workers, so that they end with the one that started them."""
     pipe = named_pipe(tmp_path)
     if busy:
-        work = f"lambda: SCORING_POOL.run_sync(eval, {f'{tells(pipe)} and {SLEEP}'!r}, seconds=3600)"
+        work = f"lambda: POOL.run_sync(eval, {f'{tells(pipe)} and {SLEEP}'!r}, cpu_seconds=3600)"
         first = f"threading.Thread(target={work}, daemon=True).start(); open({str(pipe)!r}).read()\n"
     else:
         first = ""
@@ -166,9 +168,9 @@ def test_a_forked_process_keeps_no_worker_alive(busy, tmp_path):
 
 def test_sigterm_to_a_whole_job_ends_no_worker(workers):
     """A scheduler sends SIGTERM to every process: a worker goes on, so that no answer fails because of it."""
-    process = workers.run_sync(os.getpid, seconds=5)
+    process = workers.run_sync(os.getpid, cpu_seconds=5)
     os.kill(process, signal.SIGTERM)
-    assert workers.run_sync(os.getpid, seconds=5) == process
+    assert workers.run_sync(os.getpid, cpu_seconds=5) == process
 
 
 def test_a_call_starts_no_thread(workers, monkeypatch):
@@ -177,15 +179,15 @@ def test_a_call_starts_no_thread(workers, monkeypatch):
     started = []
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread)))
-    assert [workers.run_sync(abs, -number, seconds=5) for number in range(5)] == [0, 1, 2, 3, 4]
+    assert [workers.run_sync(abs, -number, cpu_seconds=5) for number in range(5)] == [0, 1, 2, 3, 4]
     assert started == ["rolltrace-worker_0"]
 
 
 async def test_one_kind_of_work_does_not_wait_for_another(workers, tmp_path):
     """Calls that never end take up the workers that were asked, and no others."""
     pipe = named_pipe(tmp_path)
-    endless = [asyncio.create_task(SCORING_POOL.ask(eval, waits(pipe), seconds=3600)) for _ in range(8)]
-    assert await asyncio.wait_for(workers.ask(eval, "6 * 7", seconds=5), 60) == 42
+    endless = [asyncio.create_task(POOL.run(eval, waits(pipe), cpu_seconds=3600)) for _ in range(8)]
+    assert await asyncio.wait_for(workers.run(eval, "6 * 7", cpu_seconds=5), 60) == 42
     for task in endless:
         task.cancel()
     assert {type(ended) for ended in await asyncio.gather(*endless, return_exceptions=True)} == {asyncio.CancelledError}
@@ -195,7 +197,7 @@ async def test_the_number_of_workers_can_be_set(workers, monkeypatch, tmp_path):
     """So many work at once, however few processors there are."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", "6")
     pipes = [named_pipe(tmp_path, str(number)) for number in range(6)]
-    asked = [asyncio.create_task(workers.ask(eval, f"{tells(pipe)} and {SLEEP}", seconds=3600)) for pipe in pipes]
+    asked = [asyncio.create_task(workers.run(eval, f"{tells(pipe)} and {SLEEP}", cpu_seconds=3600)) for pipe in pipes]
     begun = [int(await asyncio.to_thread(pipe.read_text)) for pipe in pipes]
     assert len(set(begun)) == 6
     for task in asked:
@@ -208,7 +210,7 @@ def test_a_wrong_number_of_workers_is_told(workers, monkeypatch, given):
     """The variable is named."""
     monkeypatch.setenv("ROLLTRACE_WORKERS", given)
     with pytest.raises(InputError, match=f"Expected ROLLTRACE_WORKERS to be a number .* got '{given}'"):
-        workers.run_sync(abs, 1, seconds=5)
+        workers.run_sync(abs, 1, cpu_seconds=5)
 
 
 def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
@@ -220,14 +222,14 @@ def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
 
     def shut_down_slowly(self, **options):
         shut_down(self, **{**options, "wait": False})
-        later.append(workers.run_sync(abs, -3, seconds=5))
+        later.append(workers.run_sync(abs, -3, cpu_seconds=5))
         waiting.write_text("go on")
         shut_down(self, **options)
 
     with ThreadPoolExecutor(2) as others:
-        under_way = others.submit(workers.run_sync, eval, f"{tells(begun)} and {waits(waiting)}", seconds=60)
+        under_way = others.submit(workers.run_sync, eval, f"{tells(begun)} and {waits(waiting)}", cpu_seconds=60)
         begun.read_text()
-        waits_for_it = others.submit(workers.run_sync, abs, -2, seconds=5)
+        waits_for_it = others.submit(workers.run_sync, abs, -2, cpu_seconds=5)
         while not workers._threads._work_queue.qsize():
             pass
         with monkeypatch.context() as patch:
@@ -238,7 +240,7 @@ def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
 
 def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monkeypatch):
     """It goes either before the stop or after it."""
-    workers.run_sync(abs, 1, seconds=5)
+    workers.run_sync(abs, 1, cpu_seconds=5)
     stopping = threading.Thread(target=workers.stop)
     submit = ThreadPoolExecutor.submit
 
@@ -249,7 +251,7 @@ def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monke
         return submit(self, *args)
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_late)
-    assert workers.run_sync(abs, -2, seconds=5) == 2
+    assert workers.run_sync(abs, -2, cpu_seconds=5) == 2
     stopping.join()
 
 
@@ -261,7 +263,7 @@ def test_a_call_that_comes_too_late_says_so():
 def ask_on():
     while True:
         try:
-            SCORING_POOL.run_sync(abs, 1, seconds=5)
+            POOL.run_sync(abs, 1, cpu_seconds=5)
         except Exception as error:
             print(type(error).__name__, error)
             break
@@ -271,19 +273,35 @@ threading.Thread(target=ask_on).start()
     ended = run_script(text)
     assert (ended.returncode, ended.stderr) == (0, "")
     told = ended.stdout.splitlines()[1]
-    assert told.startswith("EnvError A worker process cannot be asked while the program ends: cannot schedule new")
+    assert told.startswith("EnvError A worker process cannot be called while the program exits: cannot schedule new")
 
 
-async def test_the_wait_for_a_worker_is_not_the_rollouts_time():
-    """The clock of whoever asks stands still until there is an answer, which has limits of its own."""
-    stood_still = []
+def test_killing_a_pool_waits_for_no_call(workers, tmp_path):
+    """Running calls fail, waiting ones are dropped, and a later call gets a new process."""
+    pipe = named_pipe(tmp_path)
+    with ThreadPoolExecutor(1) as others:
+        running = others.submit(workers.run_sync, eval, f"{tells(pipe)} and {SLEEP}")
+        process = int(pipe.read_text())
+        workers.kill()
+        with pytest.raises(WorkerError):
+            running.result()
+    assert not is_running(process)
+    assert workers.run_sync(abs, -3) == 3
 
-    @contextmanager
-    def pause():
-        stood_still.append("from")
-        yield
-        stood_still.append("to")
 
-    with DeadlinePause(pause):
-        assert await SCORING_POOL.ask(len, "abc", seconds=5.0) == 3
-    assert stood_still == ["from", "to"]
+def test_a_call_prefers_a_process_that_knows_what_it_is_about(workers, tmp_path):
+    """Of two idle processes, the one whose last call had the same affinity."""
+    pipes = {name: named_pipe(tmp_path, name) for name in "ab"}
+    with ThreadPoolExecutor(2) as others:
+        pool = ProcessPool(max_processes=2)
+        calls = [
+            others.submit(pool.run_sync, eval, f"({waits(pipe)}, {PROCESS})[1]", affinity=name)
+            for name, pipe in pipes.items()
+        ]
+        for pipe in pipes.values():
+            pipe.write_text("go on")
+        first = dict(zip(pipes, [call.result() for call in calls], strict=True))
+    assert len(set(first.values())) == 2
+    for name in "abba":
+        assert pool.run_sync(eval, PROCESS, affinity=name) == first[name]
+    pool.stop()

@@ -1,0 +1,188 @@
+"""A pool of worker processes, started when there is work for them, and replaced when they were killed."""
+
+import asyncio
+import math
+import os
+import pickle
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypedDict, Unpack
+
+from rolltrace.errors import EnvError, InputError
+from rolltrace.processes.child_processes import START_LOCK, register_owner
+from rolltrace.processes.worker_process import ProcessSettings, WorkerProcess
+
+_MAX_PROCESSES = 4
+_MAX_PROCESSES_VARIABLE = "ROLLTRACE_WORKERS"
+_WALL_FACTOR = 6.0
+"""How many times its CPU seconds a call may take by the clock: the machine may be busy."""
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of one call. Without `cpu_seconds` and `wall_seconds` it may take any time."""
+
+    cpu_seconds: float
+    """Limit of the CPU time; the limit by the clock is then six times that."""
+    wall_seconds: float
+    prepare: Callable[[], object]
+    """Called first, for slow imports; its time is not counted."""
+    affinity: Hashable
+    """What the call is about: a process whose last call had the same is preferred."""
+
+
+class ProcessPool:
+    """Processes for one kind of work, so that a call waits only for calls of its own kind.
+
+    Without `max_processes` there are at most four and no more than processors, or as many as `ROLLTRACE_WORKERS` says.
+    """
+
+    def __init__(self, settings: ProcessSettings | None = None, *, max_processes: int | None = None) -> None:
+        self._settings = settings or ProcessSettings()
+        self._max_processes = max_processes
+        self._workers: set[WorkerProcess] = set()
+        self._idle: list[WorkerProcess] = []
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        register_owner(self)
+
+    async def run(self, function: Callable[..., Any], *args: Any, **options: Unpack[CallOptions]) -> Any:
+        """Call a function of a module in a worker process, without blocking the event loop.
+
+        The value is what JSON makes of it, or bytes. What the function raises is a `WorkerError`, except an
+        `InputError`; so are exceeding its time, its memory or the size of a reply. Cancelling this kills the process.
+        """
+        job = _Job(function, args, options)
+        try:
+            return await asyncio.wrap_future(self._submit(job))
+        except BaseException:
+            job.abandon()
+            raise
+
+    def run_sync(self, function: Callable[..., Any], *args: Any, **options: Unpack[CallOptions]) -> Any:
+        """The same, blocking; any thread may call it."""
+        job = _Job(function, args, options)
+        try:
+            return self._submit(job).result()
+        except BaseException:
+            job.abandon()
+            raise
+
+    def stop(self) -> None:
+        """Wait for the calls that were made, and end the processes; a later call starts new ones."""
+        self._shut_down(is_killed=False)
+
+    def kill(self) -> None:
+        """Kill the processes, so that running calls fail, and drop the calls that wait."""
+        for worker in list(self._workers):
+            worker.kill_now()
+        self._shut_down(is_killed=True)
+
+    def detach_after_fork(self) -> None:
+        """In a forked process: leave all processes, also the busy ones, to the parent."""
+        for worker in self._workers:
+            worker.detach_after_fork()
+        self._workers.clear()
+        self._idle.clear()
+        self._lock = threading.Lock()
+        self._threads = None
+
+    def _shut_down(self, *, is_killed: bool) -> None:
+        with self._lock:
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(cancel_futures=is_killed)
+        while (worker := self._take_idle(None)) is not None:
+            self._end(worker)
+
+    def _submit(self, job: "_Job") -> Future[Any]:
+        with self._lock:  # against `stop`
+            if self._threads is None:
+                number = self._max_processes or _default_max_processes()
+                self._threads = ThreadPoolExecutor(number, thread_name_prefix="rolltrace-worker")
+            try:
+                return self._threads.submit(self._run, job)
+            except RuntimeError as error:
+                raise EnvError(f"A worker process cannot be called while the program exits: {error}.") from error
+
+    def _run(self, job: "_Job") -> Any:
+        worker = self._take(job.affinity)
+        job.begin(worker)
+        try:
+            return worker.call(job.request, job.wall_seconds, job.limit)
+        finally:
+            job.end()
+            if worker.alive:
+                with self._lock:
+                    self._idle.append(worker)
+            else:
+                self._end(worker)
+
+    def _take(self, affinity: Hashable) -> WorkerProcess:
+        while (worker := self._take_idle(affinity)) is not None:
+            if worker.alive:
+                break
+            self._end(worker)
+        else:
+            with START_LOCK:
+                worker = WorkerProcess(self._settings)
+                self._workers.add(worker)
+        worker.affinity = affinity
+        return worker
+
+    def _take_idle(self, affinity: Hashable) -> WorkerProcess | None:
+        """An idle process, if possible one whose last call had this affinity."""
+        with self._lock:
+            if not self._idle:
+                return None
+            same = [worker for worker in self._idle if worker.affinity == affinity]
+            worker = (same or self._idle)[-1]
+            self._idle.remove(worker)
+            return worker
+
+    def _end(self, worker: WorkerProcess) -> None:
+        worker.kill()
+        self._workers.discard(worker)
+
+
+class _Job:
+    """One call, and the process that runs it."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions) -> None:
+        cpu_seconds = options.get("cpu_seconds", math.inf)
+        self.request = pickle.dumps((options.get("prepare", bool), function, args, cpu_seconds))
+        self.wall_seconds = options.get("wall_seconds", cpu_seconds * _WALL_FACTOR)
+        self.limit = min(cpu_seconds, self.wall_seconds)
+        """The seconds that an error names."""
+        self.affinity = options.get("affinity")
+        self._worker: WorkerProcess | None = None
+        self._lock = threading.Lock()  # a worker must not be killed for a job that it has just finished
+        self._is_abandoned = False
+
+    def begin(self, worker: WorkerProcess) -> None:
+        """Note which process runs it."""
+        with self._lock:
+            self._worker = worker
+            if self._is_abandoned:
+                worker.kill_now()
+
+    def end(self) -> None:
+        """Note that it is done."""
+        with self._lock:
+            self._worker = None
+
+    def abandon(self) -> None:
+        """Kill the process that runs it, now or when one begins."""
+        with self._lock:
+            self._is_abandoned = True
+            if self._worker is not None:
+                self._worker.kill_now()
+
+
+def _default_max_processes() -> int:
+    text = os.environ.get(_MAX_PROCESSES_VARIABLE)
+    if text is None:
+        return min(_MAX_PROCESSES, os.cpu_count() or 1)
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"Expected {_MAX_PROCESSES_VARIABLE} to be a number of processes from 1 up, got {text!r}.")
+    return int(text)

@@ -1,0 +1,33 @@
+from contextlib import contextmanager
+
+import pytest
+
+from rolltrace.deadline_pause import DeadlinePause
+from rolltrace.errors import GraderError, InputError
+from rolltrace.graders.scoring_pool import run_scorer
+
+
+async def test_the_wait_for_a_scorer_is_not_the_rollouts_time():
+    """The rollout's clock is paused until there is a score, which has limits of its own."""
+    events = []
+
+    @contextmanager
+    def pause():
+        events.append("from")
+        yield
+        events.append("to")
+
+    with DeadlinePause(pause):
+        assert await run_scorer(len, "abc", cpu_seconds=5.0) == 3
+    assert events == ["from", "to"]
+
+
+async def test_a_failure_is_a_grader_error():
+    """Whatever a scorer raises, and its exceeding a limit; an input that is wrong stays that."""
+    with pytest.raises(GraderError, match=r"^ZeroDivisionError: division by zero$"):
+        await run_scorer(eval, "1 / 0", cpu_seconds=5)
+    with pytest.raises(GraderError, match=r"^It took more than 0.1 seconds, and was stopped\.$"):
+        await run_scorer(eval, "__import__('time').sleep(3600)", cpu_seconds=0.1)
+    text = "(_ for _ in ()).throw(__import__('rolltrace.errors').errors.InputError('no such thing'))"
+    with pytest.raises(InputError, match=r"^no such thing$"):
+        await run_scorer(eval, text, cpu_seconds=5)
