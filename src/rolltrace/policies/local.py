@@ -1,4 +1,4 @@
-"""`local` and `local:FILE.gguf`: a policy whose model runs on this machine, in a llama.cpp of its own."""
+"""`local` and `local:FILE.gguf`: a policy whose model runs on this machine, in a separate llama.cpp process."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ from rolltrace.policies.llama.weights import NAME, default_weights, require_llam
 from rolltrace.policies.policy import Completion, Request
 
 _TIMEOUT = 3600.0
-"""Seconds for one answer, which includes its wait for a slot."""
+"""Time-out of one answer in seconds, including the wait for a slot."""
 _RETRIES = 1
 _NAME_FOR_SERVER = "local"
 
 
 class LocalPolicy:
-    """Asks the server of its weights, which the first question starts; policies with equal settings share it.
+    """Sends requests to a llama.cpp server. The first request starts it, and policies with equal settings share it.
 
     What it draws depends on the request's seed alone as long as a slot works by itself: numbers of a batch of several
     answers, and of a prompt that is partly remembered, may differ in their last digits, and then a word.
@@ -57,7 +57,7 @@ class LocalPolicy:
 
     @property
     def version(self) -> int | str | None:
-        """Which version of the weights this is said to be; it may be set while the policy is used."""
+        """The version of the weights for the record. It may be set while the policy is in use."""
         return self._version
 
     @version.setter
@@ -73,11 +73,11 @@ class LocalPolicy:
         return {**self.__dict__, "_server": None, "_endpoint": None}
 
     def count_tokens(self, request: Request) -> int | None:
-        """None: the server says where a prompt is too long."""
+        """Return None: the server reports prompts that are too long."""
         return None
 
     async def complete(self, request: Request) -> Completion:
-        """Ask the server; it is started if it is not there."""
+        """Send the request; starts the server if needed."""
         server = await self._ready_server()
         try:
             async with server.places.for_this_loop():
@@ -88,7 +88,7 @@ class LocalPolicy:
             raise PolicyError(f"The embedded model's process {end} while it was asked.") from error
 
     async def close(self) -> None:
-        """Close the connections of this event loop; the server stays, for others and for later."""
+        """Close the connections of this event loop. The server keeps running for other policies."""
         if self._endpoint is not None:
             await self._endpoint.close()
 
@@ -101,7 +101,7 @@ class LocalPolicy:
     async def _ready_server(self) -> LlamaServer:
         try:
             return await asyncio.wrap_future(get_server(self._settings))
-        except PolicyError as error:  # one error for all who wait would gather their tracebacks
+        except PolicyError as error:  # raise a copy: a shared error would collect the tracebacks of all waiters
             raise PolicyError(str(error)) from None
 
     async def _asking(self, server: LlamaServer) -> EndpointPolicy:
@@ -135,7 +135,7 @@ def local_policy(
     version: str | None = None,
     extra: dict[str, Any] | None = None,
 ) -> LocalPolicy:
-    """The policy of a GGUF file, or of the embedded model.
+    """Make the policy of a GGUF file, or of the embedded model.
 
     It works on `slots` answers at once, each with a context of `context_length` tokens, in so many `threads`.
     `extra` are further fields of each request: with a `grammar` even a small model answers in a form.

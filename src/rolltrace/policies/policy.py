@@ -1,4 +1,4 @@
-"""What a policy is: the request it gets, the completion it gives."""
+"""The policy interface: a `Request` in, a `Completion` out."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,20 +11,20 @@ from rolltrace.trace.stop_reasons import Termination
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One question to a policy."""
+    """One request to a policy."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     sampling: Sampling = Sampling()
     seed: int | None = None
-    """What the policy's chance is drawn from: the same for the same turn of the same rollout of the same run."""
+    """Seed for sampling: the same for the same turn of the same rollout of the same run."""
     identity: Identity | None = None
-    """Which rollout asks."""
+    """The rollout that the request belongs to."""
     step: int = 0
     role: str = "policy"
-    """Which part in the env this answer plays: `policy`, `grader`, `answerer`, `opponent`."""
+    """The role that answers: `policy`, `grader`, `answerer` or `opponent`."""
     include_tokens: bool = False
-    """Whether token ids and log-probabilities are recorded, so that it is worth asking for them."""
+    """Whether token ids and log-probabilities are recorded and should be requested from the server."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,17 +33,17 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     message: Message
     termination: Termination = Termination.EOS
     parse_error: str | None = None
-    """Why part or all of the answer could not be read."""
+    """Why part or all of the answer could not be parsed."""
     raw: str | None = None
-    """The answer before it was parsed, where that differs from the message's content."""
+    """The answer before it was parsed, if that differs from the message's content."""
     policy_version: int | str | None = None
-    """The version of the policy that answered, where it may change while running."""
+    """The version of the policy that answered, if it can change while running."""
     usage: Usage | None = None
     tokens: Tokens | None = None
 
 
 def to_completion(answer: object) -> Completion:
-    """The completion that a text, a message or a completion stands for."""
+    """Convert a text, a message or a completion to a completion."""
     if isinstance(answer, Completion):
         return answer
     if isinstance(answer, str):
@@ -56,27 +56,27 @@ def to_completion(answer: object) -> Completion:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Who answers."""
+    """Answers requests."""
 
     @property
     def name(self) -> str:
-        """Which policy this is, as records show it."""
+        """The name that records show."""
         ...
 
     @property
     def version(self) -> int | str | None:
-        """Which version of it, such as the training step of the weights."""
+        """The version, such as the training step of the weights."""
         ...
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens prompt and answer may have together; None where only the server knows."""
+        """The maximum number of tokens of prompt and answer together; None if only the server knows."""
         ...
 
     async def complete(self, request: Request) -> Completion:
-        """Answer; raise `ContextOverflowError` where the prompt does not fit."""
+        """Answer a request; raise `ContextOverflowError` if the prompt does not fit."""
         ...
 
     def count_tokens(self, request: Request) -> int | None:
-        """How many tokens the prompt has; None where only the server's error tells."""
+        """The number of tokens of the prompt; None if only the server knows."""
         ...

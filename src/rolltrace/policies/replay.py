@@ -1,4 +1,4 @@
-"""A policy that says again what was recorded, as long as it is asked the same."""
+"""A policy that repeats the answers of a recorded run, as long as the prompts are the same."""
 
 import asyncio
 import operator
@@ -19,12 +19,12 @@ from rolltrace.trace.stop_reasons import Layer, StopReason
 from rolltrace.trace.text_transform import has_hashed_text
 
 _SHOWN = 40
-"""So many characters of a text are shown from where it differs."""
+"""How many characters of a text to show from the first difference on."""
 _FIELDS = ("role", "content", "reasoning", "tool_calls", "tool_call_id", "name", "parts", "other")
 
 
 class ReplayPolicy:
-    """Answers each turn, and each call of another role, with what the record of the same rollout holds.
+    """Answers each turn, and each call of another role, from the record of the same rollout.
 
     Rollouts are the same where split, iteration, env, task, group, index and attempt are. The prompt and the tools
     must be those of the record, or it is an error that names the first difference; with `strict=False` the recorded
@@ -47,11 +47,11 @@ class ReplayPolicy:
         self.strict = strict
         self._finder = ReplayIndex(records, supersedes)
         self._asked: Counter[tuple[str, str, bytes]] = Counter()
-        """By rollout, role and prompt, how often a call was answered: asked again, the next one answers."""
+        """How many calls were answered, by rollout, role and prompt. A repeated call gets the next recorded answer."""
 
     async def complete(self, request: Request) -> Completion:
-        """What the record says to this."""
-        # Counted now: who asks first is answered first, however long the record takes to read. Turns have a number.
+        """Return the recorded answer."""
+        # Count before reading, so that the order of requests decides and not the time to read. Turns have a number.
         is_turn = request.role == POLICY_ROLE and request.identity is not None
         place = _Place(0, 0) if is_turn else self._count(request)
         if request.identity is None:
@@ -71,15 +71,15 @@ class ReplayPolicy:
         return self._answer(request, rollout, place)
 
     def count_tokens(self, request: Request) -> int | None:
-        """Unknown: a record tells only what a prompt took that was answered."""
+        """Return None: a record has token counts only of prompts that were answered."""
         return None
 
     async def close(self) -> None:
-        """Give back the records' files."""
+        """Close the files of the records."""
         await asyncio.to_thread(self._finder.close)
 
     def _answer(self, request: Request, rollout: Rollout, place: "_Place") -> Completion:
-        """The recorded turn, or the recorded call of this role: a seat of a game may be played in a role, too."""
+        """The recorded turn, or the recorded call of this role. A seat of a game may also be played by a role."""
         calls = [(call, prompt) for call, prompt in _whole(rollout.calls) if call.role == request.role]
         turn_first = request.role == POLICY_ROLE or not calls
         answer = _turn(request, rollout) if turn_first else _call(request, calls, place)
@@ -100,7 +100,7 @@ class ReplayPolicy:
         )
 
     def _group_call(self, request: Request, calls: Sequence[Call], place: "_Place") -> Completion:
-        """What was said to a group's grader. It does not say which group it is, so only role and prompt count."""
+        """The answer to a group's grader. Its request does not name the group, so only role and prompt identify it."""
         if not calls:
             last = repr(request.messages[-1].content[:_SHOWN]) if request.messages else "nothing"
             raise PolicyError(
@@ -110,7 +110,7 @@ class ReplayPolicy:
         return _completion_of_call(calls[place.of_prompt % len(calls)])
 
     def _count(self, request: Request) -> "_Place":
-        """Which of its kind this question is."""
+        """The position of this call among calls of its kind."""
         whose = "" if request.identity is None else request.identity.id
         keys = (whose, request.role, prompt_digest(request.messages)), (whose, request.role, b"")
         place = _Place(*(self._asked[key] for key in keys))
@@ -119,16 +119,16 @@ class ReplayPolicy:
 
 
 class _Place(NamedTuple):
-    """How many calls of the same rollout came before this one."""
+    """Counts of earlier calls of the same rollout."""
 
     of_prompt: int
-    """Those that asked the same of the same role."""
+    """Calls with the same prompt to the same role."""
     of_role: int
-    """Those that asked the same role anything."""
+    """All calls to the same role."""
 
 
 def _turn(request: Request, rollout: Rollout, *, strict: bool = True) -> Completion | str:
-    """The recorded turn, or how it differs; a failure that was recorded is raised."""
+    """The recorded turn, or the difference from it. A recorded failure is raised."""
     step = next((step for step in rollout.steps if step.step == request.step), None)
     if step is None:
         return _end_of(rollout, request, strict)
@@ -138,7 +138,7 @@ def _turn(request: Request, rollout: Rollout, *, strict: bool = True) -> Complet
 
 
 def _call(request: Request, calls: Sequence[tuple[Call, tuple[Message, ...]]], place: _Place) -> Completion | str:
-    """The recorded call of this prompt that was not given yet, or how what was recorded differs."""
+    """The next recorded call with this prompt, or the difference from the recorded calls."""
     same = [call for call, prompt in calls if _difference(prompt, request.messages) is None]
     if not same:
         return _difference(calls[min(place.of_role, len(calls) - 1)][1], request.messages) or ""
@@ -183,7 +183,7 @@ def _completion_of_call(call: Call) -> Completion:
 
 
 def _end_of(rollout: Rollout, request: Request, strict: bool) -> str:
-    """How the record ended where this turn would be; a failure of the policy that was recorded there is raised."""
+    """Describe how the recorded rollout ended before this turn. A recorded failure of the policy is raised."""
     overflowed = rollout.stop_reason == StopReason.CONTEXT_OVERFLOW
     # Where the env failed on the last turn, another role may have failed it, and the policy's turn is a step.
     in_env = bool(rollout.steps) and rollout.steps[-1].env_failure is not None
@@ -216,11 +216,11 @@ def _place(request: Request) -> str:
 
 
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str | None:
-    """The first difference between two prompts, in words; None where there is none."""
+    """Describe the first difference between two prompts; None if they are equal."""
     for number, (before, message) in enumerate(zip(recorded, asked, strict=False)):
         if before == message:
             continue
-        now = coerce_message(message, "", [])  # as a record holds it, which is in UTF-8
+        now = coerce_message(message, "", [])  # as recorded: valid UTF-8
         for field in _FIELDS:
             if getattr(before, field) != getattr(now, field):
                 where = f"message {number} ({now.role}) differs in {field}"

@@ -1,4 +1,4 @@
-"""What was recorded, found by what is asked: a rollout by its identity, a group's calls by role and prompt."""
+"""Finds recorded rollouts by identity, and calls of group graders by role and prompt."""
 
 import hashlib
 import operator
@@ -12,16 +12,16 @@ from rolltrace.trace.score import Score
 from rolltrace.trace.strict_json import encode_lossy
 
 _KEPT = 256
-"""So many rollouts that were asked for last are kept: those that are being played need not be read at every turn."""
+"""How many rollouts to cache, so that a rollout in play is not read again at every turn."""
 
 RolloutKey = tuple[str, int, str, str, str, int, int]
 
 SessionOrder = Callable[[str, str], bool]
-"""Whether the rollouts of the first session replace those of the second."""
+"""Whether the first session supersedes the second."""
 
 
 class RecordSource(Protocol):
-    """Where rollouts and scores come from; a run's reader is one."""
+    """A source of rollouts and scores, such as a `RunReader`."""
 
     def rollouts(self) -> Iterator[Rollout]:
         """All rollouts."""
@@ -32,16 +32,16 @@ class RecordSource(Protocol):
         ...
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout of this id."""
+        """The rollout with this id."""
         ...
 
     def close(self) -> None:
-        """Give back what is held open."""
+        """Close open files."""
         ...
 
 
 class InMemoryRecords:
-    """Records that are in memory."""
+    """Records in memory."""
 
     def __init__(self, rollouts: Iterable[Rollout], scores: Iterable[Score] = ()) -> None:
         self._rollouts = {rollout.id: rollout for rollout in rollouts}
@@ -56,27 +56,27 @@ class InMemoryRecords:
         return iter(self._scores)
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout of this id."""
+        """The rollout with this id."""
         return self._rollouts[rollout]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing."""
 
 
 class ReplayIndex:
-    """Finds records from any thread. The first question reads all of them once, and keeps only where each is."""
+    """Thread-safe index. The first lookup reads all records once and stores only their locations."""
 
     def __init__(self, records: RecordSource, supersedes: SessionOrder = operator.gt) -> None:
         self._records = records
         self._supersedes = supersedes
         self._lock = threading.Lock()
         self._ids: dict[RolloutKey, tuple[str, str]] | None = None
-        """Session and id by key: of two sessions that played the same, the superseding one counts."""
+        """Session and id by key. If two sessions played the same rollout, the superseding one counts."""
         self._calls: dict[tuple[str, bytes], list[Call]] | None = None
         self._read: dict[str, Rollout] = {}
 
     def rollout(self, identity: Identity) -> Rollout | None:
-        """The recorded rollout of the same place in the same group, whatever its id."""
+        """The recorded rollout with the same index in the same group, whatever its id."""
         with self._lock:
             if self._ids is None:
                 self._ids = self._index()
@@ -84,14 +84,14 @@ class ReplayIndex:
             return None if found is None else self._load(found[1])
 
     def group_calls(self, role: str, prompt: Sequence[Message]) -> list[Call]:
-        """The calls of groups' graders that asked this of this role, in the order of the record."""
+        """Recorded calls of group graders with this role and prompt, in order."""
         with self._lock:
             if self._calls is None:
                 self._calls = self._index_calls()
             return self._calls.get((role, prompt_digest(prompt)), [])
 
     def close(self) -> None:
-        """Give back what is held open; whoever asks again opens it again."""
+        """Close open files. They are opened again when needed."""
         with self._lock:
             self._records.close()
 
@@ -110,7 +110,7 @@ class ReplayIndex:
         return ids
 
     def _newer(self, one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
-        """The one that counts; of sessions that collide, the one with the larger id."""
+        """The session that counts; of colliding sessions, the one with the larger id."""
         if self._supersedes(one[0], other[0]):
             return one
         return other if self._supersedes(other[0], one[0]) else max(one, other)
@@ -124,17 +124,17 @@ class ReplayIndex:
 
 
 def rollout_key(whose: Identity | Header) -> RolloutKey:
-    """What two plays of the same rollout have in common."""
+    """The key that two plays of the same rollout share."""
     return (whose.split, whose.iteration, whose.env, whose.task, whose.group, whose.index, whose.attempt)
 
 
 def prompt_digest(prompt: Sequence[Message]) -> bytes:
-    """What stands for a prompt where very many are kept."""
+    """A digest that identifies a prompt."""
     return hashlib.sha256(encode_lossy({"prompt": prompt}, [])).digest()
 
 
 def full_prompts(calls: Sequence[Call]) -> list[tuple[Message, ...]]:
-    """The prompt of each call with the conversation that it goes on with."""
+    """The full prompt of each call, including the conversation that it continues."""
     prompts: list[tuple[Message, ...]] = []
     for call in calls:
         before: tuple[Message, ...] = ()

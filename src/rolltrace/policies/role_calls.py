@@ -1,4 +1,4 @@
-"""Asks whoever plays an env's other roles, such as its grader, answerer or opponent, and records each call."""
+"""Calls the policies of other roles (grader, answerer, opponent), and records each call."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ async def ask(
     about: str | None = None,
     seat: int | None = None,
 ) -> Completion:
-    """What whoever plays `role` says to these messages; the call is recorded with the rollout that it belongs to.
+    """Ask the policy of a role, and return its answer. The call is recorded with the current rollout.
 
     It works inside an env and a grader while a runner plays them, and inside `with with_roles(…)`. `seconds` bounds the
     answer, not the wait for a place among the requests in flight. `about` says in a word what is asked about, for
@@ -53,14 +53,14 @@ async def ask(
 
 @contextmanager
 def with_roles(policy: Policy, **roles: Policy) -> Iterator[list[Call]]:
-    """Let `ask` work in this block without a runner; gives the list in which its calls are recorded."""
+    """Make `ask` work in this block without a runner; yields the list of recorded calls."""
     calls: list[Call] = []
     with RoleCallContext(lambda: RoleCaller(Roles(policy, roles), calls)):
         yield calls
 
 
 class RoleCallContext:
-    """A block in which `ask` works, in the tasks that are started in it too.
+    """A block in which `ask` works, also in tasks that are started inside it.
 
     The asker is made when the first one asks: most rollouts have nobody to ask.
     """
@@ -73,7 +73,7 @@ class RoleCallContext:
 
     @property
     def caller(self) -> "RoleCaller":
-        """Who asks for whoever is in the block."""
+        """The caller that `ask` uses inside the block."""
         if self._asker is None:
             self._asker = self._make()
         return self._asker
@@ -84,7 +84,7 @@ class RoleCallContext:
     def __exit__(self, *error: object) -> None:
         try:
             _ASKING.reset(self._token)
-        except ValueError:  # a coroutine that nobody awaits any more is closed in another context
+        except ValueError:  # an abandoned coroutine is closed in another context
             return
 
 
@@ -97,7 +97,7 @@ def _nothing() -> None:
 
 
 class RoleCaller:
-    """Asks for one rollout, or for the grading of one group, and keeps a list of the calls, in the order of asking."""
+    """Makes the calls of one rollout, or of the grading of one group, and lists them in order."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class RoleCaller:
         leave: Callable[[], None] = _nothing,
         notes: list[Note] | None = None,
     ) -> None:
-        """`enter` waits for a place among the requests in flight, and `leave` gives it back."""
+        """`enter` acquires a slot for a request in flight, and `leave` releases it."""
         self._roles = roles
         self._calls = calls
         self._identity = identity
@@ -120,10 +120,10 @@ class RoleCaller:
         self._enter = enter
         self._leave = leave
         self._notes = [] if notes is None else notes
-        """On what could not be recorded as it was."""
+        """Notes on values that could not be recorded as they were."""
         self._asked: Counter[int] = Counter()
         self._answered: dict[tuple[str, int, str], list[tuple[int, tuple[Message, ...]]]] = {}
-        """The calls that were answered, each with its conversation, by role and by place and text of the answer."""
+        """Answered calls with their conversations, by role and by position and text of the answer."""
 
     async def call(
         self,
@@ -134,7 +134,7 @@ class RoleCaller:
         about: str | None = None,
         seat: int | None = None,
     ) -> Completion:
-        """Ask, and record what was asked and what came back, whatever that is."""
+        """Call the policy, and record the prompt and the reply or failure."""
         policy = self._roles.policy_for_seat(role, seat)
         path = f"calls[{len(self._calls)}]"
         prompt = tuple(as_message(message, f"{path}.prompt[{n}]", self._notes) for n, message in enumerate(messages))
@@ -181,7 +181,7 @@ class RoleCaller:
             self._leave()
 
     def _seed_of(self, role: str, step: int | None, prompt: tuple[Message, ...]) -> int:
-        """The same for the same question, in whatever order questions are asked; another when it is asked again."""
+        """A seed that depends on the prompt and not on the order of calls. A repeated prompt gets another one."""
         seed = derive_seed(self._seed, role, step, *(f"{message.role}: {message.content}" for message in prompt))
         self._asked[seed] += 1
         return derive_seed(seed, self._asked[seed])
@@ -189,14 +189,14 @@ class RoleCaller:
     def _note_call(
         self, role: str, policy: Policy, prompt: tuple[Message, ...], step: int | None, about: str | None
     ) -> int:
-        """Record the question now, whatever becomes of it. Where it goes on with a conversation, only what is new."""
+        """Record the prompt before the call. If it continues an earlier call, record only the new messages."""
         continues, known = self._earlier(role, prompt)
         call = Call(role, policy.name, prompt[known:], step=step, continues=continues, about=about)
         self._calls.append(replace(call, policy_version=policy.version))
         return len(self._calls) - 1
 
     def _earlier(self, role: str, prompt: tuple[Message, ...]) -> tuple[int | None, int]:
-        """The call that a prompt goes on with, and how many of its messages are known from there."""
+        """The earlier call that a prompt continues, and how many of its messages that one has."""
         for place in reversed(range(len(prompt))):
             if prompt[place].role == "assistant":
                 for number, conversation in self._answered.get((role, place, prompt[place].content), ()):
@@ -209,7 +209,7 @@ class RoleCaller:
         self, place: int, role: str, prompt: tuple[Message, ...], completion: Completion, took: float
     ) -> None:
         message = completion.message
-        asked = self._calls[place].policy_version  # the version may have changed since
+        asked = self._calls[place].policy_version  # the version may have changed in between
         self._calls[place] = replace(
             self._calls[place],
             reply=message,

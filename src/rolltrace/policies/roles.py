@@ -1,4 +1,4 @@
-"""Who plays which role."""
+"""Which policy plays which role."""
 
 from collections.abc import Mapping
 
@@ -9,16 +9,16 @@ from rolltrace.policies.policy import Policy
 from rolltrace.policies.validation import check_policy
 
 POLICY_ROLE = "policy"
-"""The role of whoever is trained."""
+"""The role of the policy that is trained."""
 
 
 class Roles(msgspec.Struct, frozen=True):
-    """The policy that plays, and others for the other roles of an env; a role that nobody was given is the policy's."""
+    """The playing policy, and policies for other roles. A role without a policy of its own is played by the first."""
 
     policy: Policy
     others: Mapping[str, Policy] = {}
     used: set[str] = msgspec.field(default_factory=set)
-    """The roles that somebody has asked for, whoever plays them."""
+    """The roles that were used."""
 
     def __post_init__(self) -> None:
         check_policy(self.policy)
@@ -28,12 +28,12 @@ class Roles(msgspec.Struct, frozen=True):
             check_policy(policy)
 
     def policy_for(self, role: str) -> Policy:
-        """Who plays this role."""
+        """The policy that plays a role."""
         self.used.add(role)
         return self.others.get(role, self.policy)
 
     def policy_for_seat(self, role: str, seat: int | None) -> Policy:
-        """Who plays this seat of a game: whoever was given the seat by number, else its role."""
+        """The policy that plays a seat of a game: the one given for its number, otherwise the one for its role."""
         if seat is not None and (numbered := f"seat{seat}") in self.others:
             self.used.add(numbered)
             return self.others[numbered]
@@ -41,10 +41,10 @@ class Roles(msgspec.Struct, frozen=True):
 
     @property
     def unused(self) -> list[str]:
-        """The roles that were given a policy, and that nobody has asked so far: they may be misspelt."""
+        """Roles that have a policy and were not used so far: their names may be misspelled."""
         return sorted(self.others.keys() - self.used)
 
     @property
     def played_by_policy(self) -> list[str]:
-        """The other roles that were asked so far, and that the policy plays itself because nobody was given them."""
+        """Other roles that were used and that the playing policy plays, because none was given for them."""
         return sorted(self.used - self.others.keys() - {POLICY_ROLE})

@@ -1,4 +1,4 @@
-"""Where a person sits: shows one question at a time and reads lines, and waiting for a line can be called off."""
+"""Shows questions to a person one at a time and reads lines. Waiting for a line can be cancelled."""
 
 import asyncio
 import codecs
@@ -20,11 +20,11 @@ _CHUNK = 65536
 
 
 class QuestionCancelled(Exception):  # noqa: N818 - nothing went wrong
-    """Nobody waits for the answer any more."""
+    """The question was cancelled: its answer is no longer needed."""
 
 
 class HumanQuit(BaseException):
-    """Nobody is at the desk any more: a person's Ctrl-C, which every event loop takes to whoever started the play.
+    """The person has quit. It ends every event loop like Ctrl-C and reaches the code that started the play.
 
     No failure of a rollout, so nothing that catches errors keeps it; no `KeyboardInterrupt`, which would leave the loop
     at once, before what was played is recorded.
@@ -35,14 +35,14 @@ class HumanQuit(BaseException):
 
 
 class TerminalInput:
-    """One person's input and output. Questions are put one after the other, from any task and any event loop.
+    """One person's input and output. Questions are shown one after the other, from any task and event loop.
 
     Lines are read in a thread, straight from the file: a thread that waits inside Python's own standard input can be
     neither stopped nor left behind when the process ends.
     """
 
     def __init__(self, source: TextIO | None = None, output: TextIO | None = None, patience: float = 0.3) -> None:
-        """By default standard input, and whatever standard error is when something is shown.
+        """Use standard input and the current standard error by default.
 
         For so many seconds of `patience` after an answer, only what the same rollout asks next is put: a person who
         plays several games would else be led from one to the other at every turn.
@@ -54,21 +54,21 @@ class TerminalInput:
         self._waiting: list[_Question] = []
         self._change = threading.Condition()
         self._is_served = False
-        """Whether a thread is there that puts what waits; it ends when nothing does."""
+        """Whether the thread that shows questions runs. It ends when the queue is empty."""
         self.quit_count = 0
-        """How often the person has left."""
+        """How many times the person has quit."""
         self._last: str | None = None
         self._last_answer = 0.0
 
     @property
     def output(self) -> TextIO:
-        """Where questions are shown."""
+        """The stream that questions are written to."""
         return sys.stderr if self._output is None else self._output
 
     async def ask(
         self, whose: str, hold: Callable[[ReadLine], HumanAnswer], departures: int | None = None
     ) -> HumanAnswer:
-        """Let `hold` talk with the person, once it is its turn: it is given what reads a line, None at the end.
+        """Call `hold` when it is this question's turn, with a function that reads a line (None at the end).
 
         Whoever knows of so many `departures` only has nobody to talk with after another.
         """
@@ -93,7 +93,7 @@ class TerminalInput:
         return answer
 
     def quit(self) -> None:
-        """Say that the person has left, to all who wait and to all who ask later and know the person from before."""
+        """Raise `HumanQuit` in all waiting questions, and in later ones whose `departures` are older."""
         with self._change:
             self.quit_count += 1
             waiting, self._waiting = self._waiting, []
@@ -102,7 +102,7 @@ class TerminalInput:
                 question.answer.set_exception(HumanQuit())
 
     def close(self) -> None:
-        """Give back what it waits with; a desk that is used again takes it again."""
+        """Close the wake-up pipe. It is opened again when needed."""
         with self._change:
             if self._lines is not None and not self._is_served:
                 self._lines.close()
@@ -119,7 +119,7 @@ class TerminalInput:
             self._last, self._last_answer = question.whose, time.monotonic()
 
     def _next(self) -> "_Question | None":
-        """The question to put now; None where nothing waits, and the thread can go."""
+        """The next question; None if the queue is empty and the thread can end."""
         with self._change:
             while True:
                 self._waiting = [question for question in self._waiting if not question.called_off.is_set()]
@@ -142,7 +142,7 @@ class TerminalInput:
 
 
 class _Question:
-    """What is put to a person, and what becomes of it."""
+    """One question and its result."""
 
     def __init__(self, whose: str, hold: Callable[[ReadLine], Any]) -> None:
         self.whose = whose
@@ -152,7 +152,7 @@ class _Question:
 
 
 class _Lines:
-    """The lines of a stream; what was read and not yet asked for stays for the next question."""
+    """Lines of a stream. Input beyond the current line is kept for the next question."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -161,11 +161,11 @@ class _Lines:
         self._decoder = codecs.getincrementaldecoder(getattr(stream, "encoding", None) or "utf-8")("replace")
         try:
             self._file: int | None = stream.fileno()
-        except (OSError, ValueError):  # a stream in memory, which never keeps anybody waiting
+        except (OSError, ValueError):  # a stream in memory, which never blocks
             self._file = None
 
     def read(self, called_off: threading.Event) -> str | None:
-        """The next line without its end; None where there are no more."""
+        """The next line without its line feed; None at the end of the input."""
         if self._file is None:
             if called_off.is_set():
                 raise QuestionCancelled
@@ -174,7 +174,7 @@ class _Lines:
         while "\n" not in self._rest:
             self._wait(self._file, called_off)
             chunk = b""
-            with contextlib.suppress(OSError):  # how a terminal says that nobody is there any more
+            with contextlib.suppress(OSError):  # a terminal that was closed
                 chunk = os.read(self._file, _CHUNK)
             self._rest += self._decoder.decode(chunk, final=not chunk)
             if not chunk:
@@ -185,12 +185,12 @@ class _Lines:
         return line.rstrip("\r")
 
     def wake(self) -> None:
-        """Let whoever waits look whether it was called off."""
+        """Wake the reader so that it checks for cancellation."""
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"!")
 
     def close(self) -> None:
-        """Give back the files that wake it."""
+        """Close the wake-up pipe."""
         os.close(self._wake_read)
         os.close(self._wake_write)
 
@@ -201,7 +201,7 @@ class _Lines:
         while not called_off.is_set():
             ready = {number for number, _ in poll.poll()}
             if self._wake_read in ready:
-                os.read(self._wake_read, _CHUNK)  # it may be about an earlier question
+                os.read(self._wake_read, _CHUNK)  # it may belong to an earlier question
             elif file in ready:
                 return
         raise QuestionCancelled

@@ -1,4 +1,4 @@
-"""What policies gave, checked against what they promise to give."""
+"""Validates what policies return."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from rolltrace.trace.stop_reasons import Termination
 
 
 def require_awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
-    """What an async method gave to await; a method that is not async is said to be so."""
+    """Require that a method returned an awaitable; otherwise the error says that it is not async."""
     if not hasattr(value, "__await__"):
         name = f"{type(owner).__name__}.{method}"
         raise TypeError(f"Expected {name} to be async, got {describe(value)} from it at once: declare it `async def`.")
@@ -23,7 +23,7 @@ def require_awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
 
 
 def check_policy(policy: Any) -> None:
-    """A policy that has a name and can be asked."""
+    """Validate a policy: it has a name and the required methods."""
     name = getattr(policy, "name", None)
     if not isinstance(name, str):
         raise PolicyError(f"Expected a policy with a name, got {describe(policy)}, whose name is {describe(name)}.")
@@ -36,7 +36,7 @@ def check_policy(policy: Any) -> None:
 
 
 def coerce_completion(value: Any, policy: Policy, notes: list[Note], path: str = "") -> Completion:
-    """A completion whose message can be recorded."""
+    """Coerce a completion so that its message can be recorded."""
     if not isinstance(value, Completion):
         raise _unexpected(policy, "return a Completion", value)
     if not isinstance(value.termination, Termination):
@@ -54,7 +54,7 @@ def coerce_completion(value: Any, policy: Policy, notes: list[Note], path: str =
 
 
 def validate_token_count(value: Any, policy: Policy) -> int | None:
-    """A number of tokens, or None where only the server knows."""
+    """Validate a token count, or None if only the server knows it."""
     if value is not None and type(value) is not int:
         raise _unexpected(policy, "count tokens as an int or None", value)
     return value
