@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolltrace.query.statement import TABLES
+from rolltrace.query.sql_check import TABLES
 
 pytestmark = pytest.mark.core
 

@@ -7,7 +7,7 @@ import pytest
 
 from answers import write
 from rolltrace.query.run import open_run
-from rolltrace.query.statement import TABLES
+from rolltrace.query.sql_check import TABLES
 from rolltrace.store.create import create_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()

@@ -12,9 +12,8 @@ from answers import score, write
 from rollout_builders import header, outcome, read
 from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.jobs.play import play
-from rolltrace.query.differences import first_difference
 from rolltrace.query.group_comparison import compare_group, encode_comparison
-from rolltrace.query.members import member_transcript, shared_prompt
+from rolltrace.query.group_members import first_difference, member_transcript, shared_prompt
 from rolltrace.query.message_truncation import MAX_CHARACTERS, MAX_MESSAGES
 from rolltrace.query.reward_breakdown import reward_components, reward_terms
 from rolltrace.store.create import create_run

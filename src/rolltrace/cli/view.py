@@ -28,9 +28,9 @@ def view(directory: Path, port: int, host: str, token: str | None, no_open: bool
     """
     import secrets
 
-    from rolltrace.viewer.access import check_token, is_loopback
+    from rolltrace.viewer.auth import check_token, is_loopback
     from rolltrace.viewer.page_files import page_folder
-    from rolltrace.viewer.serving import listen, serve
+    from rolltrace.viewer.server import listen, serve
 
     if not directory.is_dir():
         raise InputError(

@@ -11,7 +11,7 @@ from rolltrace.query.deadline import QueryDeadline
 from rolltrace.query.parquet_parts import CACHE, ParquetPart, PartMetadata, Ranges, parquet_files, remove_stale_parts
 from rolltrace.query.parquet_writer import copy_to_parquet, parquet_source, ranges_between
 from rolltrace.query.score_order import select_latest_rewards
-from rolltrace.query.statement import sql_error
+from rolltrace.query.sql_check import sql_error
 from rolltrace.query.table_cache import RunTables
 from rolltrace.query.table_rows import RowStats
 from rolltrace.query.table_schema import STORED_COLUMNS

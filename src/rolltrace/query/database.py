@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from rolltrace.errors import QueryTimeoutError
 from rolltrace.query.deadline import QueryDeadline
+from rolltrace.query.deduplication import SessionHistory
 from rolltrace.query.duckdb_connection import EngineLimits, close_connections, connect, new_cursor
-from rolltrace.query.lineage import SessionHistory
-from rolltrace.query.parameters import Parameters
 from rolltrace.query.parquet_parts import ParquetPart, is_intact
 from rolltrace.query.small_tables import small_part, small_rows
+from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
 from rolltrace.query.sql_sandbox import SqlSandbox, closed_error, engine_inputs
-from rolltrace.query.statement import Statement, check_expressions, check_statement, sql_error
 from rolltrace.query.table_cache import RunTables
 from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS
 from rolltrace.query.views import RunParts

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.query.group import AboutGroup, load_group
-from rolltrace.query.members import Member, MemberTranscript, compare_member, member_transcript, shared_prompt
+from rolltrace.query.group_members import Member, MemberTranscript, compare_member, member_transcript, shared_prompt
 from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
 from rolltrace.query.preference_matrix import MatrixMember, PreferenceMatrix, read_preference_matrix
 from rolltrace.query.rubric_grid import RubricGrid, rubric_grid

@@ -9,9 +9,9 @@ from itertools import pairwise
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.query.parameters import Parameters
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS
+from rolltrace.query.sql_check import Parameters
 
 MAX_BINS = 20
 _ROUND = (1.0, 2.0, 2.5, 5.0)

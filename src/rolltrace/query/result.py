@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.deadline import QueryDeadline
+from rolltrace.query.sql_check import Statement
 from rolltrace.query.sql_sandbox import SqlSandbox, closed_error
-from rolltrace.query.statement import Statement
 from rolltrace.terminal_text import escape_line
 
 if TYPE_CHECKING:

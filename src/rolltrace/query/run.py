@@ -15,9 +15,8 @@ from rolltrace.query.follow import StopEvent, follow
 from rolltrace.query.groups import Group, group_from_row
 from rolltrace.query.late_scores import LateScoreReader, growing_batches, with_scores
 from rolltrace.query.line_reader import LineReader
-from rolltrace.query.parameters import Parameters
 from rolltrace.query.result import QueryResult
-from rolltrace.query.statement import Statement
+from rolltrace.query.sql_check import Parameters, Statement
 from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run

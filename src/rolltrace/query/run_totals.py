@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rolltrace.query.counting import find_duplicates, slot_of
+from rolltrace.query.deduplication import find_duplicates, slot_of
 from rolltrace.query.run import Run
 from rolltrace.query.score_order import latest_rewards
 from rolltrace.query.table_schema import FINISHED

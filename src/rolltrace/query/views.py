@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rolltrace.query.deduplication import DuplicateCounts, create_duplicates_table
 from rolltrace.query.parquet_parts import ParquetPart
 from rolltrace.query.parquet_writer import empty_query, parquet_source
-from rolltrace.query.repeats import DuplicateCounts, create_duplicates_table
 from rolltrace.query.score_order import select_latest_rewards
-from rolltrace.query.statement import LOCATION_VIEWS
+from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
     LOCATION_COLUMNS,
     ROLLOUT_COLUMNS,

@@ -10,10 +10,9 @@ from rolltrace.query.run import Run
 from rolltrace.viewer import charts
 from rolltrace.viewer import rollout_detail as records
 from rolltrace.viewer import rollout_table as listing
-from rolltrace.viewer.filters import RESPONSES_IN_MESSAGES, RolloutSelection, parse_selection
+from rolltrace.viewer.filters import RESPONSES_IN_MESSAGES, RolloutSelection, parse_selection, read_names
 from rolltrace.viewer.findings import BackgroundChecks
 from rolltrace.viewer.json_response import encode_response
-from rolltrace.viewer.names import read_names
 from rolltrace.viewer.open_runs import OpenRun, OpenRuns
 from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_overview import run_overview

@@ -1,4 +1,4 @@
-"""Which rollouts are meant: filters, a text to search for and an expression, as one SELECT."""
+"""Selects rollouts by filters, a text search and an SQL expression, as one SELECT."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,19 +9,19 @@ import msgspec
 from rolltrace.errors import InputError
 from rolltrace.query.table_schema import sql_literal
 from rolltrace.viewer.columns import ColumnExpression, column_expression, is_column
-from rolltrace.viewer.names import decode_column_name
 
 MAX_FILTERS = 50
 MAX_FILTER_CHARACTERS = 20_000
-"""Of one filter, or of an expression."""
+"""The limit for one filter, and for an expression."""
 MAX_SEARCHED = 1_000
-"""Letters of a text to search for."""
+"""The limit for a text to search for, in characters."""
 
 _FILTER = re.compile(r"([^:]*):(is|not|min|max|below|has|null|notnull):")
 _NAMED = "select unnest($ids)"
-_LETTER = re.compile(r"[^0-9A-Za-z\u0080-\U0010ffff]")
-"""What might mean something else in a pattern."""
+_SPECIAL = re.compile(r"[^0-9A-Za-z\u0080-\U0010ffff]")
+"""Characters that may be special in a pattern."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
+_PERCENT_ENCODED = re.compile("%(25|2C|3A)", re.IGNORECASE)
 _WORDS = {"true": "true", "false": "false", "1": "true", "0": "false"}
 
 
@@ -34,35 +34,34 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class RolloutSelection(msgspec.Struct, frozen=True):
-    """Which rollouts are meant; hashable, so that what was found can be kept."""
+    """Which rollouts are selected; hashable, so that results can be cached by it."""
 
     filters: tuple[Filter, ...] = ()
     search: str = ""
     where: str = ""
-    """An SQL expression over the columns of `rollouts`, already checked to be no more than that."""
+    """An SQL expression over the columns of `rollouts`, after `check_expressions`."""
     retried: bool = False
-    """Whether attempts that were tried again are meant, too."""
+    """Whether retried attempts are included."""
     responses_in_messages: bool = False
-    """Whether every response is among the messages, where alone a text must then be searched for."""
+    """Whether every response is also a message, so that a search need not look at the steps."""
 
     @property
     def has_user_sql(self) -> bool:
-        """Whether a person wrote some of it, so that it may take any amount of time."""
+        """Whether a user wrote part of it, so that it may run for any time."""
         return bool(self.where)
 
     def without(self, column: str) -> "RolloutSelection":
-        """The same without filters on a column."""
-        kept = tuple(one for one in self.filters if one.column != column)
-        return msgspec.structs.replace(self, filters=kept)
+        """The same selection without filters on a column."""
+        return msgspec.structs.replace(self, filters=tuple(one for one in self.filters if one.column != column))
 
 
 def parse_filter(text: str) -> Filter:
-    """A filter written as COLUMN:OPERATION:VALUE; in the name of the column, `%`, `,` and `:` are spelt."""
+    """Parse a filter written as COLUMN:OPERATION:VALUE; the column's name is percent-encoded."""
     if len(text) > MAX_FILTER_CHARACTERS:
         raise InputError(f"Expected a filter of at most {MAX_FILTER_CHARACTERS} characters, got {len(text)}.")
-    found = _FILTER.match(text)
-    if found is not None and is_column(name := decode_column_name(found[1])):
-        return Filter(name, found[2], text[found.end() :])
+    match = _FILTER.match(text)
+    if match is not None and is_column(name := decode_column_name(match[1])):
+        return Filter(name, match[2], text[match.end() :])
     raise InputError(
         "Expected a filter written as COLUMN:OPERATION:VALUE with is, not, min, max, below, has, null or notnull, "
         f"got {text[:200]!r}."
@@ -70,26 +69,26 @@ def parse_filter(text: str) -> Filter:
 
 
 def select_rollouts(selection: RolloutSelection, columns: Mapping[str, str]) -> str:
-    """A SELECT of the rollouts that are meant: their `id`, and under other names the columns that are asked for."""
+    """SQL for the selected rollouts: their `id`, and `columns` by alias."""
     joins = _JoinBuilder()
     conditions = [] if selection.retried else ["not r.retried"]
     for one in selection.filters:
         term = column_expression(one.column)
         conditions.append(_condition(joins.expression(term), term.kind, one))
     if selection.search:
-        conditions.append(f"r.id in ({_found(selection.search, selection.responses_in_messages)})")
+        conditions.append(f"r.id in ({_select_matches(selection.search, selection.responses_in_messages)})")
     shown = [
         "r.id as id",
         *(f"{joins.expression(column_expression(name))} as {alias}" for alias, name in columns.items()),
     ]
-    # An expression sees the columns of `rollouts` and no others, whatever is joined.
+    # The user's expression sees only the columns of `rollouts`, not those of the joined tables.
     source = f"(select * from rollouts where (\n{selection.where}\n))" if selection.where else "rollouts"
     where = f" where {' and '.join(conditions)}" if conditions else ""
     return f"select {', '.join(shown)} from {source} r{joins.sql}{where}"
 
 
 def select_by_id(columns: Mapping[str, str]) -> str:
-    """The same of the rollouts whose ids are the parameter `ids`, for which less has to be read."""
+    """SQL for the rollouts whose ids are the parameter `ids`; it reads less than `select_rollouts`."""
     joins = _JoinBuilder(_NAMED)
     shown = [
         "r.id as id",
@@ -99,16 +98,16 @@ def select_by_id(columns: Mapping[str, str]) -> str:
 
 
 class _JoinBuilder:
-    """What is joined to the rollouts: each source once, with all values that are asked of it."""
+    """Collects the joins of a SELECT: each source is joined once, with all values that are needed of it."""
 
     def __init__(self, ids: str = "") -> None:
         self._ids = ids
         self._sources: dict[Callable[[Sequence[str], str], str], dict[str, str]] = {}
-        """By source, the names of its values."""
+        """By source, the alias of each value."""
 
     @property
     def sql(self) -> str:
-        """The joins."""
+        """The joins as SQL."""
         joins = ""
         for number, (source, names) in enumerate(self._sources.items()):
             joined = source([f"{value} as {name}" for value, name in names.items()], self._ids)
@@ -116,29 +115,29 @@ class _JoinBuilder:
         return joins
 
     def expression(self, term: ColumnExpression) -> str:
-        """The expression of a term, whose value is joined from now on."""
+        """The SQL expression of a column; adds the join that it needs."""
         if term.joined is None:
             return term.expression
         source, value = term.joined
         names = self._sources.setdefault(source, {})
         name = names.setdefault(value, f"v{len(names)}")
-        # Only the last pair of braces: the name of a key may hold some, too.
+        # Only the last pair of braces is the placeholder: a key may contain braces.
         before, _, after = term.expression.rpartition("{}")
         return f"{before}j{list(self._sources).index(source)}.{name}{after}"
 
 
 RESPONSES_IN_MESSAGES = "select (select count(*) from steps) = (select count(step) from messages)"
-"""Asks whether every response is among the messages: it is not where the next prompt does not hold it."""
+"""Selects whether every response is also a message. A response is not if the next prompt leaves it out."""
 
 
-def _found(text: str, all_said: bool) -> str:
-    """The rollouts of which a message or a response holds a text, in upper or lower case."""
-    # Much quicker than making each text lower case.
-    wanted = f"{sql_literal(_LETTER.sub(_escaped, text))}, 'i'"
-    found = f"select rollout from messages where regexp_matches(content, {wanted})"
-    return (
-        found if all_said else f"{found} union all select rollout from steps where regexp_matches(response, {wanted})"
-    )
+def _select_matches(text: str, responses_in_messages: bool) -> str:
+    """SQL for the rollouts with a message or response that contains a text, ignoring case."""
+    # A case-insensitive pattern is much faster than lower() of each text.
+    pattern = f"{sql_literal(_SPECIAL.sub(_escaped, text))}, 'i'"
+    messages = f"select rollout from messages where regexp_matches(content, {pattern})"
+    if responses_in_messages:
+        return messages
+    return f"{messages} union all select rollout from steps where regexp_matches(response, {pattern})"
 
 
 def _escaped(letter: re.Match[str]) -> str:
@@ -155,7 +154,7 @@ def _of_number(expression: str, one: Filter) -> str:
     value = _number(one)
     if one.operation in ("is", "not"):
         return _equal(expression, one.operation, value)
-    # SQL has NaN above all numbers; to people it is neither above nor below any.
+    # DuckDB sorts NaN above all numbers; here it is neither above nor below any.
     return f"({expression} {_comparison(one)} {value} and not isnan({expression}::double))"
 
 
@@ -178,13 +177,13 @@ def _of_tags(expression: str, one: Filter) -> str:
 
 def _of_time(expression: str, one: Filter) -> str:
     try:
-        moment = datetime.fromisoformat(one.value)
-        moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        time = datetime.fromisoformat(one.value)
+        time = time.astimezone(UTC) if time.tzinfo is not None else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise InputError(
             f"Expected a time such as 2026-01-31T12:00:00Z for {one.column}, got {one.value!r}."
         ) from error
-    value = f"{sql_literal(moment.replace(tzinfo=None).isoformat(' '))}::timestamp"
+    value = f"{sql_literal(time.replace(tzinfo=None).isoformat(' '))}::timestamp"
     if one.operation in ("is", "not"):
         return _equal(expression, one.operation, value)
     return f"{expression} {_comparison(one)} {value}"
@@ -217,7 +216,7 @@ def _comparison(one: Filter) -> str:
 
 
 def _number(one: Filter) -> str:
-    """A number as SQL takes it, an integer exactly."""
+    """A number as an SQL literal; integers are exact."""
     if _NUMBER.fullmatch(one.value):
         return one.value
     try:
@@ -231,10 +230,20 @@ def _unfit(one: Filter, what: str) -> InputError:
 
 
 def parse_selection(filters: Sequence[str], search: str, where: str, retried: bool) -> RolloutSelection:
-    """A selection from what a request says; its expression is not checked yet."""
+    """Parse the selection of a request; the expression is not checked yet."""
     if len(filters) > MAX_FILTERS:
         raise InputError(f"Expected at most {MAX_FILTERS} filters, got {len(filters)}.")
     for name, text, most in (("search", search, MAX_SEARCHED), ("where", where, MAX_FILTER_CHARACTERS)):
         if len(text) > most:
             raise InputError(f"Expected at most {most} characters in {name}, got {len(text)}.")
     return RolloutSelection(tuple(map(parse_filter, filters)), search, where.strip(), retried)
+
+
+def decode_column_name(text: str) -> str:
+    """Decode a column name. It is percent-encoded because the keys of maps may contain `,` or `:`."""
+    return _PERCENT_ENCODED.sub(lambda code: chr(int(code[1], 16)), text)
+
+
+def read_names(text: str) -> list[str]:
+    """Split a comma-separated list of column names."""
+    return [decode_column_name(part) for part in text.split(",") if part]

@@ -17,12 +17,11 @@ from rolltrace.query.run_totals import query_totals
 from rolltrace.store.layout import is_run
 from rolltrace.store.reader import RunReader
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
-from rolltrace.viewer.bundle import report_html
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
 from rolltrace.viewer.json_response import to_json_value
-from rolltrace.viewer.packs import ReportPacks
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.report_data import ReportData, ReportGroup
+from rolltrace.viewer.report_page import ReportPacks, report_html
 from rolltrace.viewer.run_subset import RunSubset, select_subset, selected_ids, write_subset
 from rolltrace.viewer.schemas import FindingsResponse
 

@@ -7,8 +7,7 @@ from rolltrace.errors import InputError
 from rolltrace.query.run import Run
 from rolltrace.query.table_schema import NUMBER_MAP, STORED_COLUMNS
 from rolltrace.viewer.columns import column_expression
-from rolltrace.viewer.filters import RolloutSelection, select_by_id, select_rollouts
-from rolltrace.viewer.names import read_names
+from rolltrace.viewer.filters import RolloutSelection, read_names, select_by_id, select_rollouts
 from rolltrace.viewer.open_runs import OpenRun
 from rolltrace.viewer.schemas import Count, FacetsResponse, NeighboursResponse, RolloutsResponse
 from rolltrace.viewer.user_sql import SQL_TIMEOUT_SECONDS

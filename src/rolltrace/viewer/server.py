@@ -1,7 +1,10 @@
-"""The web server: the page and the answers that it asks for, by HTTP."""
+"""The web server of the viewer: routes, handlers, and how it starts and stops."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -9,6 +12,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,8 +20,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rolltrace.viewer.access import AuthMiddleware
+from rolltrace.errors import InputError
 from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.auth import AuthMiddleware, check_token, host_names
 from rolltrace.viewer.http_errors import HttpError, http_error_of
 from rolltrace.viewer.media_types import detect_media_type
 from rolltrace.viewer.open_runs import OpenRuns
@@ -26,8 +31,9 @@ from rolltrace.viewer.sql_worker_pool import SqlWorkerPool
 
 MAX_BODY = 1_100_000
 THREADS = 8
-"""How many questions are answered at once."""
+"""How many requests are handled at once."""
 _JSON = "application/json"
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound to
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2",
@@ -55,7 +61,7 @@ def make_app(
 ) -> Starlette:
     """The application over the runs below a folder.
 
-    `hosts` are what a browser may call it, each with the port; with `any_address`, every address, too.
+    `hosts` are the accepted values of Host, with the port; with `any_address`, every IP address is accepted too.
     """
     library = OpenRuns(folder, prepares=True)
     answers = HttpHandlers(library)
@@ -81,7 +87,7 @@ def make_app(
 
 
 class HttpHandlers:
-    """Answers over HTTP. What takes a while is done in threads, what people write in processes of their own."""
+    """Request handlers. Queries run in threads; SQL that a user wrote runs in processes of its own."""
 
     def __init__(self, library: OpenRuns) -> None:
         self._library = library
@@ -89,7 +95,7 @@ class HttpHandlers:
 
     @contextlib.asynccontextmanager
     async def ready(self) -> AsyncIterator[None]:
-        """Be inside an event loop; what is being done when that ends is given up."""
+        """Run inside an event loop; at the end, requests that are still running are cancelled."""
         self._limiter = anyio.CapacityLimiter(THREADS)
         self._files = anyio.CapacityLimiter(THREADS)
         self._workers = SqlWorkerPool(self._library.folder.path)
@@ -101,7 +107,7 @@ class HttpHandlers:
             await self._workers.close()
 
     async def get(self, request: Request) -> Response:
-        """Answer one of the questions."""
+        """Handle `/api/{question}`."""
         question = request.path_params["question"]
         ask = self._questions.handlers.get(question)
         if ask is None:
@@ -112,7 +118,7 @@ class HttpHandlers:
         return await _answered(lambda: self._thread(partial(ask, asked)))
 
     async def sql(self, request: Request) -> Response:
-        """Answer what somebody wrote."""
+        """Handle `/api/sql`."""
         body = await _body(request, CheckedSql)
         if not isinstance(body, CheckedSql):
             return body
@@ -120,7 +126,7 @@ class HttpHandlers:
         return await self._written(request, "sql", parameters)
 
     async def check(self, request: Request) -> Response:
-        """Begin a check."""
+        """Handle `/api/check`: start a check."""
         body = await _body(request, CheckRequest)
         if not isinstance(body, CheckRequest):
             return body
@@ -128,7 +134,7 @@ class HttpHandlers:
         return await _answered(lambda: self._thread(lambda: self._questions.check(run)))
 
     async def blob(self, request: Request) -> Response:
-        """Bytes that a message carries."""
+        """Handle `/api/blob`: the bytes of a message's part."""
         asked = RequestParameters(request.query_params.multi_items())
 
         async def find() -> Response:
@@ -140,7 +146,7 @@ class HttpHandlers:
         return await _with_http_errors(find)
 
     async def page(self, request: Request) -> Response:
-        """A file of the page, by its name in a fixed list."""
+        """Serve a file of the page, from a fixed list of names."""
 
         async def find() -> Response:
             path = (await self._file(_page_files)).get(request.path_params["name"] or "index.html")
@@ -155,7 +161,7 @@ class HttpHandlers:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
     async def _file(self, work: Callable[[], Body]) -> Body:
-        """Read a file of the page, which does not wait for questions."""
+        """Read a file of the page; it does not wait for queries."""
         return await anyio.to_thread.run_sync(work, limiter=self._files)
 
     async def _written(self, request: Request, question: str, parameters: list[tuple[str, str]]) -> Response:
@@ -168,13 +174,13 @@ class HttpHandlers:
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when whoever asked no longer waits."""
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _body(request: Request, kind: type[Body]) -> Body | Response:
-    """What was posted, or why it is refused."""
+    """The decoded body, or the response that refuses it."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != _JSON:
         return _refused(HttpError(415, "InputError", f"Expected JSON, got {media_type[:100] or 'nothing'}."))
@@ -185,7 +191,7 @@ async def _body(request: Request, kind: type[Body]) -> Body | Response:
 
 
 def _page_files() -> dict[str, Path]:
-    """By name, the files of the page: no other can be asked for."""
+    """The files of the page by name; no other file is served."""
     folder = page_folder()
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -198,18 +204,89 @@ async def _answered(ask: Callable[[], Awaitable[bytes]]) -> Response:
 
 
 async def _with_http_errors(answer: Callable[[], Awaitable[Response]]) -> Response:
-    """The answer, or what went wrong; the server lives on whatever that is."""
+    """The response, or an error response for any exception."""
     try:
         return await answer()
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - the server goes on after any error of a request
         return _refused(http_error_of(error))
 
 
 async def _http_exception(_: Request, error: Exception) -> Response:
-    """What has no route, or is too large."""
+    """The response to a request that has no route or is too large."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     return _refused(HttpError(status, "HTTPException", str(getattr(error, "detail", "Not found."))))
 
 
 def _refused(refusal: HttpError) -> Response:
     return Response(refusal.body, refusal.status, None, _JSON)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket."""
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only on sockets that name their protocol.
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InputError(
+            f"Expected an address of this machine to listen at, got {host!r}: {error.strerror}."
+        ) from error
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"Cannot listen at {host}, port {port}: {error.strerror or error}. Choose another with --port; 0 is any."
+        ) from error
+    return listening
+
+
+def make_server(
+    folder: str | Path, listening: socket.socket, *, token: str, host: str, on_ready: Callable[[], None] | None = None
+) -> "ViewerServer":
+    """Make a server over the runs below a folder, for a socket that listens at `host`."""
+    check_token(token)
+    port = listening.getsockname()[1]
+    names = host_names(host, port) + ([f"{socket.gethostname()}:{port}"] if host in _ANY else [])
+    app = make_app(folder, token=token, port=port, hosts=names, any_address=host in _ANY)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=1,
+        ws="none", proxy_headers=False,
+    )  # fmt: skip
+    return ViewerServer(config, on_ready)
+
+
+def serve(
+    folder: str | Path, listening: socket.socket, *, token: str, host: str, on_ready: Callable[[], None] | None = None
+) -> None:
+    """Serve until the process gets SIGINT or SIGTERM."""
+    make_server(folder, listening, token=token, host=host, on_ready=on_ready).run(sockets=[listening])
+
+
+class ViewerServer(uvicorn.Server):
+    """A uvicorn server that calls `on_ready`, and that ends normally after a signal."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None] | None = None) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept requests."""
+        await super().startup(sockets)
+        if self._on_ready is not None and not self.should_exit:
+            self._on_ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Handle signals without raising them again afterwards, as uvicorn does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)

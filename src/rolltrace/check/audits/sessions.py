@@ -8,7 +8,7 @@ from rolltrace.check.audit import audit
 from rolltrace.check.audited_run import AuditedRun
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.record_index import GROUP_COLUMNS, rollout_finding
-from rolltrace.query.counting import Play, resolve_slot
+from rolltrace.query.deduplication import Attempt, resolve_slot
 
 _SHARED = f"""
     select *, json_group_array(json_array(session, attempt)) as plays from rollouts
@@ -51,7 +51,7 @@ def split_attempts(run: AuditedRun) -> Iterator[Finding]:
             yield rollout_finding(row, message, session=session, attempt=first)
 
 
-def _shared(run: AuditedRun) -> Iterator[tuple[sqlite3.Row, list[Play]]]:
+def _shared(run: AuditedRun) -> Iterator[tuple[sqlite3.Row, list[Attempt]]]:
     """Each place that several sessions recorded, with its plays."""
     for row in run.records.rows(_SHARED):
         yield row, [(session, int(attempt)) for session, attempt in json.loads(row["plays"])]

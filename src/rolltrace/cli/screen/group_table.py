@@ -15,7 +15,7 @@ from rolltrace.cli.screen.number_format import plural, short_number
 from rolltrace.cli.screen.styles import ROLE_STYLES, STATUS_STYLES
 from rolltrace.cli.screen.transcript import RolloutTranscript
 from rolltrace.query.group_comparison import GroupComparison
-from rolltrace.query.members import Member
+from rolltrace.query.group_members import Member
 from rolltrace.terminal_text import escape_line
 
 _MAX_PROMPT_CHARS = 1_500

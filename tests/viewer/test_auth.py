@@ -18,8 +18,7 @@ import pytest
 
 import rolltrace
 from asking import answer, ask, post, request
-from rolltrace.viewer.access import AuthMiddleware, host_names, is_loopback
-from rolltrace.viewer.guesses import TokenThrottle
+from rolltrace.viewer.auth import AuthMiddleware, TokenThrottle, host_names, is_loopback
 from viewing import Viewer, viewing
 
 TRAVERSALS = (

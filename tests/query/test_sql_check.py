@@ -7,8 +7,8 @@ from answers import write
 from rolltrace.errors import InputError
 from rolltrace.query.duckdb_connection import EngineLimits
 from rolltrace.query.run import open_run
+from rolltrace.query.sql_check import check_statement
 from rolltrace.query.sql_sandbox import SqlSandbox
-from rolltrace.query.statement import check_statement
 from rolltrace.store.create import create_run
 from rolltrace.store.sessions import Sessions
 

@@ -1,28 +1,32 @@
-"""The first wall around SQL: exactly one SELECT, over the tables of a run, with nothing in it that reaches outside.
+"""Checks SQL before it runs: exactly one SELECT over the tables of a run, without functions that reach outside.
 
-The second wall is the engine, which can open no file but the tables' own whatever it is asked (see `engine`).
+This is the first of two barriers. The second is `sql_sandbox`: its DuckDB connection can open no other file.
 """
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, StorageError
-from rolltrace.query.parameters import Parameters, check_parameters
 from rolltrace.query.table_schema import TABLE_INPUTS
 from rolltrace.temp_folders import temp_folder_error
 
 if TYPE_CHECKING:
     import duckdb
 
+Parameters = Sequence[Any] | Mapping[str, Any] | None
+"""A list for `?`, `$1` and so on; a mapping for `$name`."""
+
+
 TABLES = tuple(TABLE_INPUTS)
 HINT = f"The tables are {', '.join(TABLES)}; docs/tables.md has their columns."
 
 LOCATION_VIEWS = {"rollouts": "_places", "scores": "_score_places"}
-"""By table, the same with the place of each line; no statement of a user's can name it."""
+"""By table, the view that also has the location of each line. A user's statement cannot name it."""
 
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _SOURCES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "EMPTY_FROM"}
@@ -34,25 +38,27 @@ _REFUSED_FUNCTIONS = re.compile(
 )
 _PLAIN_NAME = re.compile(r"[^\W\d_]\w*")
 _ENGINES_OWN = re.compile(r"(duckdb|pragma|sqlite|pg)_.*|information_schema")
-"""What the engine's own catalogue has: a WITH query of such a name would make it known where the query is not."""
+"""Names of DuckDB's catalogue. A WITH query of such a name would let the name pass elsewhere in the statement."""
 _EXPLAIN = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*explain\s+(?!analy[sz]e\b|\()(.*)", re.IGNORECASE | re.DOTALL)
 _MAX_CHARACTERS = 1_000_000
+_PARAMETER_LIMIT = 2**127
+_MAX_PARAMETER_DEPTH = 16
 
 
 class Statement(NamedTuple):
-    """SQL that may be run."""
+    """SQL that passed the check."""
 
     sql: str
     tables: frozenset[str]
-    """The tables of the run that it names."""
+    """The tables of the run that it reads."""
     parameters: Parameters = None
-    """What stands in the place of `?` or `$name`."""
+    """The values of `?` or `$name`."""
 
 
 def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection", parameters: Parameters = None) -> Statement:
-    """The statement, if it is one SELECT or a plain EXPLAIN of one, and reads nothing but tables."""
+    """Check that the SQL is one SELECT, or a plain EXPLAIN of one, and reads only tables of the run."""
     kind, text = _only_statement(sql, connection)
-    given = check_parameters(connection.extract_statements(sql)[0].named_parameters, parameters)
+    values = check_parameters(connection.extract_statements(sql)[0].named_parameters, parameters)
     if kind == "EXPLAIN":
         explained = _EXPLAIN.fullmatch(text)
         if explained is None:
@@ -61,15 +67,15 @@ def check_statement(sql: str, connection: "duckdb.DuckDBPyConnection", parameter
         tree = _tree(explained_text, kind, connection)
     else:
         tree = _tree(text, kind, connection)
-    return Statement(text, frozenset(_check_tree(tree)), given)
+    return Statement(text, frozenset(_check_tree(tree)), values)
 
 
 def check_expressions(
     table: str, where: str | None, order_by: str | None, connection: "duckdb.DuckDBPyConnection"
 ) -> Statement:
-    """A SELECT of a table, if the condition and the order are expressions and nothing more.
+    """Make a SELECT of a table, after checking that the condition and the order are only expressions.
 
-    Of a table that is made of lines it gives the places of those, of `groups` the rows.
+    For a table of lines it selects the location of each line; for `groups`, the rows.
     """
     frame, ending = f"select id from {table}", ""
     for name, expression in (("where", where), ("order_by", order_by)):
@@ -90,31 +96,31 @@ def check_expressions(
 def _check_frame(
     frame: str, filled: str, changed: tuple[str, ...], what: str, connection: "duckdb.DuckDBPyConnection"
 ) -> None:
-    """Refuse an expression that does more to the statement than fill its place."""
+    """Refuse an expression that changes more of the statement than the clause it stands in."""
     table = frame.rpartition(" ")[2]
     error = InputError(f"Expected an SQL expression over the columns of {table}, got {what}. {HINT}")
     try:
         kind, text = _only_statement(filled, connection)
-        found, expected = _tree(text, kind, connection)["node"], _tree(frame, "SELECT", connection)["node"]
+        actual, expected = _tree(text, kind, connection)["node"], _tree(frame, "SELECT", connection)["node"]
     except InputError as reason:
         raise InputError(f"{error} {reason}") from reason
-    modifiers = found.get("modifiers", [])
+    modifiers = actual.get("modifiers", [])
     orders_only = [modifier.get("type") for modifier in modifiers] in ([], ["ORDER_MODIFIER"])
-    if not orders_only or _without(found, changed) != _without(expected, changed):
+    if not orders_only or _without(actual, changed) != _without(expected, changed):
         raise error
     if "where_clause" in changed and modifiers:
         raise error
 
 
 def _without(node: Any, names: tuple[str, ...]) -> Any:
-    """The tree without these fields of its root, and without where in the text its parts stand."""
-    return _placeless({name: value for name, value in node.items() if name not in names})
+    """The tree without these fields of its root, and without positions in the text."""
+    return _without_positions({name: value for name, value in node.items() if name not in names})
 
 
-def _placeless(value: Any) -> Any:
+def _without_positions(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _placeless(item) for name, item in value.items() if not name.startswith("query_location")}
-    return [_placeless(item) for item in value] if isinstance(value, list) else value
+        return {name: _without_positions(item) for name, item in value.items() if not name.startswith("query_location")}
+    return [_without_positions(item) for item in value] if isinstance(value, list) else value
 
 
 def _only_statement(sql: str, connection: "duckdb.DuckDBPyConnection") -> tuple[str, str]:
@@ -163,7 +169,7 @@ def _check_tree(tree: dict[str, Any]) -> set[str]:
     tables = set()
     for part in parts:
         kind = part.get("type", "")
-        kind = kind if isinstance(kind, str) else ""  # of some parts it is a tree of its own
+        kind = kind if isinstance(kind, str) else ""  # in some parts, `type` is a tree
         if kind.endswith("_NODE") and kind not in _NODES:
             raise _refused(kind.removesuffix("_NODE").removesuffix("_QUERY"))
         if "sample" in part and "alias" in part and "class" not in part and kind not in _SOURCES:
@@ -178,7 +184,7 @@ def _check_tree(tree: dict[str, Any]) -> set[str]:
 
 
 def _walk(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a tree."""
+    """Yield every object of a tree."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -225,7 +231,7 @@ def _refused(what: str) -> InputError:
 
 
 def sql_error(error: Exception) -> RolltraceError:
-    """The engine's own message, and what there is to ask; what the disk did is nobody's wrong statement."""
+    """Convert an error of DuckDB: a failure of the disk is a storage error, everything else a wrong statement."""
     import duckdb
 
     if isinstance(error, duckdb.IOException) and "No space left" in str(error):
@@ -233,3 +239,42 @@ def sql_error(error: Exception) -> RolltraceError:
     if isinstance(error, duckdb.IOException):
         return StorageError(str(error).strip())
     return InputError(f"{str(error).strip()}\n{HINT}")
+
+
+def check_parameters(expected: set[str], parameters: Parameters) -> Parameters:
+    """Check that the parameters are those that the statement names, and of types that SQL has."""
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Mapping | Sequence | None):
+        raise InputError(f"Expected the parameters as a list or a mapping, got {type(parameters).__name__}.")
+    values: dict[str, Any] = (
+        dict(parameters)
+        if isinstance(parameters, Mapping)
+        else {str(number): value for number, value in enumerate(parameters or (), 1)}
+    )
+    if set(values) != expected:
+        raise InputError(
+            f"Expected values for {_names(expected) or 'no parameters'}, got {_names(values) or 'none'}: "
+            "give a list for ?, a mapping for $name."
+        )
+    for name, value in values.items():
+        if not _is_value(value):
+            raise InputError(
+                f"Expected text, a number, a time, bytes, None or a list of these for the parameter {name!r}, "
+                f"got {type(value).__name__}{' that is too large' if isinstance(value, int) else ''}."
+            )
+    if not values:
+        return None
+    return values if isinstance(parameters, Mapping) else list(values.values())
+
+
+def _names(names: Any) -> str:
+    return ", ".join(sorted(map(repr, names)))
+
+
+def _is_value(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, list | tuple):
+        return depth < _MAX_PARAMETER_DEPTH and all(_is_value(one, depth + 1) for one in value)
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, int):
+        return -_PARAMETER_LIMIT <= value < _PARAMETER_LIMIT
+    return value is None or isinstance(value, float | bytes | datetime | date)

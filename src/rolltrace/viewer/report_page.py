@@ -1,7 +1,11 @@
-"""The answers of a report as its page unpacks them: some groups at a time, each text once."""
+"""The HTML file of a report: the page and its data in one file, which needs no server and no network."""
 
 import base64
-from collections.abc import Iterator, Mapping
+import gzip
+import hashlib
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -11,19 +15,22 @@ from rolltrace.query.run import Run
 from rolltrace.trace.score import GroupKey
 from rolltrace.viewer.json_response import to_json_value
 from rolltrace.viewer.media_types import detect_media_type
+from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.report_data import ReportData, ReportGroup
 from rolltrace.viewer.schemas import FindingsResponse
 
-_PACK = 500_000
-"""About how many bytes of JSON the page unpacks at once."""
-_IMAGES = 20_000_000
-"""How many bytes of images a report carries at most."""
+_PACK_BYTES = 500_000
+"""The approximate size of a pack as JSON; the page unpacks one at a time."""
+_MAX_IMAGE_BYTES = 20_000_000
+"""The limit for all images of a report."""
+_SCRIPT, _STYLE, _ICON = "assets/page.js", "assets/page.css", "icon.svg"
+_GZIP_LEVEL = 6
 
 Json = dict[str, Any]
 
 
 class ReportPacks:
-    """Packs of groups, and the head that knows in which pack each is."""
+    """Packs of some groups each, with each text once, and the head that says which pack has which group."""
 
     def __init__(self, carried: ReportData, whole: Run) -> None:
         self._carried = carried
@@ -44,14 +51,14 @@ class ReportPacks:
             for rollout in compared.rollouts.values():
                 self._images.gather(rollout["rollout"])
             size += len(msgspec.json.encode(compared.rollouts))
-            if size >= _PACK:
+            if size >= _PACK_BYTES:
                 yield msgspec.json.encode({"groups": groups, "rollouts": rollouts})
                 number, size, groups, rollouts = number + 1, 0, {}, {}
         if groups:
             yield msgspec.json.encode({"groups": groups, "rollouts": rollouts})
 
     def head(self, findings: FindingsResponse) -> bytes:
-        """What the page reads first; all packs were made before."""
+        """The JSON that the page reads first. Call this after all packs were made."""
         carried = self._carried
         answers = {
             "run": to_json_value(carried.run),
@@ -73,7 +80,7 @@ class ReportPacks:
 
 
 def reference_messages(compared: ReportGroup) -> Json:
-    """The answer on a group, its messages as references to those of its rollouts: id and place."""
+    """The response on a group, with references (rollout id and index) in place of messages that its rollouts have."""
     group = compared.answer["group"]
     places = {
         id_: {msgspec.json.encode(message): place for place, message in enumerate(rollout["rollout"]["messages"])}
@@ -93,33 +100,33 @@ def _referred(shown: list[Json], id_: str, places: Mapping[str, Mapping[bytes, i
 
 
 def _reference(shown: Json, id_: str, places: Mapping[bytes, int]) -> Json:
-    """Only what is shown whole is found again; what was cut stays as it is."""
+    """A reference to the message, or the message itself if it was truncated."""
     place = places.get(msgspec.json.encode(shown["message"]))
     return shown if place is None else {**shown, "message": [id_, place]}
 
 
 def _name(key: GroupKey) -> str:
-    """A group's name as the page makes it, by JSON.stringify."""
+    """The name of a group as the page makes it with JSON.stringify."""
     return msgspec.json.encode([key.split, key.iteration, key.env, key.group]).decode()
 
 
 class _EmbeddedImages:
-    """Images that messages carry, as addresses that hold them, up to a bound."""
+    """Images of messages as data URLs, up to a limit."""
 
     def __init__(self, run: Run) -> None:
         self.addresses: dict[str, str] = {}
         self._run = run
-        self._left = _IMAGES
+        self._left = _MAX_IMAGE_BYTES
 
     def gather(self, rollout: Json) -> None:
-        """Take the images of a rollout's messages."""
+        """Add the images of a rollout's messages."""
         for message in rollout["messages"]:
             for part in message.get("parts", ()):
                 name = part.get("blob")
                 if isinstance(name, str) and name not in self.addresses:
-                    self._take(name)
+                    self._add(name)
 
-    def _take(self, name: str) -> None:
+    def _add(self, name: str) -> None:
         try:
             data = self._run.blob(name)
         except RolltraceError:
@@ -128,3 +135,52 @@ class _EmbeddedImages:
         if not shown.is_attachment and len(data) <= self._left:
             self._left -= len(data)
             self.addresses[name] = f"data:{shown.media_type};base64,{base64.b64encode(data).decode()}"
+
+
+def report_html(title: str, packs: Iterable[bytes], head: Callable[[], bytes]) -> Iterator[bytes]:
+    """Yield the file in pieces: the page, the packs of JSON, and the head, which is JSON too.
+
+    `head` is called after the last pack. The content security policy allows only the page's own script, by its hash;
+    the data are in script elements of types that browsers do not run.
+    """
+    folder = page_folder()
+    script = _inside_script((folder / _SCRIPT).read_bytes())
+    style = (folder / _STYLE).read_bytes()
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    icon = base64.b64encode((folder / _ICON).read_bytes()).decode()
+    yield f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:image/svg+xml;base64,{icon}">
+<title>{html.escape(title)}</title>
+<style>""".encode(errors="replace")
+    yield style
+    yield b"</style>\n</head>\n<body>\n<div id=page></div>\n"
+    yield b"<noscript>This report is shown with JavaScript, which is switched off here.</noscript>\n"
+    for number, pack in enumerate(packs):
+        packed = base64.b64encode(gzip.compress(pack, _GZIP_LEVEL, mtime=0))
+        yield b'<script type="text/plain" id="pack-%d">%b</script>\n' % (number, packed)
+    yield b'<script type="application/json" id="report">' + _inside_data(head()) + b"</script>\n"
+    yield b'<script type="module">' + script + b"</script>\n</body>\n</html>\n"
+
+
+def _hash(text: bytes) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"
+
+
+def _inside_script(script: bytes) -> bytes:
+    """Escape text that would end the script element; it occurs in strings only, where the escape means the same."""
+    return re.sub(rb"<(?=/script|!--|script)", rb"\\x3c", script, flags=re.IGNORECASE)
+
+
+def _inside_data(json: bytes) -> bytes:
+    """JSON without any `<`, so that it cannot end the script element."""
+    return json.replace(b"<", b"\\u003c")

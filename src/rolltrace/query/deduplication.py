@@ -1,0 +1,238 @@
+"""Which rollouts count: those that are superseded or retried do not, and which of the others collide.
+
+A slot is one index of one group. `find_duplicates` applies the rule to the lines of a small run, and
+`create_duplicates_table` applies the same rule in SQL to a run of any size.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from rolltrace.query.parquet_parts import ParquetPart
+from rolltrace.query.parquet_writer import SLOT_COLUMNS, parquet_source
+from rolltrace.query.table_schema import sql_literal
+from rolltrace.store.layout import LEDGER
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.reader import RunReader
+from rolltrace.store.sessions import Sessions, Span
+from rolltrace.trace.json_numbers import INT64_LIMIT
+
+if TYPE_CHECKING:
+    import duckdb
+
+Attempt = tuple[str, int]
+"""A session, and the number of an attempt in it."""
+
+_COLUMNS = f"id, {SLOT_COLUMNS}, session, attempt"
+_NO_SESSIONS = Sessions(())
+
+
+class HasSlot(Protocol):
+    """The fields of a rollout's line that the rule needs."""
+
+    run: str
+    split: str
+    iteration: int
+    env: str
+    group: str
+    index: int
+    attempt: int
+    session: str
+    started_at: datetime
+    ended_at: datetime
+
+
+class Duplicates(NamedTuple):
+    """Positions in a list of lines or attempts."""
+
+    superseded: set[int]
+    """Those that a later session played again."""
+    retried: set[int]
+    """Those that a later attempt replaced."""
+    collides: set[int]
+    """Those that count although another session has one in the same slot that counts, too."""
+
+
+class DuplicateCounts(NamedTuple):
+    """How many rows a table of duplicates has."""
+
+    rows: int
+    superseded: int
+
+
+def find_duplicates(lines: Sequence[HasSlot], ledgers: Callable[[], Iterable[Ledger]]) -> Duplicates:
+    """Find the duplicates among these lines; `ledgers` is called only if they are of several sessions."""
+    by_slot: dict[Any, list[int]] = {}
+    for number, line in enumerate(lines):
+        by_slot.setdefault(slot_of(line), []).append(number)
+    duplicates = Duplicates(set(), set(), set())
+    names = {line.session for line in lines}
+    sessions = _sessions_of(lines, ledgers()) if len(names) > 1 else _NO_SESSIONS
+    for numbers in by_slot.values():
+        if len(numbers) > 1:
+            in_slot = resolve_slot([(lines[number].session, lines[number].attempt) for number in numbers], sessions)
+            for positions, new in zip(duplicates, in_slot, strict=True):
+                positions.update(numbers[position] for position in new)
+    return duplicates
+
+
+def slot_of(line: HasSlot) -> tuple[Any, ...]:
+    """The slot of a rollout as a tuple; the last item is its index in the group."""
+    return line.run, line.split, _as_column(line.iteration), line.env, line.group, _as_column(line.index)
+
+
+def resolve_slot(attempts: Sequence[Attempt], sessions: Sessions) -> Duplicates:
+    """Apply the rule to all attempts at one slot."""
+    superseded_sessions = sessions.superseded({session for session, _ in attempts})
+    jobs = [(sessions.job_of(session), session in superseded_sessions) for session, _ in attempts]
+    last: dict[tuple[str, bool], int] = {}
+    for job, (_, attempt) in zip(jobs, attempts, strict=True):
+        last[job] = max(last.get(job, attempt), attempt)
+    superseded = {position for position, (session, _) in enumerate(attempts) if session in superseded_sessions}
+    retried = {position for position, (_, attempt) in enumerate(attempts) if attempt < last[jobs[position]]}
+    counted = set(range(len(attempts))) - superseded - retried
+    is_shared = len({attempts[position][0] for position in counted}) > 1
+    return Duplicates(superseded, retried, counted if is_shared else set())
+
+
+def _sessions_of(lines: Iterable[HasSlot], ledgers: Iterable[Ledger]) -> Sessions:
+    known = list(ledgers)
+    with_ledger = {ledger.session for ledger in known}
+    spans: dict[str, Span] = {}
+    for line in lines:
+        if line.session not in with_ledger:
+            first, last = spans.get(line.session, (line.started_at, line.ended_at))
+            spans[line.session] = min(first, line.started_at), max(last, line.ended_at)
+    return Sessions(known, spans)
+
+
+def _as_column(number: int) -> int | None:
+    """The number as a BIGINT column has it: null if it is wider than 64 bits."""
+    return number if -INT64_LIMIT <= number < INT64_LIMIT else None
+
+
+def create_duplicates_table(
+    connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], sessions: Sessions
+) -> DuplicateCounts:
+    """Create the table `name` of the rollouts in these parts that are superseded, retried or colliding.
+
+    The metadata of each part says whether it has retries, and how many slots in it several sessions share.
+    """
+    candidates = _select_candidates(parts)
+    if candidates is None:
+        return DuplicateCounts(0, 0)
+    rows, slots, verdicts = f"{name}_rows", f"{name}_slots", f"{name}_verdicts"
+    connection.execute(f"create table {rows} as {candidates}")
+    connection.execute(f"""
+        create table {slots} as select {SLOT_COLUMNS}, list_sort(list(distinct session)) as sessions from {rows}
+        group by {SLOT_COLUMNS} having min(session) <> max(session)
+    """)
+    session_sets = connection.execute(f"select distinct sessions from {slots}").fetchall()
+    connection.execute(f"create table {verdicts} as {_select_verdicts([names for (names,) in session_sets], sessions)}")
+    connection.execute(f"create table {name} as {_select_duplicates(rows, slots, verdicts)}")
+    for table in (rows, slots, verdicts):
+        connection.execute(f"drop table {table}")
+    counts = connection.execute(f"select count(*), count(*) filter (superseded) from {name}").fetchone()
+    return DuplicateCounts(*(counts or (0, 0)))
+
+
+def _select_candidates(parts: Sequence[ParquetPart]) -> str | None:
+    """SQL for the rows that may be duplicates, some of them perhaps twice; None if no row can be."""
+    selects = [
+        f"select {_COLUMNS} from {parquet_source([part.path])} where shared"
+        for part in parts
+        if part.label.facts.shared_slots
+    ]
+    sessions = set().union(*(part.label.facts.sessions for part in parts))
+    if len(parts) > 1 and (len(sessions) > 1 or any(part.label.facts.has_retries for part in parts)):
+        largest, *others = sorted(parts, key=lambda part: part.label.facts.rows, reverse=True)
+        rest = f"(select {_COLUMNS} from {parquet_source(part.path for part in others)})"
+        # From the largest part, only the rows that share their slot with a row of the others.
+        selects += [
+            f"from {rest}",
+            f"select {_COLUMNS} from {parquet_source([largest.path])} semi join {rest} using ({SLOT_COLUMNS})",
+        ]
+    return " union all ".join(selects) or None
+
+
+def _select_verdicts(session_sets: Sequence[Sequence[str]], sessions: Sessions) -> str:
+    """SQL that gives, for each set of sessions that share a slot, the job of each and whether it is superseded."""
+    rows = []
+    for names in session_sets:
+        superseded = sessions.superseded(names)
+        literal = f"[{', '.join(map(sql_literal, names))}]"
+        rows += [
+            f"({literal}, {sql_literal(name)}, {sql_literal(sessions.job_of(name))}, {name in superseded})"
+            for name in names
+        ]
+    return f"from (values {', '.join(rows) or '([null], null, null, false)'}) as _(sessions, session, job, superseded)"
+
+
+def _select_duplicates(rows: str, slots: str, verdicts: str) -> str:
+    """The same rule as `resolve_slot`, in SQL."""
+    same = " and ".join(f"s.{column} is not distinct from r.{column}" for column in SLOT_COLUMNS.split(", "))
+    return f"""
+        with judged as (
+            select r.*, coalesce(v.job, r.session) as job, coalesce(v.superseded, false) as superseded
+            from {rows} r left join {slots} s on {same}
+            left join {verdicts} v on v.sessions = s.sessions and v.session = r.session
+        ), tried as (
+            select *,
+                coalesce(attempt < max(attempt) over (partition by {SLOT_COLUMNS}, job, superseded), false) as retried
+            from judged
+        ), counted as (
+            select *, case when not superseded and not retried then session end as counts from tried
+        ), compared as (
+            select *, counts is not null and min(counts) over slots <> max(counts) over slots as collides
+            from counted window slots as (partition by {SLOT_COLUMNS})
+        )
+        select id, bool_or(superseded) as superseded, bool_or(retried) as retried, bool_or(collides) as collides
+        from compared where superseded or retried or collides group by id
+    """
+
+
+class SessionHistory:
+    """The sessions of one run, for its tables; they are read again when a ledger changes."""
+
+    def __init__(self, reader: RunReader, connection: "duckdb.DuckDBPyConnection") -> None:
+        self._reader = reader
+        self._connection = connection
+        self._stamp: tuple[tuple[str, int, int], ...] | None = None
+        self._ledgers: tuple[Ledger, ...] = ()
+
+    def sessions(self, parts: Sequence[ParquetPart]) -> Sessions:
+        """The sessions of the run; empty if the rollouts of these parts are all of one session."""
+        names = set().union(*(part.label.facts.sessions for part in parts))
+        if len(names) < 2:
+            return _NO_SESSIONS
+        sessions = Sessions(self._read_ledgers())
+        without_ledger = sessions.unknown(names)
+        return Sessions(self._ledgers, self._spans(parts, without_ledger)) if without_ledger else sessions
+
+    def _read_ledgers(self) -> Iterable[Ledger]:
+        stamp = self._ledger_stamp()
+        if stamp != self._stamp:
+            self._stamp, self._ledgers = stamp, tuple(self._reader.ledgers().values())
+        return self._ledgers
+
+    def _ledger_stamp(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, size and time of every ledger file, which change when a ledger is written."""
+        files = []
+        try:
+            with os.scandir(self._reader.path / LEDGER) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    files.append((entry.name, status.st_size, status.st_mtime_ns))
+        except OSError:
+            return ()
+        return tuple(sorted(files))
+
+    def _spans(self, parts: Sequence[ParquetPart], sessions: set[str]) -> dict[str, Span]:
+        """When the sessions without a ledger ran, from the times of their rollouts."""
+        names = ", ".join(map(sql_literal, sessions))
+        rows = self._connection.execute(f"""
+            select session, min(started_at), max(ended_at) from {parquet_source(part.path for part in parts)}
+            where session in ({names}) group by session
+        """).fetchall()
+        return {session: (first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) for session, first, last in rows}
