@@ -13,7 +13,7 @@ from rolltrace.cli.app import cli
 from rolltrace.jobs.replay import replay_policy
 from rolltrace.policies.policy import Request
 from rolltrace.query.compact import compact
-from rolltrace.query.group import load_group
+from rolltrace.query.group_comparison import load_group
 from rolltrace.query.run import open_run
 from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_summary import summarize

@@ -4,6 +4,7 @@ from typing import Any
 
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.trace.failure import INTERRUPTED
+from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Layer
 
 LAYOUT_VERSION = 6
@@ -135,10 +136,21 @@ TABLE_INPUTS = {
 
 
 def sql_identifier(name: str) -> str:
-    """A column's name as SQL takes it, whatever it is."""
+    """Quote a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def sql_literal(value: Any) -> str:
-    """Text as SQL takes it, whatever it holds."""
+    """Quote a value as an SQL string."""
     return "'" + str(value).replace("'", "''") + "'"
+
+
+GROUP_COLUMNS = ", ".join(map(sql_identifier, GroupKey.__struct_fields__))
+
+
+def group_condition(*keys: GroupKey) -> str:
+    """The SQL condition that a row is of one of these groups."""
+    listed = ", ".join(
+        f"({sql_literal(key.split)}, {key.iteration}, {sql_literal(key.env)}, {sql_literal(key.group)})" for key in keys
+    )
+    return f"({GROUP_COLUMNS}) in ({listed})"

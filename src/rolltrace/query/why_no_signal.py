@@ -1,4 +1,4 @@
-"""Why a group teaches nothing, where it does not, in a sentence."""
+"""Explains why a group has no learning signal (all advantages are zero or missing)."""
 
 import math
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rolltrace.query.group import Rewards
+from rolltrace.query.groups import Group
 from rolltrace.trace.json_numbers import nonfinite_text
 from rolltrace.trace.rollout import Failure
 from rolltrace.trace.stop_reasons import Layer, Status, StopReason
@@ -16,7 +16,7 @@ _MAX_NAMED = 3
 
 
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a member says whether it has an advantage, and why not."""
+    """What decides whether a member has an advantage, and why it has none."""
 
     index: int
     reward: float | None
@@ -28,10 +28,10 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why its group's grade is missing."""
 
 
-def why_no_signal(group: Rewards, members: Sequence[MemberStatus]) -> str | None:
-    """The reason why every advantage in a group is zero or missing; None where one is not.
+def why_no_signal(group: Group, members: Sequence[MemberStatus]) -> str | None:
+    """Explain why every advantage of a group is zero or missing; None if the group has a signal.
 
-    `members` are those that were looked at, of a very large group not all.
+    `members` are those that were loaded, which are not all members of a very large group.
     """
     if not all(value is None or math.isfinite(value) for value in (group.mean, group.min, group.max)):
         return _non_finite(members, group.n)
@@ -42,34 +42,34 @@ def why_no_signal(group: Rewards, members: Sequence[MemberStatus]) -> str | None
     if group.size == 1:
         alone = "The group has one member: there is nothing to compare it with."
         return alone if group.n else f"The group's one member has no reward: {_reasons(members, group.size)}."
-    told = f"Only one of {group.size:,} members has" if group.n else f"None of {group.size:,} members has"
-    return f"{told} a reward: {_reasons(members, group.size)}."
+    start = f"Only one of {group.size:,} members has" if group.n else f"None of {group.size:,} members has"
+    return f"{start} a reward: {_reasons(members, group.size)}."
 
 
-def _equal(group: Rewards, members: Sequence[MemberStatus]) -> str:
+def _equal(group: Group, members: Sequence[MemberStatus]) -> str:
     count = "Both" if group.n == 2 else f"All {group.n:,}"
-    told = f"{count} rewards are {_told(group.max or 0.0)}: the group teaches nothing."
+    text = f"{count} rewards are {_format(group.max or 0.0)}: the group teaches nothing."
     missing = group.size - group.n
     if not missing:
-        return told
+        return text
     have = f"{missing:,} of {group.size:,} members {'has' if missing == 1 else 'have'}"
-    return f"{told} {have} none: {_reasons(members, group.size)}."
+    return f"{text} {have} none: {_reasons(members, group.size)}."
 
 
 def _non_finite(members: Sequence[MemberStatus], n: int) -> str:
     wrong = [(one.index, one.reward) for one in members if one.reward is not None and not math.isfinite(one.reward)]
-    which = ", ".join(f"member {index} has {_told(reward)}" for index, reward in wrong[:_MAX_NAMED])
+    which = ", ".join(f"member {index} has {_format(reward)}" for index, reward in wrong[:_MAX_NAMED])
     more = ", …" if len(wrong) > _MAX_NAMED else ""
     count = "One" if len(wrong) == 1 else f"{len(wrong):,}" if wrong else "Some"
-    told = f"{count} of {n:,} rewards {'is' if len(wrong) == 1 else 'are'} not finite"
-    return f"{told}{f' ({which}{more})' if wrong else ''}: so the mean and every advantage are NaN."
+    text = f"{count} of {n:,} rewards {'is' if len(wrong) == 1 else 'are'} not finite"
+    return f"{text}{f' ({which}{more})' if wrong else ''}: so the mean and every advantage are NaN."
 
 
 def _reasons(members: Sequence[MemberStatus], size: int) -> str:
-    """Why members have no reward, the most frequent reason first."""
+    """The reasons for missing rewards, the most frequent first."""
     reasons = Counter(_reason(member) for member in members if member.reward is None)
-    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
-    return told if size == len(members) else f"{told}, of the first {len(members):,}"
+    text = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+    return text if size == len(members) else f"{text}, of the first {len(members):,}"
 
 
 def _reason(member: MemberStatus) -> str:
@@ -85,7 +85,7 @@ def _reason(member: MemberStatus) -> str:
 
 
 def _failure(failure: Failure) -> str:
-    """The layer and type; of a grader also its words, because no transcript has them."""
+    """The layer and type; for a grader also its message, because no transcript shows it."""
     kind = f"{failure.layer.value}: {failure.type[:_MAX_MESSAGE_CHARS]}"
     if failure.layer is not Layer.GRADER or not failure.message:
         return kind
@@ -94,7 +94,7 @@ def _failure(failure: Failure) -> str:
     return f"{kind}: {cut}"
 
 
-def _told(value: float) -> str:
-    """A number as a float is written, not longer than people read."""
+def _format(value: float) -> str:
+    """A number with at most six digits, always written as a float."""
     text = f"{value:.6g}" if math.isfinite(value) else nonfinite_text(value)
     return f"{text}.0" if text.removeprefix("-").isdigit() else text
