@@ -15,10 +15,10 @@ from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.graders.preference_grader import PreferenceGrader
 from rolltrace.graders.rubric_grader import Criterion, RubricGrader
 from rolltrace.policies.policy import Request
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
+from rolltrace.testing.scripted import ScriptedReplies
 
 CRITERIA = tuple(
     Criterion(f"The answer is {quality}, from its first sentence to its last.", name=quality)

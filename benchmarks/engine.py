@@ -18,11 +18,11 @@ from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.jobs.gc_threshold import raised_gc_threshold
 from rolltrace.policies.policy import Completion
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 
 LEVELS = ("full", "off")

@@ -30,7 +30,7 @@ from run_states import states
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "write-a-game.md"
 SLOW = """
 import asyncio, os, pathlib, random
-from rolltrace.policies.noisy.policy import NoisyPolicy
+from rolltrace.testing.noisy import NoisyPolicy
 
 class Slow(NoisyPolicy):
     def __init__(self, fails: float = 0.0):

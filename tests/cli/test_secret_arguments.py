@@ -8,7 +8,7 @@ from rolltrace.store.reader import RunReader
 
 OWN = """
 from rolltrace.envs.env import Env, Observation, StepResult
-from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.testing.scripted import ScriptedReplies
 
 class Asks(Env):
     def __init__(self, api_key: str, base: str = "", level: int = 1):

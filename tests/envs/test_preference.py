@@ -9,12 +9,12 @@ from rolltrace.errors import ContextOverflowError, DataError, InputError, Unknow
 from rolltrace.graders.judge import PolicyJudge
 from rolltrace.graders.preference_grader import PreferenceGrader
 from rolltrace.jobs.play import play as play_run
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.check_env import check_env
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import Termination
 from stage import GradedStage, Stage, never, said

@@ -6,9 +6,9 @@ from rolltrace.envs.problem_env import ProblemEnv, ProblemGroup
 from rolltrace.errors import EnvError, GraderError, InputError
 from rolltrace.graders.grader import GroupGrader
 from rolltrace.policies.policy import Completion
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade
 from rolltrace.trace.stop_reasons import Termination

@@ -9,10 +9,10 @@ import pytest
 from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.errors import DataError
 from rolltrace.jobs.play import play
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.testing.check_env import check_env
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, ToolCall
 
 

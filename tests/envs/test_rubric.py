@@ -10,12 +10,12 @@ from rolltrace.envs.rubric import RubricTasks, read_criteria
 from rolltrace.errors import DataError, InputError
 from rolltrace.graders.rubric_grader import Criterion
 from rolltrace.jobs.play import play
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.check_env import check_env
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.stop_reasons import Termination
 from stage import never, said

@@ -11,11 +11,11 @@ from rolltrace.envs.tasks import iterate_groups
 from rolltrace.envs.twenty_questions import TwentyQuestionsEnv, TwentyQuestionsTasks, normalize_name
 from rolltrace.errors import DataError, EnvError, InputError, PolicyError
 from rolltrace.policies.policy import to_completion
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.check_env import check_env
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Layer, StoppedBy, StopReason, Termination
 from stage import Case, Remembering, expect_failure, expect_limit, never, said

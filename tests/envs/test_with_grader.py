@@ -13,9 +13,9 @@ from rolltrace.envs.with_grader import load_inner_tasks, with_grader
 from rolltrace.errors import InputError
 from rolltrace.graders.preference_grader import PreferenceGrader
 from rolltrace.graders.rubric_grader import Criterion, RubricGrader
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.scripted import ScriptedReplies
 from stage import Counting, GradedStage, Stage
 
 ARGS = {"data": None, "env": "stage", "env_args": None, "tries": 2}

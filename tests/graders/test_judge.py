@@ -8,9 +8,9 @@ from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.judge import CORRECTION, FunctionJudge, PolicyJudge, validate_preference
 from rolltrace.policies.role_calls import with_roles
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, Sampling
 from stage import never
 

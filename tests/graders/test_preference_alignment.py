@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.errors import ContextOverflowError
 from rolltrace.graders.preference_grader import PreferenceGrader
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
 from stage import said

@@ -8,9 +8,9 @@ from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.errors import ContextOverflowError, InputError, UnknownNameError
 from rolltrace.graders.judge import FunctionJudge, Judge, PolicyJudge
 from rolltrace.graders.preference_grader import PreferenceGrader
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
 from stage import never, said
 

@@ -7,7 +7,7 @@ import pytest
 from rolltrace.errors import ContextOverflowError, GraderError, InputError, PolicyError
 from rolltrace.graders.retrying_question import GRADER_SAMPLING, RetryingQuestion, ask_all
 from rolltrace.policies.role_calls import with_roles
-from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, Sampling, ToolCall
 from stage import never
 

@@ -9,10 +9,10 @@ import pytest
 from rolltrace.envs.registry import BUILT_IN, load_env
 from rolltrace.errors import InputError, RunExistsError, UnknownNameError
 from rolltrace.jobs.demo_run import demo_envs, play_demo
+from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.play import play, play_async
 from rolltrace.jobs.play_summary import encode_summary
 from rolltrace.policies.policy import Completion
-from rolltrace.policies.policy_specs import load_policy
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.strategies import FailFast
@@ -115,7 +115,7 @@ def test_config_names_the_redaction(tmp_path):
 def test_objects_play_as_well_as_names(tmp_path):
     """An env and a policy that were made in Python give the same run as their names."""
     play("arithmetic", "scripted:noisy", out=tmp_path / "names")
-    play(load_env("arithmetic"), load_policy("scripted:noisy"), out=tmp_path / "objects")
+    play(load_env("arithmetic"), open_policy("scripted:noisy"), out=tmp_path / "objects")
     assert essence(tmp_path / "names") == essence(tmp_path / "objects")
 
 
@@ -225,7 +225,7 @@ def test_policies_are_closed_by_whoever_made_them(tmp_path, monkeypatch):
     """A policy that was named is closed at the end, also when the play fails; one that was given is not."""
     (tmp_path / "closing.py").write_text(
         "import asyncio\n"
-        "from rolltrace.policies.scripted import ScriptedReplies\n"
+        "from rolltrace.testing.scripted import ScriptedReplies\n"
         "closed = []\n"
         "class Closing(ScriptedReplies):\n"
         "    def __init__(self, fails: bool = False):\n"

@@ -9,12 +9,12 @@ import pytest
 import rolltrace
 from rolltrace.envs.registry import load_env
 from rolltrace.errors import InputError
+from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.resume import open_resumption
-from rolltrace.policies.noisy.policy import NoisyPolicy
-from rolltrace.policies.policy_specs import load_policy
 from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
+from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.score import GroupKey
 
 
@@ -260,7 +260,7 @@ def test_a_run_that_was_redacted_is_redacted(tmp_path):
 
 def test_objects_are_given_again(tmp_path):
     """An env or policy that was a Python object cannot be loaded by its name."""
-    play_some(tmp_path / "run", 1, env=load_env("arithmetic"), policy=load_policy("scripted:noisy"), groups=2)
+    play_some(tmp_path / "run", 1, env=load_env("arithmetic"), policy=open_policy("scripted:noisy"), groups=2)
     with pytest.raises(InputError, match=r"policy 'scripted:noisy' of .* was given as a Python object"):
         rolltrace.play(resume=tmp_path / "run")
     with pytest.raises(InputError, match=r"environment arithmetic of .* was given as a Python object"):

@@ -7,7 +7,8 @@ import pytest
 
 from rolltrace.arguments import list_arguments
 from rolltrace.imports import import_object
-from rolltrace.policies.policy_specs import POLICY_KINDS, SCRIPTED_POLICIES
+from rolltrace.jobs.open_policy import SCRIPTED_POLICIES
+from rolltrace.policies.policy_specs import POLICY_KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 

@@ -1,14 +1,12 @@
 import pytest
 
 from rolltrace.errors import InputError, UnknownNameError
-from rolltrace.policies.faults import FAULT_KINDS, FaultyPolicy
-from rolltrace.policies.noisy.policy import NoisyPolicy
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import load_policy
-from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.testing.scripted import ScriptedReplies
 
 OWN = """
-from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.testing.scripted import ScriptedReplies
 
 class Own(ScriptedReplies):
     def __init__(self, text: str = "hi", times: int = 1):
@@ -37,22 +35,6 @@ def own(tmp_path, monkeypatch):
     return "load_own_policies"
 
 
-def test_scripted_policies_take_arguments():
-    """What follows the name is converted to the types of the policy's arguments."""
-    noisy = load_policy("scripted:noisy,correct=0.25,name=n,context_length=30")
-    assert isinstance(noisy, NoisyPolicy)
-    assert (noisy.correct, noisy.name, noisy.context_length) == (0.25, "n", 30)
-    assert load_policy("scripted:noisy").name == "scripted:noisy"
-
-
-@pytest.mark.parametrize("kind", FAULT_KINDS)
-def test_every_fault_can_be_asked_for(kind):
-    """Each kind of fault has a specification."""
-    policy = load_policy(f"scripted:fault,kind={kind},at=2,fraction=0.5")
-    assert isinstance(policy, FaultyPolicy)
-    assert (policy.kind, policy.at, policy.fraction) == (kind, 2, 0.5)
-
-
 def test_a_policy_of_ones_own(own):
     """A class, a function and an instance can be named, the first two with arguments."""
     for spec in (f"{own}:Own,times=2", f"{own}:make,times=2", f"{own}:made"):
@@ -65,21 +47,16 @@ def test_a_policy_of_ones_own(own):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("scripted:noise", "There is no scripted policy 'noise'. Did you mean 'noisy'?"),
-        ("scripted", "There is no scripted policy ''."),
-        ("noisy", "There is no policy 'noisy'. Did you mean 'scripted:noisy'?"),
         ("openai:model", "Expected a policy as openai:MODEL@BASE_URL"),
         ("openai:model@http://localhost,retires=3", "no argument of openai 'retires'. Did you mean 'retries'?"),
         ("human:somebody,nmae=x", "no argument of human 'nmae'"),
-        ("replay:somewhere", "A recorded run is opened by rolltrace.play and `rolltrace run`"),
+        (
+            "replay:somewhere",
+            "`rolltrace run` take it, or use rolltrace.jobs.open_policy.open_policy",
+        ),
+        ("scripted:noisy", "got 'scripted': rolltrace.play and `rolltrace run` take it"),
         ('openai:m@http://h,extra={"a": 1, "b": 2},b', "for argument 'extra' of openai, got"),
         ("nothing", "Policies are given as local[:FILE.gguf], openai:MODEL@BASE_URL, scripted:NAME"),
-        ("scripted:noisy,corect=1", "no argument of scripted:noisy 'corect'. Did you mean 'correct'?"),
-        ("scripted:noisy,correct=often", "Expected `float` for argument 'correct' of scripted:noisy, got 'often'."),
-        ("scripted:noisy,correct", "Expected KEY=VALUE after the comma"),
-        ("scripted:noisy,correct=1,correct=0", "got 'correct' twice"),
-        ("scripted:fault", "Expected argument 'kind' of scripted:fault, got none"),
-        ("scripted:fault,kind=rays", "no kind of fault 'rays'. Did you mean 'raise'?"),
         ("no_such_package:x", "There is no module 'no_such_package' for policy"),
         ("load_own_policies:Onw", "Did you mean 'Own'?"),
         ("load_own_policies:made,times=2", "which is already made, got times"),

@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.registry import BUILT_IN
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, RoleError
-from rolltrace.jobs.play import open_policy, play
-from rolltrace.jobs.replay import replay_policy
+from rolltrace.jobs.open_policy import open_policy, replay_policy
+from rolltrace.jobs.play import play
 from rolltrace.policies.policy import Completion, Request
 from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.policies.replay_index import _KEPT, InMemoryRecords, ReplayIndex
 from rolltrace.policies.role_calls import ask
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.rollout import Grade, Tokens, Usage

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from answers import score, write
 from rolltrace.cli.app import cli
-from rolltrace.jobs.replay import replay_policy
+from rolltrace.jobs.open_policy import replay_policy
 from rolltrace.policies.policy import Request
 from rolltrace.query.compact import compact
 from rolltrace.query.group_comparison import load_group

@@ -8,13 +8,13 @@ from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.errors import GraderError, InputError, PolicyError, RoleError
 from rolltrace.graders.grader import Grader, GroupGrade, GroupGrader
 from rolltrace.policies.role_calls import ask, with_roles
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.message import Message, Part, Sampling
 from rolltrace.trace.rollout import Grade

@@ -13,13 +13,13 @@ from rolltrace.graders.grader import Grader
 from rolltrace.graders.preference_grader import PreferenceGrader
 from rolltrace.graders.rubric_grader import Criterion, RubricGrader
 from rolltrace.policies.role_calls import ask
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.run import open_run
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade
 from rolltrace.trace.text_transform import hash_text

@@ -19,9 +19,9 @@ import pytest
 import rolltrace
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.policies.policy import Completion, to_completion
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.query.storyline import TranscriptNote, transcript_events
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.rollout import Tokens
 from stage import Stage

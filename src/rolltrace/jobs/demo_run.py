@@ -12,8 +12,9 @@ from msgspec.structs import asdict
 from rolltrace.check.audit_report import AuditReport
 from rolltrace.check.check_run import check_run
 from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
+from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import Plan
-from rolltrace.jobs.play import OnGroup, open_policy, play_into
+from rolltrace.jobs.play import OnGroup, play_into
 from rolltrace.jobs.play_summary import PlaySummary
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
 from rolltrace.policies.policy_specs import close_policy

@@ -15,13 +15,13 @@ from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
 from rolltrace.jobs.gc_threshold import raised_gc_threshold
+from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.plan import IterationGroups, Plan, PlanFields, all_iterations
 from rolltrace.jobs.play_summary import PlaySummary, SummaryCounter
-from rolltrace.jobs.replay import replay_policy
 from rolltrace.jobs.resume import Resumption, open_resumption
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
 from rolltrace.policies.policy import Policy
-from rolltrace.policies.policy_specs import close_policy, load_policy
+from rolltrace.policies.policy_specs import close_policy
 from rolltrace.rollout.contract import require_observe
 from rolltrace.rollout.error_layer import close_with_timeout
 from rolltrace.rollout.group_runner import GroupResult
@@ -209,11 +209,6 @@ def _is_object(value: Any) -> bool:
 def _empty_summary(resumption: Resumption) -> PlaySummary:
     ledger = Ledger(run=resumption.run, session="", at=utc_now(), closed=True)
     return SummaryCounter().summary(resumption.path, resumption.env, resumption.policy, ledger)
-
-
-def open_policy(policy: str | Policy) -> Policy:
-    """The policy that a specification names, also one that is played from a recorded run."""
-    return load_policy(policy, {"replay": replay_policy}) if isinstance(policy, str) else policy
 
 
 async def play_into(

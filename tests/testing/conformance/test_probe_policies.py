@@ -9,11 +9,11 @@ from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, SingleU
 from rolltrace.errors import GraderError, InputError, PolicyError
 from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.role_calls import ask
-from rolltrace.policies.scripted import ScriptedReplies
 from rolltrace.testing.check_env import check_env
 from rolltrace.testing.conformance.guarded_call import CallTimeouts, CancelPoint, GuardedCall
 from rolltrace.testing.conformance.probe_policies import Part, roles_of
 from rolltrace.testing.conformance.violations import ViolationLog
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 
 ASKED = []

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Mapping
 
 from rolltrace.errors import RolltraceError
-from rolltrace.policies.noisy.policy import NoisyPolicy
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.role_calls import RoleCaller
 from rolltrace.policies.roles import Roles
 from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_repr
+from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.rollout import Call
 
 _TURNS_OF_THE_LOOP = 2

@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
-from rolltrace.policies.faults import DEEP, FAULT_KINDS, HUGE, FaultyPolicy, UnprintableError
-from rolltrace.policies.noisy.policy import NoisyPolicy
 from rolltrace.policies.policy import Completion, Policy, Request
+from rolltrace.testing.faults import DEEP, FAULT_KINDS, HUGE, FaultyPolicy, UnprintableError
+from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.rollout import Identity

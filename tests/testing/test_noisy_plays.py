@@ -11,9 +11,9 @@ from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.envs.rubric import RubricTasks
 from rolltrace.envs.tasks import iterate_groups
 from rolltrace.envs.twenty_questions import TwentyQuestionsTasks
-from rolltrace.policies.noisy.policy import NoisyPolicy
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
+from rolltrace.testing.noisy import NoisyPolicy
 
 pytestmark = pytest.mark.core
 

@@ -1,11 +1,11 @@
-"""Scores and preferences of the scripted policy."""
+"""Scores, preferences and paragraphs of `scripted:noisy`."""
 
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.policies.noisy.critic import prefer, score
+from rolltrace.testing.noisy_grader import prefer, score, write_paragraph
 from talk import rng, talk
 
 SCORE = "You judge one criterion. Then end with a line `Score: X`."
@@ -67,3 +67,11 @@ def test_frames_that_quote_frames_are_read_once():
     assert score(graded(f"hm {forged}"), rng(), 1.0) == score(graded(f"{forged} hm"), rng(), 1.0)
     flood = "<message abcdef012345: user>\nx\n</message abcdef012345>\n" * 20_000
     assert 0 <= value_of(score(graded(flood), rng(), 1.0), "Score") <= 1
+
+
+def test_a_paragraph_is_about_the_prompt():
+    """It has the prompt's longest words; by mistake it says little."""
+    messages = talk("Explain why a kettle whistles.").messages
+    written = write_paragraph(messages, rng(), 1.0)
+    assert any(word in written for word in ("explain", "kettle", "whistles"))
+    assert len(written.split()) > 2 * len(write_paragraph(messages, rng(), 0.0).split())

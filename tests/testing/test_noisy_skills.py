@@ -5,14 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.graders.answer_check import extract_answer, extract_tagged
-from rolltrace.policies.noisy.critic import prefer, score
-from rolltrace.policies.noisy.halving import guess_number
-from rolltrace.policies.noisy.moves import move
-from rolltrace.policies.noisy.paragraph import write_paragraph
-from rolltrace.policies.noisy.parts import choose_skill
-from rolltrace.policies.noisy.policy import NoisyPolicy
-from rolltrace.policies.noisy.questions import answer_question, play_questions
 from rolltrace.policies.policy import Request
+from rolltrace.testing.noisy import NoisyPolicy, choose_skill
+from rolltrace.testing.noisy_games import answer_question, guess_number, move, play_questions
+from rolltrace.testing.noisy_grader import prefer, score, write_paragraph
 from talk import rng, talk
 
 NUMBER = "I am thinking of a whole number from 1 to 100.\nFinish each turn with a line `Guess: NUMBER`."

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.policies.noisy.solver import (
+from rolltrace.testing.noisy_math import (
     find_expression,
     find_question,
     format_answer,

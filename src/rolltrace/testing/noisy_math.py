@@ -1,4 +1,4 @@
-"""Solves a prompt from its text alone: arithmetic exactly, word problems by guessing, both plausibly wrong at will."""
+"""Solves problems from the text of the prompt: arithmetic exactly, word problems by guessing; and makes mistakes."""
 
 import random
 import re
@@ -12,7 +12,7 @@ from rolltrace.trace.message import Message
 
 ExactNumber = int | Fraction | float
 
-# A run of what expressions are made of; it is trimmed afterwards, so that each character is looked at once.
+# A run of characters that expressions consist of. It is trimmed afterwards, so that each character is read once.
 _RUN = re.compile(r"[0-9 .,+*/%^()×÷−-]+")
 _NOT_FIRST, _NOT_LAST = " .,+*/%^×÷)", " .,+*/%^×÷(−-"
 _OPERATOR = re.compile(r"[+*/%^×÷−-]")
@@ -20,9 +20,9 @@ _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
 _MAX_PROMPT_CHARS = 20_000
-"""Characters of a message that are looked at, from its end: it can be as long as someone made it."""
+"""How many characters of a message are read, from its end: a message can be of any length."""
 _MAX_MESSAGES = 10
-"""Messages that are looked at, from the last."""
+"""How many messages are read, from the last."""
 
 _HINTS = (
     ("/", ("share", "per ", "split", "average", "divided", "how many days", "boxes of")),
@@ -33,38 +33,40 @@ _HINTS = (
 
 
 class Solution(NamedTuple):
-    """What the solver makes of a prompt."""
+    """An answer, and how it was found."""
 
     answer: str
     working: str
-    """How it got there, as a calculation; empty where it did not calculate."""
+    """The calculation; empty if there was none."""
 
 
 def find_question(messages: Sequence[Message]) -> str:
-    """The text that asks: the last user's message with an expression, else with a number, else the last one.
+    """The question: the last user message with an expression, otherwise with a number, otherwise the last one.
 
-    The last is not always the question: it may only say that the reply before could not be read.
+    The last is not always the question: it may only say that the previous reply could not be parsed.
     """
-    asking = [message.content[-_MAX_PROMPT_CHARS:] for message in messages if message.role == "user"][-_MAX_MESSAGES:]
-    asking.reverse()
-    for text in asking:
+    questions = [message.content[-_MAX_PROMPT_CHARS:] for message in messages if message.role == "user"][
+        -_MAX_MESSAGES:
+    ]
+    questions.reverse()
+    for text in questions:
         if find_expression(text) is not None:
             return text
-    with_numbers = [text for text in asking if _NUMBER.search(text)]
-    return next(iter(with_numbers or asking), "")
+    with_numbers = [text for text in questions if _NUMBER.search(text)]
+    return next(iter(with_numbers or questions), "")
 
 
 def find_expression(text: str) -> str | None:
     """The longest arithmetic expression in the text that has a value."""
-    found = [match[0].lstrip(_NOT_FIRST).rstrip(_NOT_LAST) for match in _RUN.finditer(text)]
-    for candidate in sorted(found, key=len, reverse=True)[:8]:
+    candidates = [match[0].lstrip(_NOT_FIRST).rstrip(_NOT_LAST) for match in _RUN.finditer(text)]
+    for candidate in sorted(candidates, key=len, reverse=True)[:8]:
         if _OPERATOR.search(candidate.lstrip("-−")) and evaluate_or_none(candidate) is not None:
             return candidate
     return None
 
 
 def guess_expression(text: str, rng: random.Random) -> str | None:
-    """A calculation with the numbers of a word problem, by what its words hint at; None where there are no numbers."""
+    """A calculation with the numbers of a word problem, with an operator that its words suggest, or None."""
     numbers = _NUMBER.findall(text)
     if not numbers:
         return None
@@ -76,7 +78,7 @@ def guess_expression(text: str, rng: random.Random) -> str | None:
 
 
 def evaluate_or_none(expression: str) -> ExactNumber | None:
-    """What an expression comes to; None where it comes to nothing."""
+    """Value of the expression, or None if it is invalid."""
     try:
         return evaluate(expression)
     except InputError:
@@ -84,13 +86,13 @@ def evaluate_or_none(expression: str) -> ExactNumber | None:
 
 
 def parse_tool_result(text: str) -> str | None:
-    """The number that a tool's answer consists of, or that stands after its last `=`; None where it is no number."""
+    """The number in a tool's result, or after its last `=`; None if that is not a number."""
     result = text[-_MAX_PROMPT_CHARS:].rpartition("=")[2].strip()
     return result if _NUMBER.fullmatch(result) else None
 
 
 def format_answer(value: ExactNumber) -> str:
-    """A number as an answer: a decimal where that is exact, else a fraction."""
+    """A number as an answer: a decimal if that is exact, otherwise a fraction."""
     text = format_number(value)
     return str(value) if isinstance(value, Fraction) and evaluate_or_none(text) != value else text
 
@@ -105,7 +107,7 @@ def solve(text: str, rng: random.Random) -> Solution:
 
 
 def make_wrong(answer: str, rng: random.Random) -> str:
-    """A plausible wrong answer: a slip of one or two, of a sign, of a place; another word where it is no number."""
+    """A plausible wrong answer: off by a little, by a sign or by a factor of ten; `not X` if X is not a number."""
     value = evaluate_or_none(answer)
     if value is None:
         return f"not {answer}"

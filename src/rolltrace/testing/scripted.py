@@ -1,4 +1,4 @@
-"""A policy that says what it is told to: deterministic, and blind to the order in which rollouts are played."""
+"""Policies with scripted replies: deterministic, whatever the order in which rollouts are played."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,14 +11,14 @@ from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.rollout import Usage
 
 ScriptedReply = str | Message | Completion | Exception
-"""Text, a message, a whole completion, or what is raised instead."""
+"""Text, a message, a whole completion, or an exception to raise."""
 
 TOKENS_PER_MESSAGE = 4
-"""What a message costs beside its words, as chat templates cost something."""
+"""Tokens that a message counts besides its words, as in a chat template."""
 
 
 class ScriptedPolicy(ABC):
-    """A policy whose replies are computed from the request alone, so that scheduling cannot matter."""
+    """A policy whose replies depend on the request alone, so that scheduling does not matter."""
 
     def __init__(self, *, name: str, version: int | str | None = None, context_length: int | None = None) -> None:
         self.name = name
@@ -27,7 +27,7 @@ class ScriptedPolicy(ABC):
 
     @abstractmethod
     def reply(self, request: Request) -> ScriptedReply | Awaitable[ScriptedReply]:
-        """What to say, or raise, at this turn."""
+        """The reply, or the exception to raise, at this turn."""
 
     async def complete(self, request: Request) -> Completion:
         """The reply as a completion, with its tokens counted."""
@@ -41,13 +41,13 @@ class ScriptedPolicy(ABC):
         return msgspec.structs.replace(completion, usage=usage)
 
     def count_tokens(self, request: Request) -> int:
-        """A simple count that grows with the prompt: words, and a little for each message and tool."""
+        """A simple count: the words, and a constant for each message and tool."""
         words = sum(map(count_words, request.messages)) + sum(map(_count_tool, request.tools))
         return TOKENS_PER_MESSAGE * len(request.messages) + words
 
 
 class ScriptedReplies(ScriptedPolicy):
-    """Says the replies in turn, or what a function of the request returns.
+    """Gives the replies in turn, or what a function of the request returns.
 
     A rollout's step number picks the reply, so any number of rollouts can be played at once. It pickles if the
     function does.
@@ -79,7 +79,7 @@ class ScriptedReplies(ScriptedPolicy):
 def completion_or_raise(reply: ScriptedReply) -> Completion:
     """The completion that a reply stands for; an exception is raised."""
     if isinstance(reply, Exception):
-        raise reply.with_traceback(None)  # it may be raised many times, and would gather a traceback each time
+        raise reply.with_traceback(None)  # otherwise its traceback would grow each time it is raised
     return to_completion(reply)
 
 

@@ -1,4 +1,4 @@
-"""`scripted:fault`: every way in which a policy can misbehave, on demand."""
+"""`scripted:fault`: a policy that misbehaves in a chosen way at a chosen turn."""
 
 import asyncio
 import random
@@ -6,28 +6,28 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from rolltrace.errors import ContextOverflowError, InputError, PolicyError, UnknownNameError
-from rolltrace.policies.noisy.policy import CALCULATOR, NoisyPolicy
 from rolltrace.policies.policy import Completion, Request
-from rolltrace.policies.scripted import ScriptedPolicy, ScriptedReply
 from rolltrace.seeds import derive_seed
+from rolltrace.testing.noisy import CALCULATOR, NoisyPolicy
+from rolltrace.testing.scripted import ScriptedPolicy, ScriptedReply
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.stop_reasons import Termination
 
 HUGE = 1_000_000
-"""Characters of a `huge` reply."""
+"""The length of a `huge` reply in characters."""
 DEEP = 100_000
-"""Brackets inside one another in `deep_arguments`."""
+"""The nesting depth of `deep_arguments`."""
 
 
 class UnprintableError(Exception):
-    """An error whose text cannot be had, as those of careless libraries."""
+    """An error whose `str` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("this error has no text")
 
 
 class Fault:
-    """What can go wrong at one turn: a method for each kind."""
+    """The faulty replies of one turn: a method for each kind."""
 
     def __init__(self, proper: Message, request: Request) -> None:
         self.proper = proper
@@ -36,7 +36,7 @@ class Fault:
         self.call_id = f"call_{request.step}"
 
     def length(self) -> ScriptedReply:
-        """Cut by the token limit."""
+        """Truncated by the token limit."""
         half = self.proper.content[: len(self.proper.content) // 2]
         return Completion(message=Message("assistant", half), termination=Termination.LENGTH)
 
@@ -51,15 +51,15 @@ class Fault:
         )
 
     def raise_error(self) -> ScriptedReply:
-        """An error like any other."""
+        """An ordinary error."""
         return PolicyError("The scripted policy failed, as it was asked to.")
 
     def raise_unprintable(self) -> ScriptedReply:
-        """An error that must be handled with care."""
+        """An error that cannot be printed."""
         return UnprintableError()
 
     def overflow(self) -> ScriptedReply:
-        """What a server says of a prompt that is too long."""
+        """The error for a prompt that is too long."""
         return ContextOverflowError(
             "Expected a prompt that fits the context, got one that the scripted server refuses."
         )
@@ -91,23 +91,23 @@ class Fault:
         return _calls(ToolCall("no_such_tool", "{}", id=self.call_id))
 
     def bad_arguments(self) -> ScriptedReply:
-        """A call whose arguments are JSON and do not fit."""
+        """A call whose arguments are JSON but do not match the tool's parameters."""
         return _calls(ToolCall(self.tool, '{"no_such_argument": [1, 2]}', id=self.call_id))
 
     def deep_arguments(self) -> ScriptedReply:
-        """A call whose arguments are JSON that no reader can be trusted with."""
+        """A call whose arguments are JSON that is nested too deeply to parse."""
         return _calls(ToolCall(self.tool, "[" * DEEP + "]" * DEEP, id=self.call_id))
 
     def empty(self) -> ScriptedReply:
-        """Nothing."""
+        """An empty reply."""
         return ""
 
     def huge(self) -> ScriptedReply:
-        """Far too much."""
+        """A very long reply."""
         return "very " * (HUGE // len("very "))
 
     def surrogate(self) -> ScriptedReply:
-        """Text that UTF-8 cannot hold."""
+        """Text that UTF-8 cannot encode."""
         return f"half of a pair: \ud83d\n{self.proper.content}"
 
     def nonsense(self) -> ScriptedReply:
@@ -139,7 +139,7 @@ FAULTS: dict[str, Callable[[Fault], ScriptedReply | Awaitable[ScriptedReply]]] =
     "surrogate": Fault.surrogate,
     "nonsense": Fault.nonsense,
 }
-"""What takes the place of the proper answer, by kind."""
+"""The faulty reply, by kind."""
 
 NOT_A_COMPLETION = "not_a_completion"
 FAULT_KINDS = (*FAULTS, NOT_A_COMPLETION)
@@ -147,10 +147,10 @@ FAULT_KINDS = (*FAULTS, NOT_A_COMPLETION)
 
 
 class FaultyPolicy(ScriptedPolicy):
-    """Plays like `NoisyPolicy`, and at one turn does something wrong.
+    """Plays like `NoisyPolicy`, except for a fault at one turn or more.
 
-    `at` is the step at which it strikes, `times` for how many steps in a row, `fraction` in how many of the rollouts,
-    drawn from the request's seed, and `attempts` in how many attempts at an episode before it plays well.
+    `at` is the first faulty step, `times` how many steps in a row are faulty, `fraction` the share of rollouts that are
+    affected, drawn from the request's seed, and `attempts` how many attempts at an episode fail before one goes well.
     """
 
     def __init__(
@@ -179,13 +179,13 @@ class FaultyPolicy(ScriptedPolicy):
         self.noisy = NoisyPolicy(correct)
 
     def reply(self, request: Request) -> ScriptedReply | Awaitable[ScriptedReply]:
-        """The fault where it is due, else a proper answer."""
+        """The fault if it is due, otherwise a proper answer."""
         proper = self.noisy.reply(request)
-        spoilt = self.kind in FAULTS and self.is_due(request)
-        return FAULTS[self.kind](Fault(proper, request)) if spoilt else proper
+        faulty = self.kind in FAULTS and self.is_due(request)
+        return FAULTS[self.kind](Fault(proper, request)) if faulty else proper
 
     def is_due(self, request: Request) -> bool:
-        """Whether this turn is one to spoil."""
+        """Whether the fault is due at this turn."""
         if not self.at <= request.step < self.at + self.times:
             return False
         if self.attempts is not None and request.identity is not None and request.identity.attempt >= self.attempts:
@@ -194,7 +194,7 @@ class FaultyPolicy(ScriptedPolicy):
         return rng.random() < self.fraction
 
     async def complete(self, request: Request) -> Completion:
-        """As of any scripted policy, except where the fault is to return no completion at all."""
+        """The reply as a completion, except for the fault that returns something else."""
         if self.kind == NOT_A_COMPLETION and self.is_due(request):
             return cast("Completion", "this is not a completion")
         return await super().complete(request)

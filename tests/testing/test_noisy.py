@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.errors import InputError
-from rolltrace.policies.noisy.policy import NoisyPolicy
 from rolltrace.policies.policy import Policy, Request
+from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 

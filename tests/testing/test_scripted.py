@@ -5,7 +5,7 @@ import pytest
 
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.policy import Completion, Policy, Request
-from rolltrace.policies.scripted import ScriptedReplies
+from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.rollout import Usage

@@ -1,1 +1,0 @@
-"""What is inside `scripted:noisy`: the policy, and the parts that it plays."""
