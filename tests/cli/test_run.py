@@ -185,7 +185,9 @@ def test_demo_can_be_repeated(rolltrace, tmp_path):
         assert shown.exit_code == 0
         assert f"runs/{name}" in shown.stdout
         for env in demo_envs():
-            assert re.search(rf"^{env} +-?[0-9.]+ +(4/4|8/8) ", shown.stdout, re.MULTILINE)
+            count = 8 if env.startswith("textarena") else 4
+            rewards = "–" if env == "prompts" else " ".join([r"-?[0-9.]+"] * count)
+            assert re.search(rf"^{env} +{rewards} +(yes|no|no grader) +[a-z_]+ \d", shown.stdout, re.MULTILINE)
         assert re.search(r"of computing: [0-9.]+ % of the time", shown.stdout)
         assert "audits found nothing wrong" in shown.stdout
     commands = [line.partition("#")[0] for line in re.findall(r"^  .*rolltrace (.*)$", shown.stderr, re.MULTILINE)]
@@ -194,6 +196,20 @@ def test_demo_can_be_repeated(rolltrace, tmp_path):
         words = shlex.split(command.partition("|")[0])
         if words[0] != "view":  # serves until it is ended: the next test starts it
             assert rolltrace(*words).exit_code == 0
+
+
+def test_demo_starts_with_a_rollout(rolltrace):
+    """The first lines are a rollout of few turns, of a group with a signal, with the reward of each step."""
+    shown = rolltrace("demo", "--policy", "scripted:noisy").stdout
+    heading, *lines = shown.partition("\n\n")[0].splitlines()
+    env, reward, turns = re.fullmatch(r"(\w+) · .+ · member \d · reward (\S+) in (\d) turns", heading).groups()
+    assert float(reward) == 1
+    assert 2 <= int(turns) <= 4
+    assert len(lines) <= 12
+    assert sum(line.startswith("  assistant ") for line in lines) == int(turns)
+    assert [line.rpartition("  reward ")[2] for line in lines if "  reward " in line][-1] == "1"
+    assert re.search(rf"^{env} .* yes ", shown, re.MULTILINE)
+    assert re.search(r"^prompts +– +no grader ", shown, re.MULTILINE)
 
 
 def test_demo_names_the_viewer(rolltrace, tmp_path):

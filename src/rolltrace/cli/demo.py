@@ -1,4 +1,4 @@
-"""`rolltrace demo`: plays every built-in environment, and says how to look at what came of it."""
+"""`rolltrace demo`: plays every built-in environment, and shows the result."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,17 +38,17 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
         if policy != "local" or place.exists():
             raise
         raise InputError(f"{error} Or play with the scripted policy: rolltrace demo --policy scripted:noisy") from error
-    show_demo(stdout_console(), played)
-    for summary in played.summaries:
-        show_failures(summary)
     with open_run(place) as run:
-        _tell_next(run, policy)
+        show_demo(stdout_console(), played, list(run.groups()))
+        for summary in played.summaries:
+            show_failures(summary)
+        _show_next_commands(run, policy)
     if not played.succeeded:
         raise SystemExit(1)
 
 
-def _tell_next(run: "Run", policy: str) -> None:
-    """Name the viewer, and the commands that show the longest and the worst rollout."""
+def _show_next_commands(run: "Run", policy: str) -> None:
+    """Name the viewer, and the commands that show the longest rollout and the one with the lowest reward."""
     from rolltrace.cli.hints import command
     from rolltrace.query.address import short_addresses
 
@@ -59,10 +59,10 @@ def _tell_next(run: "Run", policy: str) -> None:
     if rollouts:
         longest = max(rollouts, key=lambda rollout: len(rollout.messages))
         worst = min(rollouts, key=lambda rollout: _sortable(rollout.reward))
-        told = {longest.id: (longest, "the longest")}
+        examples = {longest.id: (longest, "the longest")}
         if worst.reward is not None:
-            told[worst.id] = (worst, "the lowest reward")
-        for rollout, why in told.values():
+            examples[worst.id] = (worst, "the lowest reward")
+        for rollout, why in examples.values():
             click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {why}", err=True)
     sql = "select role, about, policy, reply from calls"
     click.echo(f"  {command('query', str(run.path), sql)}   # what graders and answerers said", err=True)

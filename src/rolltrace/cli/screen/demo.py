@@ -1,51 +1,123 @@
-"""What came of the demo, as a table."""
+"""The result of the demo: a short transcript, a table of the groups, and what recording cost."""
+
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rolltrace.cli.screen.number_format import format_duration, short_number
+from rolltrace.cli.screen.console import wrap_lines
+from rolltrace.cli.screen.number_format import format_duration, plural, print_wrapped, short_number
+from rolltrace.cli.screen.styles import ROLE_STYLES
 from rolltrace.jobs.demo_run import DemoResult
 from rolltrace.jobs.play_summary import PlaySummary
+from rolltrace.query.groups import Group
+from rolltrace.query.storyline import TranscriptMessage, transcript_events
 from rolltrace.terminal_text import escape_line
+from rolltrace.trace.message import Message
+from rolltrace.trace.rollout import Rollout
+
+_MAX_LINES = 12
+_MAX_MESSAGE_LINES = 2
+_MAX_WIDTH = 100
+_ROLE = 11
+"""How many columns the role takes."""
 
 
-def show_demo(console: Console, demo: DemoResult) -> None:
-    """Print a line for each environment, what the audits found, and what recording cost."""
+def show_demo(console: Console, demo: DemoResult, groups: Sequence[Group]) -> None:
+    """Print one rollout, the rewards of each group, what recording cost, and what the audits found."""
+    rollouts = {group.env: list(group.rollouts()) for group in groups}
+    example = _example([rollouts[group.env] for group in groups if group.has_signal])
+    if example is not None:
+        _show_example(console, example)
+        console.print()
+    console.print(_table(demo.summaries, {group.env: group for group in groups}, rollouts))
+    console.print()
+    count = sum(summary.rollouts for summary in demo.summaries)
+    played = f"{count} rollouts by {demo.policy}, graded and answered by {demo.grader}"
+    print_wrapped(
+        console, Text(escape_line(f"{played}, in {format_duration(demo.seconds)}; recorded in {demo.path}."), "bold")
+    )
+    cost = f"Recording took {format_duration(demo.recording_seconds)} of computing"
+    line = Text(f"{cost}: {_percent(demo.recording_fraction)} of the time. ")
+    if demo.report.ok:
+        line.append(f"✓ {len(demo.report.results)} audits found nothing wrong.", "green")
+    print_wrapped(console, line)
+    for result in demo.report.with_findings:
+        what = f"{result.audit}: {result.count} found; rolltrace check {demo.path} says more"
+        print_wrapped(console, Text(escape_line(what), "yellow"))
+
+
+def _example(groups: Sequence[Sequence[Rollout]]) -> Rollout | None:
+    """The rollout with the highest reward, if possible one of two to four turns."""
+    rollouts = [rollout for group in groups for rollout in group if rollout.reward is not None]
+    return max(rollouts, key=lambda rollout: (2 <= len(rollout.steps) <= 4, rollout.reward or 0.0), default=None)
+
+
+def _show_example(console: Console, rollout: Rollout) -> None:
+    title = Text(escape_line(f"{rollout.env} · {rollout.group} · member {rollout.index}"), "bold")
+    title.append(f" · reward {short_number(rollout.reward)} in {plural(len(rollout.steps), 'turn')}")
+    print_wrapped(console, title)
+    width = min(console.width, _MAX_WIDTH)
+    rewards = {step.step: step.reward for step in rollout.steps}
+    lines: list[Text] = []
+    for event in transcript_events(rollout):
+        if isinstance(event, TranscriptMessage):
+            reward = None if event.step is None else rewards[event.step]
+            lines += _message_lines(console, event.message, reward, width)
+    for line in lines[:_MAX_LINES]:
+        console.print(line, soft_wrap=True)
+    if len(lines) > _MAX_LINES:
+        console.print(Text(f"  … {len(lines) - _MAX_LINES} lines more", "italic yellow"))
+
+
+def _message_lines(console: Console, message: Message, reward: float | None, width: int) -> list[Text]:
+    """The beginning of a message, with its role before it and the reward of its step after it."""
+    calls = [f"→ {call.name} {call.arguments}" for call in message.tool_calls]
+    text = " ".join(" ".join([message.content, *calls]).split())
+    gained = Text() if reward is None else Text(f"  reward {short_number(reward)}", "bold")
+    room = width - _ROLE - 2
+    body = wrap_lines(Text(escape_line(text)), console, "", room)
+    if len(body) > _MAX_MESSAGE_LINES or (reward is not None and body[-1].cell_len + gained.cell_len > room):
+        body = body[:_MAX_MESSAGE_LINES]
+        body[-1].truncate(max(1, room - gained.cell_len - 2))
+        body[-1].append(" …")
+    body[-1].append_text(gained)
+    roles = [f"{escape_line(message.role)[: _ROLE - 1]:{_ROLE}}", *(" " * _ROLE for _ in body[1:])]
+    style = ROLE_STYLES.get(message.role, "bold cyan")
+    return [Text("  ").append(role, style).append_text(line) for role, line in zip(roles, body, strict=True)]
+
+
+def _table(
+    summaries: Sequence[PlaySummary], groups: Mapping[str, Group], rollouts: Mapping[str, Sequence[Rollout]]
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("environment", no_wrap=True)
-    table.add_column("mean reward", justify="right", no_wrap=True)
-    table.add_column("n", justify="right", no_wrap=True)
-    table.add_column("stopped", overflow="fold")
-    table.add_column("took", justify="right", no_wrap=True)
-    for summary in demo.summaries:
-        table.add_row(
-            Text(escape_line(summary.env), "bold"),
-            "–" if summary.mean_reward is None else short_number(round(summary.mean_reward, 4)),
-            f"{summary.rewarded}/{summary.rollouts}",
-            _stopped(summary),
-            format_duration(summary.seconds),
-        )
-    console.print(table)
-    console.print()
-    rollouts = sum(summary.rollouts for summary in demo.summaries)
-    who = f"by {escape_line(demo.policy)}, graded and answered by {escape_line(demo.grader)}"
-    playing = (
-        f"{rollouts} rollouts {who}, in {format_duration(demo.seconds)}; all recorded in {escape_line(demo.path)}."
+    table.add_column("rewards of the group", no_wrap=True)
+    table.add_column("signal", no_wrap=True)
+    table.add_column("ended", overflow="fold")
+    for summary in summaries:
+        group = groups.get(summary.env)
+        members = () if group is None else group.members
+        rewards = " ".join(short_number(None if one.reward is None else float(f"{one.reward:.2g}")) for one in members)
+        signal = Text("yes", "green") if group is not None and group.has_signal else Text("no", "yellow")
+        if _is_ungraded(rollouts.get(summary.env, ())):
+            rewards, signal = "–", Text("no grader", "dim")
+        table.add_row(Text(escape_line(summary.env), "bold"), rewards, signal, _ends(summary))
+    return table
+
+
+def _is_ungraded(rollouts: Sequence[Rollout]) -> bool:
+    """Whether nothing ever gave these rollouts a reward, as in an environment that only collects answers."""
+    return all(
+        rollout.grade is None
+        and not rollout.scores
+        and not any(step.reward or step.env_reward or step.reward_data for step in rollout.steps)
+        for rollout in rollouts
     )
-    console.print(Text(playing, "bold"), soft_wrap=True)
-    fraction = _percent(demo.recording_fraction)
-    cost = f"Recording them took {format_duration(demo.recording_seconds)} of computing: {fraction}"
-    console.print(Text(f"{cost} of the time (measured by recording them once more)."), soft_wrap=True)
-    if demo.report.ok:
-        audits = f"✓ {len(demo.report.results)} audits found nothing wrong."
-        console.print(Text(audits, "green"), soft_wrap=True)
-    for result in demo.report.with_findings:
-        what = f"{escape_line(result.audit)}: {result.count} found; rolltrace check {escape_line(demo.path)} says more"
-        console.print(Text(what, "yellow"), soft_wrap=True)
 
 
-def _stopped(summary: PlaySummary) -> Text:
+def _ends(summary: PlaySummary) -> Text:
     """How the rollouts ended, and how often a part failed."""
     ends = ", ".join(f"{escape_line(reason)} {count}" for reason, count in sorted(summary.stop_reasons.items()))
     text = Text(ends)
@@ -55,5 +127,5 @@ def _stopped(summary: PlaySummary) -> Text:
     return text
 
 
-def _percent(share: float) -> str:
-    return "under 0.01 %" if share < 0.0001 else f"{100 * share:.2g} %"
+def _percent(fraction: float) -> str:
+    return "under 0.01 %" if fraction < 0.0001 else f"{100 * fraction:.2g} %"
