@@ -57,8 +57,8 @@ async def tokenizer(model):
     """The tokenizer of the embedded model."""
     import aiohttp
 
-    from rolltrace.policies.llama.servers import get_server
+    from rolltrace.policies.llama.llama_server import SERVERS
 
-    server = await asyncio.wrap_future(get_server(model._settings))
+    server = await asyncio.wrap_future(SERVERS.get(model._settings))
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as session:
         yield Tokenizer(session, server.address)

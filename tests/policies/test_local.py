@@ -17,7 +17,7 @@ from rolltrace.policies import local as local_module
 from rolltrace.policies.llama import llama_server as server_module
 from rolltrace.policies.llama import server_main
 from rolltrace.policies.llama import server_settings as settings_module
-from rolltrace.policies.llama.places import LoopSemaphores
+from rolltrace.policies.llama.llama_server import LoopSemaphores
 from rolltrace.policies.llama.server_settings import MAX_SERVER_REQUESTS, ServerSettings, default_threads
 from rolltrace.policies.llama.weights import default_weights
 from rolltrace.policies.local import local_policy
@@ -140,7 +140,7 @@ class Stub:
     def __init__(self, address, places):
         self.address, self.key, self.places = address, "held-by-the-process", LoopSemaphores(places)
 
-    def end(self):
+    def exit_reason(self):
         return None
 
 
@@ -151,7 +151,7 @@ def stub(monkeypatch):
     def use(server):
         ready = Future()
         ready.set_result(server)
-        monkeypatch.setattr(local_module, "get_server", lambda settings: ready)
+        monkeypatch.setattr(local_module.SERVERS, "get", lambda settings: ready)
 
     return use
 

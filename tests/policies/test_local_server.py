@@ -32,9 +32,9 @@ def request(text="Say one word.", *, max_tokens=4, **fields):
 
 
 async def server(policy):
-    from rolltrace.policies.llama.servers import get_server
+    from rolltrace.policies.llama.llama_server import SERVERS
 
-    return await asyncio.wrap_future(get_server(policy._settings))
+    return await asyncio.wrap_future(SERVERS.get(policy._settings))
 
 
 async def test_policies_share_a_server():
@@ -169,7 +169,7 @@ async def test_weights_that_cannot_be_loaded_are_told(tmp_path):
 SCRIPT = """
 import asyncio, os, signal, sys
 from rolltrace.policies.policy import Request
-from rolltrace.policies.llama.servers import get_server
+from rolltrace.policies.llama.llama_server import SERVERS
 from rolltrace.policies.local import local_policy
 from rolltrace.trace.message import Message, Sampling
 
@@ -182,7 +182,7 @@ def ask():
         await policy.close()
         return answer
     assert asyncio.run(run())
-    return get_server(policy._settings).result().pid
+    return SERVERS.get(policy._settings).result().pid
 
 print(ask(), flush=True)
 """

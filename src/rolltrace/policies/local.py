@@ -10,7 +10,7 @@ from rolltrace.policies.endpoint.api_key import InMemoryApiKey
 from rolltrace.policies.endpoint.chat_request import validate_extra
 from rolltrace.policies.endpoint.dialects import Dialect
 from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
-from rolltrace.policies.llama.llama_server import LlamaServer
+from rolltrace.policies.llama.llama_server import SERVERS, LlamaServer
 from rolltrace.policies.llama.server_settings import (
     CONTEXT_LENGTH,
     MAX_SERVER_REQUESTS,
@@ -18,9 +18,7 @@ from rolltrace.policies.llama.server_settings import (
     ServerSettings,
     make_server_settings,
 )
-from rolltrace.policies.llama.servers import get_server
-from rolltrace.policies.llama.template import SMOLLM2
-from rolltrace.policies.llama.weights import NAME, default_weights, require_llama, validate_weights
+from rolltrace.policies.llama.weights import NAME, SMOLLM2_TEMPLATE, default_weights, require_llama, validate_weights
 from rolltrace.policies.policy import Completion, Request
 
 _TIMEOUT = 3600.0
@@ -32,11 +30,11 @@ _NAME_FOR_SERVER = "local"
 class LocalPolicy:
     """Sends requests to a llama.cpp server. The first request starts it, and policies with equal settings share it.
 
-    What it draws depends on the request's seed alone as long as a slot works by itself: numbers of a batch of several
-    answers, and of a prompt that is partly remembered, may differ in their last digits, and then a word.
+    Samples depend only on the request's seed as long as one slot works at a time:
+    with several answers in a batch, or a cached prompt, the last digits of the logits differ, which may change a word.
 
-    `close()`, or the end of `async with policy:`, gives back the connections of the event loop; the policy may be used
-    again, and the server stays until the process ends.
+    `close()`, or the end of `async with policy:`, closes the connections of the event loop; the policy may be used
+    again, and the server runs until the process ends.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class LocalPolicy:
         server = await self._ready_server()
         try:
             async with server.places.for_this_loop():
-                return await (await self._asking(server)).complete(request)
+                return await (await self._endpoint_for(server)).complete(request)
         except PolicyError as error:
             if error.raw is not None or (end := await asyncio.to_thread(server.exit_reason)) is None:
                 raise
@@ -100,14 +98,14 @@ class LocalPolicy:
 
     async def _ready_server(self) -> LlamaServer:
         try:
-            return await asyncio.wrap_future(get_server(self._settings))
+            return await asyncio.wrap_future(SERVERS.get(self._settings))
         except PolicyError as error:  # raise a copy: a shared error would collect the tracebacks of all waiters
             raise PolicyError(str(error)) from None
 
-    async def _asking(self, server: LlamaServer) -> EndpointPolicy:
+    async def _endpoint_for(self, server: LlamaServer) -> EndpointPolicy:
         if self._endpoint is not None and self._server is server:
             return self._endpoint
-        before, self._server = self._endpoint, server
+        previous, self._server = self._endpoint, server
         endpoint = self._endpoint = EndpointPolicy(
             _NAME_FOR_SERVER,
             server.address,
@@ -120,8 +118,8 @@ class LocalPolicy:
             dialect=Dialect.LLAMA_CPP,
             extra=self._extra,
         )
-        if before is not None:
-            await before.close()
+        if previous is not None:
+            await previous.close()
         return endpoint
 
 
@@ -137,8 +135,8 @@ def local_policy(
 ) -> LocalPolicy:
     """Make the policy of a GGUF file, or of the embedded model.
 
-    It works on `slots` answers at once, each with a context of `context_length` tokens, in so many `threads`.
-    `extra` are further fields of each request: with a `grammar` even a small model answers in a form.
+    It generates `slots` answers at once, each with a context of `context_length` tokens, in so many `threads`.
+    `extra` are further fields of each request, for example a `grammar` that the answer has to follow.
     """
     if path is not None and not path.strip():
         raise InputError("Expected a GGUF file after `local:`, got nothing: say local:FILE.gguf, or local alone.")
@@ -149,7 +147,7 @@ def local_policy(
         slots=slots,
         context_length=context_length,
         threads=threads,
-        template=SMOLLM2 if path is None else None,
+        template=SMOLLM2_TEMPLATE if path is None else None,
     )
     known_as = name or f"local:{NAME if path is None else weights.stem}"
     return LocalPolicy(settings, name=known_as, version=version, extra=extra)

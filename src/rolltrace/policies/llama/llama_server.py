@@ -1,5 +1,6 @@
-"""One process with llama.cpp in it, and the address and key under which it answers."""
+"""Processes with llama.cpp in them: each serves one set of settings, and is shared by all policies that have these."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -8,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import Future
 from typing import IO, Any, cast
+from weakref import WeakKeyDictionary
 
 from rolltrace.errors import PolicyError
-from rolltrace.policies.llama.places import LoopSemaphores
 from rolltrace.policies.llama.server_settings import MAX_SERVER_REQUESTS, ServerSettings
+from rolltrace.processes.child_processes import START_LOCK, register_owner
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -22,16 +25,28 @@ _REASON = re.compile(r"error loading model: (.*)")
 _ERROR_LINE = re.compile(r"^\S+ E (?:\S+ +\S+: )?(.*)$", re.MULTILINE)
 _MAX_REASON_CHARS = 500
 _READY_SECONDS = 600.0
-"""How long the weights may take to load: large ones come from a slow disk."""
-_ENDING_SECONDS = 1.0
+"""How long the weights may take to load: large files may come from a slow disk."""
+_EXIT_SECONDS = 1.0
 """How long a process may go on after its connections are closed."""
 
 
-class LlamaServer:
-    """A server of local weights. It ends when it is stopped, and when this process ends, in whatever way.
+class LoopSemaphores:
+    """One semaphore per event loop: `async with semaphores.for_this_loop():`."""
 
-    It listens on loopback only, and answers only to the key that it was given through a pipe: no other user of the
-    machine can know that.
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def for_this_loop(self) -> asyncio.Semaphore:
+        """The semaphore of the running event loop."""
+        return self._loops.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._number))
+
+
+class LlamaServer:
+    """A server of local weights. It ends when it is stopped, and when this process ends, even if that is killed.
+
+    It listens on loopback only, and requires a key that it gets through a pipe, so that other users of the machine
+    cannot use it.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -39,88 +54,149 @@ class LlamaServer:
         self.key = secrets.token_urlsafe(32)
         self.address = ""
         self.places = LoopSemaphores(MAX_SERVER_REQUESTS)
-        """How many may ask at once; all policies of this server share them."""
+        """Limits the requests in flight; all policies of this server share it."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the server is ready, or has failed
         self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
             [sys.executable, "-P", "-c", _START, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            start_new_session=True,  # an interrupt from the keyboard is for the caller
+            start_new_session=True,  # Ctrl-C is for the parent
         )
-        self._orders = cast("IO[bytes]", self._process.stdin)
-        self._news = cast("IO[bytes]", self._process.stdout)
+        self._stdin = cast("IO[bytes]", self._process.stdin)
+        self._stdout = cast("IO[bytes]", self._process.stdout)
 
     @property
     def alive(self) -> bool:
-        """Whether it is there to be asked."""
+        """Whether its process runs."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Which process it is."""
+        """Its process id."""
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Load the weights, and learn the address."""
-        overdue = threading.Event()
+        """Wait until the weights are loaded and the address is known."""
+        timed_out = threading.Event()
 
         def give_up() -> None:
-            overdue.set()
-            self._process.kill()  # which ends the wait for its news
+            timed_out.set()
+            self._process.kill()  # which ends the wait for its first line
 
         timer = threading.Timer(_READY_SECONDS, give_up)
         timer.daemon = True
         timer.start()
-        news = self._first_news()
+        status = self._read_status()
         timer.cancel()
-        if overdue.is_set() or "address" not in news:
-            late = f"it was not ready within {_READY_SECONDS:g} s, and was ended" if overdue.is_set() else None
-            reason = late or self._why_not(news.get("error"))
+        if timed_out.is_set() or "address" not in status:
+            late = f"it was not ready within {_READY_SECONDS:g} s, and was stopped" if timed_out.is_set() else None
+            reason = late or self._why_not_ready(status.get("error"))
             self.stop()
             raise PolicyError(f"llama.cpp cannot serve {self.settings.weights}: {reason}")
         self._errors.close()
-        self.address = news["address"]
+        self.address = status["address"]
 
-    def _first_news(self) -> dict[str, Any]:
+    def _read_status(self) -> dict[str, Any]:
+        """Send the settings, and read the line that says the address or an error."""
         with contextlib.suppress(BrokenPipeError):
-            self._orders.write(json.dumps(self.settings.for_process(self.key)).encode() + b"\n")
-            self._orders.flush()
-        told = self._news.readline()
-        news: dict[str, Any] = json.loads(told) if told.endswith(b"\n") else {}
-        return news
+            self._stdin.write(json.dumps(self.settings.for_process(self.key)).encode() + b"\n")
+            self._stdin.flush()
+        line = self._stdout.readline()
+        status: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
+        return status
 
     def exit_reason(self) -> str | None:
-        """How the process ended, in words; None if it goes on, for which one that is just ending gets a moment."""
+        """How the process ended; None if it still runs after a second."""
         try:
-            code = self._process.wait(_ENDING_SECONDS)
+            code = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             return None
         return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
 
     def stop(self) -> None:
-        """End it, and give back what it held."""
+        """Kill it, and release its pipes and files."""
         self._process.kill()
         self._process.wait()
         self._close()
 
     def detach_after_fork(self) -> None:
-        """In a forked process: leave it to the one that started it, which alone may then keep it alive."""
-        self._process.poll()  # it is no child of this process, and is noted to have ended
+        """In a forked process: close the pipes, so that only the parent keeps it alive."""
+        self._process.poll()  # it is not a child of this process, so Popen notes that it has ended
         self._close()
 
     def _close(self) -> None:
-        for file in (self._orders, self._news, self._errors):
+        for file in (self._stdin, self._stdout, self._errors):
             with contextlib.suppress(OSError):
                 file.close()
 
-    def _why_not(self, error: str | None) -> str:
-        """What llama.cpp complained of, else what was raised, else how the process ended."""
+    def _why_not_ready(self, error: str | None) -> str:
+        """The error in llama.cpp's log, else the exception, else how the process ended."""
         self._errors.seek(0)
         log = self._errors.read().decode("utf-8", "replace")
-        found = _REASON.search(log) or _ERROR_LINE.search(log)
-        if found:
-            return found[1][:_MAX_REASON_CHARS]
+        line = _REASON.search(log) or _ERROR_LINE.search(log)
+        if line:
+            return line[1][:_MAX_REASON_CHARS]
         if error:
             return error[:_MAX_REASON_CHARS]
         return f"its process {self.exit_reason() or 'closed its pipe'}"
+
+
+class LlamaServers:
+    """The servers of this process: each is started once, when a policy first needs it."""
+
+    def __init__(self) -> None:
+        self._by_settings: dict[ServerSettings, Future[LlamaServer]] = {}
+        self._started: set[LlamaServer] = set()
+        register_owner(self)
+
+    def get(self, settings: ServerSettings) -> Future[LlamaServer]:
+        """The server with these settings, as soon as it is ready; one that has ended is started again."""
+        with START_LOCK:
+            known = self._by_settings.get(settings)
+            if known is not None and not _has_ended(known):
+                return known
+            ready: Future[LlamaServer] = Future()
+            ready.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel it for others
+            self._by_settings[settings] = ready
+        threading.Thread(target=self._start, args=(settings, ready), name="rolltrace-local", daemon=True).start()
+        return ready
+
+    def stop(self) -> None:
+        """Stop all of them; a later `get` starts new ones."""
+        with START_LOCK:
+            self._by_settings.clear()
+            servers = list(self._started)
+            self._started.clear()
+        for server in servers:
+            server.stop()
+
+    def detach_after_fork(self) -> None:
+        """In a forked process: leave the servers to the parent; this process starts its own."""
+        for server in self._started:
+            server.detach_after_fork()
+        self._started.clear()
+        self._by_settings.clear()
+
+    def _start(self, settings: ServerSettings, ready: Future[LlamaServer]) -> None:
+        try:
+            with START_LOCK:
+                if self._by_settings.get(settings) is not ready:
+                    raise PolicyError("The embedded model was stopped before it was started.")
+                for ended in [server for server in self._started if not server.alive]:
+                    ended.stop()
+                    self._started.remove(ended)
+                server = LlamaServer(settings)
+                self._started.add(server)
+            server.wait_until_ready()
+        except BaseException as error:  # noqa: BLE001 - the future raises it in the callers
+            ready.set_exception(error)
+        else:
+            ready.set_result(server)
+
+
+def _has_ended(server: Future[LlamaServer]) -> bool:
+    return server.done() and (server.exception() is not None or not server.result().alive)
+
+
+SERVERS = LlamaServers()

