@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.prompt_only import PromptOnlyEnv
 from rolltrace.errors import GraderError, InputError, PolicyError
-from rolltrace.graders.rubric_grader import CORRECTION, Criterion, RubricGrader, criterion_names, final_conversation
+from rolltrace.graders.rubric_grader import CORRECTION, Criterion, RubricGrader, criterion_names
 from rolltrace.policies.role_calls import with_roles
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import Termination
+from rolltrace.trace.transcript import final_conversation
 from stage import Remembering, Stage, never, said
 
 KIND = Criterion("Is kind.", 3.0, "kind")

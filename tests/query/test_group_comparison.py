@@ -13,7 +13,7 @@ from rollout_builders import header, outcome, read
 from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.jobs.play import play
 from rolltrace.query.group_comparison import compare_group, encode_comparison
-from rolltrace.query.group_members import first_difference, member_transcript, shared_prompt
+from rolltrace.query.group_members import first_difference
 from rolltrace.query.message_truncation import MAX_CHARACTERS, MAX_MESSAGES
 from rolltrace.query.reward_breakdown import reward_components, reward_terms
 from rolltrace.store.create import create_run
@@ -331,22 +331,6 @@ def test_a_difference_is_found_in_long_texts(same, one, other, times):
     else:
         assert first[: found.character] == second[: found.character]
         assert first[found.character : found.character + 1] != second[found.character : found.character + 1]
-
-
-@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=1, max_size=4))
-def test_shared_prompt_is_the_longest_that_all_begin_with(prompts):
-    """It begins every prompt, and no longer one does."""
-    told = []
-    for index, prompt in enumerate(prompts):
-        rollout_builder = RolloutBuilder(header(index=index))
-        rollout_builder.extend([Message("user", text) for text in prompt])
-        rollout_builder.mark_prompt_sent()
-        rollout_builder.step(Message("assistant", "answer"), reward=0.0)
-        told.append(member_transcript(read(rollout_builder.encode(outcome()))))
-    shared = [one.message.content for one in shared_prompt(told)]
-    assert all(prompt[: len(shared)] == shared for prompt in prompts)
-    longer = {tuple(prompt[: len(shared) + 1]) for prompt in prompts}
-    assert len(longer) > 1 or any(len(prompt) == len(shared) for prompt in prompts)
 
 
 # Why nothing is learnt

@@ -19,11 +19,11 @@ import pytest
 import rolltrace
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.policies.policy import Completion, to_completion
-from rolltrace.query.storyline import TranscriptNote, transcript_events
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.rollout import Tokens
+from rolltrace.trace.transcript import TranscriptNote, transcript_events
 from stage import Stage
 from viewing import Viewer, viewing
 

@@ -17,11 +17,11 @@ from rolltrace.graders.retrying_question import (
     RetryingQuestion,
     validate_retry_limits,
 )
-from rolltrace.graders.story import messages_after_prompt
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.transcript import messages_in_order
 
 PreferenceFunction = Callable[[Sequence[Message], Rollout, Rollout], float | Awaitable[float]]
 """From the prompt that both share, the first and the second: how far the first is better, from −1 to 1."""
@@ -98,9 +98,10 @@ class PolicyJudge(Judge):
 
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
         """What the policy says in its first reply that can be read."""
+        answers = (messages_in_order(rollout)[len(prompt) :] for rollout in (first, second))
         inquiry = RetryingQuestion(
             self.role,
-            self.question(prompt, messages_after_prompt(first, prompt), messages_after_prompt(second, prompt)),
+            self.question(prompt, *answers),
             read_preference,
             CORRECTION,
             about=f"{first.id} {second.id}",

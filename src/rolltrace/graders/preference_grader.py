@@ -11,7 +11,6 @@ from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.format_check import FormatCheck, check_format_coef, format_score
 from rolltrace.graders.grader import GroupGrade, GroupGrader
 from rolltrace.graders.judge import FunctionJudge, Judge, PolicyJudge, PreferenceFunction, validate_preference
-from rolltrace.graders.story import common_prompt
 from rolltrace.graders.tournament import (
     Matchup,
     MemberMatchup,
@@ -23,6 +22,7 @@ from rolltrace.graders.tournament import (
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.rollout import Grade, Rollout
 from rolltrace.trace.stop_reasons import Layer, Status
+from rolltrace.trace.transcript import shared_prompt
 
 TOURNAMENT_CHUNK = 4
 PREFERENCE_FORMAT_COEF = 1.0
@@ -94,7 +94,7 @@ class PreferenceGrader(GroupGrader):
         judge: Any = self.judge
         try:
             score = validate_preference(
-                await judge.compare(common_prompt(one, other), one, other), type(judge).__name__
+                await judge.compare(shared_prompt((one, other)), one, other), type(judge).__name__
             )
         except BaseException as error:
             if not is_failure(error):

@@ -22,6 +22,7 @@ from rolltrace.graders.retrying_question import (
 )
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.transcript import final_conversation
 
 INSTRUCTION = (
     "You judge how far the assistant in a conversation meets one criterion. Each message of the conversation stands "
@@ -128,10 +129,3 @@ def criterion_names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
     if not 0 < total < math.inf:
         raise InputError(f"Expected weights whose sizes add up to a finite number above 0, got {total}.")
     return keys
-
-
-def final_conversation(rollout: Rollout) -> tuple[Message, ...]:
-    """The conversation at its end, with the last response also where the env no longer showed it."""
-    if not rollout.steps or isinstance(rollout.steps[-1].response, int):
-        return rollout.conversation
-    return *rollout.conversation, rollout.steps[-1].trace.policy_response

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, UnknownNameError
-from rolltrace.query.group_members import Member, compare_member, member_transcript, shared_prompt
+from rolltrace.query.group_members import Member, compare_member, member_transcript
 from rolltrace.query.groups import Group
 from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
 from rolltrace.query.preference_matrix import MatrixMember, PreferenceMatrix, read_preference_matrix
@@ -25,6 +25,7 @@ from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
 from rolltrace.trace.strict_json import json_encoder
+from rolltrace.trace.transcript import TranscriptMessage, shared_prompt
 
 MAX_MEMBERS = 256
 """A group with more members is compared by those with the best rewards."""
@@ -172,8 +173,8 @@ def compare_group(
     """Compare the members of a group. Parts of its records that cannot be read are None; they raise nothing."""
     loaded = load_group(run, GroupKey(split, iteration, env, group), most)
     transcripts = [member_transcript(rollout) for rollout in loaded.rollouts]
-    shared = shared_prompt(transcripts)
-    shared_shown = truncate_messages(shared)
+    shared = shared_prompt(loaded.rollouts)
+    shared_shown = truncate_messages([TranscriptMessage(message, None) for message in shared])
     stats = loaded.group
     members = tuple(
         compare_member(transcript, before, len(shared), stats.mean)

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
 from rolltrace.query.reward_breakdown import RewardTerm, reward_components, reward_terms
-from rolltrace.query.storyline import TranscriptMessage, transcript_events
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.transcript import TranscriptMessage, first_prompt, transcript_events
 
 Field = Literal["role", "reasoning", "content", "tool_calls", "parts"]
 
@@ -149,24 +149,8 @@ class MemberTranscript(NamedTuple):
 
 def member_transcript(rollout: Rollout) -> MemberTranscript:
     """The messages of a rollout: the first prompt, then the rest of the conversation."""
-    events = transcript_events(rollout)
-    messages = [event for event in events if isinstance(event, TranscriptMessage)]
-    prompt = sum(
-        1 for _ in takewhile(lambda event: isinstance(event, TranscriptMessage) and event.step is None, events)
-    )
-    return MemberTranscript(rollout, messages, prompt)
-
-
-def shared_prompt(transcripts: Sequence[MemberTranscript]) -> list[TranscriptMessage]:
-    """The messages with which every first prompt begins. Members without a prompt are passed over."""
-    prompts = [one.messages[: one.prompt_length] for one in transcripts if one.prompt_length]
-    if not prompts:
-        return []
-    count = min(map(len, prompts))
-    for index, first in enumerate(prompts[0][:count]):
-        if any(prompt[index].message != first.message for prompt in prompts[1:]):
-            return prompts[0][:index]
-    return prompts[0][:count]
+    messages = [event for event in transcript_events(rollout) if isinstance(event, TranscriptMessage)]
+    return MemberTranscript(rollout, messages, len(first_prompt(rollout)))
 
 
 def compare_member(

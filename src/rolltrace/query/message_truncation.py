@@ -6,9 +6,9 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
-from rolltrace.query.storyline import TranscriptMessage
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
+from rolltrace.trace.transcript import TranscriptMessage
 
 MAX_CHARACTERS = 20_000
 """No text of an excerpt is longer."""

@@ -12,10 +12,10 @@ from rolltrace.cli.screen.styles import ROLE_STYLES
 from rolltrace.jobs.demo_run import DemoResult
 from rolltrace.jobs.play_summary import PlaySummary
 from rolltrace.query.groups import Group
-from rolltrace.query.storyline import TranscriptMessage, transcript_events
 from rolltrace.terminal_text import escape_line
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.transcript import TranscriptMessage, transcript_events
 
 _MAX_LINES = 12
 _MAX_MESSAGE_LINES = 2

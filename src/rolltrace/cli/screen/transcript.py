@@ -14,7 +14,6 @@ from rolltrace.cli.screen.styles import ROLE_STYLES, STATUS_STYLES
 from rolltrace.cli.screen.verdicts import matchups_text, rubric_lines
 from rolltrace.query.address import address
 from rolltrace.query.reward_breakdown import same_reward
-from rolltrace.query.storyline import TranscriptMessage, TranscriptNote, transcript_events
 from rolltrace.terminal_text import escape_line, escape_text
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import as_number
@@ -22,6 +21,7 @@ from rolltrace.trace.message import Message, Part
 from rolltrace.trace.rollout import Call, Rollout, Step
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import EnvFailure
+from rolltrace.trace.transcript import TranscriptMessage, TranscriptNote, transcript_events
 
 _REASONING = "┊ "
 _MAX_TEXT_CHARS = 20_000
