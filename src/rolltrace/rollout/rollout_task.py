@@ -132,28 +132,28 @@ class RolloutTask:
 
     async def play(self, env: Env) -> FinishedRollout:
         """Play to an end and record it; what is no failure of the rollout is raised again after that."""
-        player = TurnLoop(env, self.rollout_builder, self._settings, self._policy, self._role)
-        with RoleCallContext(lambda: self._asker(player)), DeadlinePause(player.clock_stopped):
-            return await self._play(player, env)
+        turn_loop = TurnLoop(env, self.rollout_builder, self._settings, self._policy, self._role)
+        with RoleCallContext(lambda: self._asker(turn_loop)), DeadlinePause(turn_loop.clock.paused):
+            return await self._play(turn_loop, env)
 
-    def _asker(self, player: TurnLoop) -> RoleCaller:
+    def _asker(self, turn_loop: TurnLoop) -> RoleCaller:
         return RoleCaller(
             self._settings.roles,
             self.rollout_builder.calls,
-            identity=player.identity,
-            seed=player.seed,
-            step=player.current_step,
-            enter=player.pass_gate,
+            identity=turn_loop.identity,
+            seed=turn_loop.seed,
+            step=turn_loop.current_step,
+            enter=turn_loop.sampler.acquire_slot,
             leave=self._settings.request_slots.release,
             notes=self.rollout_builder.notes,
         )
 
-    async def _play(self, player: TurnLoop, env: Env) -> FinishedRollout:
+    async def _play(self, turn_loop: TurnLoop, env: Env) -> FinishedRollout:
         closed = False
         stop: RolloutEnd | None = None
         try:
             require_observe(env, self._settings.limits)
-            stop = await player.play()
+            stop = await turn_loop.play()
             self.stopped_before_done = stop.status is not Status.OK or stop.by is StoppedBy.RUNNER
             closed = True
             await self._close(env)
@@ -166,7 +166,7 @@ class RolloutTask:
                 await self._close_after_cancellation(env)
             if stop is not None and stop.error is not None:
                 self.rollout_builder.add_note("", f"before that the {_summary(stop.error)}")
-            player.mark_unfinished_step(EPISODE_ABORTED if self.aborted else CANCELLED)
+            turn_loop.recorder.set_env_failure(EPISODE_ABORTED if self.aborted else CANCELLED)
             if self.aborted:
                 return self.record(EPISODE_ABORTED)
             refused = isinstance(error, InputError)  # the settings do not fit the env: the caller must change them

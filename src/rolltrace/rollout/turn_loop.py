@@ -1,31 +1,31 @@
-"""Plays one env with one policy, and records it on every way out."""
+"""Plays one env with one policy, and records it however the play ends."""
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from rolltrace.cancellation import cancellation_requested
-from rolltrace.envs.env import STEP_MAP_FIELDS, Env, Observation, StepResult
+from rolltrace.envs.env import STEP_MAP_FIELDS, Env, StepResult
 from rolltrace.envs.tools import parse_error_of
 from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
 from rolltrace.policies.policy import Completion, Policy, Request
-from rolltrace.policies.validation import coerce_completion, require_awaitable, validate_token_count
+from rolltrace.policies.validation import coerce_completion, require_awaitable
 from rolltrace.rollout.contract import validate_first_observation, validate_observation, validate_step_result
 from rolltrace.rollout.error_layer import ENV_LAYER, HOOK_LAYER, POLICY_LAYER, LayerError
 from rolltrace.rollout.hooks import BeforeTurn, Turn
+from rolltrace.rollout.limits_and_penalties import RolloutClock, TokenBudget
 from rolltrace.rollout.rollout_end import RolloutEnd, end_at_limit, end_for_failure
 from rolltrace.rollout.settings import RunnerSettings
+from rolltrace.rollout.step_recorder import PromptState, SampledTurn, StepRecorder
 from rolltrace.seeds import derive_seed
-from rolltrace.trace.conversion_cache import ConversionCache
-from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.convert import as_message
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.freeform import Note, describe
-from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.rollout import Usage
+from rolltrace.trace.freeform import describe
+from rolltrace.trace.message import Message
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import Layer, StoppedBy, StopReason, Termination
 
@@ -35,14 +35,52 @@ CORRECTION = (
 )
 
 
-_EMPTY_RESULT = StepResult(0.0, done=False)
+class Sampler(msgspec.Struct):
+    """Asks a policy for the turns of one rollout, within the limit of requests in flight."""
+
+    _policy: Policy
+    _rollout_builder: RolloutBuilder
+    _request_slots: asyncio.Semaphore
+    _clock: RolloutClock
+
+    async def sample(self, request: Request) -> SampledTurn:
+        """The policy's completion. Raises `ContextOverflowError` if the prompt is too long for the policy."""
+        policy, rollout_builder = self._policy, self._rollout_builder
+        rollout_builder.mark_prompt_sent()
+        await self.acquire_slot()
+        try:
+            started = time.perf_counter()
+            version = policy.version
+            try:
+                with POLICY_LAYER:
+                    answer = await require_awaitable(policy.complete(request), policy, "complete")
+                    seconds = time.perf_counter() - started
+                    rollout_builder.set_raw_response(_raw_text(answer))
+                    completion = coerce_completion(answer, policy, rollout_builder.notes)
+            except LayerError as error:
+                if isinstance(error.cause, PolicyError) and error.cause.raw is not None:
+                    rollout_builder.set_raw_response(error.cause.raw)
+                if isinstance(error.cause, ContextOverflowError):
+                    raise error.cause from error
+                raise
+        finally:
+            self._request_slots.release()
+        return SampledTurn(request, completion, seconds, version, completion.parse_error)
+
+    async def acquire_slot(self) -> None:
+        """Wait until another request may be sent. The wait does not count as the rollout's time."""
+        if not self._request_slots.locked():
+            await self._request_slots.acquire()
+            return
+        with self._clock.paused():
+            await self._request_slots.acquire()
 
 
 class TurnLoop:
-    """Takes turns between a policy and an env until one of the ways out is reached.
+    """Alternates between a policy and an env until the rollout ends.
 
-    Whatever the env returns is frozen before anything else happens, so the prompt of each step is a snapshot from
-    before the step; whatever ends the play, the draft holds all that happened until then.
+    What the env returns is frozen before anything else happens, so the prompt of each step is a snapshot from before
+    the step. However the play ends, the rollout builder has everything that happened until then.
     """
 
     def __init__(
@@ -50,125 +88,103 @@ class TurnLoop:
     ) -> None:
         self.env = env
         self.rollout_builder = rollout_builder
-        self.identity = rollout_builder.header.identity
-        self._role = role
-        self._policy = policy
-        self._limits = settings.limits
-        self._hooks = settings.hooks
-        self._gate = settings.request_slots
-        self._freezer = ConversionCache(rollout_builder.notes)
-        self._base_sampling = self._sampling = settings.sampling
-        self._tools: tuple[ToolSpec, ...] = ()
-        self._step = 0
-        self.policy_version: int | str | None = None
-        """The policy's version when it was last asked: it may change before the answer comes."""
-        self._last_step_unfinished = False
-        """Whether the env has not finished the turn of the last step."""
-        self._parse_failures = 0
-        self._total_tokens = 0
-        self._sampled_tokens = 0
-        self._deadline: float | None = None
-        self._clock: asyncio.Timeout | None = None
-        self._waiting = 0
-        self._clock_stopped_at = 0.0
-        self._over = False
-        identity = self.identity
+        self.identity = identity = rollout_builder.header.identity
         self.seed = derive_seed(
             settings.seed, identity.split, identity.iteration, identity.group, identity.index, identity.attempt
         )
+        self.clock = RolloutClock()
+        self.sampler = Sampler(policy, rollout_builder, settings.request_slots, self.clock)
+        self.recorder = StepRecorder(env, rollout_builder)
+        self._prompt = PromptState(rollout_builder, settings.sampling)
+        self._budget = TokenBudget(settings.limits, policy)
+        self._limits = settings.limits
+        self._hooks = settings.hooks
+        self._role = role
+        self._step = 0
+        self._parse_failures = 0
+        self._over = False
 
     async def play(self) -> RolloutEnd:
-        """Play to an end. Only cancellation, and what stops the whole process, comes out as an exception."""
+        """Play to an end. The only exceptions are cancellation and those that stop the whole process."""
         try:
             stop = await self._play_with_timeout()
         finally:
-            self._over, self._clock = True, None
-        if cancellation_requested():  # as in `_run_turns`; what the time-out asked for is behind us
+            self._over = True
+            self.clock.stop()
+        if cancellation_requested():  # as in `_run_turns`; the time-out's own request has been taken back
             raise asyncio.CancelledError
-        self.mark_unfinished_step(stop)
+        self.recorder.set_env_failure(stop)
         return stop
-
-    def mark_unfinished_step(self, stop: RolloutEnd) -> None:
-        """Record why the env did not finish the last turn, if it did not: only the end of the rollout tells."""
-        if self._last_step_unfinished:
-            self._last_step_unfinished = False
-            self.rollout_builder.set_env_failure(stop.env_failure)
 
     def current_step(self) -> int | None:
         """The step that is being played; None once the play is over."""
         return None if self._over else self._step
 
     async def _play_with_timeout(self) -> RolloutEnd:
-        seconds = self._limits.timeout
         try:
-            if seconds is None:
+            if self._limits.timeout is None:
                 return await self._run_turns()
-            self._deadline = asyncio.get_running_loop().time() + seconds
-            self._clock = asyncio.timeout_at(self._deadline)
-            async with self._clock:
+            async with self.clock.start(self._limits.timeout):
                 return await self._run_turns()
-        except TimeoutError:  # only ours: a layer's own time-outs arrive blamed
+        except TimeoutError:  # only our own: one of a policy or env arrives as a LayerError
             return end_at_limit(StopReason.TIMEOUT)
-        except LayerError as blamed:
-            if self._clock is not None and self._clock.expired():
-                what = failure_of(blamed.layer, blamed.cause)
+        except LayerError as error:
+            failure = failure_of(error.layer, error.cause)
+            if self.clock.has_expired:
                 self.rollout_builder.add_note(
-                    "", f"the {what.layer} answered the time-out with {what.type}: {what.message}"
+                    "", f"the {failure.layer} answered the time-out with {failure.type}: {failure.message}"
                 )
                 return end_at_limit(StopReason.TIMEOUT)
-            return end_for_failure(failure_of(blamed.layer, blamed.cause))
-        except Exception as error:  # noqa: BLE001 - a bug of ours is a failed rollout too, and not a lost one
+            return end_for_failure(failure)
+        except Exception as error:  # noqa: BLE001 - after a bug of the runner the rollout is recorded too
             return end_for_failure(failure_of(Layer.RUNNER, error))
 
     async def _run_turns(self) -> RolloutEnd:
         with ENV_LAYER:
-            given = await require_awaitable(self.env.initial_observation(), self.env, "initial_observation")
-            start = validate_first_observation(given, self.env)
-        if isinstance(start, StepResult):
-            return self._end_before_first_turn(start)
-        self._take_in(start)
+            value = await require_awaitable(self.env.initial_observation(), self.env, "initial_observation")
+            first = validate_first_observation(value, self.env)
+        if isinstance(first, StepResult):
+            return self._end_before_first_turn(first)
+        self._prompt.add(first)
         while True:
-            if (stop := self._time_limits()) is not None:
+            if (stop := self._check_time_and_turns()) is not None:
                 return stop
             if self._hooks.before_turn is not None:
                 await self._let_hook_add_messages(self._hooks.before_turn)
             request = self._request()
-            if (stop := self._token_limits(request)) is not None:
-                return stop
+            if (limit := self._budget.reached_limit(request)) is not None:
+                return self._overflow() if limit is StopReason.CONTEXT_OVERFLOW else end_at_limit(limit)
             try:
-                completion, seconds = await self._sample(request)
+                sampled = await self.sampler.sample(request)
             except ContextOverflowError:
                 return self._overflow()
-            stop = await self._after_sampling(request, completion, seconds)
-            if stop is not None:
+            self._budget.count(sampled.completion.usage)
+            if (stop := await self._after_sampling(sampled)) is not None:
                 return stop
             self._step += 1
-            await asyncio.sleep(0)  # a policy that never waits must not keep a cancellation from being heard
-            if cancellation_requested() and not self._is_late():  # an env or policy has swallowed it
+            await asyncio.sleep(0)  # so that a cancellation arrives even if the policy never waits
+            if cancellation_requested() and not self.clock.is_late():  # an env or policy has swallowed it
                 raise asyncio.CancelledError
 
     def _end_before_first_turn(self, result: StepResult) -> RolloutEnd:
         """The end of a rollout in which the policy has no turn."""
         if result.observation is not None:
-            self._take_in(result.observation)
+            self._prompt.add(result.observation)
         self.rollout_builder.set_no_turn_result(
             reward=result.reward, **{name: getattr(result, name) for name in STEP_MAP_FIELDS}
         )
-        named = result.stop_reason is not None
-        reason = str(result.stop_reason) if named else StopReason.COMPLETED
-        return RolloutEnd(reason, StoppedBy.ENV, reason_from_env=named, reward=result.reward)
+        has_reason = result.stop_reason is not None
+        reason = str(result.stop_reason) if has_reason else StopReason.COMPLETED
+        return RolloutEnd(reason, StoppedBy.ENV, reason_from_env=has_reason, reward=result.reward)
 
     # Before sampling: wall clock, turns, messages added by hooks, context, total tokens, sampled tokens
 
-    def _time_limits(self) -> RolloutEnd | None:
-        if self._is_late():
+    def _check_time_and_turns(self) -> RolloutEnd | None:
+        if self.clock.is_late():
             return end_at_limit(StopReason.TIMEOUT)
         if self._limits.max_turns is not None and self._step >= self._limits.max_turns:
             return end_at_limit(StopReason.MAX_TURNS)
         return None
-
-    def _is_late(self) -> bool:
-        return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
 
     async def _let_hook_add_messages(self, hook: BeforeTurn) -> None:
         with HOOK_LAYER:
@@ -179,58 +195,34 @@ class TurnLoop:
             if not isinstance(added, list | tuple):
                 raise TypeError(f"Expected before_turn to return a list of messages or None, got {describe(added)}.")
             messages = [as_message(message, "before_turn", self.rollout_builder.notes) for message in added]
-        if not await self._put_in(messages):
+        if not await self._insert_messages(messages):
             with HOOK_LAYER:
                 raise EnvError(
                     f"{type(self.env).__name__} takes no messages from a hook: implement its `observe`, "
                     "or return None from `before_turn`."
                 )
 
-    async def _put_in(self, messages: Sequence[Message]) -> bool:
-        """Put messages into the conversation, if the env takes them."""
+    async def _insert_messages(self, messages: Sequence[Message]) -> bool:
+        """Add messages to the conversation through the env's `observe`; False if the env does not accept any."""
         with ENV_LAYER:
-            answer = await require_awaitable(self.env.observe(messages), self.env, "observe")
-            if answer is None:
+            value = await require_awaitable(self.env.observe(messages), self.env, "observe")
+            if value is None:
                 return False
-            observation = validate_observation(answer, self.env, "observe")
-        self._set_offers(observation)
-        added = self._freezer.convert(observation.messages)
-        self.rollout_builder.replace(added if observation.replaces_history else [*self.rollout_builder.prompt, *added])
+            observation = validate_observation(value, self.env, "observe")
+        self._prompt.insert(observation)
         return True
 
     def _request(self) -> Request:
         return Request(
             messages=self.rollout_builder.prompt,
-            tools=self._tools,
-            sampling=self._sampling,
+            tools=self._prompt.tools,
+            sampling=self._prompt.sampling,
             seed=derive_seed(self.seed, self._step),
             identity=self.identity,
             step=self._step,
             role=self._role,
             include_tokens=self.rollout_builder.keeps_tokens,
         )
-
-    def _token_limits(self, request: Request) -> RolloutEnd | None:
-        limits = self._limits
-        context = self._policy.context_length if limits.context_length is None else limits.context_length
-        prompt_tokens: int | None = None
-        if context is not None or limits.max_total_tokens is not None:
-            with POLICY_LAYER:
-                prompt_tokens = validate_token_count(self._policy.count_tokens(request), self._policy)
-        if context is not None and prompt_tokens is not None and prompt_tokens + self._reserve() > context:
-            return self._overflow()
-        if limits.max_total_tokens is not None and (
-            self._total_tokens + (prompt_tokens or 0) >= limits.max_total_tokens
-        ):
-            return end_at_limit(StopReason.MAX_TOTAL_TOKENS)
-        if limits.max_sampled_tokens is not None and self._sampled_tokens >= limits.max_sampled_tokens:
-            return end_at_limit(StopReason.MAX_SAMPLED_TOKENS)
-        return None
-
-    def _reserve(self) -> int:
-        if self._limits.generation_reserve is not None:
-            return self._limits.generation_reserve
-        return self._sampling.max_tokens or 1
 
     def _overflow(self) -> RolloutEnd:
         stop = end_at_limit(StopReason.CONTEXT_OVERFLOW)
@@ -242,241 +234,91 @@ class TurnLoop:
         self.rollout_builder.replace_last_reward(reward)
         return stop
 
-    # Sampling
-
-    async def _sample(self, request: Request) -> tuple[Completion, float]:
-        self.rollout_builder.mark_prompt_sent()
-        await self.pass_gate()
-        try:
-            started = time.perf_counter()
-            self.policy_version = self._policy.version
-            try:
-                with POLICY_LAYER:
-                    answer = await require_awaitable(self._policy.complete(request), self._policy, "complete")
-                    seconds = time.perf_counter() - started
-                    self.rollout_builder.set_raw_response(_raw_of(answer))
-                    completion = coerce_completion(answer, self._policy, self.rollout_builder.notes)
-            except LayerError as blamed:
-                if isinstance(blamed.cause, PolicyError) and blamed.cause.raw is not None:
-                    self.rollout_builder.set_raw_response(blamed.cause.raw)
-                if isinstance(blamed.cause, ContextOverflowError):
-                    raise blamed.cause from blamed
-                raise
-        finally:
-            self._gate.release()
-        self._count(completion.usage)
-        return completion, seconds
-
-    async def pass_gate(self) -> None:
-        """Wait for a place among the requests in flight. That wait is not the rollout's."""
-        if self._clock is None or not self._gate.locked():
-            await self._gate.acquire()
-            return
-        with self.clock_stopped():
-            await self._gate.acquire()
-
-    @contextmanager
-    def clock_stopped(self) -> Iterator[None]:
-        """A block in which the rollout's clock stands still, as long as it is in any such block."""
-        if self._clock is None or self._deadline is None or self._clock.expired():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        if self._waiting == 0:
-            self._clock_stopped_at = loop.time()
-            self._clock.reschedule(None)
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if self._waiting == 0:
-                self._start_clock_again(loop.time() - self._clock_stopped_at)
-
-    def _start_clock_again(self, stood_still: float) -> None:
-        if self._clock is not None and self._deadline is not None and not self._clock.expired():
-            self._deadline += stood_still
-            self._clock.reschedule(self._deadline)
-
-    def _count(self, usage: Usage | None) -> None:
-        if usage is not None:
-            self._total_tokens += usage.prompt_tokens + usage.completion_tokens
-            self._sampled_tokens += usage.completion_tokens
-        elif self._limits.max_total_tokens is not None or self._limits.max_sampled_tokens is not None:
-            with POLICY_LAYER:
-                raise PolicyError(
-                    f"A token budget is set, and policy {self._policy.name!r} does not report its usage: "
-                    "return Completion(usage=…), or set no budget."
-                )
-
     # After sampling: length, then the env
 
-    async def _after_sampling(self, request: Request, completion: Completion, seconds: float) -> RolloutEnd | None:
-        parse_error = completion.parse_error
+    async def _after_sampling(self, sampled: SampledTurn) -> RolloutEnd | None:
+        completion = sampled.completion
         if not self.env.takes_any_completion:
             if completion.termination is Termination.LENGTH:
-                return await self._end_truncated(request, completion, seconds)
+                return await self._handle_truncation(sampled)
             if completion.termination is Termination.MALFORMED:
-                reason = parse_error or "the response has no end of turn, or could not be read"
-                self._record(request, completion, seconds, reason, self._limits.malformed_reward)
+                sampled.parse_error = sampled.parse_error or "the response has no end of turn, or could not be read"
+                self.recorder.record(sampled, self._limits.malformed_reward)
                 return RolloutEnd(StopReason.PARSE_ERROR)
             if calls := completion.message.tool_calls:
                 errors = [error for call in calls if (error := parse_error_of(call))]
                 if errors:
-                    parse_error = "; ".join(errors)
+                    sampled.parse_error = "; ".join(errors)
                 if len(errors) == len(calls):
-                    return await self._handle_parse_error(request, completion, seconds, parse_error or "")
+                    return await self._handle_parse_error(sampled)
         self._parse_failures = 0
-        return await self._step_env(request, completion, seconds, parse_error)
+        return await self._step_env(sampled)
 
-    async def _end_truncated(self, request: Request, completion: Completion, seconds: float) -> RolloutEnd | None:
-        self._record(request, completion, seconds, completion.parse_error, self._limits.truncation_reward)
-        if self._limits.continue_after_truncation and await self._insert_turn([completion.message]):
+    async def _handle_truncation(self, sampled: SampledTurn) -> RolloutEnd | None:
+        self.recorder.record(sampled, self._limits.truncation_reward)
+        if self._limits.continue_after_truncation and await self._insert_turn([sampled.completion.message]):
             return None
         return end_at_limit(StopReason.MAX_TOKENS)
 
-    async def _handle_parse_error(
-        self, request: Request, completion: Completion, seconds: float, parse_error: str
-    ) -> RolloutEnd | None:
+    async def _handle_parse_error(self, sampled: SampledTurn) -> RolloutEnd | None:
         self._parse_failures += 1
-        self._record(request, completion, seconds, parse_error, self._limits.parse_error_reward)
-        last_turn = self._limits.max_turns is not None and self._step + 1 >= self._limits.max_turns
-        corrigible = self._parse_failures <= self._limits.max_parse_retries and not last_turn
-        if corrigible:
-            if await self._insert_turn([completion.message, *_correction(completion.message, parse_error)]):
+        self.recorder.record(sampled, self._limits.parse_error_reward)
+        is_last_turn = self._limits.max_turns is not None and self._step + 1 >= self._limits.max_turns
+        if self._parse_failures <= self._limits.max_parse_retries and not is_last_turn:
+            message = sampled.completion.message
+            if await self._insert_turn([message, *_correction(message, sampled.parse_error or "")]):
                 return None
             allowed = f"max_parse_retries={self._limits.max_parse_retries} allows a correction"
             self.rollout_builder.add_note("", f"{allowed}, and `observe` of {type(self.env).__name__} did not take it")
         return RolloutEnd(StopReason.PARSE_ERROR)
 
     async def _insert_turn(self, messages: Sequence[Message]) -> bool:
-        """Put the recorded turn into the conversation, if the env takes it; the step says where the env fails."""
+        """Add the recorded turn to the conversation; if the env fails at it, the step is marked as unfinished."""
         try:
-            return await self._put_in(messages)
+            return await self._insert_messages(messages)
         except BaseException:
-            self._last_step_unfinished = True
+            self.recorder.mark_unfinished()
             raise
 
-    async def _step_env(
-        self, request: Request, completion: Completion, seconds: float, parse_error: str | None
-    ) -> RolloutEnd | None:
+    async def _step_env(self, sampled: SampledTurn) -> RolloutEnd | None:
+        completion = sampled.completion
         try:
             with ENV_LAYER:
                 result = validate_step_result(
                     await require_awaitable(self.env.step(completion), self.env, "step"), self.env
                 )
         except BaseException:
-            self._record_unfinished(request, completion, seconds, parse_error)
+            observation = self.recorder.record_unfinished(sampled)
+            if observation is not None:
+                self._prompt.add(observation)
             raise
-        self._record(request, completion, seconds, parse_error, result.reward, result.reward, result)
+        self.recorder.record(sampled, result.reward, result.reward, result)
         if result.observation is not None:
-            self._take_in(result.observation)
+            self._prompt.add(result.observation)
         if self._hooks.after_step is not None:
             with HOOK_LAYER:
-                turn = Turn(self.identity, self._step, request.messages)
+                turn = Turn(self.identity, self._step, sampled.request.messages)
                 await require_awaitable(self._hooks.after_step(turn, completion, result), self._hooks, "after_step")
         if not result.done:
             return None
         if result.stop_reason is not None:
             return RolloutEnd(str(result.stop_reason), StoppedBy.ENV, reason_from_env=True)
-        was_cut = completion.termination is Termination.LENGTH
-        return RolloutEnd(StopReason.MAX_TOKENS if was_cut else StopReason.COMPLETED, StoppedBy.ENV)
-
-    # The record
-
-    def _record_unfinished(
-        self, request: Request, completion: Completion, seconds: float, parse_error: str | None
-    ) -> None:
-        """Add the step that the env has not finished, with what it can tell of it."""
-        told = self._unfinished_step()
-        self._record(request, completion, seconds, parse_error, 0.0, None, told)
-        if told.observation is not None:
-            self._take_in(told.observation)
-        self._last_step_unfinished = True
-
-    def _unfinished_step(self) -> StepResult:
-        env = type(self.env).__name__
-        try:
-            given = self.env.unfinished_step()
-            told = None if given is None else validate_step_result(given, self.env, "unfinished_step")
-        except Exception as error:  # noqa: BLE001 - a foreign env must not keep the turn from being recorded
-            what = failure_of(Layer.ENV, error)
-            self.rollout_builder.add_note("", f"unfinished_step of {env} raised {what.type}: {what.message}")
-            return _EMPTY_RESULT
-        if told is not None and told.reward:
-            self.rollout_builder.add_note(
-                "", f"unfinished_step of {env} gave the reward {told.reward}, which does not count"
-            )
-        return _EMPTY_RESULT if told is None else told
-
-    def _record(
-        self,
-        request: Request,
-        completion: Completion,
-        seconds: float,
-        parse_error: str | None,
-        reward: float,
-        env_reward: float | None = None,
-        told: StepResult = _EMPTY_RESULT,
-    ) -> None:
-        """Add the step. Without `env_reward` the env was not asked or failed, and the reward is the runner's."""
-        raw = completion.raw
-        self.rollout_builder.step(
-            completion.message,
-            reward=reward,
-            env_reward=env_reward,
-            reward_data=told.reward_data,
-            env_state=told.env_state,
-            extra=told.extra,
-            metrics=told.metrics,
-            logs=told.logs,
-            tools=request.tools,
-            sampling=request.sampling,
-            termination=completion.termination,
-            parse_error=parse_error,
-            raw=None if raw == completion.message.content else raw,
-            policy_version=self.policy_version if completion.policy_version is None else completion.policy_version,
-            usage=completion.usage,
-            seconds=seconds,
-            tokens=completion.tokens,
-        )
-
-    def _take_in(self, observation: Observation) -> None:
-        """Freeze what the env shows, now: it may change its own lists in any way afterwards."""
-        self._set_offers(observation)
-        messages = self._freezer.convert(observation.messages)
-        if observation.replaces_history:
-            self.rollout_builder.replace(messages)
-        else:
-            self.rollout_builder.extend(messages)
-
-    def _set_offers(self, observation: Observation) -> None:
-        if not (observation.tools or observation.stop or self._tools):
-            self._sampling = self._base_sampling
-            return
-        notes: list[Note] = []
-        tools = tuple(as_tool(tool, f"tools[{place}]", notes) for place, tool in enumerate(observation.tools))
-        if tools != self._tools:  # what is offered anew every turn is noted once
-            self._tools = tools
-            self.rollout_builder.notes.extend(notes)
-        self._sampling = self._base_sampling
-        if observation.stop:
-            stop = tuple(dict.fromkeys((*self._base_sampling.stop, *map(str, observation.stop))))
-            self._sampling = replace(self._base_sampling, stop=stop)
+        is_truncated = completion.termination is Termination.LENGTH
+        return RolloutEnd(StopReason.MAX_TOKENS if is_truncated else StopReason.COMPLETED, StoppedBy.ENV)
 
 
 def _correction(message: Message, parse_error: str) -> list[Message]:
-    """What tells a policy that no call of its could be read; servers demand an answer to every call that has an id."""
-    answers = [
+    """Messages that ask the policy to correct its tool calls. Servers require a reply to each call that has an id."""
+    replies = [
         Message("tool", parse_error_of(call) or parse_error, tool_call_id=call.id, name=call.name or None)
         for call in message.tool_calls
         if call.id is not None
     ]
-    return [*answers, Message("user", CORRECTION.format(errors=parse_error))]
+    return [*replies, Message("user", CORRECTION.format(errors=parse_error))]
 
 
-def _raw_of(answer: Any) -> str:
-    """What a policy gave, as text, before anything is made of it."""
+def _raw_text(answer: Any) -> str:
+    """The text that a policy returned, before it is validated."""
     if not isinstance(answer, Completion):
         return describe(answer)
     raw: Any = answer.raw
