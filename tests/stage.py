@@ -324,3 +324,9 @@ def expect_failure(case, layer, kind):
     assert kind in rollout.error.traceback
     assert rollout.grade is None
     assert case.group_graded == []
+
+
+def fields_of(builder):
+    """The fields of a `SingleEnvGroup` in a form that can be compared: two equal partials are not `==`."""
+    make = builder.make_env
+    return {**vars(builder), "make_env": (make.func, make.args, make.keywords)}

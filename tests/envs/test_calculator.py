@@ -12,6 +12,7 @@ from rolltrace.errors import InputError, ToolError
 from rolltrace.expressions import evaluate
 from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message, ToolCall
+from stage import fields_of
 
 
 def say(text="", *calls):
@@ -70,7 +71,7 @@ async def test_builders_pickle():
     """A builder that went through a pickle makes the same episodes."""
     builder = make()
     copy = pickle.loads(pickle.dumps(builder))
-    assert vars(copy) == vars(builder)
+    assert fields_of(copy) == fields_of(builder)
     assert await first_observation(copy) == await first_observation(builder)
 
 

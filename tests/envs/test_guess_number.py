@@ -17,7 +17,7 @@ from rolltrace.rollout.runner import Runner
 from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Layer, StoppedBy, StopReason, Termination
-from stage import Case, Remembering, expect_failure, expect_limit, never, said
+from stage import Case, Remembering, expect_failure, expect_limit, fields_of, never, said
 
 
 def make(number=3, seed=0, **settings):
@@ -49,12 +49,12 @@ def test_tasks_are_the_same_everywhere():
 @given(st.integers(-1000, 1000), st.integers(1, 50), st.integers(0, 2**63), st.integers(0, 1000))
 def test_the_target_is_in_the_range(low, width, seed, number):
     """Every number of the range, the ends included, and no other can be the target."""
-    assert low <= make(number, seed, low=low, high=low + width).target <= low + width
+    assert low <= make(number, seed, low=low, high=low + width).task_data["target"] <= low + width
 
 
 def test_all_numbers_come_up():
     """Neither end of the range is left out."""
-    assert {make(number, high=3).target for number in range(50)} == {1, 2, 3}
+    assert {make(number, high=3).task_data["target"] for number in range(50)} == {1, 2, 3}
 
 
 def test_a_run_walks_different_tasks():
@@ -76,7 +76,7 @@ def test_it_keeps_the_contract():
 
 def test_builders_pickle():
     """A builder that went through a pickle is the same."""
-    assert vars(pickle.loads(pickle.dumps(make()))) == vars(make())
+    assert fields_of(pickle.loads(pickle.dumps(make()))) == fields_of(make())
 
 
 async def test_the_prompt_does_not_tell():
@@ -92,7 +92,7 @@ async def test_a_game_in_the_record():
     """Turn, guess, hint and target are in each step's state, and the three rewards are 0, −1 and 1."""
     sink = MemorySink()
     builder = make(max_turns=5)
-    replies = ["Guess: 50", "I cannot decide.", "Let me see.\nGuess: 1", f"Guess: {builder.target}"]
+    replies = ["Guess: 50", "I cannot decide.", "Let me see.\nGuess: 1", f"Guess: {builder.task_data['target']}"]
     policy = Remembering(*map(said, replies))
     [_group] = [group async for group in Runner(policy, sink=sink).play([builder])]
     assert len(sink.rollouts) == 2

@@ -18,7 +18,7 @@ from rolltrace.testing.check_env import check_env
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Layer, StoppedBy, StopReason, Termination
-from stage import Case, Remembering, expect_failure, expect_limit, never, said
+from stage import Case, Remembering, expect_failure, expect_limit, fields_of, never, said
 
 ALIVE, BIG, RIGHT = said("Is it alive?"), said("Is it big?"), said("Guess: owl")
 
@@ -329,7 +329,7 @@ def test_a_run_walks_every_secret_before_it_repeats_one():
 def test_builders_pickle(tmp_path):
     """A builder that went through a pickle is the same, and says what it was made with."""
     builder = tasks(tmp_path / "rows.jsonl", max_turns=7, tries=3, seconds=1.5).builder(0, episodes=3, seed=0)
-    assert vars(pickle.loads(pickle.dumps(builder))) == vars(builder)
+    assert fields_of(pickle.loads(pickle.dumps(builder))) == fields_of(builder)
     expected = {"data": str(tmp_path / "rows.jsonl"), "max_turns": 7, "tries": 3, "seconds": 1.5}
     assert builder.env_args == expected
     assert (builder.env, builder.task, builder.tags, builder.episodes) == ("twenty_questions", "bird", ("game",), 3)
@@ -374,5 +374,5 @@ def test_the_name_of_a_task_does_not_tell_its_secret():
     for number in range(tasks.count):
         builder = tasks.builder(number, episodes=1, seed=0)
         assert not {normalize_name(builder.task)} & {
-            normalize_name(name) for name in (builder.row.secret, *builder.row.accept)
+            normalize_name(name) for name in (builder.task_data["secret"], *builder.task_data["accept"])
         }

@@ -1,10 +1,11 @@
-"""The built-in `calculator`: arithmetic that the policy is to leave to a tool."""
+"""The built-in `calculator`: arithmetic questions that the policy solves with a tool."""
 
 import functools
 import random
 from collections.abc import Sequence
 
-from rolltrace.envs.env import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.env import SingleEnvGroup, StepResult
+from rolltrace.envs.guessing_env import check_max_turns
 from rolltrace.envs.tasks import Tasks
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.envs.tools import Tool, ToolOutcome
@@ -17,7 +18,6 @@ from rolltrace.trace.message import Message
 
 ENV = "calculator"
 MAX_DIFFICULTY = 10
-"""The largest difficulty."""
 
 
 def calculator(expression: str) -> str:
@@ -36,12 +36,12 @@ def calculator(expression: str) -> str:
 
 @functools.cache
 def calculator_tool() -> Tool:
-    """The tool; evaluation is bounded, so it needs no thread."""
+    """The tool. Evaluation is bounded, so it needs no thread."""
     return Tool.of(calculator, in_thread=False)
 
 
 class CalculatorEnv(ToolEnv):
-    """One question; right is worth 1, anything else 0."""
+    """One question. A right answer has reward 1, anything else 0."""
 
     def __init__(self, expression: str, answer: str, max_turns: int) -> None:
         question = (
@@ -53,69 +53,57 @@ class CalculatorEnv(ToolEnv):
         self.answer = answer
 
     async def final(self, completion: Completion) -> StepResult:
-        """Whether the answer is the number that it should be."""
-        given = extract_answer(completion.message.content)
-        correct = 0.0 if given is None else number_score(given, self.answer)
-        return self._scored(correct, given)
+        """Compare the answer with the reference."""
+        answer = extract_answer(completion.message.content)
+        correct = 0.0 if answer is None else number_score(answer, self.answer)
+        return self._scored(correct, answer)
 
     async def after_tools(
         self, completion: Completion, outcomes: Sequence[ToolOutcome], stop_reason: str | None
     ) -> StepResult:
-        """Nothing for using the tool; a last turn that gives no answer is wrong."""
+        """Reward 0 for using the tool; the last turn counts as a wrong answer."""
         return StepResult(reward=0.0, done=False) if stop_reason is None else self._scored(0.0, None)
 
-    def _scored(self, correct: float, given: str | None) -> StepResult:
+    def _scored(self, correct: float, answer: str | None) -> StepResult:
         return StepResult(
             reward=correct,
             done=True,
             reward_data={"correct": correct},
-            extra={"reference": self.answer, "answer": given},
+            extra={"reference": self.answer, "answer": answer},
         )
 
 
-class CalculatorBuilder(EnvGroupBuilder):
-    """The episodes of one question."""
-
-    env = ENV
-
-    def __init__(self, number: int, *, episodes: int, seed: int, difficulty: int, max_turns: int) -> None:
-        self.task = f"difficulty{difficulty}-seed{seed}-{number}"
-        self.tags = ("math", "tools", f"difficulty{difficulty}")
-        self.episodes = episodes
-        self.seed = derive_seed(ENV, difficulty, seed, number)
-        self.env_args = {"difficulty": difficulty, "max_turns": max_turns}
-        self.expression = make_question_expression(random.Random(self.seed), difficulty)  # noqa: S311 - not for secrets
-        self.answer = format_number(evaluate(self.expression))
-        self.max_turns = max_turns
-        self.task_data = {"expression": self.expression, "answer": self.answer}
-
-    async def make_episode(self, number: int) -> Sequence[Env]:
-        """One env that asks the question."""
-        return [CalculatorEnv(self.expression, self.answer, self.max_turns)]
-
-
 class CalculatorTasks(Tasks):
-    """Questions without end, from a seed; the difficulty is how many operations each has."""
+    """An unlimited number of questions; the difficulty is the number of operations in each."""
 
     env = ENV
 
     def __init__(self, difficulty: int = 2, max_turns: int = 6) -> None:
         if not 1 <= difficulty <= MAX_DIFFICULTY:
             raise InputError(f"Expected a difficulty from 1 to {MAX_DIFFICULTY}, got {difficulty}.")
-        if max_turns < 1:
-            raise InputError(f"Expected max_turns of at least 1, got {max_turns}.")
+        check_max_turns(max_turns)
         self.difficulty = difficulty
         self.max_turns = max_turns
 
-    def builder(self, number: int, *, episodes: int, seed: int) -> CalculatorBuilder:
+    def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that plays question `number` of the seed."""
-        return CalculatorBuilder(
-            number, episodes=episodes, seed=seed, difficulty=self.difficulty, max_turns=self.max_turns
+        task_seed = derive_seed(ENV, self.difficulty, seed, number)
+        expression = make_question_expression(random.Random(task_seed), self.difficulty)  # noqa: S311 - not for secrets
+        answer = format_number(evaluate(expression))
+        return SingleEnvGroup(
+            make_env=functools.partial(CalculatorEnv, expression, answer, self.max_turns),
+            env=ENV,
+            task=f"difficulty{self.difficulty}-seed{seed}-{number}",
+            tags=("math", "tools", f"difficulty{self.difficulty}"),
+            episodes=episodes,
+            env_args={"difficulty": self.difficulty, "max_turns": self.max_turns},
+            task_data={"expression": expression, "answer": answer},
+            seed=task_seed,
         )
 
 
 def make_question_expression(rng: random.Random, operations: int) -> str:
-    """An expression of so many operations whose value is an integer, such as `(48 * 17) - 309`."""
+    """A random expression with this many operations and an integer value, such as `(48 * 17) - 309`."""
     operator = rng.choice("+-*")
     left = rng.randrange(operations)
     largest = 99 if operator == "*" else 999

@@ -1,7 +1,8 @@
-"""What an environment is: single use, asked by the runner, never writing a trace itself."""
+"""The interface of environments: `Env`, which plays one rollout, and `EnvGroupBuilder`, which makes envs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,14 +14,14 @@ from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.trace.message import Message, ToolSpec
 from rolltrace.trace.rollout import Grade, Rollout
 
-__all__ = ["Env", "EnvGroupBuilder", "Grade", "Observation", "StepResult"]
+__all__ = ["Env", "EnvGroupBuilder", "Grade", "Observation", "SingleEnvGroup", "StepResult"]
 
 
 class Observation(msgspec.Struct, frozen=True):
     """What the policy is shown next."""
 
     messages: Sequence[Message | Mapping[str, Any]]
-    """New messages, put after the policy's own; chat dicts are fine, the runner freezes them."""
+    """New messages, which follow the policy's own. Chat dicts are allowed; the runner copies them at once."""
     tools: Sequence[ToolSpec | Mapping[str, Any]] = ()
     """The tools it may call in its next turn."""
     stop: Sequence[str] = ()
@@ -30,42 +31,42 @@ class Observation(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What came of one turn."""
+    """The result of one turn."""
 
     reward: float
     done: bool
     observation: Observation | None = None
-    """What the policy sees next; where the episode is done, what it would have seen."""
+    """What the policy sees next; if the episode is done, what it would have seen."""
     reward_data: Mapping[str, Any] = {}
-    """The numbers behind the reward, raw."""
+    """The raw numbers behind the reward."""
     env_state: Mapping[str, Any] = {}
-    """Where the environment stands after the turn."""
+    """The state of the environment after the turn."""
     extra: Mapping[str, Any] = {}
-    """What is not a number: reference answers, extracted answers."""
+    """Other data, such as reference answers and extracted answers."""
     metrics: Mapping[str, Any] = {}
-    """Other numbers, of this step alone, so that sums are right: 1 for an illegal move, not how many so far."""
+    """Other numbers, of this step only, because they are summed: 1 for an illegal move, not the count so far."""
     logs: Mapping[str, Any] = {}
-    """What a person debugging may want to read."""
+    """Data for debugging."""
     stop_reason: str | None = None
-    """Why the episode is done, where `completed` does not say it."""
+    """Why the episode is done, if `completed` is not specific enough."""
 
 
 STEP_MAP_FIELDS = ("reward_data", "env_state", "extra", "metrics", "logs")
-"""The maps in which an env tells about a step."""
+"""The fields of `StepResult` that are maps."""
 
 
 class Env(ABC):
     """One task being played by one policy. An instance plays one rollout, once."""
 
     takes_any_completion = False
-    """True for one-prompt envs: they also get cut and malformed completions, and charge for them themselves."""
+    """True for one-prompt envs: they also get truncated and malformed completions, and set the penalty themselves."""
 
     @abstractmethod
     async def initial_observation(self) -> Observation | StepResult:
         """The first prompt.
 
-        Where there is nothing to play, such as in a game that others ended before this seat's first turn, a
-        `StepResult` that is done: the policy is not asked, and its reward is the rollout's.
+        If there is nothing to play, such as in a game that ended before this seat's first turn, return a `StepResult`
+        that is done: the policy is not asked, and its reward is the rollout's.
         """
 
     @abstractmethod
@@ -73,10 +74,10 @@ class Env(ABC):
         """Take the policy's turn."""
 
     def unfinished_step(self) -> StepResult | None:
-        """What came so far of a `step` that raised or was cancelled; None if there is nothing to tell.
+        """The partial result of a `step` that raised or was cancelled, or None.
 
-        The runner asks for it at once and keeps its observation and its maps in the step's record: a move that was
-        made, the answers of the tools that had returned. Its `reward` and `done` do not count.
+        The runner calls it right after the failure and records its observation and its maps, such as a move that was
+        made or the results of tools that had returned. Its `reward` and `done` do not count.
         """
         return None
 
@@ -86,38 +87,38 @@ class Env(ABC):
         return getattr(self.observe, "__func__", None) is not Env.observe
 
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
-        """Take messages that the runner or a hook puts in; the observation's are then what is added to the prompt.
+        """Accept messages from the runner or a hook; the messages of the returned observation join the prompt.
 
-        None says that this environment does not support it, now or ever.
+        None means that the environment does not accept them.
         """
         return None
 
     async def close(self) -> None:
-        """Give back what the environment holds. Called once or more, on every way out."""
+        """Release the environment's resources. It is called at least once, however the rollout ends."""
         return
 
 
 class SingleUse:
-    """The life of a single-use env: it is started once, then asked until it is done; the errors say what to do."""
+    """Raises an error if a single-use env is used before its start, twice, or after its end."""
 
     def __init__(self) -> None:
         self._started = self._done = False
 
     def start(self) -> None:
-        """Note that the first prompt is asked for."""
+        """Mark the env as started."""
         if self._started:
             raise EnvError("initial_observation() came twice: an environment is single use, make a new one.")
         self._started = True
 
-    def require_active(self, asked: str = "step()") -> None:
-        """Refuse what comes before the start or after the end."""
+    def require_active(self, method: str = "step()") -> None:
+        """Raise if the env has not started, or is done."""
         if not self._started:
-            raise EnvError(f"{asked} came before initial_observation(): call that first.")
+            raise EnvError(f"{method} came before initial_observation(): call that first.")
         if self._done:
-            raise EnvError(f"{asked} came after the episode was done: an environment plays once, make a new one.")
+            raise EnvError(f"{method} came after the episode was done: an environment plays once, make a new one.")
 
     def end(self) -> None:
-        """Note that the episode is done."""
+        """Mark the episode as done."""
         self._done = True
 
 
@@ -132,30 +133,30 @@ class EnvGroupBuilder(ABC):
     episodes: int = 1
     """How often the task is played."""
     seats: int = 1
-    """How many players an episode has; rollouts in the group = episodes × seats."""
+    """Players of an episode. The group has episodes × seats rollouts."""
     grader: Grader | None = None
     """Scores each rollout when it ends."""
     group_grader: GroupGrader | None = None
     """Scores the rollouts of the group together, when all have ended."""
     env_args: Mapping[str, Any] = {}
-    """What the environment was made with, for the record."""
+    """The arguments of the environment, for the record."""
     task_data: Mapping[str, Any] = {}
-    """What the task is made of, for the record; no policy sees it."""
+    """The data of the task, for the record; no policy sees it."""
     seed: int | None = None
-    """What the task's chance was drawn from."""
+    """The seed that the task was drawn with."""
 
     @abstractmethod
     async def make_episode(self, number: int) -> Sequence[Env]:
         """Fresh environments for one episode: one, or one per seat."""
 
     def role_of(self, seat: int) -> str:
-        """The role in which a seat is played; a runner may be given a policy for each role."""
+        """The role that a seat plays; a runner may have a policy for each role."""
         return POLICY_ROLE
 
     async def grade_group(self, rollouts: Sequence[Rollout]) -> Grades:
-        """Grades by rollout id, added to each rollout's reward: the group grader's, or what a subclass makes of them.
+        """Grades by rollout id, which are added to the rewards; by default those of `group_grader`.
 
-        It sees failed members, and need not grade them. An exception in place of a grade says why there is none.
+        The rollouts include failed ones, which need no grade. An exception in place of a grade says why there is none.
         """
         if self.group_grader is None:
             raise EnvError(f"{type(self).__name__} does not grade groups.")
@@ -163,9 +164,28 @@ class EnvGroupBuilder(ABC):
 
     @property
     def grades_groups(self) -> bool:
-        """Whether `grade_group` is to be asked."""
+        """Whether the runner calls `grade_group`."""
         return self.group_grader is not None or type(self).grade_group is not EnvGroupBuilder.grade_group
 
     async def cleanup(self) -> None:
-        """Give back what the group holds. Called once or more, after every rollout has ended."""
+        """Release the group's resources. It is called at least once, after all rollouts have ended."""
         return
+
+
+@dataclass(kw_only=True)
+class SingleEnvGroup(EnvGroupBuilder):
+    """A builder whose episodes have one env each, made by `make_env`."""
+
+    make_env: Callable[..., Any]
+    """Returns a new env. A `functools.partial` of the env's class pickles."""
+    env: str
+    task: str
+    tags: tuple[str, ...] = ()
+    episodes: int = 1
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    task_data: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+    async def make_episode(self, number: int) -> Sequence[Env]:
+        """One new env."""
+        return [self.make_env()]

@@ -1,10 +1,10 @@
-"""The built-in `guess_number`: a whole number to be found, with a hint after each guess."""
+"""The built-in `guess_number`: the policy finds a whole number, with a hint after each guess."""
 
 import random
 import re
-from collections.abc import Sequence
+from functools import partial
 
-from rolltrace.envs.env import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.env import SingleEnvGroup, StepResult
 from rolltrace.envs.guessing_env import GuessingEnv, check_max_turns, last_guess
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
@@ -12,7 +12,7 @@ from rolltrace.seeds import derive_seed
 
 ENV = "guess_number"
 MAX_NUMBER = 10**15 - 1
-"""The largest number, of either sign, that can be guessed: more digits cannot be read."""
+"""The largest absolute value of a number; guesses with more digits are not read."""
 
 OPENING = (
     "I am thinking of a whole number from {low} to {high}. You have {turns} turns to guess it, and after each guess "
@@ -26,7 +26,7 @@ _LONGEST = len(f"-{MAX_NUMBER:,}")
 
 
 class GuessNumberEnv(GuessingEnv):
-    """The number is worth 1, another number 0, and what is no number −1; play goes on after both."""
+    """The right number has reward 1, another number 0, and a turn without a number −1; play goes on after both."""
 
     def __init__(self, target: int, *, low: int = 1, high: int = 100, max_turns: int = 10) -> None:
         super().__init__(OPENING.format(low=low, high=high, turns=max_turns), max_turns)
@@ -35,7 +35,7 @@ class GuessNumberEnv(GuessingEnv):
         self.high = high
 
     async def answer_turn(self, text: str) -> StepResult:
-        """Compare; a number outside the range is a guess like any other."""
+        """Compare the guess with the number. A guess outside the range is a guess like any other."""
         guess = read_guess(text)
         hint = self._hint(guess)
         correct, unreadable = float(hint == "correct"), float(hint == "unreadable")
@@ -57,28 +57,8 @@ class GuessNumberEnv(GuessingEnv):
         return "too high" if guess > self.target else "too low"
 
 
-class GuessNumberBuilder(EnvGroupBuilder):
-    """The episodes that look for one number."""
-
-    env = ENV
-
-    def __init__(self, number: int, *, episodes: int, seed: int, low: int, high: int, max_turns: int) -> None:
-        self.task = f"from{low}to{high}-seed{seed}-{number}"
-        self.tags = ("game",)
-        self.episodes = episodes
-        self.seed = derive_seed(ENV, low, high, seed, number)
-        self.low, self.high, self.max_turns = low, high, max_turns
-        self.target = random.Random(self.seed).randint(low, high)  # noqa: S311 - not for secrets
-        self.env_args = {"low": low, "high": high, "max_turns": max_turns}
-        self.task_data = {"number": number, "target": self.target}
-
-    async def make_episode(self, number: int) -> Sequence[Env]:
-        """One env with the number in mind."""
-        return [GuessNumberEnv(self.target, low=self.low, high=self.high, max_turns=self.max_turns)]
-
-
 class GuessNumberTasks(Tasks):
-    """A whole number to be found in a few guesses, each answered with "too high" or "too low"."""
+    """Whole numbers to find in a few guesses, each answered with "too high" or "too low"."""
 
     env = ENV
 
@@ -92,23 +72,33 @@ class GuessNumberTasks(Tasks):
         self.high = high
         self.max_turns = max_turns
 
-    def builder(self, number: int, *, episodes: int, seed: int) -> GuessNumberBuilder:
+    def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that looks for number `number` of the seed."""
-        return GuessNumberBuilder(
-            number, episodes=episodes, seed=seed, low=self.low, high=self.high, max_turns=self.max_turns
+        args = {"low": self.low, "high": self.high, "max_turns": self.max_turns}
+        task_seed = derive_seed(ENV, self.low, self.high, seed, number)
+        target = random.Random(task_seed).randint(self.low, self.high)  # noqa: S311 - not for secrets
+        return SingleEnvGroup(
+            make_env=partial(GuessNumberEnv, target, **args),
+            env=ENV,
+            task=f"from{self.low}to{self.high}-seed{seed}-{number}",
+            tags=("game",),
+            episodes=episodes,
+            env_args=args,
+            task_data={"number": number, "target": target},
+            seed=task_seed,
         )
 
 
 def read_guess(text: str) -> int | None:
-    """The first number of the last line `Guess: …`; without such a line, the last of the text. None: unreadable."""
+    """The first number of the last line `Guess: …`; without such a line, the last number of the text."""
     line = last_guess(text)
     numbers = _numbers(text)[-1:] if line is None else _numbers(line)
     return numbers[0] if numbers else None
 
 
 def _numbers(text: str) -> list[int]:
-    """The whole numbers in a text; `1.5`, `50-60` and `x1` are none."""
-    # Tokens first, then each by itself: however a text is made, no part of it is looked at again and again.
+    """The whole numbers in a text; `1.5`, `50-60` and `x1` do not count."""
+    # Splitting into tokens first keeps the time linear in the length of the text.
     tokens = (match[0].rstrip(".,_-").lstrip("_").replace("−", "-") for match in _TOKEN.finditer(text))
     digits = (token.replace(",", "") for token in tokens if len(token) <= _LONGEST and _NUMBER.fullmatch(token))
     return [number for number in map(int, digits) if abs(number) <= MAX_NUMBER]

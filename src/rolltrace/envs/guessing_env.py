@@ -1,4 +1,4 @@
-"""A conversation of so many turns, in which the policy finds something out and guesses it."""
+"""A base class for envs with a limited number of turns, in which the policy asks and guesses."""
 
 import re
 from abc import abstractmethod
@@ -12,12 +12,12 @@ from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import StopReason
 
-# It starts at the start of a line, so that no input makes it look twice at the same place.
+# Anchored at the start of a line, which keeps the time linear in the length of the text.
 _GUESS_LINE = re.compile(r"^[ \t>#*_-]*guess[ \t*_]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 
 
 class GuessingEnv(Env):
-    """One message to start with, then a turn and an answer, until the guess is right or the turns are used up."""
+    """Alternates turns and answers until the guess is right or no turns are left."""
 
     def __init__(self, opening: str, max_turns: int) -> None:
         check_max_turns(max_turns)
@@ -29,15 +29,15 @@ class GuessingEnv(Env):
 
     @abstractmethod
     async def answer_turn(self, text: str) -> StepResult:
-        """What comes of what the policy said; done where it guessed right, else with what it hears next."""
+        """The result of a turn: done if the guess is right, otherwise with the answer as its observation."""
 
     async def initial_observation(self) -> Observation:
-        """What the game is."""
+        """The rules of the game."""
         self._life.start()
         return Observation((Message("user", self.opening),))
 
     async def step(self, completion: Completion) -> StepResult:
-        """Take the turn; the last one ends the game, whatever it was."""
+        """Answer the turn. The last one ends the game."""
         self._life.require_active()
         self.turn += 1
         result = await self.answer_turn(completion.message.content)
@@ -48,7 +48,7 @@ class GuessingEnv(Env):
         return result
 
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
-        """Take messages from outside; each of the policy's own is a turn used. None where no turn would be left."""
+        """Accept messages from outside. Each message of the policy uses a turn; None if no turn would be left."""
         self._life.require_active("observe()")
         turn = self.turn + sum(message.role == "assistant" for message in messages)
         if turn >= self.max_turns:
@@ -57,19 +57,19 @@ class GuessingEnv(Env):
         return Observation(tuple(messages))
 
     def _reply(self, text: str) -> Observation:
-        """A text for the policy, and how many turns it has left."""
+        """A text for the policy, with the number of turns left."""
         left = self.max_turns - self.turn
         return Observation((Message("user", f"{text} {left} {'turn' if left == 1 else 'turns'} left."),))
 
 
 def check_max_turns(max_turns: int) -> None:
-    """Refuse a game that is over before it begins."""
+    """Raise `InputError` if `max_turns` is below 1."""
     if max_turns < 1:
         raise InputError(f"Expected max_turns of at least 1, got {max_turns}.")
 
 
 def last_guess(text: str) -> str | None:
-    """What stands after the last `Guess:` that begins a line, Markdown's stars aside; None where there is none."""
+    """The text after the last `Guess:` at the start of a line, without Markdown markup; None if there is none."""
     guess = None
     for match in _GUESS_LINE.finditer(text):
         guess = match[1].strip(" \t*_`") or guess

@@ -5,13 +5,14 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from rolltrace.envs.dataset_rows import read_rows
-from rolltrace.envs.env import Env, EnvGroupBuilder, StepResult
+from rolltrace.envs.env import SingleEnvGroup, StepResult
 from rolltrace.envs.guessing_env import GuessingEnv, check_max_turns, last_guess
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError, GraderError, PolicyError
@@ -143,35 +144,6 @@ class TwentyQuestionsEnv(GuessingEnv):
         )
 
 
-class TwentyQuestionsBuilder(EnvGroupBuilder):
-    """The episodes that look for one secret."""
-
-    env = ENV
-
-    def __init__(
-        self, row: SecretRow, *, episodes: int, data: str | None, max_turns: int, tries: int, seconds: float | None
-    ) -> None:
-        self.row = row
-        self.task = str(row.id)
-        self.tags = ("game",) if row.category is None else ("game", row.category)
-        self.episodes = episodes
-        self.max_turns, self.tries, self.seconds = max_turns, tries, seconds
-        self.env_args = {"data": data, "max_turns": max_turns, "tries": tries, "seconds": seconds}
-        self.task_data = {
-            **row.other,
-            "secret": row.secret,
-            "accept": list(row.accept),
-            "category": row.category,
-        }
-
-    async def make_episode(self, number: int) -> Sequence[Env]:
-        """One env with the secret."""
-        env = TwentyQuestionsEnv(
-            self.row.secret, self.row.accept, max_turns=self.max_turns, tries=self.tries, seconds=self.seconds
-        )
-        return [env]
-
-
 class TwentyQuestionsTasks(Tasks):
     """Secrets to find in twenty turns, by yes-or-no questions to the role `answerer` and by guesses."""
 
@@ -194,15 +166,23 @@ class TwentyQuestionsTasks(Tasks):
         self.secrets = read_rows(SHIPPED if data is None else data, SecretRow, unique="id", accept=_accept_names)
         self.count: int = len(self.secrets)
 
-    def builder(self, number: int, *, episodes: int, seed: int) -> TwentyQuestionsBuilder:
+    def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that looks for secret `number`; nothing depends on `seed`."""
-        return TwentyQuestionsBuilder(
-            self.secrets[number],
+        row = self.secrets[number]
+        args: dict[str, Any] = {"max_turns": self.max_turns, "tries": self.tries, "seconds": self.seconds}
+        return SingleEnvGroup(
+            make_env=partial(TwentyQuestionsEnv, row.secret, row.accept, **args),
+            env=ENV,
+            task=str(row.id),
+            tags=("game",) if row.category is None else ("game", row.category),
             episodes=episodes,
-            data=self.data,
-            max_turns=self.max_turns,
-            tries=self.tries,
-            seconds=self.seconds,
+            env_args={"data": self.data, **args},
+            task_data={
+                **row.other,
+                "secret": row.secret,
+                "accept": list(row.accept),
+                "category": row.category,
+            },
         )
 
 

@@ -1,55 +1,56 @@
-"""Environments of a user's own, whatever they are written as, as tasks that a run can walk."""
+"""Turns an environment that a user wrote, as a class, function or builder, into `Tasks`."""
 
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rolltrace.arguments import bind_arguments, call_with_arguments, list_arguments
-from rolltrace.envs.env import Env, EnvGroupBuilder
+from rolltrace.envs.env import Env, EnvGroupBuilder, SingleEnvGroup
 from rolltrace.envs.message_env import MessageEnv, MessageEnvAdapter
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError, InputError
 from rolltrace.seeds import derive_seed
 
 _SEED_ARGUMENTS = ("seed", "episode")
-"""Arguments that an env's constructor may have, and that it is then given for each episode."""
+"""Arguments that are passed to an env's constructor for each episode, if it has them."""
 _EXPECTED = (
     "a Tasks, EnvGroupBuilder, Env or MessageEnv class, a Tasks or EnvGroupBuilder, or a function that returns one"
 )
 
 
-def as_tasks(found: Any, name: str, args: Mapping[str, Any]) -> Tasks:
-    """What a name stands for, as tasks; `args` go to whatever is constructed or called first."""
-    if isinstance(found, type):
-        return _from_class(found, name, args)
-    if not isinstance(found, Tasks | EnvGroupBuilder | Env | MessageEnv) and callable(found):
-        return _from_function(found, name, args)
+def as_tasks(value: Any, name: str, args: Mapping[str, Any]) -> Tasks:
+    """Turn the object behind a name into tasks; `args` are passed to the class or function."""
+    if isinstance(value, type):
+        return _from_class(value, name, args)
+    if not isinstance(value, Tasks | EnvGroupBuilder | Env | MessageEnv) and callable(value):
+        return _from_function(value, name, args)
     if args:
         raise InputError(f"Expected no arguments for environment {name}, which is already made, got {', '.join(args)}.")
-    if isinstance(found, Tasks):
-        return found
-    if isinstance(found, EnvGroupBuilder):
-        return BuilderTasks(name, found)
-    if isinstance(found, Env | MessageEnv):
+    if isinstance(value, Tasks):
+        return value
+    if isinstance(value, EnvGroupBuilder):
+        return BuilderTasks(name, value)
+    if isinstance(value, Env | MessageEnv):
         raise InputError(
-            f"Expected {_EXPECTED} at {name}, got one {type(found).__name__}: an env plays one rollout only. "
-            f"Name its class, or a function whose annotation says that it returns a {type(found).__name__}."
+            f"Expected {_EXPECTED} at {name}, got one {type(value).__name__}: an env plays one rollout only. "
+            f"Name its class, or a function whose annotation says that it returns a {type(value).__name__}."
         )
-    raise InputError(f"Expected {_EXPECTED} at {name}, got {type(found).__name__}.")
+    raise InputError(f"Expected {_EXPECTED} at {name}, got {type(value).__name__}.")
 
 
-def _from_class(found: type, name: str, args: Mapping[str, Any]) -> Tasks:
-    kind = next((kind for kind in (Tasks, EnvGroupBuilder, Env, MessageEnv) if issubclass(found, kind)), None)
+def _from_class(value: type, name: str, args: Mapping[str, Any]) -> Tasks:
+    kind = next((kind for kind in (Tasks, EnvGroupBuilder, Env, MessageEnv) if issubclass(value, kind)), None)
     if kind is None:
-        raise InputError(f"Expected {_EXPECTED} at {name}, got the class {found.__name__}: let it inherit from Env.")
-    missing = sorted(getattr(found, "__abstractmethods__", ()))
+        raise InputError(f"Expected {_EXPECTED} at {name}, got the class {value.__name__}: let it inherit from Env.")
+    missing = sorted(getattr(value, "__abstractmethods__", ()))
     if missing:
         raise InputError(f"{name} lacks {', '.join(missing)}, which every {kind.__name__} must define.")
     if kind in (Env, MessageEnv):
-        return EnvTasks(name, found, args)
-    made = call_with_arguments(found, args, name)
-    return made if isinstance(made, Tasks) else BuilderTasks(name, made)
+        return EnvTasks(name, value, args)
+    result = call_with_arguments(value, args, name)
+    return result if isinstance(result, Tasks) else BuilderTasks(name, result)
 
 
 def _from_function(function: Callable[..., Any], name: str, args: Mapping[str, Any]) -> Tasks:
@@ -61,10 +62,10 @@ def _from_function(function: Callable[..., Any], name: str, args: Mapping[str, A
         returns = None
     if isinstance(returns, type) and issubclass(returns, Env | MessageEnv):
         return EnvTasks(name, function, args)
-    made = call_with_arguments(function, args, name)
-    if callable(made) and not isinstance(made, type):
-        raise InputError(f"Expected {_EXPECTED} at {name}, got a function that returns {type(made).__name__}.")
-    return as_tasks(made, name, {})
+    result = call_with_arguments(function, args, name)
+    if callable(result) and not isinstance(result, type):
+        raise InputError(f"Expected {_EXPECTED} at {name}, got a function that returns {type(result).__name__}.")
+    return as_tasks(result, name, {})
 
 
 class BuilderTasks(Tasks):
@@ -77,7 +78,7 @@ class BuilderTasks(Tasks):
         self.group = group
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
-        """A copy of the builder that plays so many episodes."""
+        """A copy of the builder with this number of episodes."""
         group = copy.copy(self.group)
         try:
             group.episodes = episodes
@@ -93,7 +94,7 @@ class BuilderTasks(Tasks):
 
 
 class EnvTasks(Tasks):
-    """An env's class, or a function that makes one: one task, or one for each seed where it takes a `seed`."""
+    """An env's class, or a function that makes one: one task, or one for each seed if it takes a `seed`."""
 
     def __init__(self, name: str, make: Callable[..., Any], args: Mapping[str, Any]) -> None:
         self.env = name
@@ -103,29 +104,29 @@ class EnvTasks(Tasks):
         self.count = None if "seed" in self.seed_arguments else 1
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
-        """The group that plays it with the seed of this number."""
-        task_seed = derive_seed("env", self.env, seed, number)
-        return SingleEnvGroup(
-            self, f"seed{seed}-{number}" if self.count is None else self.make.__name__, episodes, task_seed
+        """The group that plays the env with the seed of this number."""
+        return UserEnvGroup(
+            make_env=self.make,
+            env=self.env,
+            task=f"seed{seed}-{number}" if self.count is None else self.make.__name__,
+            episodes=episodes,
+            env_args=self.args,
+            seed=derive_seed("env", self.env, seed, number),
+            seed_arguments=frozenset(self.seed_arguments),
         )
 
 
-class SingleEnvGroup(EnvGroupBuilder):
-    """Makes the env inside `make_episode`, so that what its constructor raises is a recorded failure of the rollout."""
+@dataclass(kw_only=True)
+class UserEnvGroup(SingleEnvGroup):
+    """Makes the env in `make_episode`, so that an error of its constructor is a recorded failure of the rollout."""
 
-    def __init__(self, tasks: EnvTasks, task: str, episodes: int, seed: int) -> None:
-        self.env = tasks.env
-        self.task = task
-        self.episodes = episodes
-        self.seed = seed
-        self.env_args = tasks.args
-        self.make = tasks.make
-        self.supplied = tasks.seed_arguments
+    seed_arguments: frozenset[str]
+    """Which of `seed` and `episode` the constructor takes."""
 
     async def make_episode(self, number: int) -> Sequence[Env]:
-        """One fresh env."""
-        rng = {name: value for name, value in (("seed", self.seed), ("episode", number)) if name in self.supplied}
-        env = self.make(**self.env_args, **rng)
+        """One new env."""
+        values = {"seed": self.seed, "episode": number}
+        env = self.make_env(**self.env_args, **{name: values[name] for name in self.seed_arguments})
         if isinstance(env, Env):
             return (env,)
         if isinstance(env, MessageEnv):
