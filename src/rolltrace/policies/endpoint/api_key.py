@@ -1,25 +1,27 @@
-"""The key of an endpoint: read from the environment when it is sent, and taken out of whatever comes back."""
+"""The API key of an endpoint: read from the environment for each request, and redacted from each reply."""
 
 import json
 import os
 import re
-from enum import Enum, auto
-from functools import lru_cache
 from typing import NoReturn
 
 import msgspec
 
 from rolltrace.errors import InputError, PolicyError
 
-_SHORTEST = 8
-"""Shorter ones stand in for a key where a server asks for none, such as `EMPTY`; they may be words of an answer."""
-_STAND_IN = b"[key]"
-_BEGUN_ESCAPE = re.compile(rb"\\{0,8}(?:(?<=\\)u[0-9a-fA-F]{0,3})?")
+_MIN_LENGTH = 8
+"""Shorter keys are placeholders, such as `EMPTY` for a server that needs none, and may be words of an answer."""
+_REPLACEMENT = b"[key]"
+WITHHELD = b"[withheld: it contains the API key]"
+_ESCAPE = re.compile(rb"\\+(?:u00([0-9a-fA-F]{2})|u[0-9a-fA-F]{0,3}\Z)?")
+"""Any number of backslashes, and what they escape if it is a character code; at the end the code may be incomplete."""
+_MAX_BACKSLASHES = 1_000_000
+"""A text with more is withheld without a search, which would take seconds."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ApiKey:
-    """Knows the key of a server, and what to do where the server refuses it."""
+    """Knows the key of a server, and what to advise if the server refuses it."""
 
     advice: str | None = None
 
@@ -29,10 +31,10 @@ class ApiKey:
 
 
 class EnvironmentApiKey(ApiKey):
-    """A key in an environment variable, read each time that it is sent."""
+    """A key in an environment variable, read for each request."""
 
     def __init__(self, variable: str) -> None:
-        if not _NAME.fullmatch(variable):  # it may be a key, so it is not repeated
+        if not _NAME.fullmatch(variable):  # it may be a key, so the message does not repeat it
             raise InputError(
                 "Expected key_variable to be the name of an environment variable, made of letters, digits and `_`, "
                 "got something else: put the key into such a variable, and give its name here."
@@ -51,7 +53,7 @@ class EnvironmentApiKey(ApiKey):
 
 
 class InMemoryApiKey(ApiKey):
-    """The key of a server that this process has started itself; it is in no environment, which tools would inherit."""
+    """The key of a server that this process started. It is not in the environment, which tools would inherit."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -64,80 +66,44 @@ class InMemoryApiKey(ApiKey):
         raise TypeError("Expected a held key to stay in its process: it cannot be pickled.")
 
 
-class Cut(Enum):
-    """Where a text may have only the beginning of a key."""
+def redact_key(body: bytes, key: str | None, *, is_cut: bool = False) -> bytes:
+    """The bytes that a server sent, without the key: replaced where it is plain, otherwise all of them are withheld.
 
-    NOWHERE = auto()
-    AT_END = auto()
-    ANYWHERE = auto()
-
-
-def redact_key(body: bytes, key: str | None, cut: Cut = Cut.NOWHERE) -> bytes:
-    """What a server sent, less the key, should it have echoed that, in whichever way JSON can write it."""
-    if key is None or len(key) < _SHORTEST:
+    The end of a text that is cut may be the beginning of the key.
+    """
+    if key is None or len(key) < _MIN_LENGTH:
         return body
-    return _redacted(_as_utf8(body), key, cut)
+    return _redact(_as_utf8(body), key.encode(), is_cut)
 
 
-def redact_key_in_text(text: str, key: str | None, cut: Cut = Cut.NOWHERE) -> str:
-    """A text, less the key and, where it may be cut, less what is left of it."""
-    if key is None or len(key) < _SHORTEST:
+def redact_key_in_text(text: str, key: str | None) -> str:
+    """The same for a text that is not cut."""
+    if key is None or len(key) < _MIN_LENGTH:
         return text
-    return _redacted(text.encode("utf-8", "replace"), key, cut).decode("utf-8", "replace")
+    return _redact(text.encode("utf-8", "replace"), key.encode(), is_cut=False).decode("utf-8", "replace")
 
 
-def _redacted(body: bytes, key: str, cut: Cut) -> bytes:
-    for written in {key.encode(), msgspec.json.encode(key)[1:-1]}:
-        if written in body:
-            body = body.replace(written, _STAND_IN)
-    if cut is not Cut.NOWHERE or b"\\u00" in body or b"\\/" in body:
-        body = _without_spelled(body, key, cut)
-    return body
+def _redact(body: bytes, key: bytes, is_cut: bool) -> bytes:
+    for plain in {key, msgspec.json.encode(key.decode())[1:-1]}:
+        body = body.replace(plain, _REPLACEMENT)
+    if not is_cut and b"\\" not in body:
+        return body
+    if body.count(b"\\") > _MAX_BACKSLASHES:
+        return WITHHELD
+    unescaped, bare_key = _unescape(body), key.replace(b"\\", b"")
+    ends_in_key = is_cut and any(unescaped.endswith(bare_key[:length]) for length in range(_MIN_LENGTH, len(bare_key)))
+    return WITHHELD if ends_in_key or bare_key in unescaped else body
+
+
+def _unescape(body: bytes) -> bytes:
+    """The text without its escapes, however deep JSON is nested in JSON."""
+    unescaped = _ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode()) if escape[1] else b"", body)
+    return unescaped.replace(b"\\", b"")
 
 
 def _as_utf8(body: bytes) -> bytes:
-    """The same in UTF-8, where it is in another encoding that readers of JSON find out by themselves."""
+    """The same in UTF-8, if it is in another encoding that JSON parsers detect."""
     encoding = json.detect_encoding(body)
     if encoding.startswith("utf-8"):
         return body
     return body.decode(encoding, "replace").encode("utf-8", "replace")
-
-
-def _without_spelled(body: bytes, key: str, cut: Cut) -> bytes:
-    """The body without keys of which some characters are escaped, as often as JSON may stand inside of JSON."""
-    letters = _letters(key)
-    kept, done = [], 0
-    for found in _beginning(key).finditer(body):
-        if found.start() < done:
-            continue
-        end, whole = found.end(), True
-        for letter in letters[_SHORTEST:]:
-            if (more := letter.match(body, end)) is None:
-                whole = False
-                break
-            end = more.end()
-        if not whole and cut is Cut.AT_END:
-            rest = _BEGUN_ESCAPE.fullmatch(body, end)
-            end, whole = len(body), rest is not None
-        if whole or cut is Cut.ANYWHERE:
-            kept += [body[done : found.start()], _STAND_IN]
-            done = end
-    return b"".join([*kept, body[done:]])
-
-
-@lru_cache(maxsize=8)
-def _letters(key: str) -> tuple[re.Pattern[bytes], ...]:
-    return tuple(map(re.compile, _spellings(key)))
-
-
-@lru_cache(maxsize=8)
-def _beginning(key: str) -> re.Pattern[bytes]:
-    return re.compile(b"".join(_spellings(key[:_SHORTEST])))
-
-
-def _spellings(key: str) -> list[bytes]:
-    """For each character the ways to write it; so many backslashes at most, so that no text takes long to search."""
-    return [
-        rb"(?:%b|\\{1,8}(?:%b|u00(?i:%02x)))" % (re.escape(letter), re.escape(letter), letter[0])
-        for letter in (character.encode() for character in key)
-    ]

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from rolltrace.errors import PolicyError
-from rolltrace.policies.endpoint.api_key import ApiKey, Cut, redact_key, redact_key_in_text
+from rolltrace.policies.endpoint.api_key import WITHHELD, ApiKey, redact_key, redact_key_in_text
 from rolltrace.policies.endpoint.backoff import Backoff, Sleep, TransientError, parse_retry_after, with_retries
 from rolltrace.policies.endpoint.server_errors import error_from_status
 
@@ -110,6 +110,8 @@ class Client:
                 raise self._broken(error, b"".join(received), key) from None
         reply = redact_key(b"".join(received), key)
         if 200 <= status < 300:
+            if reply == WITHHELD:
+                raise PolicyError(f"Expected a reply from {self._where} without the API key, got one that repeats it.")
             return read(HttpReply(reply, given))
         location = headers.get("Location")
         if location is not None and redact_key_in_text(unquote(location), key) != unquote(location):
@@ -141,20 +143,21 @@ class Client:
 
     def _too_much(self, received: list[bytes], key: str | None) -> PolicyError:
         error = PolicyError(f"Expected at most {MAX_REPLY_BYTES:,} bytes from {self._where}, got more: set max_tokens.")
-        beginning = redact_key(b"".join(received)[: 2 * _KEPT_OF_TOO_MUCH], key, Cut.AT_END)
+        beginning = redact_key(b"".join(received)[: 2 * _KEPT_OF_TOO_MUCH], key, is_cut=True)
         error.raw = beginning[:_KEPT_OF_TOO_MUCH].decode("utf-8", "replace")
         return error
 
     def _broken(self, error: Exception, received: bytes, key: str | None) -> PolicyError:
         """A connection that failed: whether it is worth trying again, and what came until then."""
-        what = f"{type(error).__name__}: {error}".removesuffix(": ")
+        what = type(error).__name__
+        if isinstance(error, OSError | aiohttp.InvalidURL):  # the texts of others may quote headers
+            what = f"{what}: {error}".removesuffix(": ")
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
             what = f"no whole reply within {self._timeout:g} s"
         kind = PolicyError if isinstance(error, aiohttp.ClientSSLError | aiohttp.InvalidURL) else TransientError
-        what = redact_key_in_text(what, key, Cut.ANYWHERE)  # it quotes a part of the headers
         broken = kind(f"Expected an answer from {self._where}, got {what}")
         if received:
-            broken.raw = redact_key(received, key, Cut.AT_END).decode("utf-8", "replace")
+            broken.raw = redact_key(received, key, is_cut=True).decode("utf-8", "replace")
         return broken
 
     async def _open(self) -> "_Door":
