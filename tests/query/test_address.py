@@ -1,18 +1,23 @@
-"""Where rollouts stand."""
+"""Addresses of rollouts."""
 
+import msgspec
 import pytest
 
 from rolltrace.query.address import address, short_addresses
 from rolltrace.query.rollout_lookup import RolloutAddress
+from rolltrace.trace.score import GroupKey
 
-FIELDS = {"split": "train", "env": "sums", "iteration": 0, "group": "g", "index": 0, "attempt": 0, "session": "s"}
+KEY = GroupKey("train", 0, "sums", "g")
 
 
 @pytest.mark.parametrize("field", ["split", "env", "iteration", "group", "index"])
 def test_short_addresses_tell_rollouts_apart(field):
     """Whatever differs in a run, each short address is an end of the address, and names one rollout."""
     values = (0, 1) if field in ("iteration", "index") else ("one", "two")
-    rollouts = [RolloutAddress(id=str(value), **(FIELDS | {field: value})) for value in values]
+    rollouts = []
+    for value in values:
+        key = KEY if field == "index" else msgspec.structs.replace(KEY, **{field: value})
+        rollouts.append(RolloutAddress(key, str(value), value if field == "index" else 0, 0, "s"))
     short = short_addresses(rollouts)
     assert len(set(short.values())) == 2
     for rollout in rollouts:

@@ -3,7 +3,6 @@
 import json
 import math
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +30,7 @@ KEY = GroupKey("train", 0, "sums", "g")
 @pytest.fixture
 def group(opened, path):
     """The group of the run of the test."""
-    return lambda **settings: compare_group(opened(path), *msgspec.structs.astuple(KEY), **settings)
+    return lambda **settings: compare_group(opened(path), KEY, **settings)
 
 
 def member(writer, index, answer, reward=1.0, prompt=("1 + 1?",), **fields):
@@ -161,11 +160,11 @@ def test_an_unknown_group_is_named(group, opened, path):
     with create_run(path) as writer:
         write(writer)
     with pytest.raises(UnknownNameError, match="no group 'h'"):
-        compare_group(opened(path), "train", 0, "sums", "h")
+        compare_group(opened(path), GroupKey("train", 0, "sums", "h"))
     with create_run(path.with_name("other")) as writer:
         write(writer)
     with pytest.raises(InputError, match="2 runs"):
-        compare_group(opened([path, path.with_name("other")]), "train", 0, "sums", "g")
+        compare_group(opened([path, path.with_name("other")]), KEY)
 
 
 # What a reward is made of
@@ -410,7 +409,7 @@ def test_rubric_has_each_criterion_of_each_member(opened, path, trace):
     play("rubric", "scripted:noisy", out=path, groups=1, group_size=3, trace=trace)
     run = opened(path)
     [key] = run.sql('select split, iteration, env, "group" from groups').fetchall()
-    found = compare_group(run, *key)
+    found = compare_group(run, GroupKey(*key))
     assert found.rubric.ids == tuple(one.id for one in found.members)
     for criterion, row in zip(found.rubric.criteria, found.rubric.cells, strict=True):
         assert math.isfinite(criterion.weight)
@@ -427,7 +426,7 @@ def test_preferences_are_in_the_order_of_the_members(opened, path, trace):
     play("preference", "scripted:noisy", out=path, groups=1, group_size=4, trace=trace)
     run = opened(path)
     [key] = run.sql('select split, iteration, env, "group" from groups').fetchall()
-    found = compare_group(run, *key)
+    found = compare_group(run, GroupKey(*key))
     assert found.matrix.ids == tuple(one.id for one in found.members)
     assert found.matrix.indexes == tuple(one.index for one in found.members)
     for row, one in enumerate(found.matrix.ids):
@@ -532,7 +531,7 @@ def test_withheld_texts_differ_as_wholes(opened, path):
     play("arithmetic", "scripted:noisy", out=path, groups=1, group_size=4, trace="numbers")
     run = opened(path)
     [key] = run.sql('select split, iteration, env, "group" from groups').fetchall()
-    found = compare_group(run, *key)
+    found = compare_group(run, GroupKey(*key))
     assert len(found.shared) == 1
     assert found.shared[0].message.content.startswith("withheld:")
     assert {one.differs.character for one in found.members if one.differs is not None} == {0}
@@ -544,10 +543,10 @@ def test_damage_costs_only_what_it_held(opened, path):
         for index in range(3):
             member(writer, index, f"answer {index}", float(index))
     run = opened(path)
-    assert len(compare_group(run, "train", 0, "sums", "g").members) == 3
+    assert len(compare_group(run, KEY).members) == 3
     [segment] = (path / "rollouts").iterdir()
     segment.write_bytes(segment.read_bytes().replace(b"answer 1", b"answer\x001"))
-    found = compare_group(run, "train", 0, "sums", "g")
+    found = compare_group(run, KEY)
     assert [one.index for one in found.members] == [2, 0]
 
 

@@ -22,7 +22,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall
 from rolltrace.trace.rollout import Call, Failure, Grade, Header, Outcome, Tokens, Usage
 from rolltrace.trace.rollout_builder import EncodedRecord, new_id
-from rolltrace.trace.score import Score
+from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 
 WHICH = {"env": "sums", "task": "t", "group": "g", "index": 0}
@@ -141,18 +141,21 @@ def test_tokens_only_when_asked_for(tmp_path):
 @given(st.floats(0, 1), st.text(max_size=5), st.integers(), st.text(max_size=5), st.text(max_size=5))
 def test_larger_share_keeps_what_a_smaller_kept(share, split, iteration, env, group):
     """A group that is kept at some share is kept at every larger one; all at 1, none at 0."""
-    of = (split, iteration, env, group)
-    assert Recording(level="full", fraction=1.0).level_for_group(*of) is Level.FULL
-    assert Recording(level="full", fraction=0.0).level_for_group(*of) is Level.NUMBERS
-    if Recording(level="full", fraction=share).level_for_group(*of) is Level.FULL:
-        assert Recording(level="full", fraction=(1 + share) / 2).level_for_group(*of) is Level.FULL
+    key = GroupKey(split, iteration, env, group)
+    assert Recording(level="full", fraction=1.0).level_for_group(key) is Level.FULL
+    assert Recording(level="full", fraction=0.0).level_for_group(key) is Level.NUMBERS
+    if Recording(level="full", fraction=share).level_for_group(key) is Level.FULL:
+        assert Recording(level="full", fraction=(1 + share) / 2).level_for_group(key) is Level.FULL
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 def test_share_of_many_groups(share):
     """Of many groups about that share is kept."""
     recording = Recording(level="full", fraction=share)
-    kept = sum(recording.level_for_group("train", n // 100, "sums", str(n % 100)) is Level.FULL for n in range(10_000))
+    kept = sum(
+        recording.level_for_group(GroupKey("train", n // 100, "sums", str(n % 100))) is Level.FULL
+        for n in range(10_000)
+    )
     assert abs(kept / 10_000 - share) < 0.02
 
 
@@ -174,8 +177,9 @@ def test_every_process_chooses_the_same_groups():
     """The choice is the group's, not the process's."""
     script = (
         "from rolltrace.store.recording import Recording\n"
+        "from rolltrace.trace.score import GroupKey\n"
         "recording = Recording(level='full', fraction=0.5)\n"
-        "print([recording.level_for_group('train', 3, 'sums', str(n)).value for n in range(64)])"
+        "print([recording.level_for_group(GroupKey('train', 3, 'sums', str(n))).value for n in range(64)])"
     )
     told = {
         subprocess.run(
@@ -184,7 +188,7 @@ def test_every_process_chooses_the_same_groups():
         for seed in ("1", "2")
     }
     recording = Recording(level="full", fraction=0.5)
-    assert told == {f"{[recording.level_for_group('train', 3, 'sums', str(n)).value for n in range(64)]}\n"}
+    assert told == {f"{[recording.level_for_group(GroupKey('train', 3, 'sums', str(n))).value for n in range(64)]}\n"}
 
 
 # No text

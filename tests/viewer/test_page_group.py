@@ -12,6 +12,7 @@ import pytest
 
 import rolltrace
 from rolltrace.query.group_comparison import GroupComparison, compare_group
+from rolltrace.trace.score import GroupKey
 from viewing import Viewer, viewing
 
 pytest.importorskip("playwright")
@@ -123,7 +124,7 @@ def _show(page: "Page", viewer: Viewer, run: str, key: tuple[int, str, str], **m
 def _comparison(path: Path, key: tuple[int, str, str]) -> GroupComparison:
     run = rolltrace.open_run(path)
     try:
-        return compare_group(run, "train", *key)
+        return compare_group(run, GroupKey("train", *key))
     finally:
         run.close()
 

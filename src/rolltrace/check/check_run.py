@@ -136,9 +136,7 @@ def _located(finding: Finding, what: AuditedRun | Rollout | Score, place: LineLo
     if isinstance(what, Rollout):
         where: dict[str, str | None] = {"rollout": what.id, "address": address(what)}
     elif isinstance(what, Score):
-        key = what.group
-        group = None if key is None else f"{key.split}/{key.env}/{key.iteration}/{key.group}"
-        where = {"rollout": what.rollout, "address": group}
+        where = {"rollout": what.rollout, "address": None if what.group is None else what.group.address}
         finding = replace(finding, data={"score": what.id, "name": what.name, **finding.data})
     else:
         return finding

@@ -14,7 +14,7 @@ from rolltrace.temp_folders import explain_full_disk
 from rolltrace.trace.json_numbers import INT64_LIMIT, as_float, json_number
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
-from rolltrace.trace.score import Score
+from rolltrace.trace.score import GroupKey, Score
 
 _TABLES = """
 create table rollouts (id, run, session, split, iteration, env, "group", "index", attempt, status, line_reward,
@@ -31,7 +31,6 @@ create index rollouts_by_group on rollouts (split, iteration, env, "group", "ind
 """
 _BATCH = 2_000
 
-GROUP_COLUMNS = 'split, iteration, env, "group"'
 """The columns that say which group."""
 
 
@@ -140,8 +139,8 @@ def session_of_file(file: str) -> str:
 
 
 def group_address_of(row: sqlite3.Row) -> str:
-    """Where the row's group stands in the run."""
-    return f"{row['split']}/{row['env']}/{row['iteration']}/{row['group']}"
+    """The address of the row's group."""
+    return GroupKey(row["split"], row["iteration"], row["env"], row["group"]).address
 
 
 def rollout_finding(row: sqlite3.Row, message: str, **data: Any) -> Finding:

@@ -8,9 +8,9 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rolltrace.query.rollout_lookup import RolloutAddress
     from rolltrace.query.run import Run
     from rolltrace.trace.rollout import Rollout
+    from rolltrace.trace.score import GroupKey
 
 _PAGE = 1_000
 _MAX_FAILURES = 100
@@ -47,7 +47,6 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
     """Print the run's header, its totals, and a table of its rollouts, the first `limit` of them."""
     from rolltrace.cli.screen import run_table
     from rolltrace.cli.screen.console import stdout_console
-    from rolltrace.query.address import group_address
     from rolltrace.query.histogram import query_histogram
     from rolltrace.query.run_state import planned_episodes, run_state, settle_continued
     from rolltrace.query.run_totals import query_totals
@@ -65,7 +64,7 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
     run_table.show_omitted_count(console, len(rollouts), totals.rollouts + totals.retried)
     run_table.show_ledgers(console, [totals.reconcile(ledger) for ledger in settle_continued(ledgers)])
     if rollouts:
-        run_table.show_next_commands(console, str(run.path), group_address(rollouts[0]))
+        run_table.show_next_commands(console, str(run.path), rollouts[0].group_key.address)
 
 
 _ORDER = 'split, env, iteration, "group", session, index, attempt'
@@ -88,19 +87,19 @@ def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json
     except UnknownNameError:
         heads = find_rollouts(run, name, limit if as_json else 2)
         if len(heads) > 1 and not as_json:
-            _show_group(run, heads[0], name, limit, full=full)
+            _show_group(run, heads[0].group_key, name, limit, full=full)
             return
         chosen = [run.get(head.id) for head in heads][:limit]
     _show_records(chosen) if as_json else _show_transcripts(chosen, full=full)
 
 
-def _show_group(run: "Run", head: "RolloutAddress", name: str, limit: int | None, *, full: bool) -> None:
+def _show_group(run: "Run", key: "GroupKey", name: str, limit: int | None, *, full: bool) -> None:
     from rolltrace.cli.screen.console import stdout_console
     from rolltrace.cli.screen.group_table import show_group
     from rolltrace.query.group_comparison import MAX_MEMBERS, compare_group
 
     most = MAX_MEMBERS if limit is None else limit
-    group = compare_group(run, head.split, head.iteration, head.env, head.group, most=most)
+    group = compare_group(run, key, most=most)
     show_group(stdout_console(), group, str(run.path), name, full=full)
 
 

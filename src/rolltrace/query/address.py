@@ -1,4 +1,4 @@
-"""Where rollouts stand in a run, as people name them, and what to say of a name that is none or several."""
+"""Addresses of rollouts and groups for people, and the messages for unknown and ambiguous names."""
 
 import difflib
 from collections.abc import Sequence
@@ -6,94 +6,66 @@ from pathlib import Path
 from typing import Protocol
 
 from rolltrace.errors import UnknownNameError
+from rolltrace.trace.score import GroupKey
 
 MAX_NAMED = 5
-"""How many of several a message names."""
+"""How many candidates a message lists."""
 
 
 class HasAddress(Protocol):
-    """What is known of a rollout by where it stands; a whole rollout is one, too."""
+    """A rollout, or what is known of it without reading its line."""
 
     @property
     def id(self) -> str:
-        """Unique everywhere."""
+        """The id of the rollout."""
         ...
 
     @property
-    def split(self) -> str:
-        """`train`, or the name of an evaluation."""
-        ...
-
-    @property
-    def env(self) -> str:
-        """The environment's name."""
-        ...
-
-    @property
-    def iteration(self) -> int:
-        """The iteration."""
-        ...
-
-    @property
-    def group(self) -> str:
-        """Unique within the iteration."""
+    def group_key(self) -> GroupKey:
+        """Its group."""
         ...
 
     @property
     def index(self) -> int:
-        """Its place in the group."""
+        """Its index in the group."""
         ...
-
-    @property
-    def attempt(self) -> int:
-        """How many plays failed before."""
-        ...
-
-    @property
-    def session(self) -> str:
-        """The opening of the run it was written in."""
-        ...
-
-
-def group_address(rollout: HasAddress) -> str:
-    """Where the rollout's group stands: SPLIT/ENV/ITERATION/GROUP."""
-    return f"{rollout.split}/{rollout.env}/{rollout.iteration}/{rollout.group}"
 
 
 def address(rollout: HasAddress) -> str:
-    """Where a rollout stands: SPLIT/ENV/ITERATION/GROUP/INDEX. Attempts and sessions of one share it."""
-    return f"{group_address(rollout)}/{rollout.index}"
+    """The address of a rollout: SPLIT/ENV/ITERATION/GROUP/INDEX. All attempts and sessions share it."""
+    return f"{rollout.group_key.address}/{rollout.index}"
 
 
 def short_addresses(rollouts: Sequence[HasAddress]) -> dict[str, str]:
     """By id, the part of each address that can differ among these rollouts."""
-    if len({rollout.split for rollout in rollouts}) > 1:
+    keys = [rollout.group_key for rollout in rollouts]
+    if len({key.split for key in keys}) > 1:
         return {rollout.id: address(rollout) for rollout in rollouts}
     start = 2
-    if len({rollout.env for rollout in rollouts}) > 1:
+    if len({key.env for key in keys}) > 1:
         start = 0
-    elif len({rollout.iteration for rollout in rollouts}) > 1:
+    elif len({key.iteration for key in keys}) > 1:
         start = 1
     return {
-        rollout.id: "/".join((rollout.env, str(rollout.iteration), rollout.group, str(rollout.index))[start:])
-        for rollout in rollouts
+        rollout.id: "/".join((key.env, str(key.iteration), key.group, str(rollout.index))[start:])
+        for rollout, key in zip(rollouts, keys, strict=True)
     }
 
 
 def ambiguous_rollouts_message(some: Sequence[HasAddress], count: int, name: str, where: str | Path) -> str:
-    """What to say of a name that `count` rollouts have, of which these are some."""
+    """The message for a name that `count` rollouts match; `some` are the first of them."""
     listing = ", ".join(f"{address(rollout)} ({rollout.id})" for rollout in some[:MAX_NAMED])
     return f"{count} rollouts of {where} match {name!r}: {listing}{_more(count)}. Give more of one, or its id."
 
 
 def ambiguous_groups(some: Sequence[HasAddress], count: int, name: str, where: str | Path) -> str:
-    """What to say of a name that `count` groups have, of which these are members of some."""
-    listing = ", ".join(group_address(rollout) for rollout in some[:MAX_NAMED])
+    """The message for a name that `count` groups match; `some` has a member of each of the first."""
+    listing = ", ".join(rollout.group_key.address for rollout in some[:MAX_NAMED])
     return f"{count} groups of {where} match {name!r}: {listing}{_more(count)}. Give more of one."
 
 
 def unknown_name(some: Sequence[HasAddress], count: int, name: str, where: str | Path) -> UnknownNameError:
-    """The error for a name that none of the run's `count` rollouts has, with the nearest name of some of them."""
+    """The error for a name that none of the run's `count` rollouts matches; it suggests the nearest name of `some`."""
     if not some:
         return UnknownNameError(f"There is no rollout {name!r} in {where}: it holds none.")
     names = {*short_addresses(some).values(), *(rollout.id for rollout in some)}

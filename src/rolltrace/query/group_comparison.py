@@ -167,11 +167,9 @@ def _mapping(text: str | None) -> dict[str, Any]:
         return {}
 
 
-def compare_group(
-    run: Run, split: str, iteration: int, env: str, group: str, *, most: int = MAX_MEMBERS
-) -> GroupComparison:
+def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupComparison:
     """Compare the members of a group. Parts of its records that cannot be read are None; they raise nothing."""
-    loaded = load_group(run, GroupKey(split, iteration, env, group), most)
+    loaded = load_group(run, key, most)
     transcripts = [member_transcript(rollout) for rollout in loaded.rollouts]
     shared = shared_prompt(loaded.rollouts)
     shared_shown = truncate_messages([TranscriptMessage(message, None) for message in shared])
@@ -182,10 +180,7 @@ def compare_group(
     )
     first = loaded.rollouts[0] if loaded.rollouts else None
     return GroupComparison(
-        split=split,
-        iteration=iteration,
-        env=env,
-        group=group,
+        **msgspec.structs.asdict(key),
         task="" if first is None else first.task,
         task_data={} if first is None else first.task_data,
         size=stats.size,

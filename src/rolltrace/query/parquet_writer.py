@@ -13,7 +13,7 @@ from rolltrace.errors import RecordError
 from rolltrace.query.parquet_parts import METADATA_KEY, ParquetPart, PartMetadata, Ranges
 from rolltrace.query.score_order import REWARD_ORDER_TYPE
 from rolltrace.query.table_rows import MAKE_ROWS, DecodeScore, RowStats, score_call_rows
-from rolltrace.query.table_schema import STORED_COLUMNS, sql_identifier, sql_literal
+from rolltrace.query.table_schema import GROUP_COLUMNS, STORED_COLUMNS, sql_identifier, sql_literal
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import PLAIN_SUFFIX
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
@@ -28,11 +28,10 @@ _PARQUET = "format parquet, compression zstd"
 _WITH_TEXT = ("steps", "messages", "calls", "score_calls")
 _TEXT_ROWS = 20_480
 """Rows of tables with text that are put together at once, and are in memory while they are."""
-_IDENTITY = ("run", "split", "iteration", "env", "group", "index")
 _SECONDS = "greatest(epoch_us(r.ended_at) - epoch_us(r.started_at), 0) / 1e6"
 """How long a rollout took: 0 if the clock was set back meanwhile."""
-SLOT_COLUMNS = ", ".join(map(sql_identifier, _IDENTITY))
-"""What is the same for all attempts and all sessions of a rollout."""
+SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
+"""The columns that are the same for all attempts at one index of a group, in all sessions."""
 
 
 class ParquetBatch:

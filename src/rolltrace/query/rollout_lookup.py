@@ -8,25 +8,23 @@ from rolltrace.errors import InputError
 from rolltrace.query.address import MAX_NAMED, ambiguous_groups, ambiguous_rollouts_message, unknown_name
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS
-from rolltrace.query.table_schema import sql_literal
+from rolltrace.query.table_schema import GROUP_COLUMNS, group_condition, sql_literal
 from rolltrace.trace.json_numbers import INT64_LIMIT
+from rolltrace.trace.score import GroupKey
 
 SHORTEST_PART = 4
 """A name with fewer letters is no part of an id."""
 _MAX_SUGGESTED_FROM = 1_000
-_COLUMNS = 'id, split, env, iteration, "group", index, attempt, session'
-_GROUP = 'split, env, iteration, "group"'
+_COLUMNS = f'{GROUP_COLUMNS}, id, "index", attempt, session'
+_ADDRESS_ORDER = 'split, env, iteration, "group"'
 _GROUP_ADDRESS = "split || '/' || env || '/' || iteration || '/' || \"group\""
 
 
 class RolloutAddress(msgspec.Struct, frozen=True):
-    """Where a rollout stands."""
+    """The address of a rollout, and which attempt of it this is."""
 
+    group_key: GroupKey
     id: str
-    split: str
-    env: str
-    iteration: int
-    group: str
     index: int
     attempt: int
     session: str
@@ -52,7 +50,8 @@ def find_rollouts(run: Run, name: str, limit: int | None = None) -> list[Rollout
             several.append(InputError(ambiguous_rollouts_message(found.first, found.total, name, run.path)))
     groups = _groups(run, name)
     if groups.total == 1:
-        return _members(run, groups.first[0], limit)
+        members = f"{COUNTED_ROLLOUTS} and {group_condition(groups.first[0].group_key)}"
+        return _matches(run, members, limit=limit).first
     if groups.total:
         several.append(InputError(ambiguous_groups(groups.first, groups.total, name, run.path)))
     if several:
@@ -83,15 +82,8 @@ def _by_part_of_id(run: Run, name: str) -> _Matches:
 
 def _groups(run: Run, name: str) -> _Matches:
     """A rollout of each group that has this name."""
-    source = f"(select distinct on ({_GROUP}) * from {COUNTED_ROLLOUTS} and {_stands_at(name)})"
+    source = f"(select distinct on ({GROUP_COLUMNS}) * from {COUNTED_ROLLOUTS} and {_stands_at(name)})"
     return _matches(run, source)
-
-
-def _members(run: Run, one: RolloutAddress, limit: int | None) -> list[RolloutAddress]:
-    place = " and ".join(
-        f'"{field}" = {sql_literal(getattr(one, field))}' for field in ("split", "env", "iteration", "group")
-    )
-    return _matches(run, f"{COUNTED_ROLLOUTS} and {place}", limit=limit).first
 
 
 def _stands_at(group: str) -> str:
@@ -108,6 +100,6 @@ def _matches(run: Run, source: str, limit: int | None = MAX_NAMED) -> _Matches:
     """How many rollouts there are of a source, and the first of them; one whose line is there twice counts once."""
     shown = "" if limit is None else f"limit {limit}"
     rollouts = f"select distinct on (id) {_COLUMNS} from {source}"
-    question = f"select *, count(*) over () from ({rollouts}) order by {_GROUP}, index, id {shown}"
+    question = f"select *, count(*) over () from ({rollouts}) order by {_ADDRESS_ORDER}, index, id {shown}"
     rows = run.sql(question).fetchall()
-    return _Matches(rows[0][-1] if rows else 0, [RolloutAddress(*row[:-1]) for row in rows])
+    return _Matches(rows[0][-1] if rows else 0, [RolloutAddress(GroupKey(*row[:4]), *row[4:-1]) for row in rows])

@@ -11,7 +11,7 @@ import msgspec
 from rolltrace.query.deduplication import find_duplicates, slot_of
 from rolltrace.query.run import Run
 from rolltrace.query.score_order import latest_rewards
-from rolltrace.query.table_schema import FINISHED
+from rolltrace.query.table_schema import FINISHED, GROUP_COLUMNS
 from rolltrace.store.cursor import Cursor, LineLocation
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
@@ -67,7 +67,7 @@ _QUESTION = f"""
     select count(*) filter (counts) as rollouts, count(*) filter (retried and not superseded) as retried,
         count(*) filter (superseded) as superseded, count(*) filter (collides) as collides,
         count(*) filter (is_finished) as finished,
-        count(distinct (run, split, iteration, env, "group")) filter (counts) as groups,
+        count(distinct (run, {GROUP_COLUMNS})) filter (counts) as groups,
         count(*) filter (counts and isfinite(reward)) as rewarded,
         avg(reward) filter (counts and isfinite(reward)) as mean_reward,
         histogram(env) filter (counts) as envs, histogram(policy) filter (counts) as policies,

@@ -146,11 +146,19 @@ def sql_literal(value: Any) -> str:
 
 
 GROUP_COLUMNS = ", ".join(map(sql_identifier, GroupKey.__struct_fields__))
+"""The columns that name a group of one run."""
 
 
 def group_condition(*keys: GroupKey) -> str:
     """The SQL condition that a row is of one of these groups."""
+    if len(keys) == 1:  # plain comparisons, so that DuckDB can skip parts of files
+        [key] = keys
+        return (
+            f"(split = {sql_literal(key.split)} and iteration = {key.iteration} and env = {sql_literal(key.env)} "
+            f'and "group" = {sql_literal(key.group)})'
+        )
     listed = ", ".join(
-        f"({sql_literal(key.split)}, {key.iteration}, {sql_literal(key.env)}, {sql_literal(key.group)})" for key in keys
+        f"({sql_literal(key.split)}, {key.iteration}::bigint, {sql_literal(key.env)}, {sql_literal(key.group)})"
+        for key in keys
     )
     return f"({GROUP_COLUMNS}) in ({listed})"

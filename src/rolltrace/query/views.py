@@ -9,6 +9,7 @@ from rolltrace.query.parquet_writer import empty_query, parquet_source
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
+    GROUP_COLUMNS,
     LOCATION_COLUMNS,
     ROLLOUT_COLUMNS,
     SMALL_TABLES,
@@ -21,7 +22,7 @@ from rolltrace.store.sessions import Sessions
 if TYPE_CHECKING:
     import duckdb
 
-GROUP_KEY = ", ".join(map(sql_identifier, ("run", "split", "iteration", "env", "group")))
+GROUP_KEY = f"run, {GROUP_COLUMNS}"
 
 RunParts = Mapping[str, Sequence[ParquetPart]]
 """By table, the parts of one run."""

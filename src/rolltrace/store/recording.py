@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rolltrace.errors import InputError
+from rolltrace.trace.score import GroupKey
 from rolltrace.trace.text_transform import Redact
 
 LEVEL_VARIABLE = "ROLLTRACE_TRACE"
@@ -75,12 +76,12 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         if not (_is_number(self.queue_seconds) and self.queue_seconds >= 0):
             raise InputError(f"Expected queue_seconds of 0 or more, got {self.queue_seconds!r}.")
 
-    def level_for_group(self, split: str, iteration: int, env: str, group: str) -> Level:
+    def level_for_group(self, key: GroupKey) -> Level:
         """How much of this group's rollouts is recorded."""
         level = self.level or Level.FULL
         if level is not Level.FULL or self.fraction is None or self.fraction >= 1:
             return level
-        place = zlib.crc32("\0".join(map(str, (split, iteration, env, group))).encode("utf-8", "replace"))
+        place = zlib.crc32("\0".join(map(str, msgspec.structs.astuple(key))).encode("utf-8", "replace"))
         return Level.FULL if place < self.fraction * _BUCKETS else Level.NUMBERS
 
 

@@ -38,8 +38,7 @@ class Redactor:
 
     def encode_rollout(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> EncodedRecord:
         """A rollout that has ended."""
-        header = rollout_builder.header
-        level = self._recording.level_for_group(header.split, header.iteration, header.env, header.group)
+        level = self._recording.level_for_group(rollout_builder.header.group_key)
         line = rollout_builder.encode(outcome, calls=self._recording.calls is not False)
         self._remember(line.id, level)
         awaits_grade = outcome["reward"] is None and outcome["status"] is Status.OK
@@ -59,7 +58,7 @@ class Redactor:
         if is_all and recording.calls is not False and not self._redaction:
             return line
         rollout = decode_rollout(line.data)
-        level = recording.level_for_group(rollout.split, rollout.iteration, rollout.env, rollout.group)
+        level = recording.level_for_group(rollout.group_key)
         self._remember(line.id, level)
         if recording.calls is False and rollout.calls:
             rollout = replace(rollout, calls=())
@@ -94,8 +93,7 @@ class Redactor:
         if not self._is_sampled:
             return self._recording.level is Level.NUMBERS or (self._recording.fraction or 0) < 1
         if (key := score.group) is not None:
-            level = self._recording.level_for_group(key.split, key.iteration, key.env, key.group)
-            return level is not Level.FULL
+            return self._recording.level_for_group(key) is not Level.FULL
         return score.rollout not in self._full_rollouts
 
     def _remember(self, rollout: str, level: Level) -> None:
@@ -107,9 +105,7 @@ class Redactor:
     def _await_grade(self, rollout_builder: RolloutBuilder, recorded: TextSource) -> None:
         """Keep the text of a rollout as it was recorded, for as long as the runner keeps the draft."""
         rollout_builder.recorded_text = recorded
-        header = rollout_builder.header
-        key = GroupKey(header.split, header.iteration, header.env, header.group)
-        members = self._awaiting_grade.setdefault(key, [])
+        members = self._awaiting_grade.setdefault(rollout_builder.header.group_key, [])
         members.append(weakref.ref(rollout_builder))
         if len(members).bit_count() == 1:  # at each power of two, so that looking through all stays cheap
             for reference in [reference for reference in members if reference() is None]:

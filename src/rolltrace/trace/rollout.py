@@ -47,6 +47,20 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     """In a game, which player."""
 
 
+class GroupKey(msgspec.Struct, frozen=True):
+    """Which group of a run."""
+
+    split: str
+    iteration: int
+    env: str
+    group: str
+
+    @property
+    def address(self) -> str:
+        """The name of the group for people: SPLIT/ENV/ITERATION/GROUP."""
+        return f"{self.split}/{self.env}/{self.iteration}/{self.group}"
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a rollout when it starts; each field is a field of `Rollout`."""
 
@@ -91,6 +105,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
             self.id, self.run, self.session, self.split, self.iteration, self.env, self.task, self.group, self.index,
             self.attempt, self.episode, self.seat,
         )  # fmt: skip
+
+    @property
+    def group_key(self) -> GroupKey:
+        """Which group it belongs to."""
+        return GroupKey(self.split, self.iteration, self.env, self.group)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -187,15 +206,6 @@ class Call(msgspec.Struct, frozen=True):
     """How the reply ended."""
     quotes: tuple[Quote, ...] = ()
     """What is put back into `prompt` and `reply`, in this order. A call that was read has its text, and no quotes."""
-
-
-class GroupKey(msgspec.Struct, frozen=True):
-    """Which group of a session."""
-
-    split: str
-    iteration: int
-    env: str
-    group: str
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ import msgspec
 
 from rolltrace.errors import InputError
 from rolltrace.query.run import Run
+from rolltrace.trace.score import GroupKey
 from rolltrace.viewer import charts
 from rolltrace.viewer import rollout_detail as records
 from rolltrace.viewer import rollout_table as listing
@@ -176,8 +177,8 @@ class Api:
 
     def _group(self, asked: RequestParameters) -> Answer:
         with self._library.open(asked.text("run")) as opened:
-            key = (asked.text("split"), asked.number("iteration"), asked.text("env"), asked.text("group"))
-            return encode_response(records.group_response(opened, *key))
+            key = GroupKey(asked.text("split"), asked.number("iteration"), asked.text("env"), asked.text("group"))
+            return encode_response(records.group_response(opened, key))
 
     def _rollout(self, asked: RequestParameters) -> Answer:
         with self._library.open(asked.text("run")) as opened:

@@ -5,7 +5,14 @@ from typing import NamedTuple
 
 from rolltrace.errors import InputError
 from rolltrace.query.run import Run
-from rolltrace.query.table_schema import NUMBER_MAP, ROLLOUT_COLUMNS, STORED_COLUMNS, sql_identifier, sql_literal
+from rolltrace.query.table_schema import (
+    GROUP_COLUMNS,
+    NUMBER_MAP,
+    ROLLOUT_COLUMNS,
+    STORED_COLUMNS,
+    sql_identifier,
+    sql_literal,
+)
 from rolltrace.viewer.schemas import Column, Measure
 
 MAX_NAMES = 300
@@ -26,8 +33,6 @@ _PLAIN_MEASURES = ("reward", "advantage", "steps", "completion_tokens", "prompt_
 _ADVANTAGE = "advantage"
 _SIGNAL = "group_signal"
 _STEPS, _GRADE, _METRICS = "reward_data.", "grade.", "metrics."
-
-_GROUP = 'split, iteration, env, "group"'
 _LABELS = {_STEPS: "reward", _GRADE: "grade", _METRICS: "metric"}
 
 
@@ -84,11 +89,12 @@ _DIFFERS = "case when count(reward) < 2 then 'too few' when max(reward) > min(re
 def _over_groups(values: Sequence[str], ids: str) -> str:
     """Values for each rollout that counts, from what is found over its group."""
     some = f"where id in ({ids})" if ids else ""
-    needed = f"semi join (from rollouts {some}) using ({_GROUP})" if ids else ""
+    needed = f"semi join (from rollouts {some}) using ({GROUP_COLUMNS})" if ids else ""
     return f"""
         select id, {", ".join(values)} from (from rollouts {some}) join (
-            select {_GROUP}, {_MEAN} as mean, {_DIFFERS} as signal from rollouts {needed} where not retried group by all
-        ) using ({_GROUP}) where not retried
+            select {GROUP_COLUMNS}, {_MEAN} as mean, {_DIFFERS} as signal
+            from rollouts {needed} where not retried group by all
+        ) using ({GROUP_COLUMNS}) where not retried
     """
 
 

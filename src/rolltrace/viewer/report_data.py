@@ -83,9 +83,8 @@ class ReportData:
     def groups(self) -> Iterator[ReportGroup]:
         """Every group, in the order of the run."""
         for key in self.part.keys:
-            place = (key.split, key.iteration, key.env, key.group)
-            answer = msgspec.json.decode(encode_response(group_response(self._excerpt, *place)))
-            members = [msgspec.json.decode(encode_response(one)) for one in member_responses(self._excerpt, *place)]
+            answer = msgspec.json.decode(encode_response(group_response(self._excerpt, key)))
+            members = [msgspec.json.decode(encode_response(one)) for one in member_responses(self._excerpt, key)]
             yield ReportGroup(key, answer, {one["rollout"]["id"]: one for one in members})
 
     def table(self) -> dict[str, list[Any]]:

@@ -107,7 +107,7 @@ def _reference(shown: Json, id_: str, places: Mapping[bytes, int]) -> Json:
 
 def _name(key: GroupKey) -> str:
     """The name of a group as the page makes it with JSON.stringify."""
-    return msgspec.json.encode([key.split, key.iteration, key.env, key.group]).decode()
+    return msgspec.json.encode(msgspec.structs.astuple(key)).decode()
 
 
 class _EmbeddedImages:

@@ -9,7 +9,7 @@ import msgspec
 from rolltrace.query.group_comparison import compare_group, encode_comparison
 from rolltrace.query.reward_breakdown import reward_terms
 from rolltrace.query.run import Run
-from rolltrace.query.table_schema import GROUP_ORDER, sql_identifier, sql_literal
+from rolltrace.query.table_schema import GROUP_COLUMNS, GROUP_ORDER, group_condition
 from rolltrace.trace.codec import encode_score, encode_with_scores, json_encoder
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
@@ -20,17 +20,13 @@ from rolltrace.viewer.schemas import Attempt, GroupResponse, GroupSibling, Rollo
 _LONG = re.compile(rb"(?<![0-9.eE+])[0-9]{16,}(?![0-9.eE])")
 _MAX_PLACES = 1_000
 _MAX_SCORES = 500
-_PLACE = ("split", "iteration", "env", "group")
-_KEY = 'split = ? and iteration = ? and env = ? and "group" = ?'
 _ROLLOUTS = """
     select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session,
         superseded, retried, collides
     from every_rollout
 """
-_PLACES = f'{_ROLLOUTS} where {_KEY} order by "index", session, attempt, id limit {_MAX_PLACES}'
 _OWN = f"{_ROLLOUTS} where id = ?"
-_GROUP = f"select size, n, mean, spread, has_signal from groups where {_KEY}"
-_KEYS = f'select distinct split, iteration, env, "group" from rollouts where not retried order by {GROUP_ORDER}'
+_KEYS = f"select distinct {GROUP_COLUMNS} from rollouts where not retried order by {GROUP_ORDER}"
 _NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "spread": None, "has_signal": False}
 
 
@@ -40,28 +36,26 @@ def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
     record = tables.get(rollout)
     if not _fits(record.iteration):  # the tables do not hold it
         return _alone(record)
-    around = _GroupContext(tables, [record.split, record.iteration, record.env, record.group])
-    return around.response(record)
+    return _GroupContext(tables, record.group_key).response(record)
 
 
-def member_responses(run: OpenRun, split: str, iteration: int, env: str, group: str) -> Iterator[RolloutResponse]:
-    """Every rollout of a group, whole, those of attempts that were tried again included."""
-    tables, place = run.run, [split, iteration, env, group]
-    around = _GroupContext(tables, place)
-    named = " and ".join(
-        f"{sql_identifier(name)} = {sql_literal(value)}" for name, value in zip(_PLACE, place, strict=True)
-    )
-    for record in tables.rollouts(where=named, order_by='"index", attempt, id'):
-        yield around.response(record)
+def member_responses(run: OpenRun, key: GroupKey) -> Iterator[RolloutResponse]:
+    """Every rollout of a group, whole, including retried attempts."""
+    context = _GroupContext(run.run, key)
+    for record in run.run.rollouts(where=group_condition(key), order_by='"index", attempt, id'):
+        yield context.response(record)
 
 
 class _GroupContext:
-    """What stands around the rollouts of a group."""
+    """The group of a rollout: its statistics, and the other rollouts of it."""
 
-    def __init__(self, tables: Run, place: list[Any]) -> None:
+    def __init__(self, tables: Run, key: GroupKey) -> None:
         self._tables = tables
-        self._rows = list(tables.sql(_PLACES, place).dicts())
-        self._group = next(tables.sql(_GROUP, place).dicts(), _NOTHING)
+        is_in_group = group_condition(key)
+        order = f'order by "index", session, attempt, id limit {_MAX_PLACES}'
+        self._rows = list(tables.sql(f"{_ROLLOUTS} where {is_in_group} {order}").dicts())
+        stats = f"select size, n, mean, spread, has_signal from groups where {is_in_group}"
+        self._group = next(tables.sql(stats).dicts(), _NOTHING)
         self._counted = list(filter(_counts, self._rows))
 
     def response(self, record: Rollout) -> RolloutResponse:
@@ -84,12 +78,12 @@ class _GroupContext:
         )
 
 
-def group_response(run: OpenRun, split: str, iteration: int, env: str, group: str) -> GroupResponse:
+def group_response(run: OpenRun, key: GroupKey) -> GroupResponse:
     """A group, and the groups before and after it."""
-    compared = encode_comparison(compare_group(run.run, split, iteration, env, group))
+    compared = encode_comparison(compare_group(run.run, key))
     keys = run.cached("groups", lambda: run.run.sql(_KEYS).fetchall(), lambda found: 250 * len(found))
     try:
-        position = keys.index((split, iteration, env, group))
+        position = keys.index(msgspec.structs.astuple(key))
     except ValueError:
         return GroupResponse(group=msgspec.Raw(compared), previous=None, next=None)
     before = keys[position - 1] if position else None

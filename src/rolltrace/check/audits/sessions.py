@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from rolltrace.check.audit import audit
 from rolltrace.check.audited_run import AuditedRun
 from rolltrace.check.finding import Finding, Severity
-from rolltrace.check.record_index import GROUP_COLUMNS, rollout_finding
+from rolltrace.check.record_index import rollout_finding
 from rolltrace.query.deduplication import Attempt, resolve_slot
+from rolltrace.query.table_schema import GROUP_COLUMNS
 
 _SHARED = f"""
     select *, json_group_array(json_array(session, attempt)) as plays from rollouts

@@ -16,7 +16,7 @@ from rolltrace.cli.screen.number_format import short_number, to_one_line
 from rolltrace.cli.screen.run_states import state_line
 from rolltrace.cli.screen.styles import STATUS_STYLES
 from rolltrace.cli.screen.transcript import note_text
-from rolltrace.query.address import group_address, short_addresses
+from rolltrace.query.address import short_addresses
 from rolltrace.query.histogram import Histogram
 from rolltrace.query.run_state import RunState, SessionState, continued_sessions, session_state
 from rolltrace.query.run_totals import RunTotals
@@ -110,9 +110,9 @@ def show_rollouts(console: Console, rollouts: Sequence[Rollout], scores: Sequenc
     table.add_column("remarks" if failures or any(map(_has_remarks, rollouts)) else "", overflow="fold")
     group = None
     for rollout in sorted(rollouts, key=_place):
-        if group not in (None, group_address(rollout)):
+        if group not in (None, rollout.group_key.address):
             table.add_row()
-        group = group_address(rollout)
+        group = rollout.group_key.address
         reward = rollout.reward
         table.add_row(
             table_cell(escape_line(addresses[rollout.id])),
