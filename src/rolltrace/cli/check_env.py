@@ -33,8 +33,9 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
     Exit code 1 says that a rule is broken.
     """
     from rolltrace.cli.run import parse_arguments
-    from rolltrace.cli.screen.conformance import show_violations
     from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.env_list import show_violations
+    from rolltrace.testing.check_env import Rule
     from rolltrace.testing.check_env import check_env as check
     from rolltrace.trace.codec import json_encoder
 
@@ -46,6 +47,7 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
         found = {"env": env, "ok": not violations, "violations": violations}
         write_record(json_encoder.encode(found) + b"\n")
     else:
-        show_violations(stdout_console(), env, violations)
+        rules = len(Rule) - 1  # `answers` is about what the check says, not about the environment.
+        show_violations(stdout_console(), env, violations, rules)
     if violations:
         raise SystemExit(1)

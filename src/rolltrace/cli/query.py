@@ -26,7 +26,7 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json
     their columns. SQL here only reads, and reads nothing else. What is written while it is asked is there the next
     time.
     """
-    from rolltrace.cli.screen.problems import show_read_errors
+    from rolltrace.cli.screen.console import show_read_errors
     from rolltrace.query.run import open_run
 
     with open_run(run) as opened:

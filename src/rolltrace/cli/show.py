@@ -31,7 +31,7 @@ def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool
     table says: GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group:
     the shared prompt, then a table of its members, the best first. `rolltrace view` shows the members side by side.
     """
-    from rolltrace.cli.screen.problems import show_read_errors
+    from rolltrace.cli.screen.console import show_read_errors
     from rolltrace.query.run import Run
     from rolltrace.store.reader import RunReader
 

@@ -13,8 +13,8 @@ from rolltrace.check.audit import Audit
 from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_severity
 from rolltrace.check.finding import Finding, Severity
 from rolltrace.cli.hints import command
-from rolltrace.cli.screen.console import stderr_console
-from rolltrace.cli.screen.number_format import format_bytes, format_duration, plural, print_wrapped
+from rolltrace.cli.screen.console import print_wrapped, stderr_console
+from rolltrace.cli.screen.number_format import format_bytes, format_duration, plural
 from rolltrace.terminal_text import escape_line
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}

@@ -1,19 +1,23 @@
 """The two streams of the command line: data on standard output, everything else on standard error."""
 
 import sys
+from collections.abc import Sequence
 
+import click
 from rich.console import Console
 from rich.containers import Lines
 from rich.text import Text
 
-from rolltrace.cli.screen.signs import use_ascii_fallback
-from rolltrace.terminal_text import escape_json
+from rolltrace.cli.screen.ascii_fallback import use_ascii_fallback
+from rolltrace.store.read_errors import ReadError
+from rolltrace.terminal_text import escape_json, escape_line
 
 NO_FOLD_WIDTH = 1_000_000
-"""The width of what is no terminal: text that goes to a file or a program is not folded."""
+"""The width if the output is not a terminal: text for a file or a program is not wrapped."""
 
 MAX_CELL = 200
 """How many characters of a cell are shown."""
+_MAX_READ_ERRORS = 20
 
 
 def stdout_console() -> Console:
@@ -37,7 +41,7 @@ def write_record(line: bytes) -> None:
 
 
 def wrap_lines(text: Text, console: Console, indent: str, width: int | None = None) -> list[Text]:
-    """The lines of a text, folded at the console's width, each with the indent before it."""
+    """Wrap a text at `width`, by default the width of the console, with the indent before each line."""
     room = max(20, (width or console.width) - len(indent))
     if room > NO_FOLD_WIDTH // 2:
         lines = text.split("\n", allow_blank=True)
@@ -48,11 +52,26 @@ def wrap_lines(text: Text, console: Console, indent: str, width: int | None = No
     return [Text(indent).append_text(line) if line.plain else Text() for line in lines]
 
 
+def print_wrapped(console: Console, text: Text, indent: str = "") -> None:
+    """Print text wrapped at the width of the terminal, with the indent before each line."""
+    for line in wrap_lines(text, console, indent):
+        console.print(line, soft_wrap=True)
+
+
 def table_cell(text: str, style: str = "", most: int = MAX_CELL) -> Text:
-    """Visible text for a cell of a table, its end left out where it is long: every row is padded to the widest."""
+    """Text, already escaped, for a cell of a table; cut if it is long, because every row is padded to the widest."""
     if len(text) <= most:
         return Text(text, style)
     return Text(text[:most], style).append(f"… {len(text) - most:,} characters more", "italic yellow")
+
+
+def show_read_errors(errors: Sequence[ReadError]) -> None:
+    """Print on standard error which parts of a run could not be read: the first of them, and how many more."""
+    for error in errors[:_MAX_READ_ERRORS]:
+        click.echo(f"Not read: {escape_line(str(error))}", err=True)
+    if len(errors) > _MAX_READ_ERRORS:
+        more = len(errors) - _MAX_READ_ERRORS
+        click.echo(f"Not read: {more:,} more places; `rolltrace check` names them.", err=True)
 
 
 def _console(*, stderr: bool) -> Console:

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rolltrace.cli.screen.console import wrap_lines
-from rolltrace.cli.screen.number_format import format_duration, plural, print_wrapped, short_number
+from rolltrace.cli.screen.console import print_wrapped, wrap_lines
+from rolltrace.cli.screen.number_format import format_duration, plural, short_number
 from rolltrace.cli.screen.styles import ROLE_STYLES
 from rolltrace.jobs.demo_run import DemoResult
 from rolltrace.jobs.play_summary import PlaySummary

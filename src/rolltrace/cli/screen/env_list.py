@@ -1,6 +1,7 @@
-"""The environments as a table."""
+"""The environments as a table, and the rules that one of them breaks."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +10,9 @@ from rich.text import Text
 from rolltrace.arguments import Argument
 from rolltrace.envs.registry import EnvInfo
 from rolltrace.terminal_text import escape_line
+
+if TYPE_CHECKING:
+    from rolltrace.testing.check_env import Violation
 
 
 def show_envs(console: Console, envs: Sequence[EnvInfo]) -> None:
@@ -19,6 +23,16 @@ def show_envs(console: Console, envs: Sequence[EnvInfo]) -> None:
     for env in envs:
         table.add_row(Text(escape_line(env.name), "bold"), _description(env))
     console.print(table)
+
+
+def show_violations(console: Console, env: str, violations: "Sequence[Violation]", rules: int) -> None:
+    """Print one sentence for each violation, or that the environment keeps all of so many rules."""
+    for violation in violations:
+        sentence = Text(escape_line(str(violation)))
+        sentence.stylize("bold red", 0, len(violation.rule))
+        console.print(sentence, soft_wrap=True)
+    if not violations:
+        console.print(Text(f"✓ {escape_line(env)} keeps all {rules} rules.", "green"), soft_wrap=True)
 
 
 def _description(env: EnvInfo) -> Text:

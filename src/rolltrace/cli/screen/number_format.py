@@ -3,10 +3,6 @@
 import json
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from rolltrace.cli.screen.console import wrap_lines
 from rolltrace.terminal_text import escape_line
 
 
@@ -48,9 +44,3 @@ def format_bytes(count: int) -> str:
             break
         value, unit = value / 1000, larger
     return f"{count} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
-
-
-def print_wrapped(console: Console, text: Text, indent: str = "") -> None:
-    """Print text wrapped at the width of the terminal, with the indent before each line."""
-    for line in wrap_lines(text, console, indent):
-        console.print(line, soft_wrap=True)

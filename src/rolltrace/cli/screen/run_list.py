@@ -8,7 +8,7 @@ from rich.text import Text
 
 from rolltrace.cli.screen.console import table_cell
 from rolltrace.cli.screen.number_format import format_bytes, short_number
-from rolltrace.cli.screen.run_states import state_text
+from rolltrace.cli.screen.styles import state_text
 from rolltrace.query.run_listing import ListedRun
 from rolltrace.query.run_state import RunState
 from rolltrace.terminal_text import escape_line

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rolltrace.cli.hints import command
-from rolltrace.cli.screen.number_format import format_duration, plural, print_wrapped, short_number
-from rolltrace.cli.screen.run_states import state_line
+from rolltrace.cli.screen.console import print_wrapped
+from rolltrace.cli.screen.number_format import format_duration, plural, short_number
+from rolltrace.cli.screen.styles import state_line
 from rolltrace.query.run_state import RunState
 from rolltrace.query.run_summary import IterationStats, RewardStats, RunSummary
 from rolltrace.terminal_text import escape_line

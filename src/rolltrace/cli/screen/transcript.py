@@ -1,22 +1,21 @@
 """One rollout as a transcript."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from rolltrace.cli.screen.detail_printer import INDENT, DetailPrinter
+from rolltrace.cli.screen.detail_printer import INDENT, DetailPrinter, format_pair
 from rolltrace.cli.screen.number_format import format_duration, plural, short_number, to_one_line
 from rolltrace.cli.screen.run_summary import sparkline
-from rolltrace.cli.screen.states import state_changes
 from rolltrace.cli.screen.styles import ROLE_STYLES, STATUS_STYLES
-from rolltrace.cli.screen.verdicts import matchups_text, rubric_lines
 from rolltrace.query.address import address
 from rolltrace.query.reward_breakdown import same_reward
+from rolltrace.query.rubric_grid import rubric_scores
 from rolltrace.terminal_text import escape_line, escape_text
 from rolltrace.trace.freeform import Note
-from rolltrace.trace.json_numbers import as_number
+from rolltrace.trace.json_numbers import as_float, as_number
 from rolltrace.trace.message import Message, Part
 from rolltrace.trace.rollout import Call, Rollout, Step
 from rolltrace.trace.score import Score
@@ -26,9 +25,12 @@ from rolltrace.trace.transcript import TranscriptMessage, TranscriptNote, transc
 _REASONING = "┊ "
 _MAX_TEXT_CHARS = 20_000
 _MAX_SYSTEM_CHARS = 2_000
-"""A longer text is folded unless all is asked for."""
+"""Longer texts are folded, unless `--full` is given."""
 _END = 2_000
 """How much of the end of a folded text is shown."""
+_MAX_OLD_VALUE_CHARS = 60
+"""How much is shown of a value that another replaced."""
+_MAX_VERDICT_CHARS = 200
 
 
 _ENV_FAILURES = {
@@ -178,7 +180,7 @@ class RolloutTranscript(DetailPrinter):
         self.labelled("grade", Text(short_number(rollout.grade.reward), "bold"))
         self.numbers("  reward_data", rollout.grade.reward_data)
         extra = dict(rollout.grade.extra)
-        if not self.full and (lines := rubric_lines(rollout)):
+        if not self.full and (lines := _rubric_lines(rollout)):
             extra.pop("criteria")
             for label, line in zip(("  rubric", *("" for _ in lines[1:])), lines, strict=True):
                 self.labelled(label, line)
@@ -194,8 +196,8 @@ class RolloutTranscript(DetailPrinter):
             self.numbers("  reward_data", rest.pop("reward_data"))
         if isinstance(extra := rest.get("extra"), dict):
             del rest["extra"]
-            if not self.full and (told := matchups_text(extra)):
-                self.labelled("  matchups", told)
+            if not self.full and (matchups := _matchups_text(extra)):
+                self.labelled("  matchups", matchups)
                 extra = {name: item for name, item in extra.items() if name != "matchups"}
             self.mapping("  extra", extra)
         self.mapping("  data", {name: value for name, value in rest.items() if value is not None})
@@ -238,13 +240,13 @@ def _reward_text(rollout: Rollout) -> str:
 
 
 def _steps_text(rollout: Rollout) -> Text:
-    """How the reward came about, step by step."""
+    """The rewards of the steps, as a sparkline and as numbers."""
     rewards = [step.reward for step in rollout.steps]
     earning = [step for step in rollout.steps if step.reward]
     text = Text().append(f"{sparkline(rewards)}  " if earning else "", "cyan").append(plural(len(rewards), "step"))
-    told = ", ".join(f"{short_number(step.reward)} in step {step.step}" for step in earning[:5])
+    rewarded = ", ".join(f"{short_number(step.reward)} in step {step.step}" for step in earning[:5])
     more = ", …" if len(earning) > 5 else ""
-    return text.append(f": {told}{more}" if told else ", none with a reward", "dim")
+    return text.append(f": {rewarded}{more}" if rewarded else ", none with a reward", "dim")
 
 
 def _answer_text(step: Step) -> str:
@@ -258,7 +260,7 @@ def _answer_text(step: Step) -> str:
 
 
 def note_text(note: Note) -> str:
-    """What is noted, and where in the record it belongs."""
+    """The message of a note, after the path in the record that it is about."""
     return escape_line(f"{note.path}: {note.message}" if note.path else note.message)
 
 
@@ -272,3 +274,58 @@ def _part_text(part: Part) -> str:
         to_one_line(part.other.to_dict()) if part.other else None,
     ]
     return f"[{' · '.join(filter(None, facts))}]"
+
+
+def state_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Text:
+    """The entries of a state that are new, changed (with the old value) or gone."""
+    changes: list[Text] = []
+    same = 0
+    for name, value in now.items():
+        if name not in before:
+            changes.append(Text(format_pair(name, value)))
+        elif _same_value(before[name], value):
+            same += 1
+        else:
+            changes.append(Text(format_pair(name, value)).append(f" (was {_short_value(before[name])})", "dim"))
+    changes.extend(Text(f"{escape_line(str(name))} is gone", "dim") for name in before if name not in now)
+    if same:
+        changes.append(Text("nothing changed" if not changes else f"{same:,} unchanged", "dim"))
+    return Text("  ").join(changes)
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    """Whether two values of a record are equal; NaN equals NaN, and 1 does not equal true."""
+    return type(one) is type(other) and (one == other or to_one_line(one) == to_one_line(other))
+
+
+def _short_value(value: Any) -> str:
+    text = to_one_line(value)
+    return f"{text[:_MAX_OLD_VALUE_CHARS]}…" if len(text) > _MAX_OLD_VALUE_CHARS else text
+
+
+def _rubric_lines(rollout: Rollout) -> list[Text]:
+    """A line for each criterion of a rubric: its score, its weight and its text."""
+    lines = []
+    for criterion, cell in rubric_scores(rollout):
+        line = Text().append(f"{escape_line(criterion.name)} {short_number(cell.value)}", "bold")
+        line.append("" if criterion.weight is None else f" × {short_number(criterion.weight)}")
+        lines.append(line.append(f"  {escape_line(criterion.text or '')[:_MAX_VERDICT_CHARS]}", "dim"))
+    return lines
+
+
+def _matchups_text(extra: Mapping[str, Any]) -> Text:
+    """The opponents of a rollout in a tournament and the scores against them; empty if they are not recorded."""
+    matchups = extra.get("matchups")
+    if not isinstance(matchups, list) or not all(isinstance(matchup, Mapping) for matchup in matchups):
+        return Text()
+    return Text("  ").join(_matchup(matchup) for matchup in matchups)
+
+
+def _matchup(matchup: Mapping[str, Any]) -> Text:
+    index, score = matchup.get("opponent_index"), as_float(matchup.get("score"))
+    name = f"#{index}" if type(index) is int else escape_line(str(matchup.get("opponent")))[:_MAX_VERDICT_CHARS]
+    text = Text().append(f"{name} ", "dim")
+    if score is None:
+        return text.append(f"not judged: {escape_line(str(matchup.get('error')))[:_MAX_VERDICT_CHARS]}", "red")
+    text.append(f"{score:+.2f}" if score else "0", "green" if score > 0 else "red" if score < 0 else "")
+    return text.append({True: " as first", False: " as second"}.get(matchup.get("first") is True, ""), "dim")

@@ -1,4 +1,4 @@
-"""The signs that screens are drawn with, for terminals that lack them."""
+"""ASCII replacements for the characters that screens are drawn with, for terminals without Unicode."""
 
 import codecs
 from typing import TextIO
@@ -8,12 +8,12 @@ _PLAIN = {
     "·": "-", "…": "~", "–": "-", "−": "-", "±": "~", "×": "x", "→": ">", "■": "#", "✓": "+", "✗": "x",
     "▁": "_", "▂": "_", "▃": "o", "▄": "o", "▅": "O", "▆": "O", "▇": "#", "█": "#",
 }  # fmt: skip
-"""Each as one letter that every terminal has, so that what stands in columns stays there."""
-_NAME = "rolltrace.signs"
+"""Each is replaced by one character, so that columns stay aligned."""
+_NAME = "rolltrace.ascii_fallback"
 
 
 def use_ascii_fallback(stream: TextIO) -> None:
-    """Where a stream cannot hold a sign, let it write the plain one; any other letter that it lacks is escaped."""
+    """Make a stream without Unicode write the replacements, and an escape for any other character it cannot encode."""
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
     if not encoding.startswith("utf") and hasattr(stream, "reconfigure"):
         stream.reconfigure(errors=_NAME)
@@ -22,11 +22,11 @@ def use_ascii_fallback(stream: TextIO) -> None:
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    sign = error.object[error.start]
-    if sign in _PLAIN:
-        return _PLAIN[sign], error.start + 1
-    one = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
-    return codecs.backslashreplace_errors(one)
+    character = error.object[error.start]
+    if character in _PLAIN:
+        return _PLAIN[character], error.start + 1
+    first = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
+    return codecs.backslashreplace_errors(first)
 
 
 codecs.register_error(_NAME, _plain)
