@@ -36,7 +36,7 @@ def write(writer: RunWriter, steps: Any = 1, step: dict[str, Any] | None = None,
 
 def score(writer: RunWriter, rollout: str | None, value: float | None, **fields: Any) -> None:
     """Write a score."""
-    named = {"name": "reward", "at": utc_now()} | fields
+    named = {"name": "reward", "created_at": utc_now()} | fields
     writer.write_score(
         Score(id=new_id(), run=writer.run, session=writer.session, rollout=rollout, value=value, **named)
     )

@@ -24,12 +24,12 @@ PARAGRAPHS = (
     "\n\n  def f(x):\n      return {'a': [x, x + 1], \"b\": x}  # a comment, as long as a quote must be\n\n",
     "a" * 200,
     "." * 150,
-    "withheld:" + "1" * 60 + ":0123456789abcdef",
+    "hashed:" + "1" * 60 + ":0123456789abcdef",
     "\ud83d\ude00 a pair of surrogates that UTF-8 joins, and text after it which is long enough: 0123456789 0123456789",
     "a lone \udfff one, followed by text that is long enough to be worth a quote of its own. 0123456789 0123456789",
     "😀 characters beyond the first plane, 😀😀 more of them, and words that follow: enough to be worth a quote.",
 )
-SHORT = ("", "Yes.", "x", "\n", "Score: 1", "withheld:5:0123456789abcdef")
+SHORT = ("", "Yes.", "x", "\n", "Score: 1", "hashed:5:0123456789abcdef")
 
 TEXTS = st.lists(st.sampled_from((*PARAGRAPHS, *SHORT)), max_size=4).map("".join)
 ROLES = st.sampled_from(["user", "assistant", "system"])
@@ -99,8 +99,8 @@ def record(
             )  # fmt: skip
         run.write_score(
             Score(
-                id=new_id(), run=run.run, session=run.session, group=KEY, name="group_grade", value=1.0, at=utc_now(),
-                calls=tuple(calls),
+                id=new_id(), run=run.run, session=run.session, group=KEY, name="group_grade", value=1.0,
+                created_at=utc_now(), calls=tuple(calls),
             )
         )  # fmt: skip
 

@@ -1,13 +1,17 @@
 """Runs made by hand, file by file, for tests of reading: what is on the disk is exactly what the test put there."""
 
+import json
 from pathlib import Path
+
+import msgspec
 
 from rollout_builders import header, outcome
 from rolltrace.store.layout import FOLDERS
+from rolltrace.trace.codec import add_checksum
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout_builder import RolloutBuilder
 
-RUN = '{"v":1,"id":"run","created_at":"2026-01-02T03:04:05Z"}'
+RUN = b'{"v":2,"id":"run","created_at":"2026-01-02T03:04:05Z"}'
 
 
 def rollout_line(rollout: str, text: str = "2 + 2?", **fields: object) -> bytes:
@@ -23,8 +27,15 @@ def make_run(path: Path) -> Path:
     """A run without any records."""
     for folder in FOLDERS:
         (path / folder).mkdir(parents=True)
-    (path / "run.json").write_text(RUN)
+    (path / "run.json").write_bytes(add_checksum(RUN))
     return path
+
+
+def edit_run_info(run: Path, **changes: object) -> None:
+    """Change fields of a run's `run.json`, with a checksum that fits."""
+    info = json.loads((run / "run.json").read_bytes())
+    del info["crc"]
+    (run / "run.json").write_bytes(add_checksum(msgspec.json.encode(info | changes)))
 
 
 def segment(run: Path, name: str = "session-000000", folder: str = "rollouts") -> Path:

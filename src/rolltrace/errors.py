@@ -10,6 +10,7 @@
     ├── QueryTimeoutError     (TimeoutError)      a statement took longer than it may
     ├── RecordError           (ValueError)        bytes that are not a record
     │   ├── ChecksumError                         the bytes are not those that were written
+    │   ├── OlderVersionError                     written in a version of the format that was never released
     │   └── NewerVersionError                     written by a newer version of the format
     ├── EnvError              (RuntimeError)      an environment was misused or broke its contract
     ├── PolicyError           (RuntimeError)      a policy could not answer
@@ -78,6 +79,10 @@ class RecordError(RolltraceError, ValueError):
 
 class ChecksumError(RecordError):
     """The bytes are not those that were written."""
+
+
+class OlderVersionError(RecordError):
+    """The record was written in a version of the format that was never released."""
 
 
 class NewerVersionError(RecordError):

@@ -145,4 +145,4 @@ def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: 
 
 
 def score(writer: RunWriter, **fields) -> None:
-    writer.write_score(Score(id=new_id(), run=writer.run, session=writer.session, at=utc_now(), **fields))
+    writer.write_score(Score(id=new_id(), run=writer.run, session=writer.session, created_at=utc_now(), **fields))

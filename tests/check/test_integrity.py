@@ -1,6 +1,5 @@
 """Each audit finds its fault, made by hand in the bytes of a real run; and nothing is found where nothing is wrong."""
 
-import json
 import os
 
 import pytest
@@ -11,6 +10,7 @@ from rolltrace.check.check_run import check_run
 from rolltrace.check.finding import Severity
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
+from segments import edit_run_info
 
 # Each fault is one function that is handed the run, and the audits that must see it. Nothing else may.
 
@@ -103,11 +103,11 @@ def drop_blobs(run):
 
 
 def drop_texts(run):
-    run.forge(run.ledger, -1, texts_dropped={"ValueError": 3})
+    run.forge(run.ledger, -1, redaction_failed={"ValueError": 3})
 
 
 def miss_a_sync(run):
-    run.forge(run.ledger, -1, unsynced={"EIO": 1})
+    run.forge(run.ledger, -1, sync_failed={"EIO": 1})
 
 
 def spoil_an_old_line_of_the_ledger(run):
@@ -150,12 +150,11 @@ def play_the_same_twice(run):
 
 
 def fall_silent(run):
-    run.forge(run.ledger, -1, closed=False, at="2026-01-01T00:00:00Z")
+    run.forge(run.ledger, -1, closed=False, written_at="2026-01-01T00:00:00Z")
 
 
 def plan_more(run):
-    info = run.path / "run.json"
-    info.write_text(json.dumps({**json.loads(info.read_text()), "planned": 1_000}))
+    edit_run_info(run.path, planned=1_000)
 
 
 def work_at_once(run):
@@ -281,7 +280,11 @@ def score_a_strange_group(run):
 
 def quote_a_stranger(run):
     call = {"role": "grader", "policy": "judge", "prompt": [{"role": "user", "content": ""}]}
-    run.forge(run.scores, 1, calls=[{**call, "quotes": [{"prompt": 0, "at": 0, "rollout": "nobody", "message": 1}]}])
+    run.forge(
+        run.scores,
+        1,
+        calls=[{**call, "quotes": [{"prompt_index": 0, "offset": 0, "rollout": "nobody", "message_index": 1}]}],
+    )
 
 
 def score_nothing(run):

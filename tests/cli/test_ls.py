@@ -42,7 +42,7 @@ def test_json(rolltrace, make_run, one_plus_one, tmp_path):
     path = make_run(one_plus_one)
     [run] = map(json.loads, rolltrace("ls", tmp_path, "--json").stdout.splitlines())
     assert run.keys() == {
-        "name", "path", "run", "created_at", "written_at", "state", "recorded", "lost", "in_doubt", "rollouts",
+        "name", "path", "run", "created_at", "written_at", "state", "recorded", "lost", "maybe_lost", "rollouts",
         "retried", "superseded", "collides", "planned", "finished", "groups", "envs", "policies", "mean_reward",
         "bytes",
     }  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 
 from rolltrace.secret_redaction import PLACEHOLDER
 from rolltrace.store.reader import RunReader
+from segments import edit_run_info
 
 
 @pytest.fixture
@@ -21,8 +22,7 @@ def interrupted(rolltrace, tmp_path):
 def change_config(path, **changes):
     """Edit what `run.json` says."""
     info = json.loads((path / "run.json").read_text())
-    info["config"] |= changes
-    (path / "run.json").write_text(json.dumps(info))
+    edit_run_info(path, config=info["config"] | changes)
 
 
 def test_resume_plays_the_rest(rolltrace, interrupted):
@@ -93,8 +93,7 @@ def test_a_policy_with_a_secret_is_given_again(rolltrace, interrupted):
 
 def test_changed_code_is_told(rolltrace, interrupted, monkeypatch):
     """Another revision is a warning on standard error."""
-    info = json.loads((interrupted / "run.json").read_text())
-    (interrupted / "run.json").write_text(json.dumps(info | {"code_revision": "1" * 40}))
+    edit_run_info(interrupted, code_revision="1" * 40)
     monkeypatch.setattr("rolltrace.jobs.resume.code_revision", lambda: "2" * 40)
     shown = rolltrace("run", "--resume", "here")
     assert shown.exit_code == 0

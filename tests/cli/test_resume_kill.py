@@ -196,19 +196,19 @@ def test_a_killed_session_that_another_continues_is_over(folder):
     [killed] = RunReader(path).ledgers().values()
     # The last ledger before a kill may be up to a second old: this is one with rollouts in flight, of this moment.
     lines = len(list(RunReader(path).rollouts()))
-    late = replace(killed, at=utc_now(), dispatched=lines + 5, recorded=lines, in_flight=5)
+    late = replace(killed, written_at=utc_now(), dispatched=lines + 5, recorded=lines, in_flight=5)
     with (path / "ledger" / f"{killed.session}.jsonl").open("ab") as file:
         file.write(encode_ledger(late))
-    assert list_runs(path).runs[0].in_doubt == 5
+    assert list_runs(path).runs[0].maybe_lost == 5
     assert states(path) == "running"
     with started(folder, "--resume", "continued", "--force") as process:
         _, told = process.communicate(timeout=120)
     assert process.returncode == 0, told
     assert states(path) == "complete"
     [listed], summary = list_runs(path).runs, summarize(path)
-    assert (listed.lost, listed.in_doubt, summary.lost, summary.in_doubt) == (0, 0, 0, 0)
+    assert (listed.lost, listed.maybe_lost, summary.lost, summary.maybe_lost) == (0, 0, 0, 0)
     with open_run(path) as run:
-        assert run.sql("select sum(lost), sum(in_doubt), sum(in_flight) > 0 from ledger").fetchall() == [(0, 0, True)]
+        assert run.sql("select sum(lost), sum(maybe_lost), sum(in_flight) > 0 from ledger").fetchall() == [(0, 0, True)]
     library = OpenRuns(path)
     try:
         [card] = RunList(library).list().runs
@@ -216,7 +216,7 @@ def test_a_killed_session_that_another_continues_is_over(folder):
             ledger = run_overview(opened, card).ledger
     finally:
         library.close()
-    assert (card.live, card.lost, card.in_doubt, ledger.in_flight, ledger.in_doubt) == (False, 0, 0, 0, 0)
+    assert (card.live, card.lost, card.maybe_lost, ledger.in_flight, ledger.maybe_lost) == (False, 0, 0, 0, 0)
     run = CliRunner()
     for command in ("ls", "summary"):
         assert "in flight" not in run.invoke(cli, [command, str(path)]).stdout

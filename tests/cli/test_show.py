@@ -136,7 +136,7 @@ def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
     first, second = RunReader(path).rollouts()
     failure = Failure(Layer.GRADER, "TimeoutError", "too slow")
     with create_run(path, join=True) as writer:
-        common = {"run": writer.run, "session": writer.session, "at": utc_now()}
+        common = {"run": writer.run, "session": writer.session, "created_at": utc_now()}
         writer.write_score(Score(id=new_id(), rollout=first.id, name="reward", value=0.125, producer="judge", **common))
         writer.write_score(Score(id=new_id(), rollout=second.id, name="reward", value=None, error=failure, **common))
         group = GroupKey("train", 0, "sums", "two")
@@ -188,7 +188,7 @@ def test_json_is_the_record_with_its_scores(make_run, one_plus_one):
     path = make_run(one_plus_one, tools)
     with create_run(path, join=True) as writer:
         rollout = next(RunReader(path).rollouts())
-        score = Score(id=new_id(), run=writer.run, rollout=rollout.id, name="reward", value=0.125, at=utc_now())
+        score = Score(id=new_id(), run=writer.run, rollout=rollout.id, name="reward", value=0.125, created_at=utc_now())
         writer.write_score(score)
     ended = subprocess.run(
         [sys.executable, "-m", "rolltrace", "show", path, "--json"], capture_output=True, check=True

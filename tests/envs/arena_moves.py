@@ -86,7 +86,7 @@ async def play(builder, policy, **settings):
 
 def story(rollout):
     """All moves of a game, of whatever seat, as the record of one seat tells them: number, seat, legality."""
-    states = [step.trace.env_state for step in rollout.steps] or [rollout.unplayed.env_state]
+    states = [step.trace.env_state for step in rollout.steps] or [rollout.ended_before_first_turn.env_state]
     told = []
     for state in states:
         told += state["before"]

@@ -91,7 +91,7 @@ async def test_a_game_that_ends_before_a_seat_has_moved():
     assert (second.steps, second.pending_prompt, second.status, second.stop_reason) == ((), None, "ok", "completed")
     assert (second.reward, second.reward_so_far, second.stopped_by) == (-1.0, -1.0, "env")
     assert second.conversation[-1].content.endswith("0 took 2, 0 are left.\n\nThe game is over: 0 took the last.")
-    told = second.unplayed
+    told = second.ended_before_first_turn
     assert (told.reward, told.reward_data) == (-1.0, {"game_reward": -1.0})
     assert told.metrics == {"moves": 0, "illegal_moves": 0, "game_moves": 1}
     assert told.env_state == {
@@ -100,7 +100,7 @@ async def test_a_game_that_ends_before_a_seat_has_moved():
     }  # fmt: skip
     assert told.extra == first.steps[-1].trace.extra
     assert story(second) == story(first) == [(0, 0, True)]
-    assert first.unplayed is None
+    assert first.ended_before_first_turn is None
 
 
 async def test_a_move_that_breaks_the_game_is_a_step_of_its_seat():
@@ -151,7 +151,7 @@ async def test_an_opponent_is_asked():
     ]
     assert asked[0] == ["You are 1. Your secret is s1cret.\n0 took 2, 3 are left."]
     assert asked[1] == [*asked[0], "1", "0 took 1, 1 are left."]
-    assert [call.continues for call in rollout.calls] == [None, 0]
+    assert [call.continues_call for call in rollout.calls] == [None, 0]
     assert story(rollout) == [(0, 0, True), (1, 1, True), (2, 0, True), (3, 1, True)]
     assert not any("s1cret" in text for text in seen(rollout))
 

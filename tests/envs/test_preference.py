@@ -91,12 +91,12 @@ def test_the_matchups_of_a_run_recorded_as_numbers(tmp_path):
     scores = list(run.scores())
     [group] = [score for score in scores if score.name == "group_grade"]
     extra = group.data["extra"]
-    assert all(name.startswith("withheld:") for name in extra["ids"])
+    assert all(name.startswith("hashed:") for name in extra["ids"])
     assert extra["indexes"] == [0, 1, 2]
     met = {}
     for score in scores:
         for one in score.data["extra"]["matchups"] if score.rollout else ():
-            assert one["opponent"].startswith("withheld:")
+            assert one["opponent"].startswith("hashed:")
             if one["first"]:
                 met[place_of[score.rollout], one["opponent_index"]] = one["score"]
     assert met == {(0, 1): -0.25, (0, 2): -0.5, (1, 0): 0.25, (1, 2): -0.25, (2, 0): 0.5, (2, 1): 0.25}

@@ -58,7 +58,7 @@ def replayed(builder, moves):
 
 def counted(rollout, metric):
     """The sum of a metric over what is told of the rollout."""
-    return sum(told.metrics.get(metric, 0) for told in rollout.steps or [rollout.unplayed])
+    return sum(told.metrics.get(metric, 0) for told in rollout.steps or [rollout.ended_before_first_turn])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_games_are_played_to_an_end(name):
         assert list(told) == confirmed
         assert [rollout.reward for rollout in seats] == [rewards[seat] for seat in range(builder.seats)]
         for seat, rollout in enumerate(seats):
-            last = rollout.steps[-1].trace if rollout.steps else rollout.unplayed
+            last = rollout.steps[-1].trace if rollout.steps else rollout.ended_before_first_turn
             assert last.reward_data == {"game_reward": rollout.reward}
             assert counted(rollout, "moves") == sum(mover == seat for _, mover, _ in told)
             assert counted(rollout, "illegal_moves") == sum(mover == seat and not legal for _, mover, legal in told)
@@ -243,7 +243,7 @@ async def test_the_opponents_conversation_is_stored_once():
     """Each call goes on with the one before, so only what is new is kept."""
     [rollout] = await play(make("IteratedRockPaperScissors-v0", play_as=0), Mover(["[rock]"], illegal=0))
     assert len(rollout.calls) > 3
-    assert [call.continues for call in rollout.calls] == [None, *range(len(rollout.calls) - 1)]
+    assert [call.continues_call for call in rollout.calls] == [None, *range(len(rollout.calls) - 1)]
     assert all(len(call.prompt) == 1 for call in rollout.calls)
 
 

@@ -83,7 +83,7 @@ async def test_a_game_in_the_record(tmp_path):
             ("answerer", "answerer", 1, "Answer: no"),
         ]
         for call, question in zip(rollout.calls, ("Is it alive?", "Is it big?"), strict=True):
-            assert call.continues is None
+            assert call.continues_call is None
             assert f'"{question}"' in call.prompt[0].content
             assert '"owl"' in call.prompt[0].content
         assert rollout.tags == ("game", "animal")
@@ -111,7 +111,7 @@ async def test_the_secret_is_in_no_prompt_of_the_player(tmp_path):
     seen = json.dumps(prompts)
     for word in (secret, "quuxbug", "gnarlbeast", "frobnicat"):
         assert word not in seen
-    assert all(secret in call.prompt[0].content for call in rollout.calls if call.continues is None)
+    assert all(secret in call.prompt[0].content for call in rollout.calls if call.continues_call is None)
     assert told(rollout)[:4] == [f"{said} {19 - n} turns left." for n, said in enumerate(
         ("Yes.", "I cannot say.", "I cannot say.", "No.")
     )]  # fmt: skip

@@ -86,7 +86,7 @@ async def test_it_is_asked_again_after_an_unreadable_reply():
     heard, calls = await hear("Hoot!", "no")
     assert heard == (NO, 2)
     assert [call.reply.content for call in calls] == ["Hoot!", "no"]
-    assert calls[1].continues == 0
+    assert calls[1].continues_call == 0
     assert [message.content for message in calls[1].prompt] == [ANSWERER_REMINDER]
 
 

@@ -81,7 +81,7 @@ async def test_a_reply_that_cannot_be_read_is_corrected():
     score, calls = await compare(PolicyJudge(tries=3), "Both are fine.", "Preference: 7", "Preference: -1")
     assert score == -1.0
     assert [call.reply.content for call in calls] == ["Both are fine.", "Preference: 7", "Preference: -1"]
-    assert [call.continues for call in calls] == [None, 0, 1]
+    assert [call.continues_call for call in calls] == [None, 0, 1]
     assert "Both are fine." in calls[1].prompt[0].content
     assert "7" in calls[2].prompt[0].content
     assert calls[2].prompt[0].content.startswith(CORRECTION[:20])

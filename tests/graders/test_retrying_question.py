@@ -62,7 +62,7 @@ async def test_an_unreadable_reply_is_corrected():
     inquiry = question(about="it")
     policy, calls = await settle(inquiry, "no", "nor", "YES")
     assert (inquiry.result("a word"), inquiry.attempts, inquiry.replies) == ("YES", 3, 3)
-    assert [call.continues for call in calls] == [None, 0, 1]
+    assert [call.continues_call for call in calls] == [None, 0, 1]
     assert [call.about for call in calls] == ["it"] * 3
     assert [message.content for message in policy.requests[2].messages] == [
         "Say it.", "no", "No: 'no' {is} small.", "nor", "No: 'nor' {is} small.",

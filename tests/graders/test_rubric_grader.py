@@ -164,7 +164,7 @@ async def test_a_retry_goes_on_with_the_conversation():
     assert given.extra["criteria"][0]["tries"] == 3
     assert [call.about for call in calls] == ["kind"] * 3
     _, second, third = calls
-    assert (second.continues, third.continues) == (0, 1)
+    assert (second.continues_call, third.continues_call) == (0, 1)
     assert [call.reply.content for call in calls] == ["Yes!", "Score: 7", "Score: 0.7"]
     wrong = CORRECTION.format(problem="the score is no number from 0 to 1: 'Yes!'")
     assert second.prompt == (Message("user", wrong),)

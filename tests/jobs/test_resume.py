@@ -16,6 +16,7 @@ from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.score import GroupKey
+from segments import edit_run_info
 
 
 def play_some(out, until, env="arithmetic", policy="scripted:noisy", **plan):
@@ -415,9 +416,7 @@ def test_of_two_resumes_that_join_at_once_the_later_one_stops(tmp_path, monkeypa
 def test_changed_code_is_told(tmp_path, caplog):
     """Another revision of the working directory is a warning, not an error."""
     play_some(tmp_path / "run", 1, groups=2)
-    info = json.loads((tmp_path / "run" / "run.json").read_text())
-    info["code_revision"] = "0" * 40
-    (tmp_path / "run" / "run.json").write_text(json.dumps(info))
+    edit_run_info(tmp_path / "run", code_revision="0" * 40)
     assert "from revision 0000" in open_resumption(tmp_path / "run").warnings[0]
     assert rolltrace.play(resume=tmp_path / "run").groups == 1
     assert "The code has changed" in caplog.text

@@ -54,7 +54,7 @@ async def assert_tokens(rollouts, tokenizer):
         for step in rollout.steps:
             tokens = step.tokens
             assert tokens is not None
-            whole = (*whole[: tokens.kept], *tokens.prompt)
+            whole = (*whole[: tokens.shared_prefix], *tokens.prompt)
             assert (len(whole), len(tokens.response)) == (step.usage.prompt_tokens, step.usage.completion_tokens)
             tools = () if step.tools is None else rollout.tools[step.tools]
             assert await tokenizer.text(whole) == await tokenizer.prompt(step.trace.prompt, tools)
@@ -62,18 +62,18 @@ async def assert_tokens(rollouts, tokenizer):
             assert written == (step.trace.policy_response.content if step.raw is None else step.raw)
             if tokens.logprobs is None:  # llama.cpp tells none for parts of a character
                 assert not written.isascii()
-                assert tokens.widths is None
+                assert tokens.char_lengths is None
             else:
-                await assert_widths(tokens, written, tokenizer)
+                await assert_char_lengths(tokens, written, tokenizer)
                 assert len(tokens.logprobs) == len(tokens.response)
                 assert all(logprob <= 0.0 for logprob in tokens.logprobs)
                 assert any(tokens.logprobs)
             whole += tokens.response
 
 
-async def assert_widths(tokens, written, tokenizer):
-    """The widths cut the step's text up into the texts of its tokens; a special one has none."""
-    ends = [0, *accumulate(tokens.widths)]
+async def assert_char_lengths(tokens, written, tokenizer):
+    """The char_lengths cut the step's text up into the texts of its tokens; a special one has none."""
+    ends = [0, *accumulate(tokens.char_lengths)]
     slices = [written[start:end] for start, end in pairwise(ends)]
     visible = await tokenizer.without_special(tokens.response)
     assert slices == [await tokenizer.text([token]) if token in visible else "" for token in tokens.response]
@@ -123,7 +123,7 @@ async def test_a_tool_call(tmp_path, model, tokenizer):
     [call] = first.trace.policy_response.tool_calls
     assert (call.name, call.arguments) == ("calculator", '{"expression": "3 + 4"}')
     assert second.trace.prompt[-1] == Message("tool", "7", tool_call_id=call.id, name="calculator")
-    assert second.tokens.kept >= len(first.tokens.prompt) + len(first.tokens.response)
+    assert second.tokens.shared_prefix >= len(first.tokens.prompt) + len(first.tokens.response)
 
 
 async def test_rubric(tmp_path, model, tokenizer):
@@ -191,7 +191,7 @@ async def test_guess_number(tmp_path, model, tokenizer):
         assert rollout.status == Status.OK
         for before, after in pairwise(rollout.steps):
             assert before.trace.policy_response in after.trace.prompt
-            assert after.tokens.kept >= len(before.tokens.prompt)
+            assert after.tokens.shared_prefix >= len(before.tokens.prompt)
 
 
 async def test_twenty_questions(tmp_path, model, tokenizer):

@@ -29,7 +29,19 @@ from rolltrace.trace.rollout import Grade, Tokens, Usage
 from rolltrace.trace.stop_reasons import Status, Termination
 from stage import Stage
 
-VOLATILE = {"id", "run", "session", "started_at", "ended_at", "seconds", "policy", "policy_version", "at", "crc"}
+VOLATILE = {
+    "id",
+    "run",
+    "session",
+    "started_at",
+    "ended_at",
+    "seconds",
+    "policy",
+    "policy_version",
+    "created_at",
+    "written_at",
+    "crc",
+}
 OFFERED = ToolSpec("look", "Looks.", FrozenMap.of({"type": "object"}))
 
 
@@ -136,7 +148,7 @@ async def test_everything_that_was_recorded_of_an_answer_comes_back(tmp_path):
 
     def say(request):
         whole = tuple(range(10 + 3 * request.step))
-        return replace(answer, tokens=Tokens(whole, (90, 91), (-0.5, float("-inf")), widths=(4, 0)))
+        return replace(answer, tokens=Tokens(whole, (90, 91), (-0.5, float("-inf")), char_lengths=(4, 0)))
 
     lines = []
     for name, make in (("first", lambda: ScriptedReplies(say)), ("again", lambda: replay_policy(tmp_path / "first"))):
@@ -149,7 +161,7 @@ async def test_everything_that_was_recorded_of_an_answer_comes_back(tmp_path):
     [rollout] = RunReader(tmp_path / "again").rollouts()
     assert [rollout.prompt_tokens(number) for number in range(3)] == [tuple(range(10 + 3 * n)) for n in range(3)]
     assert rollout.steps[0].policy_version == "v7"
-    assert (rollout.steps[0].raw, rollout.steps[0].tokens.widths) == ("<cut", (4, 0))
+    assert (rollout.steps[0].raw, rollout.steps[0].tokens.char_lengths) == ("<cut", (4, 0))
 
 
 async def test_tokens_are_given_only_where_they_are_wanted():
@@ -404,7 +416,7 @@ async def test_calls_that_go_on_with_a_conversation_are_found():
     chatty = ScriptedReplies(lambda request: f"{len(request.messages)} messages")
     sink = await played(chatty, [Stage(lambda number: Chatting())])
     [before] = sink.rollouts
-    assert [call.continues for call in before.calls] == [None, 0, 1]
+    assert [call.continues_call for call in before.calls] == [None, 0, 1]
     [rollout] = (await replayed(sink, [Stage(lambda number: Chatting())])).rollouts
     assert rollout.steps[0].extra == before.steps[0].extra
     assert rollout.calls[2].reply == before.calls[2].reply
@@ -435,9 +447,9 @@ def test_a_run_without_text_is_refused(tmp_path):
     play("arithmetic", "scripted:noisy", out=tmp_path / "some", groups=8, trace=Recording(fraction=0.5))
     replayed = replay_policy(tmp_path / "some")
     summary = play("arithmetic", replayed, out=tmp_path / "again", groups=8)
-    withheld = [rollout for rollout in RunReader(tmp_path / "again").rollouts() if rollout.status is Status.ERROR]
+    hashed = [rollout for rollout in RunReader(tmp_path / "again").rollouts() if rollout.status is Status.ERROR]
     assert summary.statuses.keys() == {"ok", "error"}
-    assert all("was recorded as numbers" in rollout.error.message for rollout in withheld)
+    assert all("was recorded as numbers" in rollout.error.message for rollout in hashed)
 
 
 def test_a_run_without_rollouts_is_refused(tmp_path):

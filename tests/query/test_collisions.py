@@ -153,7 +153,7 @@ def test_scores_about_a_group_are_in_the_order_of_their_lines(path):
         write(writer, env="sums", group="g")
         for producer, back in (("old", 0), ("new", 3600)):
             at = utc_now() - timedelta(seconds=back)
-            score(writer, None, 1.0, name="group_grade", group=key, producer=producer, at=at)
+            score(writer, None, 1.0, name="group_grade", group=key, producer=producer, created_at=at)
     with open_run(path) as run:
         assert [one.producer for one in load_group(run, key, 10).scores] == ["old", "new"]
 
@@ -243,8 +243,8 @@ def test_session_that_is_heard_of_again_is_no_longer_superseded(path):
         question = "select count(*), bool_or(collides) from rollouts"
         assert run.sql(question).fetchone() == (1, False)
         assert run.sql("select sum(size) from groups").fetchone() == (1,)
-        later = last_ledger(path, second.session).at
-        append_ledger(path, msgspec.structs.replace(last_ledger(path, first.session), at=later))
+        later = last_ledger(path, second.session).written_at
+        append_ledger(path, msgspec.structs.replace(last_ledger(path, first.session), written_at=later))
         assert run.sql(question).fetchone() == (2, True)
         assert run.sql("select sum(size), bool_or(collides) from groups").fetchone() == (2, True)
     assert numbers(path) == (2, 0, 0, 2)

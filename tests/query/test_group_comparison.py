@@ -18,7 +18,7 @@ from rolltrace.query.reward_breakdown import reward_components, reward_terms
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout import Failure, Grade, NoTurnResult
+from rolltrace.trace.rollout import EndedBeforeFirstTurn, Failure, Grade
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
@@ -63,7 +63,7 @@ def test_members_are_compared_in_the_order_of_their_rewards(group, path):
         none = write(writer, index=2, **failed(Layer.ENV, "ValueError"))
     found = group()
     assert [one.id for one in found.members] == [best, middle, none]
-    assert (found.size, found.n, found.mean, found.spread) == (3, 2, 0.625, 0.375)
+    assert (found.size, found.n, found.mean, found.std) == (3, 2, 0.625, 0.375)
     assert [one.advantage for one in found.members] == [0.375, -0.375, None]
     assert found.has_signal
     assert found.no_signal is None
@@ -221,21 +221,21 @@ numbers = st.floats(-1e6, 1e6)
 
 def late(value, data):
     """A score that gives a rollout its reward."""
-    return Score(id="late", run="run", rollout="rollout", name="reward", value=value, data=data, at=utc_now())
+    return Score(id="late", run="run", rollout="rollout", name="reward", value=value, data=data, created_at=utc_now())
 
 
 @given(
     st.lists(numbers, max_size=4), st.none() | numbers, st.none() | numbers, st.booleans(), st.none() | numbers, numbers
 )
-def test_terms_sum_up_to_the_reward(steps, grade, group_grade, is_clamped, unplayed, other):
+def test_terms_sum_up_to_the_reward(steps, grade, group_grade, is_clamped, ended_before_first_turn, other):
     """Whatever a rollout's parts are, and whatever its record says of the total, its terms sum up to the reward."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.extend([Message("user", "1 + 1?")])
     for reward in steps:
         rollout_builder.mark_prompt_sent()
         rollout_builder.step(Message("assistant", "2"), reward=reward)
-    if not steps and unplayed is not None:
-        rollout_builder.unplayed = NoTurnResult(reward=unplayed)
+    if not steps and ended_before_first_turn is not None:
+        rollout_builder.ended_before_first_turn = EndedBeforeFirstTurn(reward=ended_before_first_turn)
     if grade is not None:
         rollout_builder.grade = Grade(grade)
     total = other if is_clamped else math.fsum([*steps, grade or 0.0, group_grade or 0.0])
@@ -415,7 +415,7 @@ def test_rubric_has_each_criterion_of_each_member(opened, path, trace):
         assert math.isfinite(criterion.weight)
         for one, cell in zip(found.members, row, strict=True):
             assert cell.value == run.get(one.id).grade.reward_data[criterion.name]
-            assert cell.words.startswith("withheld:" if trace == "numbers" else "It has ")
+            assert cell.words.startswith("hashed:" if trace == "numbers" else "It has ")
     assert [term.name for term in found.members[0].terms] == ["steps", "grade"]
     assert all(one.reward == pytest.approx(sum(term.value for term in one.terms)) for one in found.members)
 
@@ -533,7 +533,7 @@ def test_withheld_texts_differ_as_wholes(opened, path):
     [key] = run.sql('select split, iteration, env, "group" from groups').fetchall()
     found = compare_group(run, GroupKey(*key))
     assert len(found.shared) == 1
-    assert found.shared[0].message.content.startswith("withheld:")
+    assert found.shared[0].message.content.startswith("hashed:")
     assert {one.differs.character for one in found.members if one.differs is not None} == {0}
 
 

@@ -35,7 +35,7 @@ def play(writer, reward=1.0, late=None, **fields):
     if late is not None:
         score = Score(
             id=new_id(), run=writer.run, session=writer.session, rollout=rollout_builder.id, name="reward", value=late,
-            at=utc_now(),
+            created_at=utc_now(),
         )  # fmt: skip
         writer.write_score(score)
 
@@ -104,28 +104,28 @@ def forge(path, *changes):
 
 
 @pytest.mark.parametrize(
-    ("fields", "state", "lost", "in_doubt"),
+    ("fields", "state", "lost", "maybe_lost"),
     [
         ({"closed": False}, RunState.RUNNING, 0, 0),
         ({"closed": False, "in_flight": 2}, RunState.RUNNING, 0, 2),
-        ({"closed": False, "in_flight": 2, "at": "2026-01-01T00:00:00Z"}, RunState.DIED, 0, 2),
+        ({"closed": False, "in_flight": 2, "written_at": "2026-01-01T00:00:00Z"}, RunState.DIED, 0, 2),
         ({"in_flight": 2}, RunState.COMPLETE, 2, 0),
         ({"dropped": {"ENOSPC": 3}, "unrecordable": {"x": 1}}, RunState.COMPLETE, 4, 0),
         ({"closed": False, "dropped": {"ENOSPC": 3}}, RunState.RUNNING, 3, 0),
     ],
 )
-def test_state_is_what_the_ledgers_tell(runs, fields, state, lost, in_doubt):
+def test_state_is_what_the_ledgers_tell(runs, fields, state, lost, maybe_lost):
     """A run that lost something says so, beside its state."""
     forge(runs / "first", fields)
     first = list_runs(runs / "first").runs[0]
-    assert (first.state, first.lost, first.in_doubt) == (state, lost, in_doubt)
+    assert (first.state, first.lost, first.maybe_lost) == (state, lost, maybe_lost)
 
 
 def test_the_last_whole_line_of_a_ledger_counts(runs):
     """However long a ledger is, and however its last line was torn."""
     forge(runs / "first", *({"recorded": number} for number in range(300)))
     (file,) = (runs / "first" / "ledger").iterdir()
-    file.write_bytes(file.read_bytes() + b'{"v":1,"torn')
+    file.write_bytes(file.read_bytes() + b'{"v":2,"torn')
     assert file.stat().st_size > 64_000
     assert list_runs(runs / "first").runs[0].recorded == 299
 
@@ -135,7 +135,7 @@ def test_damaged_runs_are_listed(runs):
     for file in (runs / "first" / "ledger").iterdir():
         file.write_bytes(b"garbage\n")
     (file,) = (runs / "first" / "rollouts").iterdir()
-    file.write_bytes(file.read_bytes() + b"garbage\n" + add_checksum(b'{"v":1,"id":7}'))
+    file.write_bytes(file.read_bytes() + b"garbage\n" + add_checksum(b'{"v":2,"id":7}'))
     first = list_runs(runs).runs[1]
     assert (first.name, first.state) == ("first", RunState.UNKNOWN)
     assert first.groups == 3

@@ -21,6 +21,7 @@ from rolltrace.trace.failure import INTERRUPTED
 from rolltrace.trace.rollout import Failure
 from rolltrace.trace.stop_reasons import Layer, Status
 from run_states import states
+from segments import edit_run_info
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -29,8 +30,8 @@ def session(start, end, *, closed=True, recorded=0, continues=None):
     """The last ledger of a session that lasted from so many to so many seconds before now."""
     begun = int((NOW - timedelta(seconds=start)).timestamp() * 1000)
     return Ledger(
-        run="r", session=f"{begun:012x}{0:020x}", at=NOW - timedelta(seconds=end), closed=closed, recorded=recorded,
-        continues=continues,
+        run="r", session=f"{begun:012x}{0:020x}", written_at=NOW - timedelta(seconds=end), closed=closed,
+        recorded=recorded, continues=continues,
     )  # fmt: skip
 
 
@@ -101,10 +102,8 @@ def test_run_that_was_played_to_its_end_is_complete(path):
     """`play` records its plan; a run that has all of it is complete, and one that lacks some is interrupted."""
     play("arithmetic", "scripted:noisy", out=path, groups=2, group_size=2)
     assert states(path) == "complete"
-    info = json.loads((path / "run.json").read_text())
-    assert info["planned"] == 4
-    info["planned"] = 600
-    (path / "run.json").write_text(json.dumps(info))
+    assert json.loads((path / "run.json").read_text())["planned"] == 4
+    edit_run_info(path, planned=600)
     assert states(path) == "interrupted"
 
 
@@ -181,7 +180,7 @@ def test_session_that_falls_silent_died(path):
         assert states(path) == "running"
         assert check_run(path, only=["dead_sessions"]).ok
     closed = last(path)
-    append(path, replace(closed, closed=False, at=closed.at - timedelta(seconds=31)))
+    append(path, replace(closed, closed=False, written_at=closed.written_at - timedelta(seconds=31)))
     assert states(path) == "died"
     assert not check_run(path, only=["dead_sessions"]).ok
     with create_run(path, join=True, continues=[writer.session]) as second:

@@ -99,7 +99,7 @@ def test_rewards(summary):
     assert (rewards.n, rewards.missing, rewards.non_finite) == (7, 0, 0)
     assert rewards.mean == pytest.approx(3.5 / 7)
     values = [1, 0, 1, 1, 0.5, -1, 1]
-    assert rewards.spread == pytest.approx(math.sqrt(sum((value - 0.5) ** 2 for value in values) / 7))
+    assert rewards.std == pytest.approx(math.sqrt(sum((value - 0.5) ** 2 for value in values) / 7))
     assert (rewards.min, rewards.max) == (-1.0, 1.0)
 
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_read_is_told(path):
 def test_a_torn_ledger_is_told(path):
     """What a ledger lost counts among the problems."""
     (file,) = (path / "ledger").iterdir()
-    file.write_bytes(file.read_bytes() + b'{"v":1,"to')
+    file.write_bytes(file.read_bytes() + b'{"v":2,"to')
     summary = summarize(path)
     assert summary.problem_count == 1
     assert file.name in summary.problems[0]
@@ -180,9 +180,9 @@ def test_what_a_session_had_in_flight_is_in_doubt_or_lost(path):
         begin(writer)
         writer.flush()
         summary = summarize(path)
-        assert (summary.lost, summary.in_doubt, summary.open_sessions) == (0, 1, 1)
+        assert (summary.lost, summary.maybe_lost, summary.open_sessions) == (0, 1, 1)
     summary = summarize(path)
-    assert (summary.lost, summary.in_doubt, summary.open_sessions) == (1, 0, 0)
+    assert (summary.lost, summary.maybe_lost, summary.open_sessions) == (1, 0, 0)
 
 
 def test_a_directory_of_runs_is_no_run(path):

@@ -57,7 +57,7 @@ def play(path, plays):
                 fields = {name: value for name, value in one.items() if name not in ("session", "scores")}
                 rollout = write(writer, **fields)
                 for seconds, value, error in one["scores"]:
-                    score(writer, rollout, value, at=moment + timedelta(seconds=seconds), error=error)
+                    score(writer, rollout, value, created_at=moment + timedelta(seconds=seconds), error=error)
 
 
 def told(totals):
@@ -131,7 +131,7 @@ def test_the_latest_score_is_the_latest_moment(tmp_path):
     del record["crc"]
     times = {"2026-01-02T03:04:05Z": 1.0, "2026-01-02T03:04:05.5Z": 3.0, "2026-01-02T05:00:00+02:00": 2.0}
     lines = [
-        add_checksum(msgspec.json.encode(record | {"session": at, "at": at, "value": value}))
+        add_checksum(msgspec.json.encode(record | {"session": at, "created_at": at, "value": value}))
         for at, value in times.items()
     ]
     file.write_bytes(b"".join(lines))
@@ -169,7 +169,7 @@ def test_a_ledger_is_settled_by_the_files(tmp_path):
     assert totals.reconcile(ledger) == ledger
     for recorded, in_flight, left in ((3, 2, 2), (2, 2, 1), (1, 1, 0), (5, 1, 1)):
         stale = msgspec.structs.replace(ledger, recorded=recorded, in_flight=in_flight, closed=False)
-        assert totals.reconcile(stale).in_doubt == left
+        assert totals.reconcile(stale).maybe_lost == left
 
 
 def test_lines_that_are_no_records_cost_only_themselves(tmp_path):
@@ -178,5 +178,5 @@ def test_lines_that_are_no_records_cost_only_themselves(tmp_path):
         write(writer, index=0)
         write(writer, index=1)
     (file,) = (tmp_path / "run" / "rollouts").iterdir()
-    file.write_bytes(b"garbage\n" + file.read_bytes() + b'{"v":1,"id"')
+    file.write_bytes(b"garbage\n" + file.read_bytes() + b'{"v":2,"id"')
     assert read_totals(tmp_path / "run").rollouts == 2

@@ -24,7 +24,7 @@ def test_every_field_of_a_ledger_is_a_column(field):
 
 def test_what_was_in_flight_is_lost_or_in_doubt(path, opened):
     """A session that is not closed leaves doubt about what it was playing; one that was closed has lost it."""
-    question = "select dispatched, recorded, in_flight, lost, in_doubt, closed from ledger"
+    question = "select dispatched, recorded, in_flight, lost, maybe_lost, closed from ledger"
     with create_run(path) as writer:
         write(writer)
         writer.begin(

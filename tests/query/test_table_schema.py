@@ -57,7 +57,7 @@ def play(path, plays):
                 fields = {name: one[name] for name in ("iteration", "group", "index", "attempt", "reward")}
                 rollout = write(writer, **fields)
                 for seconds, value in one["scores"]:
-                    score(writer, rollout, value, at=moment + timedelta(seconds=seconds))
+                    score(writer, rollout, value, created_at=moment + timedelta(seconds=seconds))
 
 
 def expected(run):
@@ -103,19 +103,19 @@ def check(run):
     assert {id_ for [id_] in run.sql("select rollout from messages").fetchall()} == kept
     assert {rollout.id for rollout in run.rollouts()} == kept
     groups = expected_groups(run, facts)
-    found = run.sql('select iteration, "group", size, n, mean, spread, has_signal, members from groups').fetchall()
+    found = run.sql('select iteration, "group", size, n, mean, std, has_signal, members from groups').fetchall()
     assert {row[:2] for row in found} == set(groups)
-    for iteration, group, size, n, mean, spread, has_signal, members in found:
+    for iteration, group, size, n, mean, std, has_signal, members in found:
         known = [reward for _, _, reward in groups[iteration, group] if reward is not None]
         assert (size, n) == (len(members), len(known))
         assert [(one["index"], one["id"]) for one in members] == [one[:2] for one in groups[iteration, group]]
         if known and all(map(math.isfinite, known)):
-            assert (mean, spread) == pytest.approx((fmean(known), pstdev(known)), abs=1e-9)
+            assert (mean, std) == pytest.approx((fmean(known), pstdev(known)), abs=1e-9)
             assert has_signal == (len(known) > 1 and max(known) > min(known))
             advantages = [None if one["reward"] is None else one["reward"] - mean for one in members]
             assert [one["advantage"] for one in members] == pytest.approx(advantages)
         else:
-            assert (mean, spread) == (None, None) if not known else math.isnan(mean) and math.isnan(spread)
+            assert (mean, std) == (None, None) if not known else math.isnan(mean) and math.isnan(std)
 
 
 # A failure is shown as it was drawn: making it smaller would write and compact hundreds of runs.
@@ -254,7 +254,7 @@ def test_scores_of_unknown_rollouts_and_of_groups(path, opened):
         score(writer, None, 3.0, name="note", data={"a": math.nan})
     run = opened(path)
     assert run.sql("select reward from rollouts").fetchall() == [(0.5,)]
-    rows = run.sql('select rollout, "group", name, value, error_layer from scores order by "at"').fetchall()
+    rows = run.sql('select rollout, "group", name, value, error_layer from scores order by created_at').fetchall()
     assert rows[0] == ("nobody", None, "reward", 9.0, None)
     assert rows[1] == (None, "g", "reward", None, "grader")
 
@@ -264,12 +264,12 @@ def test_null_score_takes_a_reward_away(path, opened):
     moment = utc_now()
     with create_run(path) as writer:
         one, two = write(writer, reward=0.5), write(writer, index=1, reward=0.5)
-        score(writer, one, 1.0, at=moment)
-        score(writer, one, None, at=moment + timedelta(seconds=1))
-        score(writer, two, 2.0, at=moment + timedelta(seconds=5))
+        score(writer, one, 1.0, created_at=moment)
+        score(writer, one, None, created_at=moment + timedelta(seconds=1))
+        score(writer, two, 2.0, created_at=moment + timedelta(seconds=5))
     compact(path)
     with create_run(path, join=True) as writer:
-        score(writer, two, 1.0, at=moment)
+        score(writer, two, 1.0, created_at=moment)
     rows = opened(path).sql('select reward, line_reward from rollouts order by "index"').fetchall()
     assert rows == [(None, 0.5), (2.0, 0.5)]
 
@@ -280,13 +280,13 @@ def test_a_later_line_wins_though_the_clock_was_set_back(path, opened):
     with create_run(path) as writer, opened(path) as run:
         rollout = write(writer, reward=None)
         for hours, value in ((0, 1.0), (-1, 2.0), (-2, 3.0)):
-            score(writer, rollout, value, at=noon + timedelta(hours=hours))
+            score(writer, rollout, value, created_at=noon + timedelta(hours=hours))
             writer.flush()
             assert run.get(rollout).reward == value
             assert run.sql("select reward from rollouts").fetchall() == [(value,)]
             compact(path)
         with create_run(path, join=True) as other:
-            score(other, rollout, 4.0, at=noon - timedelta(hours=1))
+            score(other, rollout, 4.0, created_at=noon - timedelta(hours=1))
         assert run.get(rollout).reward == 3.0  # another session's, and earlier than what the first had said
         assert run.sql("select reward from rollouts").fetchall() == [(3.0,)]
 
@@ -317,7 +317,7 @@ def test_ledger_and_runs(path, opened):
         write(second, index=2)
     run = opened(path)
     rows = run.sql(
-        "select session, dispatched, recorded, lost, closed, adds_up from ledger order by session"
+        "select session, dispatched, recorded, lost, closed, is_balanced from ledger order by session"
     ).fetchall()
     assert rows == [(writer.session, 1, 1, 0, True, True), (second.session, 2, 2, 0, True, True)]
     assert run.sql("select id, (config ->> 'lr')::double, path from runs").fetchall() == [(writer.run, 0.1, str(path))]
@@ -330,7 +330,7 @@ def test_line_that_is_no_record_is_a_problem(path, opened):
         write(writer, index=1)
     [segment] = (path / "rollouts").iterdir()
     with segment.open("ab") as file:
-        file.write(add_checksum(b'{"v":1,"id":"x","run":3}'))
+        file.write(add_checksum(b'{"v":2,"id":"x","run":3}'))
     run = opened(path)
     assert run.sql("select count(*) from rollouts").fetchone() == (2,)
     assert any("run" in problem.message for problem in run.problems)
@@ -374,7 +374,7 @@ def test_calls_have_their_rows(path, opened):
     assert [message["content"] for message in json.loads(first.pop("prompt"))] == ["is 4 right?"]
     assert first == {
         "rollout": "rollout", "run": writer.run, "split": "train", "iteration": 3, "env": "arithmetic", "group": "1",
-        "score": None, "position": 0, "continues": None, "about": None, "step": 0, "role": "grader",
+        "score": None, "position": 0, "continues_call": None, "about": None, "step": 0, "role": "grader",
         "policy": "judge", "policy_version": "12", "reply": "yes", "termination": "eos", "raw": "yes ",
         "prompt_tokens": 5, "completion_tokens": 1, "seconds": 0.5, "error_layer": None, "error_type": None,
         "error_message": None,
@@ -392,14 +392,19 @@ def test_calls_of_scores_have_their_rows(path, opened):
     """What a group's grader asked is a row too, and says which score it was asked for."""
     key = GroupKey("train", 2, "arithmetic", "1")
     asked = (Message("user", "A or B?"),)
-    calls = (Call("grader", "judge", asked, Message("assistant", "A")), Call("grader", "judge", asked, continues=0))
+    calls = (
+        Call("grader", "judge", asked, Message("assistant", "A")),
+        Call("grader", "judge", asked, continues_call=0),
+    )
     with create_run(path) as writer:
         writer.begin(header(run=writer.run, session=writer.session))
-        late = Score(id="s", run=writer.run, group=key, name="group_grade", value=0.5, at=utc_now(), calls=calls)
+        late = Score(
+            id="s", run=writer.run, group=key, name="group_grade", value=0.5, created_at=utc_now(), calls=calls
+        )
         writer.write_score(late)
         writer.score("rollout", "advantage", 1.0, data={"calls": 3})
     run = opened(path)
-    columns = 'rollout, score, split, iteration, env, "group", position, continues, role, policy, reply'
+    columns = 'rollout, score, split, iteration, env, "group", position, continues_call, role, policy, reply'
     expected = [
         (None, "s", "train", 2, "arithmetic", "1", 0, None, "grader", "judge", "A"),
         (None, "s", "train", 2, "arithmetic", "1", 1, 0, "grader", "judge", None),

@@ -208,7 +208,7 @@ async def test_the_numbers_of_an_unfinished_turn_are_recorded_without_its_text(t
     [rollout] = recorded(tmp_path / "run")
     [step] = rollout.steps
     assert (step.env_failure, step.env_reward, step.usage) == (EnvFailure.RAISED, None, ANSWER.usage)
-    assert step.trace.policy_response.tool_calls[0].arguments.startswith("withheld:")
+    assert step.trace.policy_response.tool_calls[0].arguments.startswith("hashed:")
 
 
 # How the env answers what ends it

@@ -78,7 +78,7 @@ async def test_a_conversation_with_a_role_is_stored_once(tmp_path):
     make = lambda number: Asking(turns=30, history=True)  # noqa: E731
     await play(tmp_path / "run", Stage(make), talking(), roles={"answerer": answering()})
     [rollout] = recorded(tmp_path / "run")
-    assert [call.continues for call in rollout.calls] == [None, *range(29)]
+    assert [call.continues_call for call in rollout.calls] == [None, *range(29)]
     assert [[message.content for message in call.prompt] for call in rollout.calls] == [
         [f"about turn {number}"] for number in range(30)
     ]
@@ -91,7 +91,7 @@ async def test_a_prompt_that_is_not_the_earlier_one_is_whole():
         await ask("answerer", [Message("user", "a"), first.message, Message("user", "b")])
         await ask("answerer", [Message("user", "A"), first.message, Message("user", "b")])
         await ask("grader", [Message("user", "a"), first.message, Message("user", "b")])
-    assert [(call.continues, len(call.prompt)) for call in calls] == [(None, 1), (0, 1), (None, 3), (None, 3)]
+    assert [(call.continues_call, len(call.prompt)) for call in calls] == [(None, 1), (0, 1), (None, 3), (None, 3)]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
@@ -115,7 +115,7 @@ async def test_several_conversations_with_a_role_are_told_apart(order):
         for number in order:
             turns[number].set()
             await talks[number]
-    assert [call.continues for call in calls] == [None, None, None, *order]
+    assert [call.continues_call for call in calls] == [None, None, None, *order]
     assert [len(call.prompt) for call in calls] == [1] * 6
 
 

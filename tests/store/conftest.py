@@ -42,7 +42,7 @@ def make_score() -> Callable[..., Score]:
     """A score of a rollout."""
 
     def make(writer: RunWriter, rollout: str, value: float | None, **fields: Any) -> Score:
-        named = {"name": "reward", "at": utc_now()} | fields
+        named = {"name": "reward", "created_at": utc_now()} | fields
         return Score(id=new_id(), run=writer.run, session=writer.session, rollout=rollout, value=value, **named)
 
     return make

@@ -62,7 +62,7 @@ def assert_safe(path, acknowledged):
         assert all(reader.blob(part.blob.name) for part in rollout.messages[0].parts)
     assert len({score.id for score in reader.scores()}) == sum(1 for _ in reader.scores())
     assert set(acknowledged) <= {score.rollout for score in reader.scores()}
-    assert all(ledger.adds_up for ledger in reader.ledgers().values())
+    assert all(ledger.is_balanced for ledger in reader.ledgers().values())
     return reader
 
 

@@ -18,11 +18,20 @@ def test_run_file_says_what_the_run_is(tmp_path):
     """`run.json` holds version, id, time, config, package version and code revision."""
     with create_run(tmp_path / "run", {"lr": 0.1}) as writer:
         described = json.loads((tmp_path / "run/run.json").read_text())
-    assert described["v"] == 1
+    assert described["v"] == 2
     assert described["id"] == writer.run
     assert described["config"] == {"lr": 0.1}
     assert described["package_version"] == rolltrace.__version__
     assert {"created_at", "code_revision"} <= described.keys()
+
+
+def test_damaged_run_file_is_refused(tmp_path):
+    """A `run.json` whose bytes are not those that were written is refused, and the error says what to do."""
+    create_run(tmp_path / "run", {"lr": 0.1}).close()
+    file = tmp_path / "run/run.json"
+    file.write_bytes(file.read_bytes().replace(b"0.1", b"0.2"))
+    with pytest.raises(RunNotFoundError, match=r"valid run\.json: Expected checksum .* Copy it back"):
+        RunReader(tmp_path / "run")
 
 
 def test_config_survives_whatever_is_in_it(tmp_path):

@@ -16,7 +16,7 @@ from rolltrace.store.segment_reader import SegmentListing, list_segments
 from rolltrace.trace.codec import add_checksum
 from segments import make_run, segment
 
-A, B, C = (add_checksum(b'{"v":1,"id":"%s"}' % name) for name in (b"a", b"b", b"c"))
+A, B, C = (add_checksum(b'{"v":2,"id":"%s"}' % name) for name in (b"a", b"b", b"c"))
 FILE = "rollouts/session-000000"
 
 
@@ -162,7 +162,7 @@ def test_newer_version_is_refused_by_name(run):
 
 def test_order_of_fields_is_not_relied_on(run):
     """A line of this version whose version does not come first is a line."""
-    line = add_checksum(b'{"id":"x","v":1}')
+    line = add_checksum(b'{"id":"x","v":2}')
     segment(run).write_bytes(line)
     assert Reading(run).read() == [line]
 
@@ -262,7 +262,7 @@ def test_line_that_is_too_long_is_passed_over(run, monkeypatch):
 
 def test_long_line_is_read(run):
     """A line of many blocks is one line, plain and sealed."""
-    line = add_checksum(b'{"v":1,"id":"x","text":"%s"}' % (b"0123456789" * 500_000))
+    line = add_checksum(b'{"v":2,"id":"x","text":"%s"}' % (b"0123456789" * 500_000))
     segment(run).write_bytes(A + line + B)
     assert Reading(run).read() == [A, line, B]
     compress_segment(segment(run))
@@ -317,7 +317,7 @@ def test_lines_do_not_depend_on_blocks(data, cuts):
 
 def test_sealed_file_that_is_covered_is_not_looked_into(run, monkeypatch):
     """Of a file that was read to its end, and will not grow, only its table is looked at, whatever it holds."""
-    segment(run).write_bytes(A + b"".join(add_checksum(b'{"v":1,"id":"%d"}' % number) for number in range(50_000)))
+    segment(run).write_bytes(A + b"".join(add_checksum(b'{"v":2,"id":"%d"}' % number) for number in range(50_000)))
     size = segment(run).stat().st_size
     compress_segment(segment(run))
     looks = []

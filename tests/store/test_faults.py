@@ -75,7 +75,7 @@ def indices(path):
 
 def assert_told(writer, caplog, *reasons):
     """The ledger adds up and has the reasons, and there is one warning for each."""
-    assert writer.ledger.adds_up
+    assert writer.ledger.is_balanced
     assert set(writer.ledger.dropped) == set(reasons)
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(messages) == len(reasons), messages
@@ -162,7 +162,7 @@ def test_deleted_before_flush_is_told(tmp_path):
         write(writer, 0)
         assert writer.flush()
         segment = writer._disk_writer._segments["rollouts"]
-        segment.append([b'{"v":1,"crc":"00000000"}\n'])
+        segment.append([b'{"v":2,"crc":"00000000"}\n'])
         segment._path.unlink()
         assert writer.flush() is False
         write(writer, 1)
@@ -251,8 +251,8 @@ def test_failing_fsync(tmp_path, fail, caplog):
         assert writer.flush() is True
     assert indices(tmp_path / "run") == [0]
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
-    assert ledger.unsynced["EIO"] >= 2
-    assert ledger.adds_up
+    assert ledger.sync_failed["EIO"] >= 2
+    assert ledger.is_balanced
     assert not ledger.complete
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "EIO" in caplog.text
@@ -379,7 +379,7 @@ def test_log_handler_that_raises(tmp_path, fail, caplog):
         logger.removeFilter(raising)
     assert indices(tmp_path / "run") == [3]
     assert writer.ledger.dropped == {"EIO": 3}
-    assert writer.ledger.adds_up
+    assert writer.ledger.is_balanced
 
 
 def test_each_thread_is_told_of_a_loss(tmp_path, fail):
@@ -502,7 +502,7 @@ def test_failing_fsync_of_blobs_is_told(tmp_path, fail, text):
         assert writer.flush() is False
         end()
         assert writer.flush() is True
-        assert set(writer.ledger.unsynced) == {"EIO"}
+        assert set(writer.ledger.sync_failed) == {"EIO"}
         assert writer.flush() is True
     assert indices(tmp_path / "run") == [0]
 
@@ -563,7 +563,7 @@ def test_flush_retries_while_there_is_no_descriptor(tmp_path, run_out_of_descrip
         assert count() == 5
     assert indices(tmp_path / "run") == [0]
     assert writer.ledger.complete
-    assert writer.ledger.unsynced == {}
+    assert writer.ledger.sync_failed == {}
     assert caplog.records == []
 
 
@@ -577,7 +577,7 @@ def test_descriptors_that_never_come_are_a_loss(tmp_path, run_out_of_descriptors
         assert count() > descriptors.MAX_RETRIES
         assert writer.flush() is False
         assert count() < 2 * descriptors.MAX_RETRIES
-        assert set(writer.ledger.unsynced) == {"EMFILE"}
+        assert set(writer.ledger.sync_failed) == {"EMFILE"}
     assert indices(tmp_path / "run") == [0]
     assert len(caplog.records) == 1
 

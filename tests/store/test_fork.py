@@ -60,7 +60,7 @@ def groups(tmp_path):
     for rollout in reader.rollouts():
         sessions.setdefault(rollout.session, []).append(rollout.group)
     assert reader.read_errors == ()
-    assert all(ledger.adds_up for ledger in reader.ledgers().values())
+    assert all(ledger.is_balanced for ledger in reader.ledgers().values())
     return sorted(sessions.values())
 
 
@@ -315,7 +315,7 @@ def test_use_after_close(tmp_path):
     run.close()
     assert groups(tmp_path) == [["kept"]]
     assert run.ledger.dropped == run.ledger.scores_dropped == {"closed": 1}
-    assert run.ledger.adds_up
+    assert run.ledger.is_balanced
 
 
 def test_flush_waits_for_a_close_that_is_under_way(tmp_path, monkeypatch):

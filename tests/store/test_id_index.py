@@ -176,7 +176,7 @@ def test_wrong_place_is_looked_up_again(run, tmp_path):
 def test_problems_are_kept(run, small):
     """A reader that uses the index knows what was wrong with what it covers."""
     with segment(run, "s-000001").open("ab") as file:
-        file.write(b"damage\n" + add_checksum(b'{"v":1}') + rollout_line("last"))
+        file.write(b"damage\n" + add_checksum(b'{"v":2}') + rollout_line("last"))
     RunReader(run).id_index.update()
     reader = RunReader(run)
     assert reader.get("r1").id == "r1"
@@ -259,13 +259,13 @@ def test_interrupted_building_starts_over(run, small, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (b'{"v":1,"id":"plain","x":1}', "plain"),
-        (b'{"v":1,"id":"a\\"b","x":1}', 'a"b'),
-        ('{"v":1,"id":"é"}'.encode(), "é"),
-        (b'{"id":"late","v":1}', "late"),
-        (b'{"v":1,"id":7}', None),
-        (b'{"v":1,"id":"\xff"}', None),
-        (b'{"v":1,"id":"open', None),
+        (b'{"v":2,"id":"plain","x":1}', "plain"),
+        (b'{"v":2,"id":"a\\"b","x":1}', 'a"b'),
+        ('{"v":2,"id":"é"}'.encode(), "é"),
+        (b'{"id":"late","v":2}', "late"),
+        (b'{"v":2,"id":7}', None),
+        (b'{"v":2,"id":"\xff"}', None),
+        (b'{"v":2,"id":"open', None),
         (b"", None),
     ],
 )
@@ -394,7 +394,7 @@ def test_bad_place_of_the_disk_is_tried_again(run, small, monkeypatch):
 def test_kinds_of_problems_are_kept(run, small):
     """A problem that comes from the index is of the kind that it was."""
     with segment(run, "s-000001").open("ab") as file:
-        file.write(b"damage\n" + add_checksum(b'{"v":99}') + add_checksum(b'{"v":1}') + rollout_line("last"))
+        file.write(b"damage\n" + add_checksum(b'{"v":99}') + add_checksum(b'{"v":2}') + rollout_line("last"))
     RunReader(run).id_index.update()
     reader = RunReader(run)
     assert reader.get("r1").id == "r1"

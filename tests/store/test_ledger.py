@@ -25,18 +25,18 @@ def test_lost_and_in_doubt_are_all_that_is_not_recorded(deeds, closed):
     for deed, rollout in deeds:
         getattr(tally, deed)(rollout, *(["ENOSPC"] if deed in ("drop", "count_unrecordable") else []))
         ledger = tally.ledger("run", "session")
-        assert ledger.adds_up
-        assert ledger.dispatched == ledger.recorded + ledger.lost + ledger.in_doubt
-        assert ledger.in_doubt == (0 if closed else ledger.in_flight)
+        assert ledger.is_balanced
+        assert ledger.dispatched == ledger.recorded + ledger.lost + ledger.maybe_lost
+        assert ledger.maybe_lost == (0 if closed else ledger.in_flight)
     assert decode_ledger(encode_ledger(tally.ledger("run", "session"))).closed is closed
 
 
 def test_older_lines_are_read():
     """A ledger that was written before a count was added says that it is nothing."""
-    line = encode_ledger(Ledger(run="run", session="session", at=utc_now(), unsynced={"EIO": 1}))
-    assert decode_ledger(line).unsynced == {"EIO": 1}
+    line = encode_ledger(Ledger(run="run", session="session", written_at=utc_now(), sync_failed={"EIO": 1}))
+    assert decode_ledger(line).sync_failed == {"EIO": 1}
     assert not decode_ledger(line).complete
-    assert Ledger(run="run", session="session", at=utc_now()).unsynced == {}
+    assert Ledger(run="run", session="session", written_at=utc_now()).sync_failed == {}
 
 
 def test_killed_session_leaves_in_doubt_what_it_had_in_flight(tmp_path):
@@ -54,4 +54,4 @@ def test_killed_session_leaves_in_doubt_what_it_had_in_flight(tmp_path):
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], check=False)
     assert killed.returncode == -signal.SIGKILL
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
-    assert (ledger.recorded, ledger.lost, ledger.in_doubt, ledger.closed) == (1, 0, 2, False)
+    assert (ledger.recorded, ledger.lost, ledger.maybe_lost, ledger.closed) == (1, 0, 2, False)

@@ -42,7 +42,7 @@ def ledger_on_disk(path):
     reader = RunReader(path)
     [ledger] = reader.ledgers().values()
     assert reader.read_errors == ()
-    assert ledger.adds_up
+    assert ledger.is_balanced
     assert ledger.recorded == len(list(reader.rollouts()))
     return ledger
 
@@ -112,7 +112,7 @@ def test_losses_after_closing_are_written_while_the_process_goes_on(tmp_path):
     run = create_run(tmp_path / "run")
     play(run)
     run.close()
-    closed_at = ledger_on_disk(tmp_path / "run").at
+    closed_at = ledger_on_disk(tmp_path / "run").written_at
     for index in range(10):
         play(run, index)
     run.score("id", "advantage", 1.0)
@@ -121,7 +121,7 @@ def test_losses_after_closing_are_written_while_the_process_goes_on(tmp_path):
     play(run)
     assert run.flush() is False
     assert ledger_on_disk(tmp_path / "run").dropped == {"closed": 11}
-    assert ledger_on_disk(tmp_path / "run").at == closed_at  # the session is no longer than it was
+    assert ledger_on_disk(tmp_path / "run").written_at == closed_at  # the session is no longer than it was
     assert len(list((tmp_path / "run/ledger").iterdir())) == 1
     open_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]  # noqa: PTH208
     assert not [name for name in open_files if name.startswith(str(tmp_path))]
@@ -301,7 +301,7 @@ def test_ledger_is_written_while_nothing_comes(tmp_path, monkeypatch):
         path = tmp_path / f"run/ledger/{run.session}.jsonl"
         until(lambda: path.exists() and len(path.read_bytes().splitlines()) >= 4)
         before = ledger_on_disk(tmp_path / "run")
-        until(lambda: ledger_on_disk(tmp_path / "run").at > before.at)
+        until(lambda: ledger_on_disk(tmp_path / "run").written_at > before.written_at)
         assert not before.closed
     assert ledger_on_disk(tmp_path / "run").closed
 

@@ -65,7 +65,7 @@ def assert_ledgers_add_up(reader):
     """Each session's ledger adds up, and together they have everything."""
     ledgers = [ledger for ledger in reader.ledgers().values() if ledger.dispatched]
     assert len(ledgers) == PROCESSES
-    assert all(ledger.adds_up and ledger.complete and ledger.closed for ledger in ledgers)
+    assert all(ledger.is_balanced and ledger.complete and ledger.closed for ledger in ledgers)
     assert all(ledger.in_flight == 0 for ledger in ledgers)
     assert sum(ledger.recorded for ledger in ledgers) == len(WRITTEN)
     assert sum(ledger.scores_recorded for ledger in ledgers) == len(WRITTEN)

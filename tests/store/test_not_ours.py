@@ -181,7 +181,7 @@ def test_segments_without_a_ledger_are_not_sealed(run):
 
 
 @pytest.mark.parametrize(
-    "content", [None, "", "{", "{}", '{"name": "of another tool"}', '{"v": 1, "id": "x"}', '{"v": 99}']
+    "content", [None, "", "{", "{}", '{"name": "of another tool"}', '{"v": 2, "id": "x"}', '{"v": 1}', '{"v": 99}']
 )
 def test_nothing_is_a_run_without_a_valid_run_file(run, content):
     """Without a run.json that can be read nothing is opened, compacted or joined, and the error says what to do."""
@@ -189,7 +189,9 @@ def test_nothing_is_a_run_without_a_valid_run_file(run, content):
     if content is not None:
         (run / "run.json").write_text(content)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    wanted = "newer Rolltrace" if content and "99" in content else "Copy it back"
+    wanted = {'{"v": 1}': "never released; record the run again", '{"v": 99}': "newer Rolltrace"}.get(
+        content, "Copy it"
+    )
     for touch in (RunReader, open_run, compact, check_run, summarize, lambda path: create_run(path, join=True)):
         with pytest.raises(RunNotFoundError, match=rf"run\.json.*{wanted}"):
             touch(run)

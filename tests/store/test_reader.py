@@ -62,7 +62,7 @@ def test_torn_tail_costs_only_itself(run):
     assert "whole line" in problem.message
 
 
-@pytest.mark.parametrize("damage", [b"\x00\xff\xfe", b"not json", b"", b"{}", b'{"v":1,"crc":"00000000"}'])
+@pytest.mark.parametrize("damage", [b"\x00\xff\xfe", b"not json", b"", b"{}", b'{"v":2,"crc":"00000000"}'])
 def test_damaged_line_costs_only_itself(run, damage):
     """Whatever a line was overwritten with, the others are read and the damage is named by file and byte."""
     path, file = run
@@ -143,7 +143,7 @@ def test_records_are_plain_json(run):
     """A segment can be read with nothing but a JSON parser."""
     _, file = run
     first = json.loads(file.read_text().splitlines()[0])
-    assert (first["v"], first["env"], first["reward"]) == (1, "arithmetic", 1.0)
+    assert (first["v"], first["env"], first["reward"]) == (2, "arithmetic", 1.0)
 
 
 def test_place_gives_its_line(run):
@@ -180,7 +180,7 @@ def test_sound_line_that_is_no_rollout_is_named(run):
     path, file = run
     end = file.stat().st_size
     with file.open("ab") as stream:
-        stream.write(add_checksum(b'{"v":1,"id":"odd","reward":"high"}'))
+        stream.write(add_checksum(b'{"v":2,"id":"odd","reward":"high"}'))
     reader = RunReader(path)
     assert indexes(reader) == [0, 1, 2]
     assert [(problem.file, problem.offset) for problem in reader.read_errors] == [(f"rollouts/{file.name}", end)]
@@ -293,7 +293,7 @@ def test_follower_while_another_process_writes(tmp_path):
 
 
 def ledger_line(session="s", **fields):
-    return encode_ledger(Ledger(run="run", session=session, at=utc_now(), **fields))
+    return encode_ledger(Ledger(run="run", session=session, written_at=utc_now(), **fields))
 
 
 def test_ledgers_are_the_last_of_each_session(run):
@@ -331,7 +331,8 @@ def test_ledgers_are_read_from_the_end(run, monkeypatch):
     [
         (ledger_line()[:40], ReadErrorKind.TORN), (b"\x00\xff\n", ReadErrorKind.DAMAGED),
         (add_checksum(b'{"v":99}'), ReadErrorKind.NEWER),
-        (add_checksum(b'{"v":1,"run":7}'), ReadErrorKind.INVALID),
+        (add_checksum(b'{"v":2,"run":7}'), ReadErrorKind.INVALID),
+        (add_checksum(b'{"v":1,"run":"r"}'), ReadErrorKind.INVALID),
     ],
 )  # fmt: skip
 def test_last_sound_ledger_counts(run, tail, kind):
@@ -378,7 +379,7 @@ def test_problems_say_what_is_wrong(run):
     line = rollout_line("r9")
     with file.open("ab") as stream:
         stream.write(
-            b"damage\n" + add_checksum(b'{"v":99}') + add_checksum(b'{"v":0}') + add_checksum(b'{"v":1}') + line[:30]
+            b"damage\n" + add_checksum(b'{"v":99}') + add_checksum(b'{"v":0}') + add_checksum(b'{"v":2}') + line[:30]
         )
     segment(path, "other-000001").write_bytes(line)
     segment(path, "folder").mkdir()

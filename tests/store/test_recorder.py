@@ -581,7 +581,7 @@ def test_two_rollouts_of_one_id_are_both_counted(run):
     assert run.ledger.in_flight == 2
     for r in both:
         r.end()
-        assert run.ledger.adds_up
+        assert run.ledger.is_balanced
     assert len(recorded(run)) == 2
     assert (run.ledger.dispatched, run.ledger.recorded, run.ledger.in_flight) == (2, 2, 0)
 

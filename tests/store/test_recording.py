@@ -267,7 +267,13 @@ def everything(run, secret):
             reward=None, reward_so_far=0.8, unclamped_reward=None,
         ),
     )  # fmt: skip
-    about = {"id": new_id(), "run": run.run, "session": run.session, "rollout": rollout_builder.id, "at": utc_now()}
+    about = {
+        "id": new_id(),
+        "run": run.run,
+        "session": run.session,
+        "rollout": rollout_builder.id,
+        "created_at": utc_now(),
+    }
     run.write_score(Score(**about, name="judged", value=0.5, data={"why": secret("score"), "deep": deep}))
     run.write_score(Score(**about, name="odd", value=secret("value"), error=failure))
 
@@ -352,7 +358,7 @@ def test_no_text_of_a_finished_line_survives(tmp_path, name):
     rollouts = list(RunReader(tmp_path / "run").rollouts())
     assert len(rollouts) == run.ledger.recorded == (0 if name == "off" else 1)
     assert all(rollout.steps[0].tokens is None for rollout in rollouts)
-    assert run.ledger.adds_up
+    assert run.ledger.is_balanced
 
 
 @pytest.mark.parametrize("trace", [Recording(), Recording(fraction=0.5)])
@@ -365,13 +371,13 @@ def test_finished_line_of_a_group_in_full_is_kept_as_it_is(tmp_path, make_line, 
     data = b"".join(file.read_bytes() for file in (tmp_path / "run/rollouts").iterdir())
     kept = [line for line in lines if line.data in data]
     assert len(kept) == 20 if trace.fraction is None else 0 < len(kept) < 20
-    assert data.count(b"withheld:") == (20 - len(kept)) * 2
+    assert data.count(b"hashed:") == (20 - len(kept)) * 2
 
 
 def test_finished_line_that_is_none_is_refused(tmp_path):
     """What has to be edited must be a rollout; what is not is counted, and does not raise."""
     with create_run(tmp_path / "run", trace="numbers") as run:
-        run.write_rollout(EncodedRecord("x", b'{"v":1,"secret":"text","crc":"00000000"}\n'))
+        run.write_rollout(EncodedRecord("x", b'{"v":2,"secret":"text","crc":"00000000"}\n'))
     assert run.ledger.unrecordable == {"ChecksumError": 1}
     assert list((tmp_path / "run/rollouts").iterdir()) == []
 
@@ -384,7 +390,7 @@ def test_failed_redaction_is_counted_and_told_once(tmp_path, caplog, redact, rea
             run.score(play(run, index=index), "advantage", 1.0, data={"why": "because"})
         assert run.flush() is False
         assert run.flush() is True
-    assert run.ledger.texts_dropped == {reason: 6}
+    assert run.ledger.redaction_failed == {reason: 6}
     assert run.ledger.recorded == run.ledger.scores_recorded == 3
     assert len(caplog.records) == 1
 
@@ -417,7 +423,7 @@ def test_redaction_sees_every_text(tmp_path):
     secret = Secrets()
     with create_run(tmp_path / "run", trace=Recording(redact=redact, tokens=True)) as run:
         everything(run, secret)
-    assert run.ledger.texts_dropped == {}
+    assert run.ledger.redaction_failed == {}
     assert [found for found in secret.found_in(tmp_path / "run") if "blob" not in found] == []
     [rollout] = RunReader(tmp_path / "run").rollouts()
     assert {each.content for each in rollout.messages} == {"[gone]"}
@@ -445,7 +451,7 @@ def test_the_documented_redaction_hides_every_text(tmp_path):
     with create_run(tmp_path / "run", trace=Recording(redact=names["hide"], tokens=True)) as run:
         everything(run, secret)
     assert len(set(plain.found_in(tmp_path / "plain"))) == len(plain.made)
-    assert run.ledger.texts_dropped == {}
+    assert run.ledger.redaction_failed == {}
     assert [found for found in secret.found_in(tmp_path / "run") if "blob" not in found] == []
     [whole], [hidden] = (list(RunReader(tmp_path / each).rollouts()) for each in ("plain", "run"))
     assert numbers(hidden) == numbers(whole)

@@ -21,7 +21,7 @@ def name_at(start, number=0):
 def session(start, end, continues=None, number=0, job=""):
     """The last ledger of a session that was at work between these seconds."""
     return Ledger(
-        run="r", session=name_at(start, number), at=EPOCH + timedelta(seconds=end), continues=continues, job=job
+        run="r", session=name_at(start, number), written_at=EPOCH + timedelta(seconds=end), continues=continues, job=job
     )
 
 

@@ -48,7 +48,7 @@ def assert_adds_up(path):
     rollouts = [rollout.id for rollout in reader.rollouts()]
     assert reader.read_errors == ()
     [ledger] = reader.ledgers().values()
-    assert ledger.adds_up
+    assert ledger.is_balanced
     assert ledger.recorded == len(rollouts) == len(set(rollouts))
     return ledger
 
@@ -57,7 +57,7 @@ ACTIONS = {
     "flush": "run.flush(); sys.exit()",
     "close": "run.close(); sys.exit()",
     "record": "play(run); run.flush(); sys.exit()",
-    "ledger": "assert run.ledger.adds_up; run.flush(); assert run.ledger.adds_up; sys.exit()",
+    "ledger": "assert run.ledger.is_balanced; run.flush(); assert run.ledger.is_balanced; sys.exit()",
 }
 
 
@@ -161,7 +161,7 @@ def test_handler_at_every_moment(tmp_path, action):
     ids = [rollout.id for rollout in reader.rollouts()]
     assert len(ids) == len(set(ids))
     assert sum(ledger.recorded for ledger in reader.ledgers().values()) == len(ids)
-    assert all(ledger.adds_up and ledger.closed for ledger in reader.ledgers().values())
+    assert all(ledger.is_balanced and ledger.closed for ledger in reader.ledgers().values())
 
 
 def test_exception_at_every_moment(tmp_path):
@@ -232,7 +232,7 @@ def test_three_thousand_keyboard_interrupts(tmp_path):
         for index in range(100):
             play(run, index)
         assert run.flush()
-        assert run.ledger.adds_up
+        assert run.ledger.is_balanced
         run.close()
         """,
     )
@@ -347,7 +347,7 @@ def test_handler_at_moments_of_a_caller_that_works(tmp_path, action, can_start):
             play(run, 0)
             came = interrupted(work, moment, act)
             run.close()
-            assert run.ledger.adds_up and run.ledger.in_flight == 0, (moment, run.ledger)
+            assert run.ledger.is_balanced and run.ledger.in_flight == 0, (moment, run.ledger)
             assert set(run.ledger.dropped) <= {{"closed"}}, (moment, run.ledger)
             moment += 23  # each takes a session of its own
         print(moment, flush=True)
@@ -360,4 +360,4 @@ def test_handler_at_moments_of_a_caller_that_works(tmp_path, action, can_start):
     ids = [rollout.id for rollout in reader.rollouts()]
     assert len(ids) == len(set(ids))
     assert sum(ledger.recorded for ledger in reader.ledgers().values()) == len(ids)
-    assert all(ledger.adds_up and ledger.closed for ledger in reader.ledgers().values())
+    assert all(ledger.is_balanced and ledger.closed for ledger in reader.ledgers().values())

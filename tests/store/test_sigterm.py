@@ -47,7 +47,7 @@ def outcomes(path):
     reader = RunReader(path)
     rollouts = sorted((rollout.index, rollout.status.value, len(rollout.steps)) for rollout in reader.rollouts())
     ledgers = reader.ledgers().values()
-    assert all(ledger.adds_up for ledger in ledgers)
+    assert all(ledger.is_balanced for ledger in ledgers)
     return rollouts, all(ledger.closed and not ledger.in_flight for ledger in ledgers)
 
 
@@ -353,6 +353,6 @@ def test_at_random_moments(tmp_path):
         reader = RunReader(place / "run")
         ids = [rollout.id for rollout in reader.rollouts()]
         [ledger] = reader.ledgers().values()
-        assert ledger.adds_up
+        assert ledger.is_balanced
         assert ledger.closed
         assert ledger.recorded == len(ids) == len(set(ids))

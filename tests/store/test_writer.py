@@ -51,7 +51,7 @@ def test_ledger_follows_a_rollout(tmp_path, make_line):
         assert writer.flush()
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 0, 1)
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
-    assert (ledger.recorded, ledger.closed, ledger.adds_up) == (1, True, True)
+    assert (ledger.recorded, ledger.closed, ledger.is_balanced) == (1, True, True)
     assert (tmp_path / f"run/ledger/{writer.session}.jsonl").is_file()
 
 
@@ -68,7 +68,7 @@ def test_ledger_adds_up_whatever_happens(events):
         else:
             getattr(tally, event)(*([rollout] if event == "record" else [rollout, "reason"]))
             begun.discard(rollout)
-        assert tally.ledger("run", "session").adds_up
+        assert tally.ledger("run", "session").is_balanced
 
 
 def test_what_is_in_flight_at_the_end_shows(tmp_path, make_line):
@@ -133,7 +133,7 @@ def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, c
     assert [rollout.index for rollout in reader.rollouts()] == [0, 3]
     assert reader.read_errors == ()
     assert writer.ledger.dropped == {"EFBIG": 2}
-    assert writer.ledger.adds_up
+    assert writer.ledger.is_balanced
     assert len(caplog.records) == 1
 
 
@@ -172,7 +172,7 @@ def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplo
         assert writer.flush() is False
     assert writer.ledger.dropped == {"ENOENT": 1}
     assert writer.ledger.scores_dropped == {"ENOENT": 1}
-    assert writer.ledger.adds_up
+    assert writer.ledger.is_balanced
     loss, ledger = (record.getMessage() for record in caplog.records)
     assert "ENOENT" in loss
     assert "Could not write the ledger" in ledger
@@ -191,10 +191,10 @@ def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
 def test_what_is_not_one_line_is_refused(tmp_path):
     """Bytes that would damage the file are counted as unrecordable."""
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(EncodedRecord("a", b'{"v":1}\n{"v":1,"crc":""}\n'))
-        writer.write_rollout(EncodedRecord("b", b'{"v":1,"crc":""}'))
+        writer.write_rollout(EncodedRecord("a", b'{"v":2}\n{"v":2,"crc":""}\n'))
+        writer.write_rollout(EncodedRecord("b", b'{"v":2,"crc":""}'))
         assert writer.ledger.unrecordable == {"not one line": 2}
-        assert writer.ledger.adds_up
+        assert writer.ledger.is_balanced
     assert list((tmp_path / "run/rollouts").iterdir()) == []
 
 

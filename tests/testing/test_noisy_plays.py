@@ -46,7 +46,7 @@ async def test_it_plays_every_environment(tasks):
     assert {rollout.status for rollout in rollouts} == {"ok"}
     assert None not in rewards(rollouts, scores)
     calls = [call for record in (*rollouts, *scores) for call in record.calls]
-    assert all(call.error is None and call.continues is None for call in calls)
+    assert all(call.error is None and call.continues_call is None for call in calls)
     assert bool(calls) == (tasks.env in ("preference", "rubric", "twenty_questions"))
 
 

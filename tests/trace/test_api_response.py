@@ -187,7 +187,7 @@ def test_texts_and_other_items_of_the_responses_api(form):
     }
     message = message_of(unpack_response(form(responses(said("Let me see."), search, said(" 4", "msg_2")))))
     assert message.content == "Let me see. 4"
-    assert [(part.type, part.at) for part in message.parts] == [("web_search_call", 11)]
+    assert [(part.type, part.offset) for part in message.parts] == [("web_search_call", 11)]
 
 
 @FORMS

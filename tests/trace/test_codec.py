@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_builders import ANSWER, ENDED, QUESTION, header, one_step, outcome, strict
-from rolltrace.errors import ChecksumError, NewerVersionError, RecordError
+from rolltrace.errors import ChecksumError, NewerVersionError, OlderVersionError, RecordError
 from rolltrace.trace.codec import (
     add_checksum,
     decode_rollout,
@@ -22,7 +22,9 @@ from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey, Score
 
 LINE = one_step(reward_data={"a": 1}, env_state={"b": [None]}).encode(outcome()).data
-SCORE = Score(id="s", run="r", rollout="rollout", name="advantage", value=0.5, data={"n": 4}, producer="me", at=ENDED)
+SCORE = Score(
+    id="s", run="r", rollout="rollout", name="advantage", value=0.5, data={"n": 4}, producer="me", created_at=ENDED
+)
 
 
 def changed(line=LINE, **fields):
@@ -126,7 +128,7 @@ def test_errors_point_into_steps(fields, path):
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"v":1,"id":"\xff"}', b'{"v":1,"id":"\xed\xa0\x80"}', b'{"v":1,', b"[1]", b'{"v":1,"index":1e999}']
+    "body", [b'{"v":2,"id":"\xff"}', b'{"v":2,"id":"\xed\xa0\x80"}', b'{"v":2,', b"[1]", b'{"v":2,"index":1e999}']
 )
 def test_bytes_that_are_not_json_are_refused(body):
     """Bad UTF-8 and bad JSON under a checksum that fits are record errors like any other."""
@@ -134,11 +136,19 @@ def test_bytes_that_are_not_json_are_refused(body):
         decode_rollout(add_checksum(body))
 
 
-@pytest.mark.parametrize("fields", [{"v": 2}, {"v": 2, "messages": "elsewhere"}, {"v": 99, "id": None}])
+@pytest.mark.parametrize("fields", [{"v": 3}, {"v": 3, "messages": "elsewhere"}, {"v": 99, "id": None}])
 @pytest.mark.parametrize(("decode", "line"), [(decode_rollout, LINE), (decode_score, encode_score(SCORE))])
 def test_a_newer_version_is_refused_by_name(decode, line, fields):
     """A record of a newer version is refused with its version, whatever else it holds."""
     with pytest.raises(NewerVersionError, match=f"got version {fields['v']}"):
+        decode(changed(line, **fields))
+
+
+@pytest.mark.parametrize("fields", [{"v": 1}, {"v": 1, "messages": "elsewhere"}])
+@pytest.mark.parametrize(("decode", "line"), [(decode_rollout, LINE), (decode_score, encode_score(SCORE))])
+def test_version_1_is_refused_by_name(decode, line, fields):
+    """A record of version 1, whose fields have other names, is refused and not misread."""
+    with pytest.raises(OlderVersionError, match="format version 1 was never released; record the run again"):
         decode(changed(line, **fields))
 
 
@@ -175,7 +185,7 @@ def test_deep_nesting_does_not_crash(depth, place, leaf):
     "score",
     [
         SCORE,
-        Score(id="s", run="r", group=GroupKey("train", 1, "e", "g"), name="reward", value=None, at=ENDED,
+        Score(id="s", run="r", group=GroupKey("train", 1, "e", "g"), name="reward", value=None, created_at=ENDED,
               error=Failure("grader", "ValueError", "no", "Traceback")),
     ],
 )  # fmt: skip
@@ -200,6 +210,9 @@ def test_the_line_of_a_draft_is_the_line_of_its_rollout():
     """A draft writes its fields completely and in the order of the record."""
     assert encode_rollout(decode_rollout(LINE)) == LINE
     record = strict(LINE)
-    assert list(record) == [*(name for name in Rollout.__struct_encode_fields__ if name != "unplayed"), "crc"]
+    assert list(record) == [
+        *(name for name in Rollout.__struct_encode_fields__ if name != "ended_before_first_turn"),
+        "crc",
+    ]
     assert record["messages"] == [{"role": m.role, "content": m.content} for m in (QUESTION, ANSWER)]
     assert header().started_at == decode_rollout(LINE).started_at

@@ -110,7 +110,7 @@ def test_offsets_say_where_parts_stand():
     """A part's `at` is the number of characters of text before it."""
     message = message_of(user(image(), text("ab"), image(), image(), text("cde"), text("f"), image()))
     assert message.content == "abcdef"
-    assert [(part.type, part.at) for part in message.parts] == [
+    assert [(part.type, part.offset) for part in message.parts] == [
         ("image", 0), ("image", 2), ("image", 2), ("text", 5), ("image", 6),
     ]  # fmt: skip
 
@@ -223,7 +223,7 @@ def test_tinker_cookbook_messages():
     ]})  # fmt: skip
     assert listed.reasoning == "hm"
     assert listed.content == "Look: "
-    assert [part.at for part in listed.parts] == [6]
+    assert [part.offset for part in listed.parts] == [6]
     assert listed.tool_calls == expected
     beside = message_of({"role": "assistant", "content": "", "tool_calls": [call], "unparsed_tool_calls": [unparsed]})
     assert beside.tool_calls == expected
@@ -281,7 +281,7 @@ class HostileKeys(dict):
         {"role": "user", "content": [None, 5, b"x", [], {"type": 5}, {"type": None, "a": 1}, Hostile(), HostileDump()]},
         {"role": "user", "content": {"a": 1}},
         {"role": "a", "content": "", "tool_calls": [None, 5, "x", {}, Hostile(), {"function": 5}, {"function": {}}]},
-        Message(5, None, parts=[Part("image", at="x", blob=b"bytes", other={"a": 1})], tool_calls=[{"name": "f"}]),
+        Message(5, None, parts=[Part("image", offset="x", blob=b"bytes", other={"a": 1})], tool_calls=[{"name": "f"}]),
         Message("user", "x", parts=(5,)),
         Message("user", "x", parts=None),
     ],
@@ -374,9 +374,9 @@ def test_messages_made_by_hand_come_back(message, parts):
     for kind, at, other in sorted(parts, key=lambda part: part[1]):
         at = min(at, len(message.content))
         if kind == "odd":
-            made.append(Part(kind, at=at, other=other))
+            made.append(Part(kind, offset=at, other=other))
         else:
-            made.append(Part(kind, at=at, blob=Blob.of(b"x"), media_type=f"{kind}/x", other=other))
+            made.append(Part(kind, offset=at, blob=Blob.of(b"x"), media_type=f"{kind}/x", other=other))
     fields = {name: getattr(message, name) for name in Message.__struct_fields__}
     whole = Message(**{**fields, "parts": tuple(made)})
     assert as_message(to_openai(whole), "m", []) == whole
@@ -418,10 +418,10 @@ def test_lone_surrogates_anywhere_in_a_message(message):
 def test_joining_surrogates_moves_what_stands_after_them():
     """Where a pair becomes one character, a part after it keeps its place in the text."""
     rollout_builder = RolloutBuilder(header())
-    rollout_builder.extend([Message("user", "\ud83d\ude00ab", parts=(Part("image", at=3, url="u"),))])
+    rollout_builder.extend([Message("user", "\ud83d\ude00ab", parts=(Part("image", offset=3, url="u"),))])
     [message] = finished(rollout_builder).messages
     assert message.content == "😀ab"
-    assert message.content[: message.parts[0].at] == "😀a"
+    assert message.content[: message.parts[0].offset] == "😀a"
 
 
 def test_sound_messages_are_not_copied():

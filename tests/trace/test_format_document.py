@@ -20,9 +20,9 @@ from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
 from rolltrace.trace.rollout import (
     FORMAT_VERSION,
     Call,
+    EndedBeforeFirstTurn,
     Failure,
     Grade,
-    NoTurnResult,
     Quote,
     Rollout,
     Step,
@@ -33,13 +33,13 @@ from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
-GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 
 RECORDS = {
     "`run.json`": RunInfo, "A rollout": Rollout, "A step": Step, "A message": Message, "A part": Part,
     "A tool call": ToolCall, "A tool": ToolSpec, "Sampling": Sampling, "A grade": Grade, "A call": Call,
-    "A quote": Quote, "Tokens": Tokens, "Unplayed": NoTurnResult, "Usage": Usage, "A failure": Failure,
-    "A note": freeform.Note, "A score": Score, "A group key": GroupKey, "A ledger line": Ledger,
+    "A quote": Quote, "Tokens": Tokens, "Ended before the first turn": EndedBeforeFirstTurn, "Usage": Usage,
+    "A failure": Failure, "A note": freeform.Note, "A score": Score, "A group key": GroupKey, "A ledger line": Ledger,
 }  # fmt: skip
 WORDS = {
     "status": Status, "stopped by": StoppedBy, "stop reason": StopReason, "termination": Termination, "layer": Layer,
@@ -161,7 +161,7 @@ def test_left_out_fields_have_the_defaults_that_are_said():
         omits = title in ("A message", "A part", "A tool call", "A tool", "Sampling", "A quote")
         assert record.__struct_config__.omit_defaults == omits, title
         if omits:
-            said = {(record, name) for record, name in ((Part, "at"), (ToolCall, "arguments"))}
+            said = {(record, name) for record, name in ((Part, "offset"), (ToolCall, "arguments"))}
             for field in inspect.type_info(record).fields:
                 if not field.required and (record, field.name) not in said:
                     assert field.default in (None, ())
@@ -184,7 +184,7 @@ def test_the_shown_python_checks_a_line(shown):
     """The reader of a few lines accepts what is written and refuses any change."""
     for path in GOLDEN.glob("*.jsonl"):
         for line in path.read_bytes().splitlines(keepends=True):
-            assert shown["read_line"](line)["v"] == 1
+            assert shown["read_line"](line)["v"] == 2
             for position in range(0, len(line) - 1, 7):
                 damaged = line[:position] + bytes([line[position] ^ 1]) + line[position + 1 :]
                 with pytest.raises(ValueError, match="not the bytes"):

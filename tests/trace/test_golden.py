@@ -1,4 +1,4 @@
-"""Lines of format version 1 that every release reads, and writes again byte for byte."""
+"""Lines of format version 2 that every release reads, and writes again byte for byte."""
 
 import math
 from datetime import UTC, datetime
@@ -13,11 +13,14 @@ from rolltrace.trace.convert import to_openai
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Call, Failure, Grade, Tokens, Usage
+from rolltrace.trace.rollout import Call, EndedBeforeFirstTurn, Failure, Grade, Tokens, Usage
 from rolltrace.trace.score import GroupKey
 
-FOLDER = Path(__file__).parents[1] / "golden" / "v1"
-ROLLOUTS = ["plain", "tools", "edited", "non_finite", "image", "failed", "unfinished", "seat", "quotes"]
+FOLDER = Path(__file__).parents[1] / "golden" / "v2"
+ROLLOUTS = [
+    "plain", "tools", "edited", "non_finite", "image", "failed", "unfinished", "seat", "quotes", "tokens",
+    "ended_before_first_turn",
+]  # fmt: skip
 
 
 def rollout(name):
@@ -49,7 +52,7 @@ def test_every_golden_file_is_read():
 def test_plain():
     """One question and one answer, with every number and setting."""
     line = rollout("plain")
-    assert (line.v, line.id, line.iteration, line.seed) == (1, "01970000000000000000000000000001", 4, 7)
+    assert (line.v, line.id, line.iteration, line.seed) == (2, "01970000000000000000000000000001", 4, 7)
     assert (line.env_args, line.task_data, line.tags, line.policy_version) == (
         {"digits": 2},
         {"answer": 4},
@@ -111,6 +114,23 @@ def test_quotes():
     assert (FOLDER / "quotes.jsonl").read_text().count(answer) == 1
 
 
+def test_tokens():
+    """The second prompt is stored without the prefix that it shares with the turn before, and read with it."""
+    line = rollout("tokens")
+    assert [step.tokens.shared_prefix for step in line.steps] == [0, 4]
+    assert [step.tokens.char_lengths for step in line.steps] == [(3, 0), (3,)]
+    assert line.prompt_tokens(1) == (1, 2, 3, 0, 4)
+
+
+def test_ended_before_first_turn():
+    """An env that was over before the policy's first turn gave a reward, and there are no steps."""
+    line = rollout("ended_before_first_turn")
+    assert (line.steps, line.reward) == ((), -1.0)
+    assert line.ended_before_first_turn == EndedBeforeFirstTurn(
+        reward=-1.0, reward_data={"lost": True}, env_state={"board": "XXX"}, logs={"by": "seat 0"}
+    )
+
+
 def test_edited():
     """An edited response is inline; an old message that changed is one more range."""
     line = rollout("edited")
@@ -158,13 +178,13 @@ def test_image():
     assert message.parts == (
         Part(
             "image",
-            at=8,
+            offset=8,
             blob=Blob.of(b"\x89PNG\r\n\x1a\n"),
             media_type="image/png",
             other=FrozenMap.of({"detail": "low"}),
         ),
-        Part("image", at=13, url="https://example.org/b.png"),
-        Part("hologram", at=13, other=FrozenMap.of({"size": 3})),
+        Part("image", offset=13, url="https://example.org/b.png"),
+        Part("hologram", offset=13, other=FrozenMap.of({"size": 3})),
     )
     assert message.other.to_dict() == {"weight": 2}
     assert [part["type"] for part in to_openai(message)["content"]] == [

@@ -78,7 +78,7 @@ def test_rewards_come_back(value):
 @pytest.mark.parametrize("value", FLOATS, ids=repr)
 def test_score_values_come_back(value):
     """The value of a score is the same float again, and so are numbers in its data."""
-    score = Score(id="s", run="r", name="n", value=value, data={"x": [value]}, at=utc_now())
+    score = Score(id="s", run="r", name="n", value=value, data={"x": [value]}, created_at=utc_now())
     line = encode_score(score)
     strict(line)
     assert same(decode_score(line), score)
@@ -136,7 +136,7 @@ def test_numpy_scalars_come_back_as_python_numbers():
     assert same([rollout.reward, rollout.index, rollout.seed], [1.0, 2, 7])
     assert rollout.sampling == (Sampling(temperature=0.5, max_tokens=9),)
     assert rollout.notes == ()
-    score = Score(id="s", run="r", name="n", value=np.float32(0.5), at=utc_now())
+    score = Score(id="s", run="r", name="n", value=np.float32(0.5), created_at=utc_now())
     assert same(decode_score(encode_score(score)).value, 0.5)
 
 
@@ -194,7 +194,7 @@ def test_text_in_the_place_of_a_number_is_moved_to_extra_and_noted(place):
 def test_moved_values_never_overwrite_those_of_the_user():
     """Where `extra` has an entry of that very name, both are kept."""
     [step] = finished(one_step(reward_data={"a": "moved"}, extra={"reward_data.a": "mine"})).steps
-    assert step.extra == {"reward_data.a": "mine", "moved": {"reward_data.a": "moved"}}
+    assert step.extra == {"reward_data.a": "mine", "non_numeric": {"reward_data.a": "moved"}}
 
 
 def test_moving_keeps_the_users_dollar_keys():
@@ -223,7 +223,7 @@ def test_strays_of_grade_score_and_rollout_are_kept_or_noted():
     assert rollout.grade.extra == {"reward": "high", "reward_data.b": "x"}
     assert rollout.metrics == {}
     assert any(note.path == "metrics.c" and "'fast'" in note.message for note in rollout.notes)
-    score = decode_score(encode_score(Score(id="s", run="r", name="n", value="high", at=utc_now())))
+    score = decode_score(encode_score(Score(id="s", run="r", name="n", value="high", created_at=utc_now())))
     assert (score.value, score.data) == (None, {"value": "high"})
 
 

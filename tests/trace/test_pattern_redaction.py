@@ -20,13 +20,13 @@ def test_a_message_by_hand():
     """Every text of a message is redacted; the role, the number of parts and what does not match stay."""
     message = Message(
         "user", f"To {SECRET} now", name=SECRET, reasoning=f"it is {SECRET}", other=FrozenMap.of({"a": [SECRET]}),
-        parts=(Part("thinking", at=3, text=SECRET), Part("image", url=SECRET)),
+        parts=(Part("thinking", offset=3, text=SECRET), Part("image", url=SECRET)),
         tool_calls=(ToolCall("send", f"to {SECRET}", id="1", error=f"not JSON: {SECRET}"),),
     )  # fmt: skip
     assert HIDE(message) == Message(
         "user", "To [redacted] now", name="[redacted]", reasoning="it is [redacted]",
         other=FrozenMap.of({"a": ["[redacted]"]}),
-        parts=(Part("thinking", at=3, text="[redacted]"), Part("image", url="[redacted]")),
+        parts=(Part("thinking", offset=3, text="[redacted]"), Part("image", url="[redacted]")),
         tool_calls=(ToolCall("send", "to [redacted]", id="1", error="not JSON: [redacted]"),),
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ def test_a_score_quotes_the_rollouts_of_its_group(data, conversations):
 
 def group_score(calls):
     key = GroupKey("train", 0, "sums", "g")
-    return Score(id="s", run="r", group=key, name="group_grade", value=0.5, at=utc_now(), calls=tuple(calls))
+    return Score(id="s", run="r", group=key, name="group_grade", value=0.5, created_at=utc_now(), calls=tuple(calls))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_whole_messages_and_repeated_words_are_quoted():
         conversation=conversation,
     )
     first, second = stored(rollout_builder)
-    assert first["quotes"] == [{"prompt": 1, "messages": [0, 2]}]
+    assert first["quotes"] == [{"prompt_index": 1, "message_range": [0, 2]}]
     assert [message["content"] for message in second["prompt"]] == ["How bad?"]
     assert finished(rollout_builder).calls == tuple(rollout_builder.calls)
 
@@ -139,7 +139,7 @@ def test_a_line_can_be_read_by_a_person():
     rollout_builder = drafted(asked(f"<answer>\n{ANSWER}\n</answer>\nIs it good?"))
     [call] = stored(rollout_builder)
     assert call["prompt"] == [{"role": "user", "content": "<answer>\n\n</answer>\nIs it good?"}]
-    assert call["quotes"] == [{"prompt": 0, "at": 9, "message": 1}]
+    assert call["quotes"] == [{"prompt_index": 0, "offset": 9, "message_index": 1}]
 
 
 def test_calls_that_quote_nothing_are_stored_as_they_are():
@@ -193,7 +193,7 @@ def count_events(action):
 
 # What cannot be put back
 
-TEXT_QUOTE = Quote(prompt=0, at=2, rollout="other", message=0)
+TEXT_QUOTE = Quote(prompt_index=0, offset=2, rollout="other", message_index=0)
 
 
 @pytest.mark.parametrize(
@@ -201,28 +201,31 @@ TEXT_QUOTE = Quote(prompt=0, at=2, rollout="other", message=0)
     [
         (TEXT_QUOTE, "rollout other is lost"),
         (replace(TEXT_QUOTE, rollout="numbers"), "rollout numbers was recorded as numbers"),
-        (replace(TEXT_QUOTE, rollout="numbers", at=None, message=None, messages=(0, 1)), "recorded as numbers"),
+        (
+            replace(TEXT_QUOTE, rollout="numbers", offset=None, message_index=None, message_range=(0, 1)),
+            "recorded as numbers",
+        ),
         (replace(TEXT_QUOTE, rollout=None), "which rollout"),
-        (replace(TEXT_QUOTE, rollout="here", message=7), "has no message 7"),
-        (replace(TEXT_QUOTE, rollout="here", message=-1), "has no message -1"),
-        (replace(TEXT_QUOTE, rollout="here", message=None, step=3), "step 3"),
-        (replace(TEXT_QUOTE, rollout="here", tool_call=1), "no tool call 1"),
-        (replace(TEXT_QUOTE, rollout="here", range=(0, 10**9)), "only 5 characters"),
-        (replace(TEXT_QUOTE, rollout="here", at=None, messages=(0, 10**9)), "does not have messages"),
-        (replace(TEXT_QUOTE, rollout=None, call=0), "no call 0"),
-        (replace(TEXT_QUOTE, rollout=None, call=-1), "no call -1"),
+        (replace(TEXT_QUOTE, rollout="here", message_index=7), "has no message 7"),
+        (replace(TEXT_QUOTE, rollout="here", message_index=-1), "has no message -1"),
+        (replace(TEXT_QUOTE, rollout="here", message_index=None, step=3), "step 3"),
+        (replace(TEXT_QUOTE, rollout="here", tool_call_index=1), "no tool call 1"),
+        (replace(TEXT_QUOTE, rollout="here", char_range=(0, 10**9)), "only 5 characters"),
+        (replace(TEXT_QUOTE, rollout="here", offset=None, message_range=(0, 10**9)), "does not have messages"),
+        (replace(TEXT_QUOTE, rollout=None, call_index=0), "no call 0"),
+        (replace(TEXT_QUOTE, rollout=None, call_index=-1), "no call -1"),
     ],
 )
 def test_a_quote_that_cannot_be_put_back_says_why(quote, why):
     """A placeholder stands where the text was, and the rest of the call is there."""
     sources = {
         "here": TextSource("here", [Message("user", "Hello")], {}),
-        "numbers": TextSource("numbers", [Message("user", "withheld:100:0123456789abcdef")], {}),
+        "numbers": TextSource("numbers", [Message("user", "hashed:100:0123456789abcdef")], {}),
     }
     call = replace(asked("ab"), quotes=(quote,))
     [read] = resolve_quotes([call], None, lambda name: sources.get(name, f"rollout {name} is lost"))
     texts = [message.content for message in read.prompt]
-    assert "".join(texts).startswith("ab[text not available: " if quote.at is not None else "[text not available: ")
+    assert "".join(texts).startswith("ab[text not available: " if quote.offset is not None else "[text not available: ")
     assert why in "".join(texts)
     assert read.quotes == ()
 
@@ -239,7 +242,7 @@ def test_a_score_that_is_read_alone_has_placeholders():
 def test_quotes_of_quotes_are_bounded(monkeypatch):
     """A forged line cannot make a reader put together more text than a bound."""
     monkeypatch.setattr(quote_module, "MAX_RESTORED_CHARS", 10_000)
-    twice = [Quote(prompt=0, at=0, call=0, message=0)] * 2
+    twice = [Quote(prompt_index=0, offset=0, call_index=0, message_index=0)] * 2
     bomb = [asked("x" * 100), *(replace(asked(""), quotes=_of(twice, number)) for number in range(60))]
     calls = resolve_quotes(bomb, None)
     assert sum(len(message.content) for call in calls for message in call.prompt) < 30_000
@@ -247,7 +250,7 @@ def test_quotes_of_quotes_are_bounded(monkeypatch):
 
 
 def _of(quotes, call):
-    return tuple(replace(quote, call=call) for quote in quotes)
+    return tuple(replace(quote, call_index=call) for quote in quotes)
 
 
 NUMBERS = st.none() | st.integers(-2, 3)
@@ -258,7 +261,13 @@ FORGED = st.builds(
 
 
 @given(st.lists(FORGED, max_size=4))
-@example([Quote(prompt=0, at=-5, message=0), Quote(prompt=9, at=1, message=0), Quote(at=0, message=0)])
+@example(
+    [
+        Quote(prompt_index=0, offset=-5, message_index=0),
+        Quote(prompt_index=9, offset=1, message_index=0),
+        Quote(offset=0, message_index=0),
+    ]
+)
 def test_forged_quotes_never_raise(quotes):
     """A line with quotes that nobody wrote is read, with something in their place."""
     rollout_builder = drafted(asked("ab", reply=Message("assistant", "cd")))

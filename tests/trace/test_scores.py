@@ -20,7 +20,7 @@ GRADED = {
 
 def late(name, value, **fields):
     """A score about the rollout of these tests."""
-    return Score(id=f"{name}-{value}", run="run", rollout="rollout", name=name, value=value, at=ENDED, **fields)
+    return Score(id=f"{name}-{value}", run="run", rollout="rollout", name=name, value=value, created_at=ENDED, **fields)
 
 
 def line(reward=1.0):

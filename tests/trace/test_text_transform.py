@@ -24,7 +24,7 @@ from rolltrace.trace.text_transform import HashText, RedactText, hash_text, tran
 def test_withheld_text_is_length_and_hash(text):
     """What stands for a text says how long it was and tells it from others; empty text stays empty."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    assert hash_text(text) == (f"withheld:{len(text)}:{digest}" if text else "")
+    assert hash_text(text) == (f"hashed:{len(text)}:{digest}" if text else "")
 
 
 @given(HOSTILE_TEXT, HOSTILE_TEXT)
@@ -59,14 +59,14 @@ def test_withheld_map_keeps_keys_and_numbers(values):
     kept = HashText().mapping(values)
     assert shape(kept) == shape(values)
     texts = [leaf for leaf in leaves(kept) if isinstance(leaf, str)]
-    assert all(not text or text.startswith("withheld:") for text in texts)
+    assert all(not text or text.startswith("hashed:") for text in texts)
     assert not [leaf for leaf in leaves(kept) if isinstance(leaf, bytes)]
 
 
 def test_withheld_message_keeps_who_and_what_for():
     """Role, names, ids, kinds and counts stay; what was said, thought, shown and asked for goes."""
     said = Message(
-        "assistant", "hello", parts=(Part("image", at=3, url="http://x", media_type="image/png"),),
+        "assistant", "hello", parts=(Part("image", offset=3, url="http://x", media_type="image/png"),),
         tool_calls=(ToolCall("add", '{"a": 1}', id="c1", error="cut"),), tool_call_id="c0", name="bob", reasoning="hm",
     )  # fmt: skip
     assert HashText().message(said) == Message(
@@ -99,7 +99,7 @@ def test_placeholder_stays_a_placeholder():
     rollout = finished(one_step(env_state={"lock": object(), "nan": math.nan}))
     kept = decode_rollout(encode_rollout(transform_rollout(rollout, HashText()))).steps[0].env_state
     assert isinstance(kept["lock"], Placeholder)
-    assert kept["lock"]["$unrepresentable"].startswith("withheld:")
+    assert kept["lock"]["$unrepresentable"].startswith("hashed:")
     assert math.isnan(kept["nan"])
 
 
@@ -179,7 +179,7 @@ STAYS = {
     | {"calls[].role", "calls[].policy", "calls[].policy_version", "calls[].error.type", "calls[].about"}
     | {f"group.{field}" for field in ("split", "env", "group")},
 }  # fmt: skip
-"""By record, the fields whose text stays as it is where text is withheld: which rollout it is, who, and what kind."""
+"""By record, the fields whose text stays as it is where text is hashed: which rollout it is, who, and what kind."""
 
 
 def specimen(kind, path, fill):

@@ -59,22 +59,22 @@ def test_common_start(first, second):
 
 
 @given(st.lists(st.text(max_size=4), max_size=6), st.booleans())
-def test_widths_cut_the_text_up(pieces, parsed):
+def test_char_lengths_cut_the_text_up(pieces, parsed):
     """Each token's text is found again in `raw`, or in the content where there is none; it is stored once."""
     text = "".join(pieces)
-    given_tokens = Tokens((1,), tuple(range(len(pieces))), widths=tuple(map(len, pieces)))
+    given_tokens = Tokens((1,), tuple(range(len(pieces))), char_lengths=tuple(map(len, pieces)))
     line = drafted([given_tokens], *(("!", text) if parsed else (text, None)))
     rollout = decode_rollout(line)
     assert encode_rollout(rollout) == line
     [step] = rollout.steps
     kept = step.trace.policy_response.content if step.raw is None else step.raw
-    ends = [0, *accumulate(step.tokens.widths)]
+    ends = [0, *accumulate(step.tokens.char_lengths)]
     assert [kept[start:end] for start, end in pairwise(ends)] == pieces
     assert rollout.notes == ()
 
 
 @pytest.mark.parametrize(
-    ("widths", "text", "why"),
+    ("char_lengths", "text", "why"),
     [
         ((1,), "!", "one for each token"),
         ((1, 1), "!", "add up"),
@@ -84,13 +84,13 @@ def test_widths_cut_the_text_up(pieces, parsed):
         (5, "!", "row of numbers"),
     ],
 )
-def test_widths_that_do_not_fit_are_left_out(widths, text, why):
+def test_char_lengths_that_do_not_fit_are_left_out(char_lengths, text, why):
     """The ids stand without them, and a note says why; text that is mended for the record has other characters."""
-    rollout = decode_rollout(drafted([Tokens((1,), (2, 3), (-0.5, -0.25), widths=widths)], text))
+    rollout = decode_rollout(drafted([Tokens((1,), (2, 3), (-0.5, -0.25), char_lengths=char_lengths)], text))
     assert rollout.steps[0].tokens == Tokens((1,), (2, 3), (-0.5, -0.25))
-    assert [note.path for note in rollout.notes if why in note.message] == ["steps[0].tokens.widths"]
+    assert [note.path for note in rollout.notes if why in note.message] == ["steps[0].tokens.char_lengths"]
 
 
 def test_what_is_not_known_of_tokens_is_not_written():
-    """A line without widths is the line that it was before there were any."""
+    """A line without char_lengths is the line that it was before there were any."""
     assert b'"tokens":{"prompt":[1],"response":[2],"logprobs":null}' in drafted([Tokens((1,), (2,))])

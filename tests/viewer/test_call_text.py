@@ -45,7 +45,7 @@ def test_every_reader_gives_the_same_text(tmp_path_factory, data, conversations)
 
 def clean(calls):
     """The messages of calls as a record can hold them: surrogates are no text."""
-    score = Score(id="s", run="r", name="n", value=1.0, at=utc_now(), calls=tuple(calls))
+    score = Score(id="s", run="r", name="n", value=1.0, created_at=utc_now(), calls=tuple(calls))
     return quoting.said(decode_score(encode_score(score, quotes=False)).calls)
 
 

@@ -80,7 +80,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         ids["long"] = _long(run)
         ids["wide"] = _wide(run)
     with rolltrace.create_run(folder / "numbers", trace="numbers") as run:
-        ids["withheld"] = _plain(run, "secret")
+        ids["hashed"] = _plain(run, "secret")
     with viewing(folder) as viewer:
         yield Recorded(viewer, ids)
 
@@ -420,13 +420,13 @@ def test_tokens_are_coloured_by_their_probability(page: "Page", recorded: Record
     page.keyboard.press("ArrowRight")
     expect(panel.get_by_role("status")).to_contain_text("36.8 %, log-probability −1, no. 1, id 11")
 
-    def with_widths(route: "Route") -> None:
+    def with_char_lengths(route: "Route") -> None:
         answer = route.fetch()
         body = answer.json()
-        body["rollout"]["steps"][1]["tokens"]["widths"] = [3, 1, 0, 8]
+        body["rollout"]["steps"][1]["tokens"]["char_lengths"] = [3, 1, 0, 8]
         route.fulfill(response=answer, json=body)
 
-    page.route("**/api/rollout?*", with_widths)
+    page.route("**/api/rollout?*", with_char_lengths)
     page.reload()
     expect(tokens.locator("[data-token]")).to_have_text(["Hm ", "🎉", "∅", " <answer"])
 
@@ -530,9 +530,9 @@ def test_hostile_text_does_nothing(page: "Page", recorded: Recorded, width: int)
 
 def test_text_that_was_withheld_is_told_as_such(page: "Page", recorded: Recorded) -> None:
     """A run of numbers only shows how long each text was."""
-    look(page, recorded.viewer, "numbers", recorded.ids["withheld"])
-    expect(page.get_by_role("region", name="Transcript")).to_contain_text("14 characters withheld")
-    assert "withheld:" not in transcript(page)
+    look(page, recorded.viewer, "numbers", recorded.ids["hashed"])
+    expect(page.get_by_role("region", name="Transcript")).to_contain_text("14 characters hashed")
+    assert "hashed:" not in transcript(page)
 
 
 def test_details_stand_below_the_transcript_on_a_narrow_screen(page: "Page", recorded: Recorded) -> None:

@@ -212,7 +212,7 @@ def test_a_session_that_fell_silent_died(page: "Page", tmp_path: Path) -> None:
     [ledger] = (tmp_path / "killed" / "ledger").iterdir()
     last = decode_ledger(ledger.read_bytes().splitlines(keepends=True)[-1])
     with ledger.open("ab") as file:
-        file.write(encode_ledger(replace(last, closed=False, at=last.at - timedelta(minutes=1))))
+        file.write(encode_ledger(replace(last, closed=False, written_at=last.written_at - timedelta(minutes=1))))
     with viewing(tmp_path) as viewer:
         enter(page, viewer)
         expect(row_of(page, "killed")).to_contain_text("died")

@@ -87,7 +87,7 @@ def test_every_question_has_the_same_answer(asking: Any) -> None:
 
 
 def test_rewards_that_overflow_have_the_same_answer(page: Any, tmp_path: Path) -> None:
-    """Where a mean or a spread is too large for a number, both say so in the same word."""
+    """Where a mean or a std is too large for a number, both say so in the same word."""
     with rolltrace.create_run(tmp_path / "runs" / "huge") as run:
         for index, (env, reward) in enumerate([("same", 1e308)] * 3 + [("apart", 1e308)] * 2 + [("apart", 0.0)]):
             with run.rollout(env=env, task="t", group="g", index=index) as rollout:
@@ -95,7 +95,7 @@ def test_rewards_that_overflow_have_the_same_answer(page: Any, tmp_path: Path) -
     with _both(page, tmp_path / "runs" / "huge", tmp_path / "report.html") as asking:
         expected, given = asking("environments", {"run": "huge"})
         assert _is_same(given, expected), (given, expected)
-        told = [(one["env"], one["mean"], one["spread"], one["median"]) for one in given["environments"]]
+        told = [(one["env"], one["mean"], one["std"], one["median"]) for one in given["environments"]]
         assert told == [("apart", "Infinity", "Infinity", 1e308), ("same", "Infinity", 0, 1e308)]
         expected, given = asking("series", {"run": "huge"})
         assert _is_same(given, expected), (given, expected)

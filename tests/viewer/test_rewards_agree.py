@@ -117,7 +117,7 @@ def happens(event, path, run, writers, expected):
     else:
         number, index, name, value, seconds = event
         writer, rollout, at = writers[number], list(expected.rewards)[index], NOON + timedelta(seconds=seconds)
-        score(writer, rollout, value, name=name, at=at)
+        score(writer, rollout, value, name=name, created_at=at)
         writer.flush()
         expected.add(writer.session, rollout, name, value, at)
 

@@ -44,14 +44,14 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, list[
             graded(writer, 6, reward=None),
             graded(writer, 7),
         ]
-        score(writer, ids[2], 1.0, at=NOW, data={"group_grade": 0.5, "unclamped_reward": 1.75})
-        score(writer, ids[3], -1.0, at=NOW)
-        score(writer, ids[3], 3.0, at=LATER)
-        score(writer, ids[6], None, at=NOW)
+        score(writer, ids[2], 1.0, created_at=NOW, data={"group_grade": 0.5, "unclamped_reward": 1.75})
+        score(writer, ids[3], -1.0, created_at=NOW)
+        score(writer, ids[3], 3.0, created_at=LATER)
+        score(writer, ids[6], None, created_at=NOW)
         for value in (0.0, 5.0, 2.0):
-            score(writer, ids[7], value, at=NOW)
+            score(writer, ids[7], value, created_at=NOW)
         for number in range(520):
-            score(writer, ids[2], 0.0, name=f"other{number}", at=LATER + timedelta(microseconds=number))
+            score(writer, ids[2], 0.0, name=f"other{number}", created_at=LATER + timedelta(microseconds=number))
     library = OpenRuns(folder)
     questions = Api(library)
 

@@ -303,10 +303,10 @@ def test_a_run_comes_to_what_was_written(played: Any):
     assert run["rewards"]["missing"] == sum(row["reward"] is None for row in ROWS)
     assert run["rewards"]["non_finite"] == 60 - len(finite) - run["rewards"]["missing"]
     assert run["rewards"]["mean"] == pytest.approx(statistics.fmean(finite))
-    assert run["rewards"]["spread"] == pytest.approx(statistics.pstdev(finite))
+    assert run["rewards"]["std"] == pytest.approx(statistics.pstdev(finite))
     assert run["iterations"] == {"first": 0, "last": 4, "count": 5}
     assert run["steps"] == sum(row["steps"] for row in ROWS)
-    assert (run["ledger"]["dispatched"], run["ledger"]["recorded"], run["ledger"]["adds_up"]) == (60, 60, True)
+    assert (run["ledger"]["dispatched"], run["ledger"]["recorded"], run["ledger"]["is_balanced"]) == (60, 60, True)
     names = {one["name"] for one in run["measures"]}
     assert {"reward", "advantage", "reward_data.correct", "metrics.length", "metrics.entropy"} <= names
     assert {one["name"] for one in run["columns"]} >= {*names, "group_signal", "tags", "started_at"}

@@ -59,7 +59,7 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
     run_table.show_rewards(console, query_histogram(run))
     rollouts = list(run.rollouts(order_by=_ORDER, limit=limit))
     if rollouts:
-        failed = list(run.scores(where="error_type is not null", order_by='"at"', limit=_MAX_FAILURES))
+        failed = list(run.scores(where="error_type is not null", order_by="created_at", limit=_MAX_FAILURES))
         run_table.show_rollouts(console, rollouts, failed)
     run_table.show_omitted_count(console, len(rollouts), totals.rollouts + totals.retried)
     run_table.show_ledgers(console, [totals.reconcile(ledger) for ledger in settle_continued(ledgers)])

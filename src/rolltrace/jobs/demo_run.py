@@ -159,7 +159,7 @@ def _record_again(writer: RunWriter, rollout: Rollout) -> None:
     rollout_builder.replace(rollout.conversation)
     rollout_builder.calls.extend(rollout.calls)
     rollout_builder.grade = rollout.grade
-    if rollout.unplayed is not None:
-        rollout_builder.set_no_turn_result(**asdict(rollout.unplayed))
+    if rollout.ended_before_first_turn is not None:
+        rollout_builder.end_before_first_turn(**asdict(rollout.ended_before_first_turn))
     outcome = {name: getattr(rollout, name) for name in Outcome.__annotations__} | {"reward": rollout.line_reward}
     writer.end(rollout_builder, Outcome(**outcome))  # type: ignore[typeddict-item]

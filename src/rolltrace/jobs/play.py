@@ -207,7 +207,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _empty_summary(resumption: Resumption) -> PlaySummary:
-    ledger = Ledger(run=resumption.run, session="", at=utc_now(), closed=True)
+    ledger = Ledger(run=resumption.run, session="", written_at=utc_now(), closed=True)
     return SummaryCounter().summary(resumption.path, resumption.env, resumption.policy, ledger)
 
 

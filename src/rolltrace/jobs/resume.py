@@ -286,7 +286,7 @@ def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:
 
 def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
     """When each session last wrote something; one that died early has rollouts and no ledger."""
-    seen = {session: ledger.at for session, ledger in ledgers.items()}
+    seen = {session: ledger.written_at for session, ledger in ledgers.items()}
     for session, ended in run.sql("select session, max(ended_at) from every_rollout group by session"):
         seen.setdefault(session, ended.replace(tzinfo=UTC))
     return seen
@@ -296,7 +296,7 @@ def _require_interrupted(path: Path, ledgers: Mapping[str, Ledger], last_seen: M
     now, continued = utc_now(), continued_sessions(ledgers.values())
     for session, at in last_seen.items():
         # One without a ledger began lately, or died before its first ledger.
-        ledger = ledgers.get(session) or Ledger(run="", session=session, at=at)
+        ledger = ledgers.get(session) or Ledger(run="", session=session, written_at=at)
         if session_state(ledger, now, continued) is SessionState.RUNNING:
             age = (now - at).total_seconds()
             raise InputError(

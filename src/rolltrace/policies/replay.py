@@ -65,7 +65,7 @@ class ReplayPolicy:
             )
         if has_hashed_text(rollout):
             raise PolicyError(
-                f"Rollout {rollout.id} of {self.name} was recorded as numbers: its text is withheld, and cannot be "
+                f"Rollout {rollout.id} of {self.name} was recorded as numbers: its text is hashed, and cannot be "
                 "said again. Replay what was recorded in full."
             )
         return self._answer(request, rollout, place)
@@ -156,7 +156,7 @@ def _completion_of_step(rollout: Rollout, step: Step, request: Request) -> Compl
     tokens = None
     if request.include_tokens and step.tokens is not None:
         whole = rollout.prompt_tokens(step.step) or ()
-        tokens = replace(step.tokens, prompt=whole, kept=0)
+        tokens = replace(step.tokens, prompt=whole, shared_prefix=0)
     return Completion(
         message=response,
         termination=to_completion(response).termination if step.termination is None else step.termination,

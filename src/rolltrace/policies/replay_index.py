@@ -138,8 +138,8 @@ def full_prompts(calls: Sequence[Call]) -> list[tuple[Message, ...]]:
     prompts: list[tuple[Message, ...]] = []
     for call in calls:
         before: tuple[Message, ...] = ()
-        if call.continues is not None and 0 <= call.continues < len(prompts):
-            reply = calls[call.continues].reply
-            before = (*prompts[call.continues], *(() if reply is None else (reply,)))
+        if call.continues_call is not None and 0 <= call.continues_call < len(prompts):
+            reply = calls[call.continues_call].reply
+            before = (*prompts[call.continues_call], *(() if reply is None else (reply,)))
         prompts.append((*before, *call.prompt))
     return prompts

@@ -191,7 +191,7 @@ class RoleCaller:
     ) -> int:
         """Record the prompt before the call. If it continues an earlier call, record only the new messages."""
         continues, known = self._earlier(role, prompt)
-        call = Call(role, policy.name, prompt[known:], step=step, continues=continues, about=about)
+        call = Call(role, policy.name, prompt[known:], step=step, continues_call=continues, about=about)
         self._calls.append(replace(call, policy_version=policy.version))
         return len(self._calls) - 1
 

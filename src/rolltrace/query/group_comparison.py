@@ -30,7 +30,7 @@ from rolltrace.trace.transcript import TranscriptMessage, shared_prompt
 MAX_MEMBERS = 256
 """A group with more members is compared by those with the best rewards."""
 
-_SCORE_COLUMNS = 'id, run, session, name, value, data, producer, "at", error_layer, error_type, error_message'
+_SCORE_COLUMNS = "id, run, session, name, value, data, producer, created_at, error_layer, error_type, error_message"
 
 
 class GroupScore(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class GroupScore(msgspec.Struct, frozen=True):
     name: str
     value: float | None
     producer: str
-    at: datetime
+    created_at: datetime
     error: Failure | None
     """Without its traceback."""
 
@@ -59,7 +59,7 @@ class GroupComparison(msgspec.Struct, frozen=True, kw_only=True):
     """How many members the group has; the next numbers are those of the table `groups`."""
     n: int
     mean: float | None
-    spread: float | None
+    std: float | None
     has_signal: bool
     no_signal: str | None
     """Why every advantage is zero or missing; None if the group has a learning signal."""
@@ -151,11 +151,11 @@ def _group_scores(run: Run, key: GroupKey, rollouts: Sequence[Rollout]) -> list[
 
 
 def _score_from_row(key: GroupKey, row: tuple[Any, ...]) -> Score:
-    id_, run, session, name, value, data, producer, at, layer, kind, message = row
+    id_, run, session, name, value, data, producer, created_at, layer, kind, message = row
     error = None if layer is None else Failure(Layer(layer), kind or "", message or "")
     return Score(
         id=id_, run=run, session=session, group=key, name=name, value=value, data=_mapping(data), producer=producer,
-        at=at.replace(tzinfo=UTC), error=error,
+        created_at=created_at.replace(tzinfo=UTC), error=error,
     )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupC
         size=stats.size,
         n=stats.n,
         mean=stats.mean,
-        spread=stats.spread,
+        std=stats.std,
         has_signal=stats.has_signal,
         no_signal=why_no_signal(stats, [_member_status(*pair) for pair in zip(loaded.rollouts, members, strict=True)]),
         shared=shared_shown,
@@ -196,7 +196,7 @@ def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupC
         matrix=_matrix(loaded.scores, [MatrixMember(one.id, one.index) for one in members]),
         rubric=rubric_grid(loaded.rollouts),
         scores=tuple(
-            GroupScore(score.id, score.name, score.value, score.producer, score.at, score.error)
+            GroupScore(score.id, score.name, score.value, score.producer, score.created_at, score.error)
             for score in loaded.scores
         ),
         retried=loaded.retried,

@@ -1,6 +1,5 @@
 """The members of a group, truncated for a comparison side by side, and where neighbours first differ."""
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal, NamedTuple
@@ -11,13 +10,13 @@ from rolltrace.query.message_truncation import TruncatedMessage, truncate_messag
 from rolltrace.query.reward_breakdown import RewardTerm, reward_components, reward_terms
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.text_transform import is_hashed_text
 from rolltrace.trace.transcript import TranscriptMessage, first_prompt, transcript_events
 
 Field = Literal["role", "reasoning", "content", "tool_calls", "parts"]
 
 _ORDER: tuple[Field, ...] = ("role", "reasoning", "content", "tool_calls", "parts")
 """The order in which a reader sees them."""
-_WITHHELD = re.compile(r"withheld:\d+:[0-9a-f]{16}")
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -90,7 +89,7 @@ def _earlier(mine: _DiffField | None, theirs: _DiffField | None) -> _DiffField:
 
 def _common_prefix_length(one: str, other: str) -> int:
     """The length of the common prefix of two texts, by bisection over slices; 0 if one is hashed."""
-    if _WITHHELD.fullmatch(one) or _WITHHELD.fullmatch(other):
+    if is_hashed_text(one) or is_hashed_text(other):
         return 0
     low, high = 0, min(len(one), len(other))
     while low < high:

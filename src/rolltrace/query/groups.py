@@ -40,7 +40,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     n: int
     """How many of them have a reward; the numbers that follow are over those."""
     mean: float | None
-    spread: float | None
+    std: float | None
     """The standard deviation."""
     min: float | None
     max: float | None

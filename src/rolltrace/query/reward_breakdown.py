@@ -48,8 +48,8 @@ def reward_components(rollout: Rollout) -> dict[str, float]:
     """
     steps: dict[str, float] = {}
     told = [step.reward_data for step in rollout.steps]
-    if rollout.unplayed is not None:
-        told.append(rollout.unplayed.reward_data)
+    if rollout.ended_before_first_turn is not None:
+        told.append(rollout.ended_before_first_turn.reward_data)
     for values in told:
         for name, value in _floats(values):
             steps[name] = steps.get(name, 0.0) + value
@@ -72,8 +72,8 @@ def _line_terms(rollout: Rollout) -> Iterator[RewardTerm]:
     terms: list[RewardTerm] = []
     if rollout.steps:
         terms.append(RewardTerm("steps", _sum(step.reward for step in rollout.steps)))
-    if rollout.unplayed is not None:
-        terms.append(RewardTerm("env", rollout.unplayed.reward))
+    if rollout.ended_before_first_turn is not None:
+        terms.append(RewardTerm("env", rollout.ended_before_first_turn.reward))
     if rollout.grade is not None:
         terms.append(RewardTerm("grade", rollout.grade.reward))
     if not rollout.steps and rollout.stop_reason == StopReason.CONTEXT_OVERFLOW:

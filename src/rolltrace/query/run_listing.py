@@ -39,7 +39,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """How many lines the ledgers say were written, each attempt of each session counting."""
     lost: int
     """How many rollouts were begun and are not there, as the ledgers tell and the files, where read, do not refute."""
-    in_doubt: int
+    maybe_lost: int
     """How many sessions that are not closed had in flight: being played, or lost with a writer that died.
 
     What a session had in flight that another one continues is played again, and in neither number."""
@@ -126,12 +126,12 @@ def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], RunTotal
         path=str(path),
         run=info.id,
         created_at=info.created_at,
-        written_at=max((ledger.at for ledger in ledgers), default=None),
+        written_at=max((ledger.written_at for ledger in ledgers), default=None),
         state=run_state(ledgers, planned, None if totals is None else totals.finished),
         planned=planned,
         recorded=sum(ledger.recorded for ledger in ledgers),
         lost=sum(ledger.lost for ledger in ledgers),
-        in_doubt=sum(ledger.in_doubt for ledger in ledgers),
+        maybe_lost=sum(ledger.maybe_lost for ledger in ledgers),
         bytes=_size(path),
         **_numbers(totals),
     )

@@ -48,7 +48,7 @@ def session_state(
         return SessionState.CLOSED
     if ledger.session in continued:
         return SessionState.CONTINUED
-    is_silent = (now or utc_now()) - ledger.at > timedelta(seconds=SILENT_SECONDS)
+    is_silent = (now or utc_now()) - ledger.written_at > timedelta(seconds=SILENT_SECONDS)
     return SessionState.DIED if is_silent else SessionState.RUNNING
 
 

@@ -29,7 +29,7 @@ class RewardStats(msgspec.Struct, frozen=True, kw_only=True):
     """How many are null: failed, cancelled or not graded yet."""
     non_finite: int
     mean: float | None
-    spread: float | None
+    std: float | None
     """The standard deviation, of the population."""
     min: float | None
     max: float | None
@@ -109,7 +109,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     open_sessions: int
     lost: int
     """How many rollouts were begun and are not there, as the ledgers tell and the files do not refute."""
-    in_doubt: int
+    maybe_lost: int
     """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
     ledger: dict[str, int]
     """The ledgers' counts as they tell them, summed up."""
@@ -123,7 +123,7 @@ def stats_columns(name: str) -> str:
     return f"""
         count(*) filter (isfinite({name})) as n, count(*) filter ({name} is null) as missing,
         count(*) filter (not isfinite({name})) as non_finite, avg({name}) filter (isfinite({name})) as mean,
-        stddev_pop({name}) filter (isfinite({name})) as spread, min({name}) filter (isfinite({name})) as min,
+        stddev_pop({name}) filter (isfinite({name})) as std, min({name}) filter (isfinite({name})) as min,
         max({name}) filter (isfinite({name})) as max
     """
 
@@ -195,7 +195,7 @@ def summarize(path: str | Path) -> RunSummary:
         sessions=len(ledgers),
         open_sessions=sum(not ledger.closed for ledger in ledgers),
         lost=sum(ledger.lost for ledger in settled),
-        in_doubt=sum(ledger.in_doubt for ledger in settled),
+        maybe_lost=sum(ledger.maybe_lost for ledger in settled),
         ledger=_sum(ledgers),
         problems=tuple(map(str, problems[:_MAX_PROBLEMS])),
         problem_count=len(problems),

@@ -117,7 +117,7 @@ class _ScoreHead(msgspec.Struct):
 
     name: str
     value: Float | None
-    at: Timestamp
+    created_at: Timestamp
     rollout: str | None = None
     session: str = ""
     error: _Error | None = None

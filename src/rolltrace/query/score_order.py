@@ -38,7 +38,7 @@ class ScoreLike(Protocol):
         ...
 
     @property
-    def at(self) -> datetime:
+    def created_at(self) -> datetime:
         """When it was written, by the writer's clock."""
         ...
 
@@ -68,7 +68,7 @@ def in_score_order(found: Iterable[tuple[LineLocation, Found]]) -> list[Found]:
     keyed = []
     for written, score in lines:
         stream = (score.name, score.session, written.writer)
-        moment = moments[stream] = max(score.at, moments.get(stream, score.at))
+        moment = moments[stream] = max(score.created_at, moments.get(stream, score.created_at))
         keyed.append(((moment, score.session, written), score))
     return [score for _, score in sorted(keyed, key=itemgetter(0))]
 
@@ -92,7 +92,7 @@ def select_latest_rewards(scores: str, stored_rollouts: str | None = None) -> st
     `scores` is a table of scores. `stored_rollouts` is a table of rollouts that have the rewards of earlier scores: the
     score that gave a reward there is compared with those that came since.
     """
-    columns = 'rollout, session, _writer, _sequence, _offset, "at", value'
+    columns = "rollout, session, _writer, _sequence, _offset, created_at, value"
     source = f"select {columns} from {scores} where name = 'reward' and rollout is not null"
     if stored_rollouts is not None:
         source = f"""
@@ -103,7 +103,7 @@ def select_latest_rewards(scores: str, stored_rollouts: str | None = None) -> st
         """
     return f"""
         with last_of_writers as (
-            select rollout, session, _writer as writer, max("at") as moment,
+            select rollout, session, _writer as writer, max(created_at) as moment,
                 arg_max({{'value': value, 'sequence': _sequence, 'offset': _offset}},
                         {{'sequence': _sequence, 'offset': _offset}}) as last
             from ({source}) group by rollout, session, _writer

@@ -65,10 +65,10 @@ def _run_row(path: Path, info: RunInfo) -> dict[str, Any]:
 
 
 def _ledger_row(ledger: Ledger, settled: Ledger) -> dict[str, Any]:
-    """Every column is a field of the ledger, or one of its properties; `lost` and `in_doubt` are of the settled one."""
-    row = {name: _fitting(getattr(ledger, name)) for name in SMALL_TABLES["ledger"] if name != "at"}
-    row |= {name: _fitting(getattr(settled, name)) for name in ("lost", "in_doubt")}
-    return row | {"at": ledger.at.astimezone(UTC).replace(tzinfo=None).isoformat()}
+    """Every column is a field or property of the ledger; `lost` and `maybe_lost` are those of the settled ledger."""
+    row = {name: _fitting(getattr(ledger, name)) for name in SMALL_TABLES["ledger"] if name != "written_at"}
+    row |= {name: _fitting(getattr(settled, name)) for name in ("lost", "maybe_lost")}
+    return row | {"written_at": ledger.written_at.astimezone(UTC).replace(tzinfo=None).isoformat()}
 
 
 def _fitting(value: Any) -> Any:

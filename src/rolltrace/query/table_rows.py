@@ -18,7 +18,7 @@ Integer = Annotated[int, msgspec.Meta(ge=-INT64_LIMIT, le=INT64_LIMIT - 1)] | No
 """What a column of 64 bits can hold; a larger one is left out of the table, and stays in the record."""
 Real = float | Literal["NaN", "Infinity", "-Infinity"] | None
 Numbers = dict[str, float | bool | Literal["NaN", "Infinity", "-Infinity"]]
-Version = Annotated[int, msgspec.Meta(ge=1, le=FORMAT_VERSION)]
+Version = Annotated[int, msgspec.Meta(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
 
 DecodeScore = Callable[[bytes], Score]
 
@@ -160,7 +160,7 @@ class _Call(msgspec.Struct, kw_only=True):
     error: _Failure | None = None
     usage: _Usage | None = None
     seconds: Real = None
-    continues: Integer = None
+    continues_call: Integer = None
     about: str | None = None
     termination: str | None = None
     quotes: list[_Ignored] = []
@@ -195,7 +195,7 @@ class _ScoreLine(msgspec.Struct, kw_only=True):
     value: Real
     data: msgspec.Raw = _EMPTY
     producer: str = ""
-    at: Timestamp
+    created_at: Timestamp
     error: _Failure | None = None
 
 
@@ -336,7 +336,7 @@ def _call_rows(about: dict[str, Any], calls: Sequence[_Call], facts: RowStats) -
         facts.rows += 1
         usage, error = call.usage, call.error
         yield _encoder.encode({
-            **about, "position": position, "continues": call.continues,
+            **about, "position": position, "continues_call": call.continues_call,
             "step": call.step, "role": call.role, "about": call.about, "policy": call.policy,
             "policy_version": _text(call.policy_version), "prompt": call.prompt,
             "reply": call.reply and call.reply.content, "termination": call.termination, "raw": call.raw,
@@ -358,7 +358,7 @@ def score_rows(line: bytes, place: LineLocation, facts: RowStats) -> Iterator[by
         "id": record.id, "run": record.run, "session": record.session, "rollout": record.rollout,
         "split": group and group.split, "iteration": group and group.iteration, "env": group and group.env,
         "group": group and group.group, "name": record.name, "value": record.value, "data": record.data,
-        "producer": record.producer, "at": _moment(record.at),
+        "producer": record.producer, "created_at": _moment(record.created_at),
         "error_layer": error and error.layer, "error_type": error and error.type,
         "error_message": error and error.message,
         "_file": place.file, "_offset": place.offset, "_length": place.length,

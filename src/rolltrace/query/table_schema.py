@@ -7,7 +7,7 @@ from rolltrace.trace.failure import INTERRUPTED
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Layer
 
-LAYOUT_VERSION = 6
+LAYOUT_VERSION = 7
 """Changes whenever a stored column does; what was derived under another number is made anew."""
 
 NUMBER_MAP = "MAP(VARCHAR, DOUBLE)"
@@ -38,7 +38,7 @@ _COUNTED = {
 
 _CALLS = {
     "rollout": "VARCHAR", "score": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT",
-    "env": "VARCHAR", "group": "VARCHAR", "position": "BIGINT", "continues": "BIGINT", "step": "BIGINT",
+    "env": "VARCHAR", "group": "VARCHAR", "position": "BIGINT", "continues_call": "BIGINT", "step": "BIGINT",
     "role": "VARCHAR", "about": "VARCHAR", "policy": "VARCHAR", "policy_version": "VARCHAR", "prompt": "JSON",
     "reply": "VARCHAR", "termination": "VARCHAR", "raw": "VARCHAR", "prompt_tokens": "BIGINT",
     "completion_tokens": "BIGINT", "seconds": "DOUBLE", **_FAILURE,
@@ -65,7 +65,7 @@ STORED_COLUMNS: dict[str, dict[str, str]] = {
     "scores": {
         "id": "VARCHAR", "run": "VARCHAR", "session": "VARCHAR", "rollout": "VARCHAR", "split": "VARCHAR",
         "iteration": "BIGINT", "env": "VARCHAR", "group": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE",
-        "data": "JSON", "producer": "VARCHAR", "at": "TIMESTAMP", **_FAILURE, **LOCATION_COLUMNS, **WRITTEN,
+        "data": "JSON", "producer": "VARCHAR", "created_at": "TIMESTAMP", **_FAILURE, **LOCATION_COLUMNS, **WRITTEN,
     },
 }  # fmt: skip
 """By table, the columns that are read from lines."""
@@ -82,11 +82,11 @@ SMALL_TABLES: dict[str, dict[str, str]] = {
         "code_revision": "VARCHAR", "planned": "BIGINT", "state": "VARCHAR",
     },
     "ledger": {
-        "run": "VARCHAR", "session": "VARCHAR", "at": "TIMESTAMP", "dispatched": "BIGINT", "recorded": "BIGINT",
+        "run": "VARCHAR", "session": "VARCHAR", "written_at": "TIMESTAMP", "dispatched": "BIGINT", "recorded": "BIGINT",
         "unrecordable": COUNTS, "dropped": COUNTS, "in_flight": "BIGINT", "scores_recorded": "BIGINT",
-        "scores_dropped": COUNTS, "blobs_dropped": COUNTS, "texts_dropped": COUNTS, "unsynced": COUNTS,
+        "scores_dropped": COUNTS, "blobs_dropped": COUNTS, "redaction_failed": COUNTS, "sync_failed": COUNTS,
         "closed": "BOOLEAN", "continues": "VARCHAR[]", "job": "VARCHAR", "lost": "BIGINT",
-        "in_doubt": "BIGINT", "adds_up": "BOOLEAN",
+        "maybe_lost": "BIGINT", "is_balanced": "BOOLEAN",
     },
 }  # fmt: skip
 """Tables of a few rows, which are made anew for every statement that names them."""

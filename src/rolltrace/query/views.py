@@ -212,17 +212,17 @@ def groups_query(rollouts: str) -> str:
         with grouped as (
             select {GROUP_KEY}, count(*) as size, count(reward) as n, bool_and(isfinite(reward)) as is_finite,
                 avg(reward) filter (isfinite(reward)) as finite_mean,
-                stddev_pop(reward) filter (isfinite(reward)) as finite_spread,
+                stddev_pop(reward) filter (isfinite(reward)) as finite_std,
                 min(reward) as min, max(reward) as max, bool_or(collides) as collides,
                 arg_min(task, {{'index': "index", 'id': id}}) as task,
                 list({{'id': id, 'index': "index", 'reward': reward}} order by "index", id) as them
             from {rollouts} where not retried group by {GROUP_KEY}
         ), measured as (
             select *, case when n = 0 then null when is_finite then finite_mean else 'NaN'::double end as mean,
-                case when n = 0 then null when is_finite then finite_spread else 'NaN'::double end as spread
+                case when n = 0 then null when is_finite then finite_std else 'NaN'::double end as std
             from grouped
         )
-        select {GROUP_KEY}, task, size, n, mean, spread, min, max, n >= 2 and max > min as has_signal, collides,
+        select {GROUP_KEY}, task, size, n, mean, std, min, max, n >= 2 and max > min as has_signal, collides,
             list_transform(them, lambda one: {{
                 'id': one.id, 'index': one.index, 'reward': one.reward, 'advantage': one.reward - mean
             }}) as members

@@ -303,7 +303,7 @@ class GroupRunner:
             data=data or {},
             calls=tuple(self._calls) if name == "group_grade" else (),
             producer=f"{self.key.env}:{type(self.builder).__qualname__}",
-            at=utc_now(),
+            created_at=utc_now(),
             error=error,
         )
         if member is not None:

@@ -170,7 +170,7 @@ class TurnLoop:
         """The end of a rollout in which the policy has no turn."""
         if result.observation is not None:
             self._prompt.add(result.observation)
-        self.rollout_builder.set_no_turn_result(
+        self.rollout_builder.end_before_first_turn(
             reward=result.reward, **{name: getattr(result, name) for name in STEP_MAP_FIELDS}
         )
         has_reason = result.stop_reason is not None

@@ -12,7 +12,7 @@ from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName,
 from rolltrace.store.lines import TORN, Line, split_lines, split_lines_backwards
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, read_error_kind
 from rolltrace.store.segment_reader import SegmentListing, SegmentReader, list_segments, open_segment
-from rolltrace.trace.codec import RecordVersion, newer_version_error, verify_checksum
+from rolltrace.trace.codec import RecordVersion, verify_checksum, version_error
 from rolltrace.trace.rollout import FORMAT_VERSION
 
 __all__ = ["Cursor", "LineLocation", "ReadError", "line_error"]
@@ -236,10 +236,8 @@ def _check_version(line: bytes) -> None:
         version = msgspec.json.decode(line, type=RecordVersion).v
     except (ValueError, RecursionError) as error:
         raise RecordError(f"Expected a record: {error}.") from error
-    if version > FORMAT_VERSION:
-        raise newer_version_error("record", version)
-    if version < 1:
-        raise RecordError(f"Expected format version 1 to {FORMAT_VERSION}, got {version} - at `$.v`.")
+    if version != FORMAT_VERSION:
+        raise version_error("record", version)
 
 
 def _reason(error: Exception) -> str:

@@ -193,9 +193,9 @@ class DiskWriter:
     def _write_ledger(self, even_if_same: bool = False) -> None:
         ledger = self._tally.ledger(self._run, self._session)
         if self._closed_at is not None:
-            ledger = replace(ledger, at=self._closed_at)
+            ledger = replace(ledger, written_at=self._closed_at)
         last = self._last_ledger
-        if last is not None and not even_if_same and replace(ledger, at=last.at) == last:
+        if last is not None and not even_if_same and replace(ledger, written_at=last.written_at) == last:
             return
         try:
             self._append_ledger(encode_ledger(ledger))
@@ -230,7 +230,7 @@ class DiskWriter:
             self._miss_sync(error)
 
     def _miss_sync(self, error: OSError) -> None:
-        self._tally.count_unsynced(self.report_loss(_reason(error), "what was written since the last flush", error))
+        self._tally.count_sync_failure(self.report_loss(_reason(error), "what was written since the last flush", error))
 
     def _log_compression_failure(self, error: Exception) -> None:
         """Log that a segment could not be compressed. Nothing is lost, and `rolltrace compact` will retry."""

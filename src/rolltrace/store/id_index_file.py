@@ -19,7 +19,7 @@ from rolltrace.store.run_info import refuse_link
 from rolltrace.store.segment_reader import open_regular
 from rolltrace.store.segment_writer import sync_folder
 
-_VERSION = 3
+_VERSION = 4
 _READ_BYTES = 1024 * 1024
 _ABANDONED_SECONDS = 3600.0
 _NAME = re.compile(r"offsets-[0-9a-f]{16}-[0-9a-f]{8}\.sqlite")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from rolltrace.errors import RecordError
-from rolltrace.trace.codec import RecordVersion, json_encoder, newer_version_error
+from rolltrace.trace.codec import RecordVersion, add_checksum, json_encoder, verify_checksum, version_error
 from rolltrace.trace.freeform import from_json_mapping
 from rolltrace.trace.rollout import FORMAT_VERSION, Timestamp
 
@@ -116,22 +116,23 @@ def is_run(path: Path) -> bool:
 
 
 def encode_info(info: RunInfo) -> bytes:
-    """`run.json` as bytes, indented for people; the config is plain JSON already (see `freeform.to_json_mapping`)."""
-    return msgspec.json.format(json_encoder.encode(info), indent=2) + b"\n"
+    """`run.json` as one line with a checksum; the config is plain JSON already (see `freeform.to_json_mapping`)."""
+    return add_checksum(json_encoder.encode(info))
 
 
 def decode_info(data: bytes) -> RunInfo:
     """`run.json` read back; the error says what is wrong and where."""
     info = decode_versioned(data, RunInfo, "run")
+    verify_checksum(data)  # after the version: other versions need not have a checksum
     return msgspec.structs.replace(info, config=from_json_mapping(info.config))
 
 
 def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
-    """A record that says its version first; a newer one is refused by name, whatever else it holds."""
+    """A record that says its version first; another version is refused by name, whatever else it holds."""
     try:
         version = msgspec.json.decode(data, type=RecordVersion).v
-        if version <= FORMAT_VERSION:
+        if version == FORMAT_VERSION:
             return msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError) as error:  # msgspec lets a UnicodeDecodeError through
         raise RecordError(f"Expected a {name} record: {error}.") from error
-    raise newer_version_error(name, version)
+    raise version_error(name, version)

@@ -20,7 +20,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the format."""
     run: str
     session: str
-    at: Timestamp
+    written_at: Timestamp
     dispatched: int = 0
     """Rollouts begun, each attempt counting: recorded + unrecordable + dropped + in flight."""
     recorded: int = 0
@@ -35,9 +35,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     scores_dropped: dict[str, int] = {}
     blobs_dropped: dict[str, int] = {}
     """Blobs that could not be kept, by reason; the lines that name them are kept."""
-    texts_dropped: dict[str, int] = {}
+    redaction_failed: dict[str, int] = {}
     """Rollouts and scores recorded without their text because redacting it failed, by reason."""
-    unsynced: dict[str, int] = {}
+    sync_failed: dict[str, int] = {}
     """How often the disk did not confirm what was written, by reason: a power loss may cost it."""
     closed: bool = False
     """Whether the writer ended as it should."""
@@ -48,7 +48,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     Sessions of one job never replace each other's rollouts."""
 
     @property
-    def adds_up(self) -> bool:
+    def is_balanced(self) -> bool:
         """Whether every rollout is accounted for."""
         return self.dispatched == self.recorded + self._refused + self.in_flight
 
@@ -58,7 +58,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return self._refused + (self.in_flight if self.closed else 0)
 
     @property
-    def in_doubt(self) -> int:
+    def maybe_lost(self) -> int:
         """Rollouts in flight in a session that was not closed: being played or, where its writer died, lost."""
         return 0 if self.closed else self.in_flight
 
@@ -67,8 +67,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         """Whether all that was handed in so far was recorded, and the disk has confirmed it where it was asked."""
         return not any(
             (
-                self.unrecordable, self.dropped, self.scores_dropped, self.blobs_dropped, self.texts_dropped,
-                self.unsynced,
+                self.unrecordable, self.dropped, self.scores_dropped, self.blobs_dropped, self.redaction_failed,
+                self.sync_failed,
             )
         )  # fmt: skip
 
@@ -148,11 +148,11 @@ class LedgerCounter:
 
     def drop_text(self, reason: str) -> None:
         """Count a rollout or score whose text could not be kept."""
-        self._count("texts_dropped", reason)
+        self._count("redaction_failed", reason)
 
-    def count_unsynced(self, reason: str) -> None:
+    def count_sync_failure(self, reason: str) -> None:
         """Count a file or folder that the disk did not confirm."""
-        self._count("unsynced", reason)
+        self._count("sync_failed", reason)
 
     def ledger(self, run: str, session: str) -> Ledger:
         """The counts as they stand."""
@@ -167,7 +167,7 @@ class LedgerCounter:
         return Ledger(
             run=run,
             session=session,
-            at=utc_now(),
+            written_at=utc_now(),
             dispatched=recorded + refused + in_flight,
             recorded=recorded,
             in_flight=in_flight,
@@ -190,7 +190,7 @@ class LedgerCounter:
 
 
 _call: Any = operator.call
-_BY_REASON = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "texts_dropped", "unsynced")
+_BY_REASON = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed")
 
 
 def encode_ledger(ledger: Ledger) -> bytes:

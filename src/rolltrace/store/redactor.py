@@ -25,7 +25,7 @@ _MAX_GROUPS = 4_000
 
 
 class Redactor:
-    """Withholds and redacts text; where redacting fails, the text is withheld, and `on_failure` hears of it."""
+    """Hashes and redacts text. If redacting fails, the text is hashed and `on_failure` is called."""
 
     def __init__(self, recording: Recording, on_failure: Callable[[Exception, str], None]) -> None:
         self._recording = recording

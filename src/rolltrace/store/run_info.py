@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from rolltrace.errors import NewerVersionError, RecordError, RunNotFoundError, StorageError
+from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, decode_info
 from rolltrace.store.segment_reader import open_regular
 
@@ -23,7 +23,7 @@ def read_info(run: Path) -> RunInfo:
         if (run / ROLLOUTS).is_dir():
             raise RunNotFoundError(f"{expected}, found {ROLLOUTS}/ and no {RUN_FILE}. {_RESTORE}") from None
         raise RunNotFoundError(f"{expected}, a directory with {RUN_FILE}: found other things there.") from None
-    except NewerVersionError as error:
+    except (NewerVersionError, OlderVersionError) as error:
         raise RunNotFoundError(f"{expected} that this version reads: {RUN_FILE}: {error}") from error
     except RecordError as error:
         raise RunNotFoundError(f"{expected} with a valid {RUN_FILE}: {error} {_RESTORE}") from error

@@ -152,7 +152,7 @@ class Sessions:
 
 
 def _of_ledger(ledger: Ledger) -> _Session:
-    last = _microseconds(ledger.at)
+    last = _microseconds(ledger.written_at)
     # An id has whole milliseconds: a session that is begun in the one in which another was closed comes after it.
     begun = int(ledger.session[:12], 16) * 1000 + 999 if _OWN_ID.fullmatch(ledger.session) else last
     # A clock that was set back meanwhile makes the last line older than the session.

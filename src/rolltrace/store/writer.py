@@ -188,7 +188,7 @@ class RunWriter:
         self.write_score(
             Score(
                 id=new_id(), run=self.run, session=self.session, rollout=rollout, group=group, name=name, value=value,
-                data={} if data is None else data, producer=as_text(producer, "producer", []), at=utc_now(),
+                data={} if data is None else data, producer=as_text(producer, "producer", []), created_at=utc_now(),
             )
         )  # fmt: skip
 

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from rolltrace.errors import ChecksumError, NewerVersionError, RecordError
+from rolltrace.errors import ChecksumError, NewerVersionError, OlderVersionError, RecordError
 from rolltrace.trace.freeform import Note, from_json_mapping, to_json_mapping
 from rolltrace.trace.json_numbers import as_float, json_floats, json_number, json_numbers, parse_number, parse_numbers
 from rolltrace.trace.message import Sampling, decode_hook
 from rolltrace.trace.quote import FindTextSource, TextSource, resolve_quotes, rollout_unavailable, text_source
 from rolltrace.trace.quote_search import add_quotes
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, Grade, NoTurnResult, Range, Rollout, Step, Tokens
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, EndedBeforeFirstTurn, Grade, Range, Rollout, Step, Tokens
 from rolltrace.trace.score import Score
 from rolltrace.trace.strict_json import encode_lossy, json_encoder
 
@@ -28,9 +28,9 @@ __all__ = [
     "encode_with_scores",
     "json_encoder",
     "json_numbers",
-    "newer_version_error",
     "utc_now",
     "verify_checksum",
+    "version_error",
     "wire_free_form",
 ]  # fmt: skip
 
@@ -95,8 +95,8 @@ def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
 
 def _wire_rollout(rollout: Rollout) -> dict[str, Any]:
     fields = _wire(rollout)
-    if rollout.unplayed is None:
-        del fields["unplayed"]
+    if rollout.ended_before_first_turn is None:
+        del fields["ended_before_first_turn"]
     return fields
 
 
@@ -164,11 +164,10 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Re
     except RecursionError as error:
         raise RecordError(f"Expected a {kind} record, got one that is nested too deeply to read.") from error
     except ValueError as error:  # msgspec's own are among them, and so is what it lets through about bad UTF-8
-        _refuse_newer(line, kind)
+        _refuse_other_version(line, kind)
         raise RecordError(f"Expected a {kind} record: {error}.") from error
     if record.v != FORMAT_VERSION:
-        _refuse_newer(line, kind)
-        raise RecordError(f"Expected a {kind} of format version 1 to {FORMAT_VERSION}, got {record.v} - at `$.v`.")
+        raise version_error(kind, record.v)
     if isinstance(record, Rollout):
         _check_references(record)
         if record.calls:
@@ -200,28 +199,30 @@ def _check_index(index: int | None, count: int, path: str) -> None:
         raise RecordError(f"Expected an index below {count}, got {index} - at `{path}`.")
 
 
-def _refuse_newer(line: bytes, kind: str) -> None:
+def _refuse_other_version(line: bytes, kind: str) -> None:
     try:
         version = msgspec.json.decode(line, type=RecordVersion).v
     except (ValueError, RecursionError):
         return
+    if version != FORMAT_VERSION:
+        raise version_error(kind, version)
+
+
+def version_error(kind: str, version: int) -> RecordError:
+    """The error that names a version of the format which this reader does not read."""
+    expected = f"Expected a {kind} of format version {FORMAT_VERSION}, got version {version}"
     if version > FORMAT_VERSION:
-        raise newer_version_error(kind, version)
-
-
-def newer_version_error(kind: str, version: int) -> NewerVersionError:
-    """The error that names a version which this reader does not know."""
-    return NewerVersionError(
-        f"Expected a {kind} of format version {FORMAT_VERSION} or older, got version {version}: "
-        "it was written by a newer Rolltrace; upgrade to read it."
-    )
+        return NewerVersionError(f"{expected}: it was written by a newer Rolltrace; upgrade to read it.")
+    if version == 1:
+        return OlderVersionError(f"{expected}: format version 1 was never released; record the run again.")
+    return RecordError(f"{expected} - at `$.v`.")
 
 
 def _holds_markers(line: bytes) -> bool:
     return b'"$' in line or b'"NaN"' in line or b'Infinity"' in line
 
 
-def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens | NoTurnResult) -> None:
+def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens | EndedBeforeFirstTurn) -> None:
     """Turn spelt-out numbers and markers back into values, in a record that was just decoded."""
     for name, written in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True):
         value = getattr(record, name)
@@ -233,7 +234,7 @@ def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens |
             force_setattr(record, name, from_json_mapping(value))
         elif name == "logprobs" and value is not None:
             force_setattr(record, name, tuple(map(parse_number, value)))
-        elif isinstance(value, Grade | Tokens | NoTurnResult):
+        elif isinstance(value, Grade | Tokens | EndedBeforeFirstTurn):
             _restore(value)
         elif name in ("steps", "calls") or (name == "sampling" and isinstance(value, tuple)):
             for part in value:
@@ -262,7 +263,7 @@ def _wire_field(name: str, value: Any) -> Any:
         return wire_free_form(value)
     if isinstance(value, Tokens):
         return wire_tokens(value)
-    if isinstance(value, Grade | NoTurnResult):
+    if isinstance(value, Grade | EndedBeforeFirstTurn):
         return _wire(value)
     if name == "logprobs" and value is not None:
         return json_floats(value)
@@ -285,14 +286,14 @@ def _wire_step(step: Step) -> dict[str, Any]:
 def wire_tokens(tokens: Tokens) -> dict[str, Any]:
     """Tokens as the encoder must be given them: without what there is none of."""
     fields = _wire(tokens)
-    if not tokens.kept:
-        del fields["kept"]
-    if tokens.widths is None:
-        del fields["widths"]
+    if not tokens.shared_prefix:
+        del fields["shared_prefix"]
+    if tokens.char_lengths is None:
+        del fields["char_lengths"]
     return fields
 
 
-_LEFT_OUT = frozenset({"continues", "about", "termination", "quotes"})
+_LEFT_OUT = frozenset({"continues_call", "about", "termination", "quotes"})
 """The fields of a call that are left out where they are empty."""
 
 

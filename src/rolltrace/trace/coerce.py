@@ -157,32 +157,36 @@ def coerce_tokens(tokens: Any, path: str, notes: list[Note]) -> Tokens | None:
     except Exception as error:  # noqa: BLE001 - a foreign array may do anything when walked
         notes.append(Note(path, f"expected rows of numbers, got {describe(tokens)} ({error}): left out"))
         return None
-    if (widths := getattr(tokens, "widths", None)) is None:
+    if (char_lengths := getattr(tokens, "char_lengths", None)) is None:
         return sound
     try:
-        return msgspec.structs.replace(sound, widths=_row(widths, _whole))
+        return msgspec.structs.replace(sound, char_lengths=_row(char_lengths, _whole))
     except Exception as error:  # noqa: BLE001 - as above; the ids stand without them
-        notes.append(Note(f"{path}.widths", f"expected a row of numbers, got {describe(widths)} ({error}): left out"))
+        notes.append(
+            Note(f"{path}.char_lengths", f"expected a row of numbers, got {describe(char_lengths)} ({error}): left out")
+        )
         return sound
 
 
 def matching_char_lengths(tokens: Tokens, text: Any, path: str, notes: list[Note]) -> tuple[int, ...] | None:
-    """The widths of response tokens where they cut up the text that is recorded, and nothing where they do not."""
-    widths = tokens.widths
-    if widths is None:
+    """The lengths of the response tokens' texts if they add up to the recorded text, else None."""
+    char_lengths = tokens.char_lengths
+    if char_lengths is None:
         return None
-    if len(widths) != len(tokens.response):
-        notes.append(Note(path, f"expected {len(tokens.response)}, one for each token, got {len(widths)}: left out"))
+    if len(char_lengths) != len(tokens.response):
+        notes.append(
+            Note(path, f"expected {len(tokens.response)}, one for each token, got {len(char_lengths)}: left out")
+        )
         return None
     if (
         type(text) is not str
         or not is_valid_utf8(text)
-        or any(width < 0 for width in widths)
-        or sum(widths) != len(text)
+        or any(width < 0 for width in char_lengths)
+        or sum(char_lengths) != len(text)
     ):
-        notes.append(Note(path, "expected widths that add up to the step's text, got others: left out"))
+        notes.append(Note(path, "expected lengths that add up to the step's text, got others: left out"))
         return None
-    return widths
+    return char_lengths
 
 
 def _row(values: Any, convert: Any) -> tuple[Any, ...]:
@@ -243,7 +247,7 @@ def coerce_call(call: Call, path: str, notes: list[Note]) -> Call:
         error=call.error,
         usage=coerce_usage(call.usage, f"{path}.usage", notes),
         seconds=coerce_seconds(call.seconds, f"{path}.seconds", notes),
-        continues=coerce_integer(call.continues, f"{path}.continues", notes),
+        continues_call=coerce_integer(call.continues_call, f"{path}.continues_call", notes),
         about=coerce_text(call.about, f"{path}.about", notes),
         termination=coerce_termination(call.termination, f"{path}.termination", notes),
     )
@@ -296,7 +300,9 @@ def with_non_numeric(extra: Any, non_numeric: Mapping[str, Any]) -> Any:
         return extra
     try:
         return (
-            {**non_numeric, **extra} if not non_numeric.keys() & extra.keys() else {**extra, "moved": dict(non_numeric)}
+            {**non_numeric, **extra}
+            if not non_numeric.keys() & extra.keys()
+            else {**extra, "non_numeric": dict(non_numeric)}
         )
     except Exception:  # noqa: BLE001 - as above; walking it later says what is wrong with it
         return {"value": extra, **non_numeric}

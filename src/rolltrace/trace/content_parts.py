@@ -56,7 +56,7 @@ class ContentReader:
         text = as_text(text, f"{path}.text", self._notes)
         other = self._other(fields, path)
         if self._in_text or other is not None:
-            self.parts.append(Part("text", at=len(self.text), other=other))
+            self.parts.append(Part("text", offset=len(self.text), other=other))
         self._in_text = self._in_text or other is not None or bool(text)
         self.text += text
 
@@ -66,7 +66,7 @@ class ContentReader:
         other = self._other(fields, path)
         if self.text or self.parts or self.reasoning or other is not None or not thought:
             self._in_text = False
-            self.parts.append(Part("thinking", at=len(self.text), text=thought, other=other))
+            self.parts.append(Part("thinking", offset=len(self.text), text=thought, other=other))
         else:
             self.reasoning = thought
 
@@ -89,7 +89,7 @@ def content_to_openai(message: Message) -> list[dict[str, Any]]:
         done, mark = max(done, at), None
 
     for part in message.parts:
-        end_text(part.at)
+        end_text(part.offset)
         if part.type == "text":
             mark = part
         else:

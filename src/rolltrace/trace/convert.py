@@ -161,7 +161,7 @@ def _is_sound_part(part: Any) -> bool:
     return (
         type(part) is Part
         and type(part.type) is str
-        and type(part.at) is int
+        and type(part.offset) is int
         and {type(part.text), type(part.url), type(part.media_type)} <= _TEXT_OR_NONE
         and type(part.blob) in _BLOB_OR_NONE
         and type(part.other) in _MAP_OR_NONE
@@ -188,11 +188,13 @@ def _clean_part(part: Any, content: Any, path: str, notes: list[Note]) -> Part:
     if type(part) is not Part:
         raise TypeError(f"expected a Part, got {type(part).__name__}")
     # Joining surrogates makes text shorter, so what stands after them moves.
-    at = len(join_surrogates(content[: part.at])) if isinstance(content, str) and isinstance(part.at, int) else 0
+    at = (
+        len(join_surrogates(content[: part.offset])) if isinstance(content, str) and isinstance(part.offset, int) else 0
+    )
     blob: Any = part.blob
     return Part(
         as_text(part.type, path, notes),
-        at=at,
+        offset=at,
         text=optional_text(part.text, path, notes),
         url=optional_text(part.url, path, notes),
         blob=Blob.of(bytes(blob)) if isinstance(blob, bytes | bytearray | memoryview) else blob,

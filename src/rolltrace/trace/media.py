@@ -39,11 +39,11 @@ def read_part(kind: str, fields: Mapping[Any, Any], at: int, path: str, notes: l
     if kind == "refusal":
         rest = _rest(fields, "type", "refusal")
         text = as_text(fields.get("refusal"), f"{path}.refusal", notes)
-        return Part("refusal", at=at, text=text, other=FrozenMap.of(rest, path, notes) if rest else None)
+        return Part("refusal", offset=at, text=text, other=FrozenMap.of(rest, path, notes) if rest else None)
     if kind in _MEDIA:
         return _media_part(kind, fields, at, path, notes)
     rest = {key: value for key, value in fields.items() if key != "type"}
-    return Part(kind, at=at, other=FrozenMap.of(rest, path, notes) if rest else None)
+    return Part(kind, offset=at, other=FrozenMap.of(rest, path, notes) if rest else None)
 
 
 def part_to_openai(part: Part) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _media_part(kind: str, fields: Mapping[Any, Any], at: int, path: str, notes:
     # In the order in which `part_to_openai` gives them, because the order of keys counts.
     given = {**_rest(given, *_INNER), **{key: value for key, value in given.items() if key in _INNER}}
     other = FrozenMap.of(given, path, notes) if given else None
-    return Part(medium, at=at, url=url, blob=blob, media_type=media_type, other=other)
+    return Part(medium, offset=at, url=url, blob=blob, media_type=media_type, other=other)
 
 
 def _rest(fields: Mapping[Any, Any], *known: str) -> dict[Any, Any]:

@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=
 
     type: str
     """`image`, `audio`, `video`, `file`, `thinking`, `refusal`, `text` (a mark), or the name a provider gave it."""
-    at: int = 0
+    offset: int = 0
     """Where it stands: the number of characters of the message's `content` before it."""
     text: str | None = None
     """Text of its own, such as a thought between two pieces of text."""

@@ -82,12 +82,12 @@ class _Restorer:
         by_place: defaultdict[int | None, list[Quote]] = defaultdict(list)
         for quote in call.quotes:
             last = len(call.prompt)  # a place beyond the prompt is not written by us; what it quotes comes last
-            by_place[None if quote.prompt is None else min(quote.prompt, last)].append(quote)
+            by_place[None if quote.prompt_index is None else min(quote.prompt_index, last)].append(quote)
         prompt: list[Message] = []
         for place in range(len(call.prompt) + 1):
             quotes = by_place[place]
             for quote in quotes:
-                if quote.at is None:
+                if quote.offset is None:
                     prompt += self._whole(quote)
             if place < len(call.prompt):
                 prompt.append(self._restored(call.prompt[place], quotes))
@@ -98,22 +98,22 @@ class _Restorer:
         pieces: list[str] = []
         done = 0
         for quote in quotes:
-            if quote.at is not None:
-                pieces += (message.content[done : quote.at], self._text(quote))
-                done = max(done, quote.at)
+            if quote.offset is not None:
+                pieces += (message.content[done : quote.offset], self._text(quote))
+                done = max(done, quote.offset)
         if not pieces:
             return message
         return replace(message, content="".join((*pieces, message.content[done:])))
 
     def _whole(self, quote: Quote) -> list[Message]:
         try:
-            first, last = quote.messages or (0, 0)
+            first, last = quote.message_range or (0, 0)
             messages = self._messages(quote)[0]
             if not 0 <= first < last <= len(messages):
                 raise _QuoteUnavailableError(f"{_name_of(quote)} does not have messages {first} to {last}")
             whole = list(messages[first:last])
             for message in whole:
-                _refuse_withheld(message.content, quote)
+                _refuse_hashed(message.content, quote)
             self._take(sum(len(message.content) for message in whole), quote)
         except _QuoteUnavailableError as error:
             return [Message("user", _PLACEHOLDER.format(error))]
@@ -122,9 +122,9 @@ class _Restorer:
     def _text(self, quote: Quote) -> str:
         try:
             text = self._quoted_text(quote)
-            _refuse_withheld(text, quote)
-            if quote.range is not None:
-                first, last = quote.range
+            _refuse_hashed(text, quote)
+            if quote.char_range is not None:
+                first, last = quote.char_range
                 if not 0 <= first <= last <= len(text):
                     raise _QuoteUnavailableError(
                         f"the quoted message of {_name_of(quote)} has only {len(text)} characters"
@@ -140,24 +140,26 @@ class _Restorer:
         message: Message | None = None
         if quote.step is not None:
             message = responses.get(quote.step)
-        elif quote.message is not None and 0 <= quote.message < len(messages):
-            message = messages[quote.message]
+        elif quote.message_index is not None and 0 <= quote.message_index < len(messages):
+            message = messages[quote.message_index]
         if message is None:
-            what = f"message {quote.message}" if quote.step is None else f"response of its own in step {quote.step}"
+            what = (
+                f"message {quote.message_index}" if quote.step is None else f"response of its own in step {quote.step}"
+            )
             raise _QuoteUnavailableError(f"{_name_of(quote)} has no {what}")
-        if quote.tool_call is not None:
-            if not 0 <= quote.tool_call < len(message.tool_calls):
+        if quote.tool_call_index is not None:
+            if not 0 <= quote.tool_call_index < len(message.tool_calls):
                 raise _QuoteUnavailableError(
-                    f"the quoted message of {_name_of(quote)} has no tool call {quote.tool_call}"
+                    f"the quoted message of {_name_of(quote)} has no tool call {quote.tool_call_index}"
                 )
-            return message.tool_calls[quote.tool_call].arguments
+            return message.tool_calls[quote.tool_call_index].arguments
         return (message.reasoning or "") if quote.reasoning else message.content
 
     def _messages(self, quote: Quote) -> tuple[Sequence[Message], Mapping[int, Message]]:
-        if quote.call is not None:
-            if not 0 <= quote.call < len(self.calls):
+        if quote.call_index is not None:
+            if not 0 <= quote.call_index < len(self.calls):
                 raise _QuoteUnavailableError(f"there is no {_name_of(quote)} before this one")
-            return self.calls[quote.call].prompt, {}
+            return self.calls[quote.call_index].prompt, {}
         source: TextSource | str | None = self._own
         if quote.rollout is not None:
             if quote.rollout not in self._found:
@@ -177,13 +179,13 @@ class _Restorer:
         self._room -= size
 
 
-def _refuse_withheld(text: str, quote: Quote) -> None:
+def _refuse_hashed(text: str, quote: Quote) -> None:
     """In another line such a text means that the line was recorded as numbers: text like it is never quoted."""
     if quote.rollout is not None and is_hashed_text(text):
         raise _QuoteUnavailableError(f"{_name_of(quote)} was recorded as numbers")
 
 
 def _name_of(quote: Quote) -> str:
-    if quote.call is not None:
-        return f"call {quote.call}"
+    if quote.call_index is not None:
+        return f"call {quote.call_index}"
     return "this rollout" if quote.rollout is None else f"rollout {quote.rollout.replace(']', ')')}"

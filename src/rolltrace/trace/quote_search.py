@@ -92,17 +92,17 @@ class _Finder:
         while place < len(call.prompt):
             if (run := self._run_at(call.prompt, place)) is not None:
                 table, first, last = run
-                quotes.append(replace(self._tables[table][0], prompt=len(prompt), messages=(first, last)))
+                quotes.append(replace(self._tables[table][0], prompt_index=len(prompt), message_range=(first, last)))
                 place += last - first
                 continue
             message = call.prompt[place]
-            name = Quote(call=number, message=place)
+            name = Quote(call_index=number, message_index=place)
             prompt.append(self._shorten(message, (call.role, place), name, len(prompt), quotes))
             place += 1
         reply = call.reply
         if reply is not None:
             reply = self._shorten(reply, (call.role, -1), None, None, quotes)
-        self._tables.append((Quote(call=number), call.prompt))
+        self._tables.append((Quote(call_index=number), call.prompt))
         return replace(call, prompt=tuple(prompt), reply=reply, quotes=tuple(quotes))
 
     # Text
@@ -128,7 +128,7 @@ class _Finder:
             length = one.last - one.first
             is_whole = one.start == 0 and length == len(one.known.text)
             span = None if is_whole else (one.start, one.start + length)
-            quotes.append(replace(one.known.quote, prompt=place, at=size, range=span))
+            quotes.append(replace(one.known.quote, prompt_index=place, offset=size, char_range=span))
         return replace(message, content="".join((*own, text[done:])))
 
     def _find(self, text: str, kind: tuple[str, int], anchors: int) -> Iterator[_Match]:
@@ -270,7 +270,7 @@ class _Finder:
 
 def _texts_of(source: TextSource) -> Iterator[_SourceText]:
     for number, message in enumerate(source.messages):
-        yield from _texts_in(message, Quote(rollout=source.rollout, message=number))
+        yield from _texts_in(message, Quote(rollout=source.rollout, message_index=number))
     for step, message in source.responses.items():
         yield from _texts_in(message, Quote(rollout=source.rollout, step=step))
 
@@ -282,7 +282,7 @@ def _texts_in(message: Message, name: Quote) -> Iterator[_SourceText]:
         yield _SourceText(message.reasoning or "", replace(name, reasoning=True))
     for number, call in enumerate(message.tool_calls):
         if _is_long(call.arguments):
-            yield _SourceText(call.arguments, replace(name, tool_call=number))
+            yield _SourceText(call.arguments, replace(name, tool_call_index=number))
 
 
 def _is_long(text: str | None) -> bool:

@@ -13,7 +13,7 @@ from rolltrace.trace.json_numbers import Float, Number, as_float, as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, Termination
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Range = tuple[int, int]
 """Half-open: the messages from the first index up to, not including, the second."""
@@ -132,13 +132,13 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     """The tokens of one step, where they were asked for."""
 
     prompt: tuple[int, ...]
-    """Ids of the whole prompt where they are handed in; in a record, those after the ones that are kept."""
+    """Ids of the whole prompt when they are handed in; in a record, those after the shared prefix."""
     response: tuple[int, ...]
     logprobs: tuple[Float, ...] | None = None
     """Log-probability of each response token under the policy that sampled it."""
-    kept: int = 0
-    """With how many ids of the step before, its prompt and its response together, the prompt begins."""
-    widths: tuple[int, ...] | None = None
+    shared_prefix: int = 0
+    """How many ids the prompt shares with the start of the step before (its prompt and response together)."""
+    char_lengths: tuple[int, ...] | None = None
     """How many characters of the step's text (`raw`, else the response's content) each response token gave.
 
     Special tokens gave 0; the parts of one character are counted with the last.
@@ -158,29 +158,29 @@ class Grade(msgspec.Struct, frozen=True):
 class Quote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Text of a call that the run holds elsewhere: it is stored there, and put back when the call is read.
 
-    The text is that of `message` or of `step`, a part of it where there is a `range`. Where `at` is None, the whole
-    `messages` are quoted.
+    The text is that of message `message_index` or of `step`; with a `char_range`, a part of it. If `offset` is None,
+    the whole messages of `message_range` are quoted.
     """
 
-    prompt: int | None = None
+    prompt_index: int | None = None
     """The message of the stored prompt that the text is cut from, or that whole messages come before; None: `reply`."""
-    at: int | None = None
+    offset: int | None = None
     """Where the text belongs: the number of characters of that message's stored content before it."""
     rollout: str | None = None
     """The rollout that is quoted; None: that of the same line."""
-    call: int | None = None
+    call_index: int | None = None
     """An earlier call of the same line that is quoted in place of a rollout; its messages are those of its prompt."""
-    message: int | None = None
+    message_index: int | None = None
     """The message that is quoted."""
     step: int | None = None
     """The step whose response is quoted, where the rollout's `messages` do not hold it."""
-    tool_call: int | None = None
+    tool_call_index: int | None = None
     """The tool call of that message whose arguments are quoted."""
     reasoning: bool | None = None
     """Whether that message's reasoning is quoted and not its content."""
-    range: Range | None = None
+    char_range: Range | None = None
     """The characters that are quoted; None: all."""
-    messages: Range | None = None
+    message_range: Range | None = None
     """The whole messages that are quoted."""
 
 
@@ -198,7 +198,7 @@ class Call(msgspec.Struct, frozen=True):
     error: Failure | None = None
     usage: Usage | None = None
     seconds: Float | None = None
-    continues: int | None = None
+    continues_call: int | None = None
     """The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated."""
     about: str | None = None
     """What was asked about, in a word: a criterion, a seat, the ids of two rollouts that are compared."""
@@ -227,7 +227,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """None where it could not be found out; `error` then says why."""
     data: dict[str, Any] = {}
     producer: str = ""
-    at: Timestamp
+    created_at: Timestamp
     error: Failure | None = None
     calls: tuple[Call, ...] = ()
     """Model calls that were made to find it out."""
@@ -296,7 +296,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-class NoTurnResult(msgspec.Struct, frozen=True, kw_only=True):
+class EndedBeforeFirstTurn(msgspec.Struct, frozen=True, kw_only=True):
     """What an env told where it was over before the policy's first turn, so that there is no step to tell it."""
 
     reward: Float
@@ -357,7 +357,7 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
     calls: tuple[Call, ...] = ()
     metrics: dict[str, Number] = {}
     notes: tuple[Note, ...] = ()
-    unplayed: NoTurnResult | None = None
+    ended_before_first_turn: EndedBeforeFirstTurn | None = None
     """What the env told where the policy had no turn at all."""
 
     def __post_init__(self) -> None:
@@ -419,7 +419,7 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
             if each.tokens is None:
                 whole = None
                 continue
-            prompt = [*(whole or [])[: each.tokens.kept], *each.tokens.prompt]
+            prompt = [*(whole or [])[: each.tokens.shared_prefix], *each.tokens.prompt]
             if each.step == step:
                 return tuple(prompt)
             whole = [*prompt, *each.tokens.response]

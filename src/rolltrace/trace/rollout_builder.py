@@ -109,7 +109,7 @@ class RolloutBuilder:
         """Its text as a writer recorded it, where the group's grader will be asked about it."""
         self._token_ids: tuple[int, ...] = ()
         """Of the step before, its prompt and its response."""
-        self._unplayed: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+        self._ended_before_first_turn: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
         self._grade: Grade | None = None
         self._grade_json: msgspec.Raw | None = None
         self._steps: list[StepFields] = []
@@ -232,7 +232,7 @@ class RolloutBuilder:
         if tokens is None:
             self._token_ids = ()
 
-    def set_no_turn_result(
+    def end_before_first_turn(
         self,
         *,
         reward: float,
@@ -245,18 +245,20 @@ class RolloutBuilder:
         """Note what the env told where the policy has no turn; frozen at once, as a step is."""
         non_numeric: dict[str, Any] = {}
         numbers = {
-            name: json_numbers(coerce_numbers(given, "unplayed", name, non_numeric, self.notes))
+            name: json_numbers(coerce_numbers(given, "ended_before_first_turn", name, non_numeric, self.notes))
             for name, given in (("reward_data", reward_data), ("metrics", metrics))
         }
-        worth = json_number(coerce_reward(reward, "unplayed", non_numeric, self.notes))
-        self._unplayed = self._encoded(
+        worth = json_number(coerce_reward(reward, "ended_before_first_turn", non_numeric, self.notes))
+        self._ended_before_first_turn = self._encoded(
             {
                 "reward": worth,
                 "reward_data": numbers["reward_data"],
-                "env_state": to_json_mapping(env_state, "unplayed.env_state", self.notes),
-                "extra": to_json_mapping(with_non_numeric(extra, non_numeric), "unplayed.extra", self.notes),
+                "env_state": to_json_mapping(env_state, "ended_before_first_turn.env_state", self.notes),
+                "extra": to_json_mapping(
+                    with_non_numeric(extra, non_numeric), "ended_before_first_turn.extra", self.notes
+                ),
                 "metrics": numbers["metrics"],
-                "logs": to_json_mapping(logs, "unplayed.logs", self.notes),
+                "logs": to_json_mapping(logs, "ended_before_first_turn.logs", self.notes),
             }
         )
 
@@ -344,9 +346,11 @@ class RolloutBuilder:
         return ending
 
     def _encoded_rest(self, calls: Sequence[Call], notes: list[Note]) -> bytes:
-        if not (calls or notes or self.metrics or self._unplayed):
+        if not (calls or notes or self.metrics or self._ended_before_first_turn):
             return _NO_REST
-        rest = TrailingFields([wire_call(call) for call in calls], self._rollout_metrics(notes), notes, self._unplayed)
+        rest = TrailingFields(
+            [wire_call(call) for call in calls], self._rollout_metrics(notes), notes, self._ended_before_first_turn
+        )
         return _encode(rest, notes)[1:]
 
     def _encoded_body(self) -> _EncodedBody:
@@ -455,10 +459,16 @@ class RolloutBuilder:
         before, self._token_ids = self._token_ids, ()
         if sound is None:
             return None
-        kept = common_prefix_length(before, sound.prompt)
+        shared_prefix = common_prefix_length(before, sound.prompt)
         self._token_ids = (*sound.prompt, *sound.response)
-        widths = matching_char_lengths(sound, response.content if raw is None else raw, f"{path}.widths", self.notes)
-        return self._encoded(wire_tokens(Tokens(sound.prompt[kept:], sound.response, sound.logprobs, kept, widths)))
+        char_lengths = matching_char_lengths(
+            sound, response.content if raw is None else raw, f"{path}.char_lengths", self.notes
+        )
+        return self._encoded(
+            wire_tokens(
+                Tokens(sound.prompt[shared_prefix:], sound.response, sound.logprobs, shared_prefix, char_lengths)
+            )
+        )
 
     def _encoded(self, fields: dict[str, Any]) -> msgspec.Raw:
         return msgspec.Raw(_encode(fields, self.notes))

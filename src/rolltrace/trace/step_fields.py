@@ -75,7 +75,7 @@ class TrailingFields(msgspec.Struct, gc=False):
     calls: list[dict[str, Any]]
     metrics: dict[str, Any]
     notes: list[Note]
-    unplayed: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    ended_before_first_turn: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 def is_encodable_outcome(outcome: Outcome) -> bool:

@@ -1,4 +1,4 @@
-"""The same rollout with other text: withheld, or as a user's function leaves it. Numbers, names and places stay."""
+"""The same rollout with other text: hashed, or as a user's function leaves it. Numbers, names and places stay."""
 
 import hashlib
 import re
@@ -11,14 +11,14 @@ from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note, Placeholder
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Call, Failure, Grade, NoTurnResult, Rollout, Step
+from rolltrace.trace.rollout import Call, EndedBeforeFirstTurn, Failure, Grade, Rollout, Step
 from rolltrace.trace.score import Score
 
 Redact = Callable[[Any], Any]
 """Takes a message or a free-form map and returns what may be kept of it."""
 
 _HASH_DIGITS = 16
-_WITHHELD = re.compile(rf"withheld:\d+:[0-9a-f]{{{_HASH_DIGITS}}}")
+_HASHED = re.compile(rf"hashed:\d+:[0-9a-f]{{{_HASH_DIGITS}}}")
 _PART_TYPES = {"image", "audio", "video", "file", "thinking", "refusal", "text"}
 _MEDIA_TYPES = {
     f"{kind}/{name}"
@@ -58,16 +58,16 @@ class HashText:
         return Message(
             message.role,
             hash_text(message.content),
-            parts=tuple(map(_withheld_part, message.parts)),
-            tool_calls=tuple(map(_withheld_call, message.tool_calls)),
+            parts=tuple(map(_hashed_part, message.parts)),
+            tool_calls=tuple(map(_hashed_call, message.tool_calls)),
             tool_call_id=message.tool_call_id,
             name=message.name,
-            reasoning=_withheld_or_none(message.reasoning),
+            reasoning=_hashed_or_none(message.reasoning),
         )
 
     def mapping(self, values: dict[str, Any]) -> dict[str, Any]:
         """Numbers and keys stay."""
-        return {key: _withheld_value(value) for key, value in values.items()}
+        return {key: _hashed_value(value) for key, value in values.items()}
 
     def text(self, name: str, text: str) -> str:
         """Nothing of it stays."""
@@ -121,7 +121,7 @@ def transform_rollout(rollout: Rollout, hand: TextTransform) -> Rollout:
         pending_raw=_text("pending_raw", rollout.pending_raw, hand),
         calls=tuple(_call(call, hand) for call in rollout.calls),
         notes=tuple(Note(note.path, hand.text("note", note.message)) for note in rollout.notes),
-        unplayed=_unplayed(rollout.unplayed, hand),
+        ended_before_first_turn=_ended_before_first_turn(rollout.ended_before_first_turn, hand),
     )
 
 
@@ -138,18 +138,18 @@ def transform_score(score: Score, hand: TextTransform) -> Score:
 def hash_text(text: str) -> str:
     """What stands for a text that is not kept: its length in characters, and the start of its SHA-256."""
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    return f"withheld:{len(text)}:{digest[:_HASH_DIGITS]}" if text else ""
+    return f"hashed:{len(text)}:{digest[:_HASH_DIGITS]}" if text else ""
 
 
 def has_hashed_text(rollout: Rollout) -> bool:
     """Whether it was recorded as numbers: of every text only length and hash are there."""
     texts = [message.content for message in rollout.messages if message.content]
-    return bool(texts) and all(_WITHHELD.fullmatch(text) for text in texts)
+    return bool(texts) and all(_HASHED.fullmatch(text) for text in texts)
 
 
 def is_hashed_text(text: str) -> bool:
     """Whether only the length and the hash of a text are left."""
-    return text.startswith("withheld:") and _WITHHELD.fullmatch(text) is not None
+    return text.startswith("hashed:") and _HASHED.fullmatch(text) is not None
 
 
 def _kind(value: object) -> str:
@@ -157,32 +157,32 @@ def _kind(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def _withheld_or_none(text: str | None) -> str | None:
+def _hashed_or_none(text: str | None) -> str | None:
     return None if text is None else hash_text(text)
 
 
-def _withheld_part(part: Part) -> Part:
+def _hashed_part(part: Part) -> Part:
     carried = part.blob.name if part.blob is not None else part.text or part.url
-    media_type = part.media_type if part.media_type in _MEDIA_TYPES else _withheld_or_none(part.media_type)
+    media_type = part.media_type if part.media_type in _MEDIA_TYPES else _hashed_or_none(part.media_type)
     kind = part.type if part.type in _PART_TYPES else hash_text(part.type)
-    return Part(kind, at=0, text=_withheld_or_none(carried), media_type=media_type)
+    return Part(kind, offset=0, text=_hashed_or_none(carried), media_type=media_type)
 
 
-def _withheld_call(call: ToolCall) -> ToolCall:
-    return ToolCall(call.name, hash_text(call.arguments), id=call.id, error=_withheld_or_none(call.error))
+def _hashed_call(call: ToolCall) -> ToolCall:
+    return ToolCall(call.name, hash_text(call.arguments), id=call.id, error=_hashed_or_none(call.error))
 
 
-def _withheld_value(value: Any) -> Any:
+def _hashed_value(value: Any) -> Any:
     if isinstance(value, str):
         return hash_text(value)
     if isinstance(value, bytes):
-        return f"withheld:{len(value)}:{hashlib.sha256(value).hexdigest()[:_HASH_DIGITS]}"
+        return f"hashed:{len(value)}:{hashlib.sha256(value).hexdigest()[:_HASH_DIGITS]}"
     if isinstance(value, Placeholder):
         return Placeholder({key: hash_text(text) for key, text in value.items()})
     if isinstance(value, Mapping):
-        return {key: _withheld_value(item) for key, item in value.items()}
+        return {key: _hashed_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_withheld_value(item) for item in value]
+        return [_hashed_value(item) for item in value]
     return value
 
 
@@ -225,7 +225,7 @@ def _step(step: Step, hand: TextTransform) -> Step:
     )
 
 
-def _unplayed(told: NoTurnResult | None, hand: TextTransform) -> NoTurnResult | None:
+def _ended_before_first_turn(told: EndedBeforeFirstTurn | None, hand: TextTransform) -> EndedBeforeFirstTurn | None:
     if told is None:
         return None
     return replace(

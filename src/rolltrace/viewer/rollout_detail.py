@@ -27,7 +27,7 @@ _ROLLOUTS = """
 """
 _OWN = f"{_ROLLOUTS} where id = ?"
 _KEYS = f"select distinct {GROUP_COLUMNS} from rollouts where not retried order by {GROUP_ORDER}"
-_NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "spread": None, "has_signal": False}
+_NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "std": None, "has_signal": False}
 
 
 def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
@@ -54,7 +54,7 @@ class _GroupContext:
         is_in_group = group_condition(key)
         order = f'order by "index", session, attempt, id limit {_MAX_PLACES}'
         self._rows = list(tables.sql(f"{_ROLLOUTS} where {is_in_group} {order}").dicts())
-        stats = f"select size, n, mean, spread, has_signal from groups where {is_in_group}"
+        stats = f"select size, n, mean, std, has_signal from groups where {is_in_group}"
         self._group = next(tables.sql(stats).dicts(), _NOTHING)
         self._counted = list(filter(_counts, self._rows))
 

@@ -157,7 +157,7 @@ def _card(key: str, listed: ListedRun, facts: _ListNumbers, problem: str | None)
         "finished",
         "groups",
         "lost",
-        "in_doubt",
+        "maybe_lost",
         "mean_reward",
         "collides",
     )
@@ -179,6 +179,6 @@ def _card(key: str, listed: ListedRun, facts: _ListNumbers, problem: str | None)
 def _unreadable(key: str, path: Path, problem: str) -> RunListEntry:
     return RunListEntry(
         key=key, name=path.name, run=None, created_at=None, written_at=None, state=RunState.UNKNOWN.value, live=False,
-        rollouts=None, recorded=0, planned=None, finished=None, groups=None, lost=0, in_doubt=0, collides=None,
+        rollouts=None, recorded=0, planned=None, finished=None, groups=None, lost=0, maybe_lost=0, collides=None,
         errors=None, mean_reward=None, sparkline=(), envs=None, policies=None, bytes=0, problem=problem,
     )  # fmt: skip

@@ -48,7 +48,7 @@ _ERRORS = f"""
     select coalesce(error_layer, ''), error_type, count(*) as n, left(any_value(error_message), {_MAX_EXAMPLE_CHARS})
     from {COUNTED_ROLLOUTS} and error_type is not null group by 1, 2 order by n desc, 1, 2 limit {_MAX_VALUES}
 """
-_MAPS = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "texts_dropped", "unsynced")
+_MAPS = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed")
 
 
 def run_overview(run: OpenRun, card: RunListEntry) -> RunResponse:
@@ -136,8 +136,8 @@ def _ledger(ledgers: Sequence[Ledger], totals: RunTotals) -> LedgerSummary:
         recorded=sum(ledger.recorded for ledger in ledgers),
         in_flight=sum(ledger.in_flight for ledger in settled),
         lost=sum(ledger.lost for ledger in settled),
-        in_doubt=sum(ledger.in_doubt for ledger in settled),
-        adds_up=all(ledger.adds_up for ledger in ledgers),
+        maybe_lost=sum(ledger.maybe_lost for ledger in settled),
+        is_balanced=all(ledger.is_balanced for ledger in ledgers),
         scores_recorded=sum(ledger.scores_recorded for ledger in ledgers),
         **{name: dict(counter) for name, counter in maps.items()},
     )

@@ -33,7 +33,7 @@ class RunListEntry(msgspec.Struct, frozen=True, kw_only=True):
     """How many episodes are finished; None where the run is too large to be read for a list."""
     groups: int | None
     lost: int
-    in_doubt: int
+    maybe_lost: int
     collides: int | None
     """Rollouts of places that several sessions recorded at once."""
     errors: int | None
@@ -86,7 +86,7 @@ class NumberStats(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
     non_finite: int
     mean: float | None
-    spread: float | None
+    std: float | None
     min: float | None
     max: float | None
 
@@ -102,13 +102,13 @@ class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):
     dropped: Numbers
     in_flight: int
     lost: int
-    in_doubt: int
-    adds_up: bool
+    maybe_lost: int
+    is_balanced: bool
     scores_recorded: int
     scores_dropped: Numbers
     blobs_dropped: Numbers
-    texts_dropped: Numbers
-    unsynced: Numbers
+    redaction_failed: Numbers
+    sync_failed: Numbers
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -340,7 +340,7 @@ class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     n: int
     mean: float | None
-    spread: float | None
+    std: float | None
     has_signal: bool
     members: tuple[GroupSibling, ...]
 

@@ -80,7 +80,7 @@ def test_tools_are_sent_with_their_schemas():
 
 def test_images_are_sent_as_data():
     """The bytes of an image go with the message; an image of which only the name is known is refused."""
-    image = Part("image", at=4, blob=Blob.of(b"pixels"), media_type="image/png")
+    image = Part("image", offset=4, blob=Blob.of(b"pixels"), media_type="image/png")
     [sent] = chat_messages([Message("user", "See.", parts=(image,))])
     url = f"data:image/png;base64,{base64.b64encode(b'pixels').decode()}"
     assert sent["content"] == [{"type": "text", "text": "See."}, {"type": "image_url", "image_url": {"url": url}}]

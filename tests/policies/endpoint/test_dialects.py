@@ -68,7 +68,7 @@ async def test_llama_cpp():
     found, policy, server = await ask(llama("Hello", [10, 11, 99], HELLO), LLAMA, times=2)
     assert (found.tokens.prompt, found.tokens.response) == ((1, 2, 3), (10, 11, 99))
     assert found.tokens.logprobs == (-0.5, -0.25, -0.1)
-    assert found.tokens.widths == (3, 2, 0)
+    assert found.tokens.char_lengths == (3, 2, 0)
     assert (found.raw, found.termination, dict(policy.missing_token_reasons)) == (None, "eos", {})
     assert [path for path, _ in server.asked] == ["/v1/models", "/tokenize", "/tokenize"]
     assert server.asked[1][1] == {"content": PROMPT, "add_special": True, "parse_special": True}
@@ -80,7 +80,7 @@ async def test_llama_cpp_with_fewer_log_probabilities_than_tokens():
     reply = llama("Hello", [10, 11, 12, 13], HELLO[:2], stop_type="word")
     found, policy, _ = await ask(reply, LLAMA, stop=("END",))
     assert (found.tokens.response, found.tokens.logprobs) == ((10, 11, 12, 13), None)
-    assert found.tokens.widths is None
+    assert found.tokens.char_lengths is None
     assert (found.message.content, found.raw, found.termination) == ("Hello", "Hello END!", "stop_sequence")
     assert list(policy.missing_token_reasons) == ["ids only: not every token has a log-probability"]
     found, _, _ = await ask(llama("Hello", [10, 11, 99], HELLO[1:]), LLAMA)
@@ -93,7 +93,7 @@ async def test_what_the_model_wrote_before_it_was_parsed_is_raw():
     reply = llama("4", [10, 11], entries, written="<think>hm</think>4", reasoning_content="hm")
     found, _, _ = await ask(reply, LLAMA)
     assert (found.message.content, found.message.reasoning, found.raw) == ("4", "hm", "<think>hm</think>4")
-    assert (found.tokens.logprobs, found.tokens.widths) == ((-0.5, -0.5), (17, 1))
+    assert (found.tokens.logprobs, found.tokens.char_lengths) == ((-0.5, -0.5), (17, 1))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_vllm():
     """All is in one reply; the token that ends the turn has a text that no reader sees."""
     found, policy, server = await ask(vllm("Hello", [10, 11, 99], ["Hel", "lo", "<|im_end|>"]), VLLM)
     assert (found.tokens.prompt, found.tokens.response) == ((1, 2, 3), (10, 11, 99))
-    assert (found.tokens.logprobs, found.tokens.widths) == ((-0.5, -0.5, -0.5), (3, 2, 0))
+    assert (found.tokens.logprobs, found.tokens.char_lengths) == ((-0.5, -0.5, -0.5), (3, 2, 0))
     assert (found.raw, dict(policy.missing_token_reasons)) == (None, {})
     assert server.sent[0]["return_token_ids"] is True
     assert len(server.asked) == 1
@@ -145,12 +145,12 @@ async def test_vllm_with_what_was_cut_or_parsed():
     reply = vllm("Hel", [10, 12], ["Hel", " END"], stop_reason=" END")
     found, _, _ = await ask(reply, VLLM, stop=(" END",))
     assert (found.termination, found.raw, found.tokens.response) == ("stop_sequence", "Hel END", (10, 12))
-    assert found.tokens.widths == (3, 4)
+    assert found.tokens.char_lengths == (3, 4)
     pieces = ["<think>", "hm", "</think>", '<tool_call>{"name": "look"}</tool_call>', "<|im_end|>"]
     reply = vllm(None, [1, 2, 3, 4, 5], pieces, reasoning="hm", tool_calls=[call()], finish_reason="tool_calls")
     found, _, _ = await ask(reply, VLLM)
     assert (found.raw, found.termination) == ("".join(pieces[:-1]), "tool_calls")
-    assert found.tokens.widths == (*map(len, pieces[:-1]), 0)
+    assert found.tokens.char_lengths == (*map(len, pieces[:-1]), 0)
     reply = vllm("Hello", [10, 11], ["Hel", "lo"], finish_reason="length")
     found, _, _ = await ask(reply, VLLM)
     assert (found.raw, found.tokens.response) == (None, (10, 11))
@@ -165,15 +165,15 @@ def cuts(text):
 
 @given(st.text(max_size=12).flatmap(cuts))
 def test_a_character_is_counted_with_its_last_part(pieces):
-    """Wherever tokens cut the bytes of a text, their widths add up to it, and each has the characters it finished."""
-    text, widths = join_token_bytes(pieces)
+    """Wherever tokens cut the bytes of a text, their lengths add up to it, and each has the characters it finished."""
+    text, char_lengths = join_token_bytes(pieces)
     assert text.encode() == b"".join(pieces)
-    for ended, until in zip(accumulate(widths), accumulate(pieces), strict=True):
+    for ended, until in zip(accumulate(char_lengths), accumulate(pieces), strict=True):
         assert text[:ended] == until.decode("utf-8", "ignore")
 
 
 def test_bytes_that_are_no_text():
-    """An unfinished last character is one sign, the last token's that has a text; other bytes make widths unknown."""
+    """An unfinished last character is one sign of the last token with a text; other bytes make the lengths unknown."""
     assert join_token_bytes(["é".encode(), "😀".encode()[:2], "😀".encode()[2:3], b""]) == ("é\ufffd", (1, 0, 1, 0))
     assert join_token_bytes([b"a", b"\xff", b"b"]) == ("a\ufffdb", None)
     assert join_token_bytes(["😀".encode()[:2], b"b"]) == ("\ufffdb", None)
@@ -221,4 +221,4 @@ async def test_a_key_in_the_text_of_tokens():
     )
     found, _, _ = await ask(reply, VLLM, key=InMemoryApiKey("sk-planted-0123"))
     assert found.tokens is not None
-    assert (found.raw, found.tokens.widths) == ("look [key]", None)
+    assert (found.raw, found.tokens.char_lengths) == ("look [key]", None)

@@ -35,8 +35,8 @@ class NotesGroup(GroupGrader):
 
 def facts(rollout):
     """What a rollout is made of, its identity aside."""
-    return (rollout.seat, rollout.stop_reason, rollout.stopped_by, rollout.reward_so_far, rollout.unplayed,
-            rollout.conversation, [step.trace for step in rollout.steps])  # fmt: skip
+    return (rollout.seat, rollout.stop_reason, rollout.stopped_by, rollout.reward_so_far,
+            rollout.ended_before_first_turn, rollout.conversation, [step.trace for step in rollout.steps])  # fmt: skip
 
 
 @pytest.mark.parametrize("heap", [2, 4])
@@ -54,7 +54,7 @@ async def test_a_game_is_handed_to_graders_as_it_is_recorded(heap):
         assert {rollout.seat for rollout in played} == {0, 1, 2}
         assert all(facts(rollout) == recorded[rollout.seat] for rollout in played)
         failed = [rollout for rollout in GRADED if rollout.status is not Status.OK]
-        assert all(rollout.unplayed is None for rollout in failed)
+        assert all(rollout.ended_before_first_turn is None for rollout in failed)
 
 
 class Over(Env):
@@ -88,7 +88,9 @@ def test_what_is_told_in_place_of_a_first_observation_is_looked_at():
     GRADED.clear()
     [difference] = [violation for violation in check_env(Overs()) if violation.rule == "same-seed"]
     assert "`messages` are" in difference.message
-    assert {(r.stop_reason, r.reward_so_far, r.unplayed.reward) for r in GRADED} == {("walkover", 1.0, 1.0)}
+    assert {(r.stop_reason, r.reward_so_far, r.ended_before_first_turn.reward) for r in GRADED} == {
+        ("walkover", 1.0, 1.0)
+    }
 
 
 def test_a_member_that_failed_told_nothing():
@@ -97,5 +99,8 @@ def test_a_member_that_failed_told_nothing():
     builder = Overs()
     builder.group_grader = NotesGroup()
     check_env(builder)
-    assert {(rollout.status, rollout.unplayed is None) for rollout in GRADED} >= {("ok", False), ("error", True)}
-    assert ("error", False) not in {(rollout.status, rollout.unplayed is None) for rollout in GRADED}
+    assert {(rollout.status, rollout.ended_before_first_turn is None) for rollout in GRADED} >= {
+        ("ok", False),
+        ("error", True),
+    }
+    assert ("error", False) not in {(rollout.status, rollout.ended_before_first_turn is None) for rollout in GRADED}

@@ -19,7 +19,7 @@ interface StripDot {
 interface StripPlotProperties {
   dots: readonly StripDot[];
   mean: number | null;
-  spread: number | null;
+  std: number | null;
   selected: string | undefined;
   label: string;
 }
@@ -29,7 +29,7 @@ const AXIS = 22;
 const TOP = 16;
 const ASIDE = 96;
 
-export function StripPlot({ dots, mean, spread, selected, label }: StripPlotProperties) {
+export function StripPlot({ dots, mean, std, selected, label }: StripPlotProperties) {
   const [place, width] = useWidth<HTMLDivElement>(800);
   const radius = dots.length <= 24 ? 6.5 : dots.length <= 80 ? 5 : 3.5;
   const { placed, aside, scale, height } = useMemo(() => layOut(dots, mean, width, radius), [dots, mean, width, radius]);
@@ -41,8 +41,8 @@ export function StripPlot({ dots, mean, spread, selected, label }: StripPlotProp
   return (
     <div ref={place} className="strip-plot">
       <svg width={width} height={height} role="group" aria-label={label}>
-        {mean !== null && spread !== null && spread > 0 && (
-          <rect className="strip-spread" x={clamped(mean - spread)} width={Math.max(0, clamped(mean + spread) - clamped(mean - spread))} y={TOP} height={base - TOP} />
+        {mean !== null && std !== null && std > 0 && (
+          <rect className="strip-std" x={clamped(mean - std)} width={Math.max(0, clamped(mean + std) - clamped(mean - std))} y={TOP} height={base - TOP} />
         )}
         <g aria-hidden="true">
           <line className="strip-base" x1={left - radius} x2={right + radius} y1={base} y2={base} />

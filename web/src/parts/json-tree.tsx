@@ -5,7 +5,7 @@ import type { Json } from "../source/records";
 import { marker } from "./json-marker";
 import { Visible, whole } from "./said";
 import { TextPiece } from "./text-piece";
-import { withheld } from "./withheld";
+import { hashedText } from "./hashed-text";
 import "./json.css";
 
 const AT_ONCE = 100;
@@ -82,7 +82,7 @@ export function JsonLeaf({ value, long = LONG }: { value: Json; long?: number })
     const marked = marker(value);
     return <span className={marked === null ? "faint" : "json-marker"}>{marked === null ? (Array.isArray(value) ? "[]" : "{}") : <Visible text={whole(marked, LONG)} />}</span>;
   }
-  if (withheld(value) !== null) return <TextPiece text={value} />;
+  if (hashedText(value) !== null) return <TextPiece text={value} />;
   return (
     <bdi className="json-string said">
       “<Visible text={all ? value.slice(0, 200_000) : whole(value, long)} />”

@@ -52,7 +52,7 @@ function* contentBlocks(message: MessageRecord, { key, opened }: Telling, inside
   const parts = message.parts ?? [];
   let from = 0;
   for (const [place, part] of parts.entries()) {
-    const at = codeUnits(message.content, part.at ?? 0);
+    const at = codeUnits(message.content, part.offset ?? 0);
     if (at > from) yield* textBlocks(`${key}/content${from}`, channel, message.content.slice(from, at), opened, inside);
     from = Math.max(from, at);
     if (part.type === "text" && !part.text) continue;

@@ -2,7 +2,7 @@
 import { memo } from "react";
 import { count } from "../format";
 import { Visible } from "./said";
-import { withheld } from "./withheld";
+import { hashedText } from "./hashed-text";
 
 interface TextPieceProperties {
   text: string;
@@ -13,11 +13,11 @@ interface TextPieceProperties {
 }
 
 export const TextPiece = memo(function TextPiece({ text, mono = false, find = "" }: TextPieceProperties) {
-  const absent = withheld(text);
+  const absent = hashedText(text);
   if (absent !== null)
     return (
-      <span className="withheld" title={`SHA-256 begins with ${absent.hash}`}>
-        {count(absent.length)} characters withheld <code>{absent.hash.slice(0, 8)}</code>
+      <span className="hashed" title={`SHA-256 begins with ${absent.hash}`}>
+        {count(absent.length)} characters hashed <code>{absent.hash.slice(0, 8)}</code>
       </span>
     );
   return (

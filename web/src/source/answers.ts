@@ -29,7 +29,7 @@ export interface RunCard {
   finished: number | null;
   groups: number | null;
   lost: number;
-  in_doubt: number;
+  maybe_lost: number;
   /** Rollouts of places that several sessions recorded at once. */
   collides: number | null;
   /** Rollouts whose status is `error`. */
@@ -113,7 +113,7 @@ export interface Spread {
   missing: number;
   non_finite: number;
   mean: Num | null;
-  spread: Num | null;
+  std: Num | null;
   min: Num | null;
   max: Num | null;
 }
@@ -126,13 +126,13 @@ export interface LedgerSummary {
   dropped: Record<string, number>;
   in_flight: number;
   lost: number;
-  in_doubt: number;
-  adds_up: boolean;
+  maybe_lost: number;
+  is_balanced: boolean;
   scores_recorded: number;
   scores_dropped: Record<string, number>;
   blobs_dropped: Record<string, number>;
-  texts_dropped: Record<string, number>;
-  unsynced: Record<string, number>;
+  redaction_failed: Record<string, number>;
+  sync_failed: Record<string, number>;
 }
 /** A number that a rollout has: `reward`, `steps`, `completion_tokens`, `prompt_tokens`, `seconds`, `advantage`,
  * `reward_data.NAME` (summed over steps), `grade.NAME` (of the rollout's grader), `metrics.NAME` (of the rollout, else the mean over steps). */
@@ -283,7 +283,7 @@ export interface RolloutAnswer {
   scores: ScoreRecord[];
   /** The id of the one among them that the reward comes from. */
   reward_score: string | null;
-  group: { size: number; n: number; mean: Num | null; spread: Num | null; has_signal: boolean; members: GroupPlace[] };
+  group: { size: number; n: number; mean: Num | null; std: Num | null; has_signal: boolean; members: GroupPlace[] };
   /** The other seats of the same episode, this one included; empty where it is no game. */
   seats: GroupPlace[];
   /** Other attempts and sessions of the same place, this one included. */

@@ -7,7 +7,7 @@ export interface Comparison extends GroupKey {
   size: number;
   n: number;
   mean: Num | null;
-  spread: Num | null;
+  std: Num | null;
   has_signal: boolean;
   /** Why no member has an advantage, in a sentence; null where some do. */
   no_signal: string | null;
@@ -37,7 +37,7 @@ export interface GroupScore {
   name: string;
   value: Num | null;
   producer: string;
-  at: string;
+  created_at: string;
   error: FailureRecord | null;
 }
 export interface Member {

@@ -25,7 +25,7 @@ export interface ToolCallRecord {
 }
 export interface PartRecord {
   type: string;
-  at?: number;
+  offset?: number;
   text?: string | null;
   url?: string | null;
   blob?: string | null;
@@ -47,9 +47,9 @@ export interface TokensRecord {
   prompt: number[];
   response: number[];
   logprobs?: Num[] | null;
-  kept?: number;
+  shared_prefix?: number;
   /** How many characters of the step's text (raw, else the response's content) each response token gave. */
-  widths?: number[] | null;
+  char_lengths?: number[] | null;
 }
 export interface UsageRecord {
   prompt_tokens: number;
@@ -90,7 +90,7 @@ export interface CallRecord {
   error: FailureRecord | null;
   usage: UsageRecord | null;
   seconds: Num | null;
-  continues?: number | null;
+  continues_call?: number | null;
   about?: string | null;
   termination?: string | null;
   /** Where the stored text quotes other messages; the server puts the text back, so the page never needs it. */
@@ -107,7 +107,7 @@ export interface ScoreRecord {
   value: Num | null;
   data: { [key: string]: Json };
   producer: string;
-  at: string;
+  created_at: string;
   error: FailureRecord | null;
   calls: CallRecord[];
 }
@@ -156,5 +156,5 @@ export interface RolloutRecord {
   metrics: Record<string, Num | boolean>;
   notes: { path: string; message: string }[];
   /** Missing where everything was played. */
-  unplayed?: { reward: Num; reward_data: Record<string, Num | boolean>; env_state: Json; extra: Json; metrics: Record<string, Num | boolean>; logs: Json } | null;
+  ended_before_first_turn?: { reward: Num; reward_data: Record<string, Num | boolean>; env_state: Json; extra: Json; metrics: Record<string, Num | boolean>; logs: Json } | null;
 }

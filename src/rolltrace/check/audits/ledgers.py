@@ -25,7 +25,7 @@ _FIRST_LEDGER_SECONDS = 5.0
 def ledger_sums(run: AuditedRun) -> Iterator[Finding]:
     """Every ledger adds up."""
     for ledger in run.ledgers.values():
-        if not ledger.adds_up:
+        if not ledger.is_balanced:
             parts = (
                 f"{ledger.recorded} recorded + {sum(ledger.unrecordable.values())} unrecordable + "
                 f"{sum(ledger.dropped.values())} dropped + {ledger.in_flight} in flight"
@@ -68,8 +68,8 @@ def uncounted_lines(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.WARNING,
     "Rollouts, scores, blobs or texts could not be written, for the reasons named, such as a full disk (ENOSPC) or a "
-    "full queue. They are in no statistic of this run. What the disk did not confirm (unsynced) is there, unless the "
-    "machine lost power.",
+    "full queue. They are in no statistic of this run. What the disk did not confirm (sync_failed) is there, unless "
+    "the machine lost power.",
 )
 def dropped(run: AuditedRun) -> Iterator[Finding]:
     """Nothing was dropped."""
@@ -111,7 +111,7 @@ def unfinished_rollouts(run: AuditedRun) -> Iterator[Finding]:
 def dead_sessions(run: AuditedRun) -> Iterator[Finding]:
     """No session died, unless a later one took over."""
     for ledger in died_sessions(run.ledgers.values()):
-        yield _finding(ledger, f"died; the last line of its ledger is of {ledger.at:%Y-%m-%d %H:%M:%S} UTC")
+        yield _finding(ledger, f"died; the last line of its ledger is of {ledger.written_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 @audit(
@@ -124,7 +124,7 @@ def open_sessions(run: AuditedRun) -> Iterator[Finding]:
     continued = continued_sessions(run.ledgers.values())
     for ledger in run.ledgers.values():
         if not ledger.closed and ledger.session not in died:
-            state, at = session_state(ledger, continued=continued), ledger.at
+            state, at = session_state(ledger, continued=continued), ledger.written_at
             yield _finding(ledger, f"{state}; the last line of its ledger is of {at:%Y-%m-%d %H:%M:%S} UTC")
 
 

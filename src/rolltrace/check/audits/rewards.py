@@ -27,8 +27,8 @@ def reward_parts(rollout: Rollout) -> Iterator[Finding]:
     parts = [step.reward for step in rollout.steps]
     if not parts and rollout.stop_reason == StopReason.CONTEXT_OVERFLOW:
         return  # the charge for a first prompt that did not fit is in no step
-    if rollout.unplayed is not None:
-        parts.append(rollout.unplayed.reward)
+    if rollout.ended_before_first_turn is not None:
+        parts.append(rollout.ended_before_first_turn.reward)
     if rollout.grade is not None:
         parts.append(rollout.grade.reward)
     total = sum(parts)

@@ -80,7 +80,7 @@ class _GroupPrinter(DetailPrinter):
         title.append(f"  {plural(group.size, 'member')}")
         title.append("  no rewards" if not group.n else f"  mean reward {short_number(group.mean)}", "bold")
         if group.n:
-            title.append(f" ± {short_number(group.spread)} (n = {group.n:,})")
+            title.append(f" ± {short_number(group.std)} (n = {group.n:,})")
         self.wrapped(title)
         if group.retried:
             self.wrapped(Text(f"{plural(group.retried, 'attempt')} tried again", "yellow"))

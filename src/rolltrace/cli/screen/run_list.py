@@ -55,8 +55,8 @@ def _state(run: ListedRun) -> Text:
     text = state_text(run.state)
     if run.lost:
         text.append(f" · {run.lost:,} lost", "red")
-    if run.in_doubt:
-        text.append(f" · {run.in_doubt:,} in flight", "red" if run.state is RunState.DIED else "")
+    if run.maybe_lost:
+        text.append(f" · {run.maybe_lost:,} in flight", "red" if run.state is RunState.DIED else "")
     if run.collides:
         text.append(f" · {run.collides:,} collide", "red")
     return text

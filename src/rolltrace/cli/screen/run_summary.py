@@ -98,7 +98,7 @@ def _rewards_text(rewards: RewardStats) -> Text:
     if not rewards.n:
         text = Text("none")
     else:
-        text = Text(f"{short_number(rewards.mean)} ± {short_number(rewards.spread)}", "bold")
+        text = Text(f"{short_number(rewards.mean)} ± {short_number(rewards.std)}", "bold")
         text.append(f" from {short_number(rewards.min)} to {short_number(rewards.max)} (n = {rewards.n:,})", "not bold")
     if rewards.missing:
         text.append(f" · {rewards.missing:,} without", "yellow")
@@ -134,10 +134,10 @@ def _ledger_text(run: RunSummary) -> Text:
             text.append(f" · {count:,} {name.replace('_', ' ')}", "red")
     if run.lost:
         text.append(f" · {plural(run.lost, 'rollout')} lost", "red")
-    if run.in_doubt:
+    if run.maybe_lost:
         is_running = run.state is RunState.RUNNING
         told = "being played, or lost with a session that died" if is_running else "lost with a session that died"
-        text.append(f" · {run.in_doubt:,} {told}", "yellow")
+        text.append(f" · {run.maybe_lost:,} {told}", "yellow")
     if run.open_sessions:
         text.append(f" · {run.open_sessions:,} not closed", "yellow")
     return text
@@ -173,7 +173,7 @@ def _show_table(console: Console, iterations: Sequence[IterationStats]) -> None:
         table.add_row(
             f"{one.iteration}",
             Text(short_number(one.rewards.mean), "bold"),
-            Text(short_number(one.rewards.spread), "dim"),
+            Text(short_number(one.rewards.std), "dim"),
             f"{one.rollouts:,}",
             Text(f"{one.failed:,}", "red" if one.failed else "dim"),
             f"{one.groups:,}",

@@ -207,8 +207,8 @@ class RolloutTranscript(DetailPrinter):
     def _call(self, call: Call, when: str) -> None:
         about = "" if call.about is None else f" about {escape_line(call.about)}"
         self.labelled("call", Text(f"of the {escape_line(call.role)}{about}, {escape_line(call.policy)}{when}"))
-        if call.continues is not None:
-            self.labelled("  continues", Text(f"call {call.continues}"))
+        if call.continues_call is not None:
+            self.labelled("  continues", Text(f"call {call.continues_call}"))
         if self.full:
             for message in call.prompt:
                 self.labelled(f"  {escape_line(message.role)}", Text(escape_text(message.content)))

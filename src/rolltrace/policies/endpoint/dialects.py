@@ -100,9 +100,9 @@ async def _from_llama_cpp(reply: ChatReply, completion: Completion, ask: Ask) ->
         raise TokensUnavailableError("no ids of the answer")
     ids = verbose.tokens
     entries = _entries(reply)
-    widths = None
+    char_lengths = None
     if [entry.id for entry in entries] == ids:
-        text, widths = join_token_bytes([entry.data() for entry in entries])
+        text, char_lengths = join_token_bytes([entry.data() for entry in entries])
     else:
         # Of a character that takes several tokens only the last has an entry, and those of a stop sequence have none.
         entries = []
@@ -111,7 +111,7 @@ async def _from_llama_cpp(reply: ChatReply, completion: Completion, ask: Ask) ->
     if not _holds(text, verbose.content, whole=verbose.stop_type != "word"):
         raise TokensUnavailableError("the text of the tokens is not what the model wrote")
     found = await ask("/tokenize", {"content": verbose.prompt, "add_special": True, "parse_special": True})
-    return _added_up(found["tokens"], ids, entries, completion, widths), text
+    return _added_up(found["tokens"], ids, entries, completion, char_lengths), text
 
 
 def _holds(text: str, written: str, *, whole: bool) -> bool:
@@ -132,9 +132,9 @@ def _from_vllm(reply: ChatReply, completion: Completion, stop: tuple[str, ...]) 
     # The token that ends a turn is sampled, and has a text that no reader sees.
     ends_itself = completion.termination in (Termination.EOS, Termination.TOOL_CALLS)
     for seen in ([*pieces[:-1], b""], pieces) if ends_itself else (pieces,):
-        text, widths = join_token_bytes(seen)
+        text, char_lengths = join_token_bytes(seen)
         if _accounts_for(text, completion, stop):
-            return _added_up(prompt, ids, entries, completion, widths), text
+            return _added_up(prompt, ids, entries, completion, char_lengths), text
     raise TokensUnavailableError("the text of the tokens is not the text of the answer")
 
 
@@ -167,18 +167,18 @@ def join_token_bytes(pieces: Sequence[bytes]) -> tuple[str, tuple[int, ...] | No
     text = b"".join(pieces).decode("utf-8", "replace")
     decoder = _Decoder()
     try:
-        widths = [len(decoder.decode(piece)) for piece in pieces]
+        char_lengths = [len(decoder.decode(piece)) for piece in pieces]
     except UnicodeDecodeError:
         return text, None
     unfinished, _ = decoder.getstate()
     if unfinished:  # a character of which the end was never written: one sign stands for it
         last = max(place for place, piece in enumerate(pieces) if piece)
-        widths[last] += 1
-    return text, tuple(widths) if sum(widths) == len(text) else None
+        char_lengths[last] += 1
+    return text, tuple(char_lengths) if sum(char_lengths) == len(text) else None
 
 
 def _added_up(
-    prompt: Any, ids: Any, entries: list[TokenLogprob], completion: Completion, widths: tuple[int, ...] | None
+    prompt: Any, ids: Any, entries: list[TokenLogprob], completion: Completion, char_lengths: tuple[int, ...] | None
 ) -> Tokens:
     for what, row in (("prompt", prompt), ("answer", ids)):
         if not isinstance(row, list) or not all(type(token) is int and 0 <= token < _MAX_IDS for token in row):
@@ -195,4 +195,4 @@ def _added_up(
     if not all(logprob is None or logprob <= _HIGHEST_LOGPROB for logprob in logprobs):  # NaN is not, either
         raise TokensUnavailableError("log-probabilities that are none: above 0, or no number")
     known = bool(entries) and None not in logprobs
-    return Tokens(tuple(prompt), tuple(ids), logprobs if known else None, widths=widths)  # type: ignore[arg-type]
+    return Tokens(tuple(prompt), tuple(ids), logprobs if known else None, char_lengths=char_lengths)  # type: ignore[arg-type]

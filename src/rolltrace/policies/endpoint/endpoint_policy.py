@@ -174,7 +174,7 @@ class EndpointPolicy:
             return replace(completion, tokens=tokens, raw=None)
         raw = redact_key_in_text(text, self._key.read())
         if raw != text:  # it can no longer be cut up
-            tokens = replace(tokens, widths=None)
+            tokens = replace(tokens, char_lengths=None)
         return replace(completion, tokens=tokens, raw=raw)
 
     async def _ask(self, path: str, fields: Any) -> Any:

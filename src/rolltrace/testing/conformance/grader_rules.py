@@ -230,7 +230,11 @@ def recorded(builder: EnvGroupBuilder, seat: ProbedEnv, episode: int, number: in
     """The seat's play."""
     rollout_builder = _rollout_builder(builder, episode, number)
     seat.write(rollout_builder)
-    total = sum(rollout_builder.rewards) if seat.unplayed is None else float(as_number(seat.unplayed.reward) or 0.0)
+    total = (
+        sum(rollout_builder.rewards)
+        if seat.ended_before_first_turn is None
+        else float(as_number(seat.ended_before_first_turn.reward) or 0.0)
+    )
     if seat.done:
         return rollout_builder.build(_outcome(total, seat.stop_reason or StopReason.COMPLETED, StoppedBy.ENV))
     return rollout_builder.build(_outcome(total, StopReason.MAX_TURNS, StoppedBy.RUNNER))
@@ -254,7 +258,7 @@ def failed(rollout: Rollout) -> Rollout:
         reward_so_far=0.0,
         steps=(),
         final=(),
-        unplayed=None,
+        ended_before_first_turn=None,
     )
 
 

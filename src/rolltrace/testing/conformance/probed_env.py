@@ -32,7 +32,7 @@ class ProbedEnv:
         """Whether the play was ended before the env said that it is done."""
         self.stop_reason: str | None = None
         """What the env called the end."""
-        self.unplayed: StepResult | None = None
+        self.ended_before_first_turn: StepResult | None = None
         """What the env told in place of a first observation."""
         self.prompt: tuple[Message, ...] = ()
         self.tools: tuple[ToolSpec, ...] = ()
@@ -93,7 +93,7 @@ class ProbedEnv:
             self._first = seen.messages
         told = {field: without_timings(getattr(result, field)) for field in COMPARED}
         self.events.append(PlayEvent("the first observation", seen, as_number(result.reward), True, told=told))
-        self.unplayed = result
+        self.ended_before_first_turn = result
         self.stop_reason = result.stop_reason
         self.done = True
         return False
@@ -129,9 +129,9 @@ class ProbedEnv:
         """Tell the play to a draft, as a runner does."""
         self.write_start(rollout_builder)
         rollout_builder.calls.extend([] if self.player.part is None else self.player.part.calls)
-        if (unplayed := self.unplayed) is not None:
-            told = {name: getattr(unplayed, name) for name in STEP_MAP_FIELDS}
-            rollout_builder.set_no_turn_result(reward=as_number(unplayed.reward) or 0.0, **told)
+        if (ended_before_first_turn := self.ended_before_first_turn) is not None:
+            told = {name: getattr(ended_before_first_turn, name) for name in STEP_MAP_FIELDS}
+            rollout_builder.end_before_first_turn(reward=as_number(ended_before_first_turn.reward) or 0.0, **told)
         for completion, result, seen in self._turns:
             rollout_builder.mark_prompt_sent()
             rollout_builder.step(

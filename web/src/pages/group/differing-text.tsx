@@ -3,7 +3,7 @@ import { useState } from "react";
 import { count, plural } from "../../format";
 import { codeUnits } from "../../parts/characters";
 import { Visible, whole } from "../../parts/said";
-import { withheld } from "../../parts/withheld";
+import { hashedText } from "../../parts/hashed-text";
 
 /** How much of what is the same is shown before the mark. */
 const BEFORE = 240;
@@ -23,7 +23,7 @@ interface DifferingTextProperties {
 export function DifferingText({ text, character, isCut, neighbour, mono = false }: DifferingTextProperties) {
   const [wholeBefore, setWholeBefore] = useState(false);
   const [shown, setShown] = useState(AFTER);
-  if (withheld(text) !== null) return <WithheldDifference neighbour={neighbour} />;
+  if (hashedText(text) !== null) return <HashedDifference neighbour={neighbour} />;
   const at = codeUnits(text, character);
   const before = text.slice(0, at);
   const after = text.slice(at);
@@ -61,6 +61,6 @@ export function DifferenceMark({ neighbour, words }: { neighbour: string; words?
   );
 }
 
-function WithheldDifference({ neighbour }: { neighbour: string }) {
-  return <DifferenceMark neighbour={neighbour} words={`the text, which is withheld, differs from that of ${neighbour}`} />;
+function HashedDifference({ neighbour }: { neighbour: string }) {
+  return <DifferenceMark neighbour={neighbour} words={`the text, which is hashed, differs from that of ${neighbour}`} />;
 }

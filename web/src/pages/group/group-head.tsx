@@ -56,7 +56,7 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
         </Fact>
         <Fact name="Mean reward">{number(group.mean)}</Fact>
         <Fact name="Spread" title="Standard deviation">
-          {number(group.spread)}
+          {number(group.std)}
         </Fact>
         {failed.length > 0 && (
           <Fact name="Failed">

@@ -43,7 +43,7 @@ export function GroupScores({ scores }: { scores: readonly GroupScore[] }) {
                     <Visible text={score.producer.slice(0, 120)} />
                   </bdi>
                 </td>
-                <td className="number">{time(score.at)}</td>
+                <td className="number">{time(score.created_at)}</td>
                 <td className="bad">{score.error !== null && <Visible text={`${score.error.layer}: ${score.error.type.slice(0, 120)}: ${score.error.message.slice(0, 300)}`} />}</td>
               </tr>
             ))}

@@ -41,7 +41,7 @@ export function GroupView({ run, answer }: { run: string; answer: GroupAnswer })
       <section className="card group-summary" aria-label="The group">
         <div className="body stack">
           <GroupHead run={run} answer={answer} toMember={(id) => state.to({ member: id, compare: null })} toGroup={toGroup} />
-          <StripPlot dots={dots} mean={finite(group.mean)} spread={finite(group.spread)} selected={state.selected?.id} label="Rewards of the members; each leads to its member" />
+          <StripPlot dots={dots} mean={finite(group.mean)} std={finite(group.std)} selected={state.selected?.id} label="Rewards of the members; each leads to its member" />
         </div>
       </section>
       <SharedPrompt run={run} group={group} />

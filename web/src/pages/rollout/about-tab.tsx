@@ -47,7 +47,7 @@ export function AboutTab({ answer }: { answer: RolloutAnswer }) {
       )}
       <FreeForm title="Task data" value={rollout.task_data} />
       <FreeForm title="Environment's arguments" value={rollout.env_args} />
-      {rollout.unplayed != null && <Unplayed unplayed={rollout.unplayed} />}
+      {rollout.ended_before_first_turn != null && <EndedBeforeFirstTurn result={rollout.ended_before_first_turn} />}
       {rollout.notes.length > 0 && (
         <PanelSection title="Notes about the record">
           <ul className="note-list small">
@@ -66,13 +66,13 @@ export function AboutTab({ answer }: { answer: RolloutAnswer }) {
   );
 }
 
-function Unplayed({ unplayed }: { unplayed: NonNullable<RolloutAnswer["rollout"]["unplayed"]> }) {
+function EndedBeforeFirstTurn({ result }: { result: NonNullable<RolloutAnswer["rollout"]["ended_before_first_turn"]> }) {
   return (
     <PanelSection title="Over before the first turn">
-      <NumberTable caption="What the environment gave" numbers={{ reward: unplayed.reward, ...unplayed.reward_data, ...unplayed.metrics }} />
-      <FreeForm title="State" value={map(unplayed.env_state)} />
-      <FreeForm title="Extra" value={map(unplayed.extra)} />
-      <FreeForm title="Logs" value={map(unplayed.logs)} />
+      <NumberTable caption="What the environment gave" numbers={{ reward: result.reward, ...result.reward_data, ...result.metrics }} />
+      <FreeForm title="State" value={map(result.env_state)} />
+      <FreeForm title="Extra" value={map(result.extra)} />
+      <FreeForm title="Logs" value={map(result.logs)} />
     </PanelSection>
   );
 }

@@ -110,14 +110,14 @@ function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
 /** All that was said before a call's own prompt, in the calls that it continues. */
 function conversationBefore(calls: readonly CallRecord[], index: number): MessageRecord[] {
   const before: MessageRecord[] = [];
-  let at = calls[index]?.continues ?? null;
+  let at = calls[index]?.continues_call ?? null;
   // Only earlier calls can be continued; a record that says otherwise must not lead in a circle.
   for (let last = index; at !== null && at < last && at >= 0; ) {
     const call = calls[at];
     if (call === undefined) break;
     before.unshift(...call.prompt, ...(call.reply === null ? [] : [call.reply]));
     last = at;
-    at = call.continues ?? null;
+    at = call.continues_call ?? null;
   }
   return before;
 }

@@ -19,7 +19,7 @@ export function RolloutEnd({ answer }: { answer: RolloutAnswer }) {
       </div>
       <RewardTerms answer={answer} />
       {rollout.grade !== null && <NumberTable caption="What the grade is made of" numbers={rollout.grade.reward_data} />}
-      {rollout.unplayed != null && <p className="small soft">The environment was over before the policy's first turn.</p>}
+      {rollout.ended_before_first_turn != null && <p className="small soft">The environment was over before the policy's first turn.</p>}
     </section>
   );
 }

@@ -23,7 +23,7 @@ export function ScoresTab({ run, answer }: { run: string; answer: RolloutAnswer 
             {score.rollout === null && <Badge>about the group</Badge>}
           </div>
           <p className="small faint">
-            by <Name text={score.producer} />, {time(score.at)}
+            by <Name text={score.producer} />, {time(score.created_at)}
           </p>
           {score.error !== null && <Failure error={score.error} />}
           <Fields value={score.data} open={2} />

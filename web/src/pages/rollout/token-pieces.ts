@@ -18,9 +18,9 @@ const NEVER = -1e9;
 export function tokenPieces(rollout: RolloutRecord, step: StepRecord): TokenPiece[] {
   const { tokens } = step;
   if (tokens === null) return [];
-  const widths = tokens.widths ?? null;
+  const lengths = tokens.char_lengths ?? null;
   const text = step.raw ?? responseOf(rollout, step)?.content ?? "";
-  const texts = widths !== null && widths.length === tokens.response.length ? sliced(text, widths) : null;
+  const texts = lengths !== null && lengths.length === tokens.response.length ? sliced(text, lengths) : null;
   return tokens.response.map((id, place) => {
     const logprob = tokens.logprobs?.[place];
     return { place, id, text: texts?.[place] ?? null, logprob: logprob === "-Infinity" ? NEVER : finite(logprob) };
@@ -28,10 +28,10 @@ export function tokenPieces(rollout: RolloutRecord, step: StepRecord): TokenPiec
 }
 
 /** The pieces of a text, by how many characters each has. */
-function sliced(text: string, widths: readonly number[]): string[] {
+function sliced(text: string, lengths: readonly number[]): string[] {
   let from = 0;
-  return widths.map((width) => {
-    const to = endOf(text, width, from);
+  return lengths.map((length) => {
+    const to = endOf(text, length, from);
     const piece = text.slice(from, to);
     from = to;
     return piece;

@@ -26,10 +26,10 @@ export function TokensTab({ rollout, step }: { rollout: RolloutRecord; step: Ste
     <>
       <h2 className="panel-title">Tokens of step {step.step}</h2>
       <p className="small faint">
-        {plural(tokens.response.length, "token")} said after {count((tokens.kept ?? 0) + tokens.prompt.length)} of prompt
+        {plural(tokens.response.length, "token")} said after {count((tokens.shared_prefix ?? 0) + tokens.prompt.length)} of prompt
         {figures.mean !== null && `; mean log-probability ${number(figures.mean)}, perplexity ${number(figures.perplexity, 2)}`}.
         {tokens.logprobs == null && " Log-probabilities were not captured."}
-        {tokens.widths == null && " What text each token gave was not captured: they are shown by their ids."}
+        {tokens.char_lengths == null && " What text each token gave was not captured: they are shown by their ids."}
       </p>
       {figures.known > 0 && <Legend />}
       <p className="token-now small" role="status">

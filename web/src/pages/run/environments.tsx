@@ -89,7 +89,7 @@ function Card({ one, parts, title, selection }: { one: Environment; parts: reado
           >
             <Value name="mean">{number(one.mean)}</Value>
             <Value name="median">{number(one.median)}</Value>
-            <Value name="±">{number(one.spread)}</Value>
+            <Value name="±">{number(one.std)}</Value>
             {one.missing > 0 && (
               <Value name="missing" className="warn">
                 {count(one.missing)}

@@ -19,8 +19,8 @@ export function Ledger({ answer }: { answer: RunAnswer }) {
         <Reasons title="Dropped" counts={ledger.dropped} />
         <Reasons title="Scores dropped" counts={ledger.scores_dropped} />
         <Reasons title="Blobs dropped" counts={ledger.blobs_dropped} />
-        <Reasons title="Texts dropped" counts={ledger.texts_dropped} />
-        <Reasons title="Not yet safe on disk" counts={ledger.unsynced} />
+        <Reasons title="Redaction failed" counts={ledger.redaction_failed} />
+        <Reasons title="Not yet safe on disk" counts={ledger.sync_failed} />
       </div>
     </section>
   );
@@ -29,7 +29,7 @@ export function Ledger({ answer }: { answer: RunAnswer }) {
 function Standing({ ledger }: { ledger: LedgerSummary }) {
   if (ledger.sessions === 0) return <Badge>none</Badge>;
   if (ledger.lost > 0) return <Badge tone="bad">{count(ledger.lost)} lost</Badge>;
-  return ledger.adds_up ? <Badge tone="good">adds up</Badge> : <Badge tone="warn">does not add up</Badge>;
+  return ledger.is_balanced ? <Badge tone="good">adds up</Badge> : <Badge tone="warn">does not add up</Badge>;
 }
 
 /** Begun = recorded + what else became of them. */
@@ -61,13 +61,13 @@ function Told({ answer }: { answer: RunAnswer }) {
   return told.length === 0 ? null : <p className="soft">{told.join(" ")}</p>;
 }
 
-function ofSessions({ sessions, open_sessions, lost, in_doubt }: LedgerSummary): string[] {
+function ofSessions({ sessions, open_sessions, lost, maybe_lost }: LedgerSummary): string[] {
   const closed = open_sessions === 0 ? "all closed" : `of which ${count(open_sessions)} ${is(open_sessions)} not closed`;
   const before = lost === 1 ? "it was" : "they were";
   return [
     ...(sessions > 0 ? [`Written in ${plural(sessions, "session")}, ${closed}.`] : []),
     ...(lost > 0 ? [`${plural(lost, "rollout")} ${was(lost)} begun and ${is(lost)} not in the files: a writer died before ${before} safe on disk.`] : []),
-    ...(in_doubt > 0 ? [`${plural(in_doubt, "rollout")} ${is(in_doubt)} being played, or lost with a session that died.`] : []),
+    ...(maybe_lost > 0 ? [`${plural(maybe_lost, "rollout")} ${is(maybe_lost)} being played, or lost with a session that died.`] : []),
   ];
 }
 

@@ -61,7 +61,7 @@ function ofRecord({ ledger, problem_count, state, planned, finished, collides }:
   if (problem_count > 0) found.push({ tone: "bad", text: `${plural(problem_count, "problem")} in the files`, part: "run-problems" });
   if (ledger.lost > 0) found.push({ tone: "bad", text: `${plural(ledger.lost, "rollout")} lost`, part: "run-ledger" });
   if (dropped > 0) found.push({ tone: "bad", text: `${plural(dropped, "rollout")} dropped`, part: "run-ledger" });
-  if (!ledger.adds_up && ledger.lost === 0) found.push({ tone: "warn", text: "the ledger does not add up", part: "run-ledger" });
+  if (!ledger.is_balanced && ledger.lost === 0) found.push({ tone: "warn", text: "the ledger does not add up", part: "run-ledger" });
   if (collides > 0) found.push({ tone: "bad", text: `${plural(collides, "rollout")} of sessions that collide`, part: "run-ledger" });
   if (state === "died") found.push({ tone: "bad", text: "a session died", part: "run-ledger" });
   if (state === "interrupted") found.push({ tone: "warn", text: planned === null ? "interrupted" : `interrupted with ${count(finished)} of ${plural(planned, "episode")}`, part: "run-ledger" });
@@ -108,7 +108,7 @@ function ofFindings(findings: FindingsAnswer | undefined): Concern[] {
 
 function calm({ ledger, rollouts }: RunAnswer, findings: FindingsAnswer | undefined): string {
   const said = [`all ${count(rollouts)} rollouts ended without a failure`];
-  if (ledger.adds_up && ledger.sessions > 0) said.push("the ledger adds up");
+  if (ledger.is_balanced && ledger.sessions > 0) said.push("the ledger adds up");
   if (findings?.state === "ready" && !findings.stale) said.push(`${plural(findings.audits, "audit")} found nothing wrong`);
   return `${said.join(", ").replace(/^a/, "A")}.`;
 }

@@ -44,6 +44,6 @@ from steps where parse_error is not null limit 100`,
   },
   {
     title: "Was anything lost",
-    sql: `select session, dispatched, recorded, lost, in_doubt, closed from ledger`,
+    sql: `select session, dispatched, recorded, lost, maybe_lost, closed from ledger`,
   },
 ];

@@ -15,7 +15,7 @@ const TABLES: readonly [string, string][] = [
   ["runs", "the run itself"],
   ["ledger", "one for each session"],
 ];
-const RESERVED = new Set(["group", "index", "at"]);
+const RESERVED = new Set(["group", "index"]);
 
 export function Reference({ run }: { run: string }) {
   const [open, setOpen] = useState(() => window.matchMedia("(min-width: 1000px)").matches);

@@ -111,7 +111,7 @@ function spreadOf(rows: readonly Row[], measure: string): Spread {
   const missing = rows.filter((row) => (row[measure] ?? null) === null).length;
   return {
     ...{ n: values.length, missing, non_finite: rows.length - missing - values.length },
-    ...{ mean: told(mean(values)), spread: told(deviationOf(values)), min: values[0] ?? null, max: values.at(-1) ?? null },
+    ...{ mean: told(mean(values)), std: told(deviationOf(values)), min: values[0] ?? null, max: values.at(-1) ?? null },
   };
 }
 

@@ -12,7 +12,7 @@ from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.testing.check_env import check_env
 from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Call, NoTurnResult
+from rolltrace.trace.rollout import Call, EndedBeforeFirstTurn
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import Layer, Status
 from stage import Case, Remembering, Stage, expect_failure, play, recorded, said
@@ -43,7 +43,7 @@ async def test_an_episode_that_is_over_before_the_first_turn(tmp_path, reason):
     assert policy.sent == {}
     assert (rollout.steps, rollout.pending_prompt, rollout.reward_so_far) == ((), None, 10.25)
     assert (rollout.status, rollout.stop_reason, rollout.stopped_by) == (Status.OK, reason or "completed", "env")
-    assert rollout.unplayed == NoTurnResult(
+    assert rollout.ended_before_first_turn == EndedBeforeFirstTurn(
         reward=0.25, reward_data={"won": 1}, env_state={"after": [1]}, extra={"why": "resigned"},
         metrics={"moves": 3}, logs={},
     )  # fmt: skip
@@ -67,10 +67,10 @@ async def test_what_it_told_is_frozen_and_audited(tmp_path):
 
     await play(tmp_path / "run", Stage(lambda number: Later()), Remembering(said("never")))
     [rollout] = recorded(tmp_path / "run")
-    assert rollout.unplayed.env_state == {"seen": [1]}
-    assert math.isnan(rollout.unplayed.reward)
-    assert rollout.unplayed.extra == {"reward_data.odd": "text"}
-    assert [note.path for note in rollout.notes] == ["unplayed.reward_data.odd"]
+    assert rollout.ended_before_first_turn.env_state == {"seen": [1]}
+    assert math.isnan(rollout.ended_before_first_turn.reward)
+    assert rollout.ended_before_first_turn.extra == {"reward_data.odd": "text"}
+    assert [note.path for note in rollout.notes] == ["ended_before_first_turn.reward_data.odd"]
     wrong = msgspec.structs.replace(rollout, line_reward=0.0, reward_so_far=0.0)
     assert [finding.message for finding in reward_parts.function(wrong)]
 
@@ -93,14 +93,14 @@ def test_check_env_knows_of_it(done):
     assert bool(found) != done
 
 
-@pytest.mark.parametrize("unplayed", [True, False])
-def test_text_that_utf8_cannot_hold_leaves_the_line_readable(unplayed):
+@pytest.mark.parametrize("ended_before_first_turn", [True, False])
+def test_text_that_utf8_cannot_hold_leaves_the_line_readable(ended_before_first_turn):
     """A line that has to be encoded with care has what was told before any turn, or nothing of it."""
     rollout_builder = RolloutBuilder(header())
     rollout_builder.calls.append(Call("grader", "judge\ud800", (Message("user", "?"),)))
-    if unplayed:
-        rollout_builder.set_no_turn_result(reward=1.0, env_state={"a\ud800": "b\udc00"})
+    if ended_before_first_turn:
+        rollout_builder.end_before_first_turn(reward=1.0, env_state={"a\ud800": "b\udc00"})
     rollout = decode_rollout(rollout_builder.encode(outcome()).data)
-    assert (rollout.unplayed is not None) == unplayed
+    assert (rollout.ended_before_first_turn is not None) == ended_before_first_turn
     assert rollout.calls[0].policy == "judge\ufffd"
     assert any("calls[0].policy" in note.path for note in rollout.notes)

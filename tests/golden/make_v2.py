@@ -1,6 +1,6 @@
-"""Writes the golden lines of format version 1: run once, from this folder's parent, when a case is added.
+"""Writes the golden lines of format version 2: run once, from this folder's parent, when a case is added.
 
-A line that is there is never changed: readers must read it for ever. `python tests/golden/make_v1.py` therefore writes
+A line that is there is never changed: readers must read it for ever. `python tests/golden/make_v2.py` therefore writes
 only cases that have no file yet.
 """
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rolltrace.trace.codec import encode_score
+from rolltrace.trace.codec import encode_rollout, encode_score
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Sampling, ToolCall, ToolSpec
@@ -20,7 +20,7 @@ from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
 
-FOLDER = Path(__file__).parent / "v1"
+FOLDER = Path(__file__).parent / "v2"
 RUN = "01970000000000000000000000000001"
 SESSION = "01970000000000000000000000000002"
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -207,10 +207,51 @@ def seat() -> bytes:
     return line.encode(outcome(reward=None, reward_so_far=0.0)).data
 
 
+def quotes() -> bytes:
+    """Calls that quote the conversation: one message, the words of an earlier call, and the whole conversation."""
+    line = rollout_builder(8, env="prompts", task="1", group="1", policy="")
+    answer = (
+        "Water boils when its vapour pressure reaches that of the air: at 100 °C by the sea, at 72 °C on Everest. 😀"
+    )
+    rules = "Judge the answer by one criterion. End with one line `Score: X`, where X is from 0 to 1."
+    conversation = (Message("user", "Why does water boil?"), Message("assistant", answer))
+    line.extend(conversation)
+    for criterion in ("It is right.", "It is short."):
+        question = Message("user", f"<answer>\n{answer}\n</answer>\n{criterion}")
+        line.calls.append(
+            Call("grader", "judge", (Message("system", rules), question), Message("assistant", "Score: 1"))
+        )
+    line.calls.append(Call("opponent", "judge", conversation))
+    return encode_rollout(line.build(outcome(reward=0.0, reward_so_far=0.0)))
+
+
+def tokens() -> bytes:
+    """Two turns with token ids: the second prompt shares a prefix with the first turn; each token has its length."""
+    line = rollout_builder(9)
+    line.extend([Message("user", "Count.")])
+    line.mark_prompt_sent()
+    line.step(
+        Message("assistant", "one"), reward=0.0, tokens=Tokens((1, 2), (3, 0), (-0.5, -math.inf), char_lengths=(3, 0))
+    )
+    line.extend([Message("user", "On.")])
+    line.mark_prompt_sent()
+    line.step(Message("assistant", "two"), reward=1.0, tokens=Tokens((1, 2, 3, 0, 4), (5,), char_lengths=(3,)))
+    return line.encode(outcome()).data
+
+
+def ended_before_first_turn() -> bytes:
+    """An env that was over before the policy had a turn."""
+    line = rollout_builder(10, env="tictactoe", episode=0, seat=1, index=1)
+    line.end_before_first_turn(
+        reward=-1.0, reward_data={"lost": True}, env_state={"board": "XXX"}, logs={"by": "seat 0"}
+    )
+    return line.encode(outcome(reward=-1.0, reward_so_far=-1.0)).data
+
+
 def scores() -> bytes:
     """A group's grade, an advantage, a grade that could not be found, and a fact about a group."""
     at = STARTED + timedelta(minutes=1)
-    common: dict[str, Any] = {"run": RUN, "session": SESSION, "at": at}
+    common: dict[str, Any] = {"run": RUN, "session": SESSION, "created_at": at}
     group = GroupKey("train", 0, "tictactoe", "opening")
     failure = Failure(Layer.GRADER, "GraderError", "no verdict")
     return b"".join(
@@ -226,7 +267,8 @@ def scores() -> bytes:
 
 CASES: dict[str, Callable[[], bytes]] = {
     "plain": plain, "tools": tools, "edited": edited, "non_finite": non_finite, "image": image, "failed": failed,
-    "unfinished": unfinished, "seat": seat, "scores": scores,
+    "unfinished": unfinished, "seat": seat, "quotes": quotes, "tokens": tokens,
+    "ended_before_first_turn": ended_before_first_turn, "scores": scores,
 }  # fmt: skip
 
 if __name__ == "__main__":
