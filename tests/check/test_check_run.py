@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from rolltrace.check.audit import AuditInput, audit
+from rolltrace.check.audit import AuditInput, Finding, Severity, audit
 from rolltrace.check.audit_registry import built_in_audits, list_audits, select_audits
 from rolltrace.check.audit_report import encode_report
 from rolltrace.check.check_run import check_run
-from rolltrace.check.finding import Finding, Severity
 from rolltrace.errors import InputError, RunNotFoundError, UnknownNameError
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.create import create_run
@@ -19,8 +18,7 @@ from rolltrace.trace.rollout import Header
 from rolltrace.trace.rollout_builder import RolloutBuilder
 
 OWN = """
-from rolltrace.check.audit import AuditInput, audit
-from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.audit import AuditInput, Finding, Severity, audit
 
 @audit(Severity.WARNING, "Answers must be short.", input=AuditInput.ROLLOUTS)
 def long_answers(rollout):

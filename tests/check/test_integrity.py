@@ -5,9 +5,9 @@ import os
 import pytest
 from msgspec.structs import fields
 
+from rolltrace.check.audit import Severity
 from rolltrace.check.audit_registry import built_in_audits
 from rolltrace.check.check_run import check_run
-from rolltrace.check.finding import Severity
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
 from segments import edit_run_info

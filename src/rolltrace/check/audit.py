@@ -1,4 +1,4 @@
-"""What an audit is: one function with a name, a severity and an explanation."""
+"""An audit: a function with a name, a severity and an explanation, which yields findings."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -7,8 +7,37 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.check.finding import Finding, Severity
 from rolltrace.errors import InputError
+
+
+class Severity(StrEnum):
+    """How bad a finding is. An `INFO` does not make a check fail."""
+
+    ERROR = "error"
+    """Something is lost or wrong, so numbers computed from the run may be wrong."""
+    WARNING = "warning"
+    """Something is incomplete, or looks like a mistake."""
+    INFO = "info"
+    """Worth knowing; nothing is wrong."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong, and where."""
+
+    message: str
+    """What was expected and what was found, in a sentence."""
+    rollout: str | None = None
+    """The id of the rollout it is about."""
+    address: str | None = None
+    """The address of that rollout or its group: SPLIT/ENV/ITERATION/GROUP/INDEX."""
+    session: str | None = None
+    file: str | None = None
+    """Relative to the run's directory; a segment without its suffix, which compression changes."""
+    offset: int | None = None
+    """The first byte of the line, uncompressed."""
+    data: dict[str, Any] = {}
+    """The numbers and names behind it."""
+
 
 AuditFunction = Callable[..., Iterable[Finding]]
 
@@ -17,7 +46,7 @@ class AuditInput(StrEnum):
     """What an audit is called with."""
 
     RUN = "run"
-    """Once, with the `AuditedRun`, when all rollouts and scores were seen."""
+    """Once, with the `AuditedRun`, after all rollouts and scores."""
     ROLLOUTS = "rollouts"
     """With every rollout, in the one pass that feeds all audits."""
     SCORES = "scores"
@@ -30,10 +59,10 @@ class Audit(msgspec.Struct, frozen=True):
     name: str
     severity: Severity
     about: str
-    """Why it matters and what to do, for a person who has never heard of it."""
+    """Why it matters and what to do, for a reader who does not know it."""
     input: AuditInput
     function: AuditFunction
-    """Yields findings. A class is made afresh for each run, so it may remember; its `end`, if any, yields the rest."""
+    """Yields findings. Of a class, one object is made for each run, so it may keep state; its `end` yields the rest."""
 
 
 def audit(

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
-from rolltrace.check.audit import Audit, AuditInput
-from rolltrace.check.audits import blobs, files, identity, ledgers, rewards, scores, sessions
-from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.audit import Audit, AuditInput, Finding, Severity
+from rolltrace.check.audits import files, identity, ledgers, rewards, scores
 from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.imports import import_object
 
@@ -15,7 +14,7 @@ ENTRY_POINTS = "rolltrace.checks"
 
 _UNUSABLE = "An audit that an installed package adds cannot be used. Mend or uninstall the package."
 
-_MODULES: tuple[ModuleType, ...] = (files, ledgers, identity, sessions, rewards, scores, blobs)
+_MODULES: tuple[ModuleType, ...] = (files, ledgers, identity, rewards, scores)
 
 
 def built_in_audits() -> list[Audit]:

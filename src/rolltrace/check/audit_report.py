@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.check.audit import Audit
-from rolltrace.check.finding import Finding, Severity
+from rolltrace.check.audit import Audit, Finding, Severity
 from rolltrace.trace.codec import wire_free_form
 from rolltrace.trace.strict_json import json_encoder
 

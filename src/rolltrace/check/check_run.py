@@ -6,11 +6,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rolltrace.check.audit import Audit, AuditInput, instantiate_audit
+from rolltrace.check.audit import Audit, AuditInput, Finding, instantiate_audit
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditOutcome, AuditReport
 from rolltrace.check.audited_run import AuditedRun
-from rolltrace.check.finding import Finding
 from rolltrace.query.address import address
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import FOLDERS

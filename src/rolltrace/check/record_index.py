@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from rolltrace.check.finding import Finding
+from rolltrace.check.audit import Finding
 from rolltrace.errors import StorageError
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import SegmentName

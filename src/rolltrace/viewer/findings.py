@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from rolltrace.check.audit import Finding
 from rolltrace.check.audit_report import AuditReport, outcome_severity
-from rolltrace.check.finding import Finding
 from rolltrace.temp_folders import temporary_folder
 from rolltrace.trace.codec import wire_free_form
 from rolltrace.trace.freeform import from_json_mapping

@@ -1,12 +1,15 @@
-"""Audits of the files: are they all there, whole, and what was written."""
+"""Audits of the files and blobs: all are there, complete and unchanged."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 
-from rolltrace.check.audit import audit
+from rolltrace.check.audit import Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun, FolderEntry
-from rolltrace.check.finding import Finding, Severity
+from rolltrace.errors import RecordError
+from rolltrace.store.blobs import blob_path
 from rolltrace.store.layout import (
     BLOBS,
     COMPRESSED_SUFFIX,
@@ -19,6 +22,7 @@ from rolltrace.store.layout import (
     SegmentName,
 )
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
+from rolltrace.store.segment_reader import open_regular
 from rolltrace.trace.rollout import FORMAT_VERSION
 
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
@@ -112,17 +116,17 @@ def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.INFO,
-    "A file is there both plain and sealed, because sealing was interrupted. The plain one is read and nothing is "
-    "wrong; `rolltrace compact` tidies it up.",
+    "A file is there both plain and compressed, because compression was interrupted. The plain one is read and nothing "
+    "is wrong; `rolltrace compact` removes it.",
 )
 def compressed_twice(run: AuditedRun) -> Iterator[Finding]:
-    """No file is there both plain and sealed."""
+    """No file is there both plain and compressed."""
     for folder in (ROLLOUTS, SCORES):
         names = {entry.name for entry in run.entries(folder) or ()}
         for name in sorted(names):
             segment = SegmentName.parse(name)
             if segment is not None and name == segment.plain and segment.compressed in names:
-                yield Finding("is there plain and sealed", file=f"{folder}/{name}")
+                yield Finding("is there plain and compressed", file=f"{folder}/{name}")
 
 
 @audit(
@@ -137,17 +141,48 @@ def leftovers(run: AuditedRun) -> Iterator[Finding]:
             yield Finding(f"is a temporary file of {entry.size} bytes", file=entry.path)
 
 
+@audit(
+    Severity.ERROR,
+    "A message carries an image or a file of which the bytes are gone; the prompt cannot be seen as the policy saw it. "
+    "Copy blobs/ back.",
+)
+def missing_blobs(run: AuditedRun) -> Iterator[Finding]:
+    """Every blob that a record names is there."""
+    for name, rollout, path in _named_blobs(run):
+        if not path.is_file():
+            yield Finding(f"{name} is not there", rollout=rollout, file=f"{BLOBS}/{name}")
+
+
+@audit(
+    Severity.ERROR,
+    "The bytes of a blob are not those of its name, so they are not what the policy saw. Restore the file from a copy.",
+)
+def damaged_blobs(run: AuditedRun) -> Iterator[Finding]:
+    """Every blob has the bytes that its name says."""
+    for name, rollout, path in _named_blobs(run):
+        try:
+            with open_regular(path) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except (FileNotFoundError, RecordError):
+            continue  # `missing_blobs` reports it
+        except OSError as error:
+            yield Finding(f"cannot be read: {error.strerror}", rollout=rollout, file=f"{BLOBS}/{name}")
+            continue
+        if name != f"sha256-{digest}":
+            yield Finding(f"has bytes of digest sha256-{digest}", rollout=rollout, file=f"{BLOBS}/{name}")
+
+
 def _entries(run: AuditedRun) -> Iterator[FolderEntry]:
     yield from chain.from_iterable(run.entries(folder) or () for folder in FOLDERS)
 
 
 def _sequences(entries: Iterable[FolderEntry]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
+    sequences: dict[str, set[int]] = {}
     for entry in entries:
         segment = SegmentName.parse(entry.name)
         if segment is not None and _is_known(entry.folder, entry.name):
-            found.setdefault(segment.session, set()).add(segment.sequence)
-    return found
+            sequences.setdefault(segment.session, set()).add(segment.sequence)
+    return sequences
 
 
 def _is_known(folder: str, name: str) -> bool:
@@ -161,13 +196,19 @@ def _is_known(folder: str, name: str) -> bool:
 
 
 def _is_tail(problem: ReadError) -> bool:
-    """Whether it is a last line that may yet be written."""
+    """Whether it is a last line that is incomplete, and may still be written."""
     return problem.kind is ReadErrorKind.TORN and problem.is_transient
 
 
 def _is_read(problem: ReadError) -> bool:
-    """Whether it is about a file that should hold records; what else there is, other audits tell of."""
+    """Whether it is about a file that should hold records. Other audits report the other files."""
     folder, _, name = problem.file.partition("/")
     if folder not in FOLDERS or not name:
         return False
     return problem.offset is not None or _is_known(folder, name)
+
+
+def _named_blobs(run: AuditedRun) -> Iterator[tuple[str, str, Path]]:
+    """Each blob that a record names, the first rollout that does, and where it should be."""
+    for row in run.records.rows("select name, rollout from blobs order by name"):
+        yield row["name"], row["rollout"], blob_path(run.path / BLOBS, row["name"])

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import asdict
 
-from rolltrace.check.audit import audit
+from rolltrace.check.audit import Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun
-from rolltrace.check.finding import Finding, Severity
 from rolltrace.query.run_state import RunState, continued_sessions, died_sessions, planned_episodes, session_state
 from rolltrace.query.run_totals import query_totals
 from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from rolltrace.check.audit import AuditInput, audit
+from rolltrace.check.audit import AuditInput, Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun
-from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.record_index import rollout_finding
 from rolltrace.trace.json_numbers import Number, as_float, parse_number
 from rolltrace.trace.rollout import Rollout

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from rolltrace.check.audit import AuditInput, audit
+from rolltrace.check.audit import AuditInput, Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun
-from rolltrace.check.finding import Finding, Severity
 from rolltrace.check.record_index import group_address_of, score_finding
 from rolltrace.query.table_schema import GROUP_COLUMNS
 from rolltrace.trace.failure import is_interruption

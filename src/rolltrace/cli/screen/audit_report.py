@@ -9,9 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rolltrace.check.audit import Audit
+from rolltrace.check.audit import Audit, Finding, Severity
 from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_severity
-from rolltrace.check.finding import Finding, Severity
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import print_wrapped, stderr_console
 from rolltrace.cli.screen.number_format import format_bytes, format_duration, plural
