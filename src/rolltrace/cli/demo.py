@@ -21,9 +21,7 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
     Exit code 1 says that something could not be recorded, or that the audits found something wrong.
     """
     from rolltrace.cli.screen.console import stdout_console
-    from rolltrace.cli.screen.demo import show_demo
-    from rolltrace.cli.screen.job_summary import show_failures
-    from rolltrace.cli.screen.progress import progress
+    from rolltrace.cli.screen.job_summary import progress, show_demo, show_failures
     from rolltrace.cli.signals import exit_on_signal
     from rolltrace.errors import InputError
     from rolltrace.jobs.demo_run import demo_envs, play_demo

@@ -182,7 +182,7 @@ def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles
 def _play(place: Path, total: int, as_json: bool, specs: Sequence[str], /, **job: Any) -> None:
     """Play with progress, and tell what came of it."""
     from rolltrace.cli.hints import command
-    from rolltrace.cli.screen.progress import progress
+    from rolltrace.cli.screen.job_summary import progress
     from rolltrace.cli.signals import exit_on_signal
     from rolltrace.jobs.play import play
 

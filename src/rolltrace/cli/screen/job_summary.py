@@ -1,16 +1,93 @@
-"""What came of a job, in a few lines."""
+"""How a job proceeds and how it ended, and the result of the demo."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
-from rolltrace.cli.screen.console import stderr_console, wrap_lines
-from rolltrace.cli.screen.number_format import format_duration, short_number
+from rolltrace.cli.screen.console import print_wrapped, stderr_console, wrap_lines
+from rolltrace.cli.screen.number_format import format_duration, plural, short_number
 from rolltrace.cli.screen.run_table import ledger_text
-from rolltrace.jobs.play_summary import PlaySummary
+from rolltrace.cli.screen.styles import ROLE_STYLES
 from rolltrace.terminal_text import escape_line
+from rolltrace.trace.message import Message
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.transcript import TranscriptMessage, transcript_events
+
+if TYPE_CHECKING:  # `rolltrace run` needs neither the audits nor DuckDB
+    from rolltrace.jobs.demo_run import DemoResult
+    from rolltrace.jobs.play_summary import PlaySummary
+    from rolltrace.query.groups import Group
+    from rolltrace.rollout.group_runner import GroupResult
+
+_MAX_PROGRESS_LINES = 100
+_MAX_EXAMPLE_LINES = 12
+_MAX_MESSAGE_LINES = 2
+_MAX_EXAMPLE_WIDTH = 100
+_ROLE = 11
+"""How many columns the role takes."""
 
 
-def show_job_summary(console: Console, summary: PlaySummary) -> None:
+@contextlib.contextmanager
+def progress(total: int, *, plain: bool = False) -> "Iterator[Callable[[GroupResult], None]]":
+    """Yield a function to call with each finished group; with `plain` it prints lines on a terminal too."""
+    console = stderr_console()
+    if plain or not console.is_terminal:
+        yield PlainProgress(total, lambda line: _print_line(console, line)).advance
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("groups"), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        rewards = _Mean()
+        yield lambda group: bar.update(task, advance=1, description=f"mean reward {rewards.with_group(group)}")
+
+
+def _print_line(console: Console, line: str) -> None:
+    """Print a line; a closed standard error does not stop the job."""
+    with contextlib.suppress(OSError):
+        console.print(line, soft_wrap=True)
+
+
+class PlainProgress:
+    """Prints a line for each group, or about a hundred lines if there are more groups than that."""
+
+    def __init__(self, total: int, write: Callable[[str], None]) -> None:
+        self._total = total
+        self._write = write
+        self._done = 0
+        self._every = max(1, total // _MAX_PROGRESS_LINES)
+        self._mean = _Mean()
+
+    def advance(self, group: "GroupResult") -> None:
+        """Count a group, and print a line if one is due."""
+        self._done += 1
+        mean = self._mean.with_group(group)
+        if self._done % self._every and self._done != self._total:
+            return
+        rewards = ", ".join(short_number(member.reward) for member in group.members)
+        name = escape_line(group.group)
+        self._write(f"{self._done}/{self._total} groups, mean reward {mean}: {name}: {rewards}")
+
+
+class _Mean:
+    """The running mean over all rewards."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    def with_group(self, group: "GroupResult") -> str:
+        rewards = [reward for reward in group.rewards if reward is not None]
+        self._sum += sum(rewards)
+        self._count += len(rewards)
+        return short_number(self._sum / self._count if self._count else None)
+
+
+def show_job_summary(console: Console, summary: "PlaySummary") -> None:
     """Print what was played and how it ended."""
     title = Text(escape_line(f"{summary.env} with {summary.policy}"), "bold")
     title.append(
@@ -18,13 +95,12 @@ def show_job_summary(console: Console, summary: PlaySummary) -> None:
     )
     mean = f"mean reward {short_number(summary.mean_reward)} (n = {summary.rewarded})"
     ends = ", ".join(f"{escape_line(reason)} {count}" for reason, count in sorted(summary.stop_reasons.items()))
-    for line in (title, Text(f"{mean} · {ends}")):
-        for piece in wrap_lines(line, console, ""):
-            console.print(piece, soft_wrap=True)
+    print_wrapped(console, title)
+    print_wrapped(console, Text(f"{mean} · {ends}"))
 
 
-def show_role_warnings(summary: PlaySummary) -> None:
-    """Say on standard error who played what nobody was given, and which role was given in vain."""
+def show_role_warnings(summary: "PlaySummary") -> None:
+    """Warn on standard error about roles that the policy played itself, and roles that were never asked."""
     console = stderr_console()
     for role in summary.unasked_roles:
         what = f"Nothing in {summary.env} asked the role {role!r}: is that its name?"
@@ -35,8 +111,8 @@ def show_role_warnings(summary: PlaySummary) -> None:
         console.print(Text(escape_line(what), "yellow"), soft_wrap=True)
 
 
-def show_failures(summary: PlaySummary) -> None:
-    """Say on standard error what failed, and why the job counts as failed where it does."""
+def show_failures(summary: "PlaySummary") -> None:
+    """Print on standard error what failed, and why the job counts as failed if it does."""
     console = stderr_console()
     for message, count in summary.errors.items():
         console.print(Text(f"{count} × {escape_line(message)}", "red"), soft_wrap=True)
@@ -45,3 +121,116 @@ def show_failures(summary: PlaySummary) -> None:
         console.print(Text(what, "red"), soft_wrap=True)
     if not summary.ledger.complete:
         console.print(Text(f"Not everything was recorded: {ledger_text(summary.ledger)}.", "red"), soft_wrap=True)
+
+
+def show_demo(console: Console, demo: "DemoResult", groups: "Sequence[Group]") -> None:
+    """Print one rollout, the rewards of each group, what recording cost, and what the audits found."""
+    rollouts = {group.env: list(group.rollouts()) for group in groups}
+    example = _example([rollouts[group.env] for group in groups if group.has_signal])
+    if example is not None:
+        _show_example(console, example)
+        console.print()
+    console.print(_table(demo.summaries, {group.env: group for group in groups}, rollouts))
+    console.print()
+    count = sum(summary.rollouts for summary in demo.summaries)
+    played = f"{count} rollouts by {demo.policy}, graded and answered by {demo.grader}"
+    print_wrapped(
+        console, Text(escape_line(f"{played}, in {format_duration(demo.seconds)}; recorded in {demo.path}."), "bold")
+    )
+    cost = f"Recording took {format_duration(demo.recording_seconds)} of computing"
+    line = Text(f"{cost}: {_percent(demo.recording_fraction)} of the time. ")
+    if demo.report.ok:
+        line.append(f"✓ {len(demo.report.results)} audits found nothing wrong.", "green")
+    print_wrapped(console, line)
+    for result in demo.report.with_findings:
+        what = f"{result.audit}: {result.count} found; rolltrace check {demo.path} says more"
+        print_wrapped(console, Text(escape_line(what), "yellow"))
+
+
+def _example(groups: Sequence[Sequence[Rollout]]) -> Rollout | None:
+    """The best member of one group: if possible with a positive reward and two to four turns, then the shortest."""
+    played = ([rollout for rollout in group if rollout.steps and rollout.reward is not None] for group in groups)
+    best = [max(members, key=lambda rollout: rollout.reward or 0.0) for members in played if members]
+    return max(best, key=_example_rank, default=None)
+
+
+def _example_rank(rollout: Rollout) -> tuple[bool, bool, int]:
+    length = sum(len(message.content) for message in rollout.messages)
+    return (rollout.reward or 0.0) > 0, 2 <= len(rollout.steps) <= 4, -length
+
+
+def _show_example(console: Console, rollout: Rollout) -> None:
+    title = Text(escape_line(f"{rollout.env} · {rollout.group} · member {rollout.index}"), "bold")
+    title.append(f" · reward {short_number(rollout.reward)} in {plural(len(rollout.steps), 'turn')}")
+    print_wrapped(console, title)
+    width = min(console.width, _MAX_EXAMPLE_WIDTH)
+    rewards = {step.step: step.reward for step in rollout.steps}
+    lines: list[Text] = []
+    for event in transcript_events(rollout):
+        if isinstance(event, TranscriptMessage):
+            reward = None if event.step is None else rewards[event.step]
+            lines += _message_lines(console, event.message, reward, width)
+    for line in lines[:_MAX_EXAMPLE_LINES]:
+        console.print(line, soft_wrap=True)
+    if len(lines) > _MAX_EXAMPLE_LINES:
+        console.print(Text(f"  … {len(lines) - _MAX_EXAMPLE_LINES} lines more", "italic yellow"))
+
+
+def _message_lines(console: Console, message: Message, reward: float | None, width: int) -> list[Text]:
+    """The beginning of a message, with its role before it and the reward of its step after it."""
+    calls = [f"→ {call.name} {call.arguments}" for call in message.tool_calls]
+    text = " ".join(" ".join([message.content, *calls]).split())
+    gained = Text() if reward is None else Text(f"  reward {short_number(reward)}", "bold")
+    room = width - _ROLE - 2
+    body = wrap_lines(Text(escape_line(text)), console, "", room)
+    if len(body) > _MAX_MESSAGE_LINES or (reward is not None and body[-1].cell_len + gained.cell_len > room):
+        body = body[:_MAX_MESSAGE_LINES]
+        body[-1].truncate(max(1, room - gained.cell_len - 2))
+        body[-1].append(" …")
+    body[-1].append_text(gained)
+    roles = [f"{escape_line(message.role)[: _ROLE - 1]:{_ROLE}}", *(" " * _ROLE for _ in body[1:])]
+    style = ROLE_STYLES.get(message.role, "bold cyan")
+    return [Text("  ").append(role, style).append_text(line) for role, line in zip(roles, body, strict=True)]
+
+
+def _table(
+    summaries: "Sequence[PlaySummary]", groups: "Mapping[str, Group]", rollouts: Mapping[str, Sequence[Rollout]]
+) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("environment", no_wrap=True)
+    table.add_column("rewards of the group", no_wrap=True)
+    table.add_column("signal", no_wrap=True)
+    table.add_column("ended", overflow="fold")
+    for summary in summaries:
+        group = groups.get(summary.env)
+        members = () if group is None else group.members
+        rewards = " ".join(short_number(None if one.reward is None else float(f"{one.reward:.2g}")) for one in members)
+        signal = Text("yes", "green") if group is not None and group.has_signal else Text("no", "yellow")
+        if _is_ungraded(rollouts.get(summary.env, ())):
+            rewards, signal = "–", Text("no grader", "dim")
+        table.add_row(Text(escape_line(summary.env), "bold"), rewards, signal, _ends(summary))
+    return table
+
+
+def _is_ungraded(rollouts: Sequence[Rollout]) -> bool:
+    """Whether nothing ever gave these rollouts a reward, as in an environment that only collects answers."""
+    return all(
+        rollout.grade is None
+        and not rollout.scores
+        and not any(step.reward or step.env_reward or step.reward_data for step in rollout.steps)
+        for rollout in rollouts
+    )
+
+
+def _ends(summary: "PlaySummary") -> Text:
+    """How the rollouts ended, and how often a part failed."""
+    ends = ", ".join(f"{escape_line(reason)} {count}" for reason, count in sorted(summary.stop_reasons.items()))
+    text = Text(ends)
+    for layer in sorted({message.partition(" ")[0] for message in summary.errors}):
+        count = sum(times for message, times in summary.errors.items() if message.partition(" ")[0] == layer)
+        text.append(f"  ({escape_line(layer)} failed {count} ×)", "red")
+    return text
+
+
+def _percent(fraction: float) -> str:
+    return "under 0.01 %" if fraction < 0.0001 else f"{100 * fraction:.2g} %"
