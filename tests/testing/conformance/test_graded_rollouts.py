@@ -1,5 +1,7 @@
 """What the check hands to graders is what a runner would record."""
 
+import asyncio
+
 import pytest
 
 from envs.countdown import countdowns
@@ -104,3 +106,32 @@ def test_a_member_that_failed_told_nothing():
         ("error", True),
     }
     assert ("error", False) not in {(rollout.status, rollout.ended_before_first_turn is None) for rollout in GRADED}
+
+
+def test_a_group_grader_sees_rollouts_whose_reward_is_pending():
+    """As in a run, a rollout has no reward before its group is graded."""
+    GRADED.clear()
+    assert check_env(countdowns(heap=2, seats=1, group_grader=NotesGroup()), answers="2") == []
+    played = [rollout for rollout in GRADED if rollout.stop_reason == "completed"]
+    assert {rollout.reward for rollout in played} == {None}
+
+
+class Hangs(Over):
+    """Never gets to its first observation."""
+
+    async def initial_observation(self):
+        await asyncio.Event().wait()
+
+
+class Hanging(Overs):
+    """One of them."""
+
+    async def make_episode(self, number):
+        return [Hangs()]
+
+
+def test_graders_of_an_env_that_hangs_are_not_asked():
+    """There is no rollout to grade, and the runner must not wait for one."""
+    GRADED.clear()
+    assert [violation.rule for violation in check_env(Hanging(), seconds=0.05)] == ["hangs", "step-before-start"]
+    assert GRADED == []

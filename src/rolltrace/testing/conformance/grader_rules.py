@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,14 +13,11 @@ from rolltrace.policies.policy import Completion
 from rolltrace.testing.conformance.compare_plays import difference, without_timings
 from rolltrace.testing.conformance.guarded_call import CallOutcome, GuardedCall
 from rolltrace.testing.conformance.harness import Harness
-from rolltrace.testing.conformance.play_rules import play_episode
-from rolltrace.testing.conformance.probed_env import ProbedEnv
 from rolltrace.testing.conformance.reply_styles import ReplyStyle, abnormal_completions
 from rolltrace.testing.conformance.return_values import is_finite
+from rolltrace.testing.conformance.runner_plays import rollouts_to_grade
 from rolltrace.testing.conformance.violations import Rule, short_repr
-from rolltrace.trace.json_numbers import as_number
-from rolltrace.trace.rollout import Failure, Grade, Header, Outcome, Rollout
-from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.rollout import Failure, Grade, Rollout
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason
 
 
@@ -30,19 +26,16 @@ async def check_grades(bench: Harness, builder: GuardedCall) -> None:
     grader = getattr(builder.target, "grader", None)
     if not isinstance(grader, Grader) or bench.report.has(Rule.BUILDER):
         return
-    for style, answer in styles_to_grade(bench).items():
-        seats = await play_episode(bench, builder, style, answer=answer)
-        for number, seat in enumerate(seats):
-            if seat.done:
-                await _check_grade(bench, grader, recorded(builder.target, seat, 0, number))
+    for style in styles_to_grade(bench):
+        for rollout in await rollouts_to_grade(bench, builder.target, [style]):
+            await _check_grade(bench, grader, rollout)
 
 
-def styles_to_grade(bench: Harness) -> dict[str, ReplyStyle]:
-    """The bench's styles, and completions that are cut or malformed where those are graded too."""
-    styles = dict(bench.styles)
+def styles_to_grade(bench: Harness) -> list[ReplyStyle]:
+    """The reply styles, and abnormal completions if the environments take those: they are graded too."""
+    styles = [*bench.styles.values()]
     if bench.takes_any_completion:
-        for name, completion in abnormal_completions().items():
-            styles[f"{name} completion"] = _always(completion)
+        styles += map(_always, abnormal_completions().values())
     return styles
 
 
@@ -125,17 +118,12 @@ async def check_grade_group(bench: Harness, builder: GuardedCall) -> None:
     """Play a group and have it graded: whole, turned round, with a failed member, and with one that has no steps."""
     if not builder.target.grades_groups or bench.report.has(Rule.BUILDER):
         return
-    rollouts: list[Rollout] = []
-    without_steps: list[Rollout] = []
-    styles = list(styles_to_grade(bench).items())
-    for episode in range(builder.target.episodes):
-        style, answer = styles[episode % len(styles)]
-        seats = await play_episode(bench, builder, style, number=episode, answer=answer)
-        rollouts += [recorded(builder.target, seat, episode, number) for number, seat in enumerate(seats)]
-        if not without_steps:
-            without_steps = [overflowed(builder.target, seat, episode, number) for number, seat in enumerate(seats)]
+    styles = styles_to_grade(bench)
+    episode_styles = [styles[episode % len(styles)] for episode in range(builder.target.episodes)]
+    rollouts = await rollouts_to_grade(bench, builder.target, episode_styles, as_group=True)
     if not rollouts:
         return
+    without_steps = await rollouts_to_grade(bench, builder.target, episode_styles[:1], as_group=True, context_length=1)
     grades = await _grade(bench, builder, rollouts)
     turned = await _grade(bench, builder, rollouts[::-1])
     name = _name(builder.target)
@@ -145,7 +133,7 @@ async def check_grade_group(bench: Harness, builder: GuardedCall) -> None:
     if builder.target.seats == 1:  # in a game, another index is another seat
         last = await _grade(bench, builder, [at_index(one, place) for place, one in enumerate([*others, lost])])
         _compare(bench, name, first, last, "a failed member had the last index instead of the first")
-    await _grade(bench, builder, [without_steps[0], *rollouts[1:]])
+    await _grade(bench, builder, [*without_steps[:1], *rollouts[1:]])
 
 
 async def _grade(bench: Harness, builder: GuardedCall, rollouts: list[Rollout]) -> dict[str, float]:
@@ -226,27 +214,6 @@ def _name(builder: EnvGroupBuilder) -> str:
     return f"`{type(_grader(builder)).__name__}.grade_group`"
 
 
-def recorded(builder: EnvGroupBuilder, seat: ProbedEnv, episode: int, number: int) -> Rollout:
-    """The seat's play."""
-    rollout_builder = _rollout_builder(builder, episode, number)
-    seat.write(rollout_builder)
-    total = (
-        sum(rollout_builder.rewards)
-        if seat.ended_before_first_turn is None
-        else float(as_number(seat.ended_before_first_turn.reward) or 0.0)
-    )
-    if seat.done:
-        return rollout_builder.build(_outcome(total, seat.stop_reason or StopReason.COMPLETED, StoppedBy.ENV))
-    return rollout_builder.build(_outcome(total, StopReason.MAX_TURNS, StoppedBy.RUNNER))
-
-
-def overflowed(builder: EnvGroupBuilder, seat: ProbedEnv, episode: int, number: int) -> Rollout:
-    """The seat's play if its first prompt had not fitted: it counts, though it has no steps."""
-    rollout_builder = _rollout_builder(builder, episode, number)
-    seat.write_start(rollout_builder)
-    return rollout_builder.build(_outcome(-0.1, StopReason.CONTEXT_OVERFLOW, StoppedBy.RUNNER))
-
-
 def failed(rollout: Rollout) -> Rollout:
     """The rollout as if its env had raised before the first step."""
     return msgspec.structs.replace(
@@ -259,40 +226,6 @@ def failed(rollout: Rollout) -> Rollout:
         steps=(),
         final=(),
         ended_before_first_turn=None,
-    )
-
-
-def _rollout_builder(builder: EnvGroupBuilder, episode: int, number: int) -> RolloutBuilder:
-    game = builder.seats > 1
-    header = Header(
-        id=new_id(),
-        run="check",
-        env=builder.env,
-        task=builder.task,
-        group=builder.task,
-        index=episode * builder.seats + number,
-        episode=episode if game else None,
-        seat=number if game else None,
-        env_args=dict(builder.env_args),
-        task_data=dict(builder.task_data),
-        seed=builder.seed,
-        tags=tuple(builder.tags),
-        policy="check",
-        started_at=datetime.now(UTC),
-    )
-    return RolloutBuilder(header)
-
-
-def _outcome(total: float, reason: str, by: StoppedBy) -> Outcome:
-    return Outcome(
-        ended_at=datetime.now(UTC),
-        status=Status.OK,
-        stop_reason=reason,
-        stopped_by=by,
-        error=None,
-        reward=None,
-        reward_so_far=total,
-        unclamped_reward=None,
     )
 
 

@@ -25,7 +25,8 @@ class Harness:
         self.turns = turns
         self.report = ViolationLog()
         self.stalls = BlockedTimes()
-        self._roles = roles
+        self.roles = roles
+        self.seconds = seconds
         self.shapes = ReturnValueCheck(self.report)
         self._patience = CallTimeouts(seconds)
         self._players: list[GuardedCall] = []
@@ -39,7 +40,7 @@ class Harness:
 
     def player(self, target: Any, *, asks: bool = False) -> GuardedCall:
         """Someone to make the calls of `target`; envs and graders may ask others meanwhile."""
-        part = Part(self._roles, type(target).__name__, self.report) if asks else None
+        part = Part(self.roles, type(target).__name__, self.report) if asks else None
         player = GuardedCall(target, self.report, self._patience, part)
         self._players.append(player)
         return player

@@ -24,21 +24,19 @@ async def play_episode(
     builder: GuardedCall,
     style: str,
     *,
-    number: int = 0,
     point: CancelPoint | None = None,
     target: int = 0,
-    answer: ReplyStyle | None = None,
 ) -> list[ProbedEnv]:
-    """Make an episode, play it to its end and close it; no seats where it could not be made.
+    """Make an episode, play it to its end and close it. There are no seats if it could not be made.
 
-    `style` names one of the bench's, or says what `answer` is.
+    `point` cancels the play of the seat `target`.
     """
-    envs = await bench.make(builder, number)
+    envs = await bench.make(builder)
     seats = [
         ProbedEnv(env, bench, _where(envs, seat, style), point if seat == target else None)
         for seat, env in enumerate(envs)
     ]
-    await _play_together(seats, answer or bench.styles[style])
+    await _play_together(seats, bench.styles[style])
     when = "after a play" if point is None else "after a cancellation"
     if point is None:
         for seat in seats:

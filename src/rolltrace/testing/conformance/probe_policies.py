@@ -1,12 +1,13 @@
 """Who answers when an environment or a grader asks others during a check."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rolltrace.errors import RolltraceError
-from rolltrace.policies.policy import Policy
+from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.policies.role_calls import RoleCaller
-from rolltrace.policies.roles import Roles
+from rolltrace.policies.roles import POLICY_ROLE, Roles
+from rolltrace.testing.conformance.reply_styles import ReplyStyle
 from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_repr
 from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.rollout import Call
@@ -18,6 +19,30 @@ _TURNS_OF_THE_LOOP = 2
 def roles_of(given: Mapping[str, Policy] | None) -> Roles:
     """The caller's policies in their roles; a scripted one, which answers from the prompt alone, in all others."""
     return Roles(NoisyPolicy(correct=1.0), dict(given or {}))
+
+
+class StylePolicy:
+    """Answers each rollout of a group in the style of its episode, and leaves the other roles to their policy."""
+
+    name = "check"
+    version = None
+    context_length = None
+
+    def __init__(self, styles: Sequence[ReplyStyle], seats: int, roles: Roles) -> None:
+        self._styles = styles
+        self._seats = seats
+        self._roles = roles
+
+    async def complete(self, request: Request) -> Completion:
+        """The reply to this prompt."""
+        if request.role != POLICY_ROLE or request.identity is None:
+            return await self._roles.policy.complete(request)
+        style = self._styles[request.identity.index // self._seats]
+        return style(request.messages, request.tools, request.step)
+
+    def count_tokens(self, request: Request) -> int:
+        """Every prompt counts as one token, so that a context length of 1 has no room for an answer."""
+        return 1
 
 
 class Part:

@@ -16,7 +16,6 @@ from rolltrace.testing.conformance.violations import Rule, short_repr
 from rolltrace.trace.freeform import to_json_value
 from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.rollout_builder import RolloutBuilder
 
 
 class ProbedEnv:
@@ -30,10 +29,6 @@ class ProbedEnv:
         """Whether the env said so."""
         self.cut = False
         """Whether the play was ended before the env said that it is done."""
-        self.stop_reason: str | None = None
-        """What the env called the end."""
-        self.ended_before_first_turn: StepResult | None = None
-        """What the env told in place of a first observation."""
         self.prompt: tuple[Message, ...] = ()
         self.tools: tuple[ToolSpec, ...] = ()
         self._first: tuple[Message, ...] = ()
@@ -42,7 +37,7 @@ class ProbedEnv:
         self._point = point
         self._last: Completion | None = None
         self._kept: list[tuple[str, Any, Any]] = []
-        self._turns: list[tuple[Completion, StepResult, FrozenObservation | None]] = []
+        self._turns = 0
 
     async def play(self, style: ReplyStyle) -> bool:
         """Play for as many turns as the check allows; whether the env said that it is done."""
@@ -93,8 +88,6 @@ class ProbedEnv:
             self._first = seen.messages
         told = {field: without_timings(getattr(result, field)) for field in COMPARED}
         self.events.append(PlayEvent("the first observation", seen, as_number(result.reward), True, told=told))
-        self.ended_before_first_turn = result
-        self.stop_reason = result.stop_reason
         self.done = True
         return False
 
@@ -118,42 +111,11 @@ class ProbedEnv:
         self.events.append(PlayEvent(turn, seen, reward, bool(result.done), told=told))
         # What is not a bool says nothing: the play ends there, and nothing is made of it.
         self.done = is_bool(result.done) and bool(result.done)
-        self.stop_reason = result.stop_reason
         self.cut = self.cut or not is_bool(result.done)
-        self._turns.append((completion, result, seen))
+        self._turns += 1
         if seen is not None:
             self._show(seen, completion.message, turn)
         return not self.done and not self.cut and seen is not None
-
-    def write(self, rollout_builder: RolloutBuilder) -> None:
-        """Tell the play to a draft, as a runner does."""
-        self.write_start(rollout_builder)
-        rollout_builder.calls.extend([] if self.player.part is None else self.player.part.calls)
-        if (ended_before_first_turn := self.ended_before_first_turn) is not None:
-            told = {name: getattr(ended_before_first_turn, name) for name in STEP_MAP_FIELDS}
-            rollout_builder.end_before_first_turn(reward=as_number(ended_before_first_turn.reward) or 0.0, **told)
-        for completion, result, seen in self._turns:
-            rollout_builder.mark_prompt_sent()
-            rollout_builder.step(
-                completion.message,
-                termination=completion.termination,
-                parse_error=completion.parse_error,
-                raw=completion.raw,
-                reward=as_number(result.reward) or 0.0,
-                reward_data=result.reward_data,
-                env_state=result.env_state,
-                extra=result.extra,
-                metrics=result.metrics,
-                logs=result.logs,
-            )
-            if seen is not None and seen.replaces_history:
-                rollout_builder.replace(seen.messages)
-            elif seen is not None:
-                rollout_builder.extend(seen.messages)
-
-    def write_start(self, rollout_builder: RolloutBuilder) -> None:
-        """Tell a draft no more than what the first prompt was."""
-        rollout_builder.extend(self._first)
 
     async def check_step_after_done(self) -> None:
         """A further step must be a clear error."""
@@ -198,9 +160,7 @@ class ProbedEnv:
             self._check_cancelled(method, outcome)
             return None
         if outcome.returned:
-            self._bench.stalls.note(
-                self._name(f"`{method}` at turn {len(self._turns)}"), method, outcome.blocked_seconds
-            )
+            self._bench.stalls.note(self._name(f"`{method}` at turn {self._turns}"), method, outcome.blocked_seconds)
             return outcome
         if part is not None and part.blames_answers(outcome.error, asked, method):
             self.events.append(PlayEvent(method, raised=type(outcome.error).__name__))
