@@ -121,10 +121,10 @@ async def test_things_that_are_no_envs():
         ("tags", None, "tags to be a tuple"),
         ("tags", "math", "tags to be a tuple"),
         ("seed", "7", "seed to be a whole number"),
-        ("env", "", "env to be a name"),
-        ("task", 3, "task to be a name"),
-        ("episodes", 0, "1 or more"),
-        ("seats", "2", "1 or more"),
+        ("env", "", "env to be a text"),
+        ("task", 3, "task to be a text"),
+        ("episodes", 0, "at least 1"),
+        ("seats", "2", "at least 1"),
     ],
 )
 async def test_a_builder_without_a_name_or_a_number(field, value, message):

@@ -1,8 +1,8 @@
-"""What envs and graders gave, checked against what they promise to give."""
+"""Validates what env group builders, envs and graders return to the runner."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,38 +16,83 @@ from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade
 
-
-def validate_builder(builder: Any) -> None:
-    """A group that can be named and counted."""
-    if not _is_of(EnvGroupBuilder, builder):
-        raise EnvError(f"Expected an EnvGroupBuilder, got {describe(builder)}.")
-    where = type(builder).__name__
-    for name in ("env", "task"):
-        if not isinstance(value := getattr(builder, name, None), str) or not value:
-            raise EnvError(f"Expected {where}.{name} to be a name, got {describe(value)}: set it in the class.")
-    for name in ("episodes", "seats"):
-        if not isinstance(value := getattr(builder, name, None), int) or value < 1:
-            raise EnvError(f"Expected {where}.{name} to be 1 or more, got {describe(value)}.")
-    for name in ("env_args", "task_data"):
-        if not _is_mapping(value := getattr(builder, name, None)):
-            raise EnvError(f"Expected {where}.{name} to be a mapping, got {describe(value)}.")
-    tags: Any = builder.tags
-    if not isinstance(tags, tuple | list) or not all(isinstance(tag, str) for tag in tags):
-        raise EnvError(f"Expected {where}.tags to be a tuple of names, got {describe(tags)}.")
-    if (seed := builder.seed) is not None and not isinstance(seed, int):
-        raise EnvError(f"Expected {where}.seed to be a whole number or None, got {describe(seed)}.")
+MISSING = object()
+"""Stands for an attribute that is not set, or whose property raises."""
 
 
-def _is_of(kind: type, value: Any) -> bool:
-    return kind in type(value).__mro__ or isinstance(value, kind)  # the first is quicker by far
+def attribute_of(builder: Any, name: str) -> Any:
+    """An attribute of a builder, or `MISSING`."""
+    try:
+        return getattr(builder, name, MISSING)
+    except Exception:  # noqa: BLE001 - a property may raise anything
+        return MISSING
+
+
+def is_name(value: Any) -> bool:
+    """Whether it is a text that is not blank."""
+    return isinstance(value, str) and bool(value.strip())
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number of at least 1."""
+    return _is_whole(value) and value >= 1
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_mapping(value: Any) -> bool:
     return type(value) is dict or isinstance(value, Mapping)
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(map(is_name, value))
+
+
+_BUILDER_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "env": ("a text that is not empty", is_name),
+    "task": ("a text that is not empty", is_name),
+    "tags": ("a tuple of texts", _are_names),
+    "episodes": ("a whole number of at least 1", is_count),
+    "seats": ("a whole number of at least 1", is_count),
+    "seed": ("a whole number or None", lambda value: value is None or _is_whole(value)),
+    "env_args": ("a mapping", _is_mapping),
+    "task_data": ("a mapping", _is_mapping),
+}
+
+
+class InvalidField(NamedTuple):
+    """A field of a builder with a value that the runner cannot use."""
+
+    name: str
+    expected: str
+    value: Any
+    """Or `MISSING`."""
+
+
+def invalid_builder_fields(builder: Any) -> Iterator[InvalidField]:
+    """The fields of a builder that have no valid value."""
+    for name, (expected, is_valid) in _BUILDER_FIELDS.items():
+        if not is_valid(value := attribute_of(builder, name)):
+            yield InvalidField(name, expected, value)
+
+
+def validate_builder(builder: Any) -> None:
+    """Raise `EnvError` if the runner cannot name the group or count its members."""
+    if not _is_of(EnvGroupBuilder, builder):
+        raise EnvError(f"Expected an EnvGroupBuilder, got {describe(builder)}.")
+    for name, expected, value in invalid_builder_fields(builder):
+        got = "nothing" if value is MISSING else describe(value)
+        raise EnvError(f"Expected {type(builder).__name__}.{name} to be {expected}, got {got}: set it in the class.")
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    return kind in type(value).__mro__ or isinstance(value, kind)  # the first is much faster
+
+
 def validate_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
-    """One env per seat."""
+    """Raise `EnvError` unless there is one env for each seat."""
     where = f"{type(builder).__name__}.make_episode"
     if not isinstance(envs, list | tuple):
         raise EnvError(f"Expected {where} to return a list of envs, got {describe(envs)}: return [env].")
@@ -63,7 +108,7 @@ def validate_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
 
 
 def require_observe(env: Env, limits: Limits) -> None:
-    """Refuse parse retries for an env that cannot take a correction."""
+    """Raise `InputError` if parse retries are set and the env does not implement `observe`."""
     if limits.max_parse_retries and not env.can_observe:
         name = type(getattr(env, "env", env)).__name__
         raise InputError(
@@ -73,20 +118,20 @@ def require_observe(env: Env, limits: Limits) -> None:
 
 
 def validate_first_observation(value: Any, env: Env) -> Observation | StepResult:
-    """The first prompt, or the result of an episode in which there is nothing to play."""
+    """The first prompt, or the result of an episode without any turn."""
     if not isinstance(value, StepResult):
         return validate_observation(value, env, "initial_observation")
     result = validate_step_result(value, env, "initial_observation")
     if not result.done:
         raise EnvError(
             f"Expected {type(env).__name__}.initial_observation to return an Observation, or a StepResult that is "
-            "done, got one that is not: nobody has taken a step yet."
+            "done, got one that is not: no step has been taken yet."
         )
     return result
 
 
 def validate_observation(value: Any, env: Env, method: str) -> Observation:
-    """An observation whose messages can be read."""
+    """Raise `EnvError` unless it is an observation with valid messages, tools and stop sequences."""
     if _is_plain(value):
         return value  # type: ignore[no-any-return]
     where = f"{type(env).__name__}.{method}"
@@ -95,14 +140,13 @@ def validate_observation(value: Any, env: Env, method: str) -> Observation:
     messages = value.messages
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise EnvError(f"Expected {where} to show a list of messages, got {describe(messages)}.")
-    shown: Sequence[Any] = messages
-    for position, message in enumerate(shown):
+    for position, message in enumerate(messages):
         if not is_message(message):
             raise EnvError(f"Expected {where} to show messages, got {describe(message)} at messages[{position}].")
     for name in ("tools", "stop"):
-        offered = getattr(value, name)
-        if not isinstance(offered, list | tuple):
-            raise EnvError(f"Expected {where} to give a list as {name}, got {describe(offered)}.")
+        items = getattr(value, name)
+        if not isinstance(items, list | tuple):
+            raise EnvError(f"Expected {where} to give a list as {name}, got {describe(items)}.")
     return value
 
 
@@ -111,7 +155,7 @@ _MESSAGES = frozenset({Message, dict})
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether an observation is made of exact types: asking abstract classes costs more than all else together."""
+    """Fast path: whether the observation has exact types, because checks of abstract classes are slow."""
     return (
         type(value) is Observation
         and type(value.messages) in _LISTS
@@ -122,7 +166,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResult:
-    """A step's result with a number for a reward and something to go on with."""
+    """Raise `EnvError` unless the reward is a number and an observation or the end follows; make the reward a float."""
     where = f"{type(env).__name__}.{method}"
     if not isinstance(value, StepResult):
         raise EnvError(
@@ -132,9 +176,9 @@ def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResu
     if reward is None:
         raise EnvError(f"Expected {where} to give a number as reward, got {describe(value.reward)}.")
     for name in STEP_MAP_FIELDS:
-        given = getattr(value, name)
-        if type(given) is not dict and not isinstance(given, Mapping):
-            raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(given)}.")
+        mapping = getattr(value, name)
+        if not _is_mapping(mapping):
+            raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(mapping)}.")
     if value.observation is not None:
         validate_observation(value.observation, env, method)
     elif not value.done and method != "unfinished_step":
@@ -143,18 +187,18 @@ def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResu
 
 
 def validate_group_grade(value: Any, grader: str) -> GroupGrade:
-    """Grades by rollout id, and maps about the group."""
-    given = value if isinstance(value, GroupGrade) else GroupGrade(value)
-    if not isinstance(given.grades, Mapping):
-        raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(given.grades)}.")
-    grades = dict(given.grades)  # read once, here, where a mapping that breaks is the grader's failure
-    if not all(isinstance(getattr(given, name), Mapping) for name in ("reward_data", "extra")):
-        raise GraderError(f"Expected {grader} to give mappings as reward_data and extra, got {describe(given)}.")
-    return replace(given, grades=grades)
+    """Raise `GraderError` unless there are grades by rollout id, with mappings about the group."""
+    result = value if isinstance(value, GroupGrade) else GroupGrade(value)
+    if not isinstance(result.grades, Mapping):
+        raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(result.grades)}.")
+    grades = dict(result.grades)  # copied here, so that a mapping that raises is the grader's failure
+    if not all(isinstance(getattr(result, name), Mapping) for name in ("reward_data", "extra")):
+        raise GraderError(f"Expected {grader} to give mappings as reward_data and extra, got {describe(result)}.")
+    return replace(result, grades=grades)
 
 
 def validate_grade(value: Any, grader: str) -> Grade:
-    """A grade with a finite number for a reward; an exception in its place is raised."""
+    """Raise `GraderError` unless it is a grade with a finite reward; an exception in place of a grade is raised."""
     if isinstance(value, Exception):
         raise value
     if not isinstance(value, Grade):

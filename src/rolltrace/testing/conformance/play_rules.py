@@ -4,12 +4,12 @@ import asyncio
 
 from rolltrace.envs.env import Env
 from rolltrace.policies.policy import to_completion
+from rolltrace.rollout.contract import attribute_of, is_count
 from rolltrace.testing.conformance.compare_plays import event_difference
 from rolltrace.testing.conformance.guarded_call import CancelPoint, GuardedCall
 from rolltrace.testing.conformance.harness import Harness, check_misuse
 from rolltrace.testing.conformance.probed_env import ProbedEnv
 from rolltrace.testing.conformance.reply_styles import ReplyStyle, abnormal_completions
-from rolltrace.testing.conformance.static_rules import attribute_of, is_count
 from rolltrace.testing.conformance.violations import Rule, short_repr
 from rolltrace.trace.message import Message
 

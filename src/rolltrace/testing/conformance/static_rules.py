@@ -1,15 +1,13 @@
 """The rules that need no play: the builder's fields, its graders, and pickling."""
 
 import pickle
-from collections.abc import Mapping
 from typing import Any
 
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.graders.grader import Grader, GroupGrader
+from rolltrace.rollout.contract import MISSING, attribute_of, invalid_builder_fields, is_count, is_name
 from rolltrace.testing.conformance.harness import Harness
 from rolltrace.testing.conformance.violations import Rule, short_repr
-
-_MISSING = object()
 
 
 def is_builder(bench: Harness, builder: Any) -> bool:
@@ -23,25 +21,13 @@ def is_builder(bench: Harness, builder: Any) -> bool:
 
 def validate_builder(bench: Harness, builder: Any) -> None:
     """What the builder says of itself."""
-    expected = {
-        "env": ("a text that is not empty", _is_name),
-        "task": ("a text that is not empty", _is_name),
-        "tags": ("a tuple of texts", _are_tags),
-        "episodes": ("a whole number of at least 1", is_count),
-        "seats": ("a whole number of at least 1", is_count),
-        "seed": ("a whole number or None", lambda value: value is None or _is_whole(value)),
-        "env_args": ("a dict", lambda value: isinstance(value, Mapping)),
-        "task_data": ("a dict", lambda value: isinstance(value, Mapping)),
-    }
-    for name, (wanted, fits) in expected.items():
-        value = attribute_of(builder, name)
-        if not fits(value):
-            what = "is not set" if value is _MISSING else f"is {short_repr(value)}"
-            bench.report.add(
-                Rule.BUILDER,
-                f"`{name}` of `{type(builder).__name__}` {what}",
-                f"set the builder's `{name}` to {wanted}",
-            )
+    for name, expected, value in invalid_builder_fields(builder):
+        what = "is not set" if value is MISSING else f"is {short_repr(value)}"
+        bench.report.add(
+            Rule.BUILDER,
+            f"`{name}` of `{type(builder).__name__}` {what}",
+            f"set the builder's `{name}` to {expected}",
+        )
     _check_roles(bench, builder)
 
 
@@ -54,7 +40,7 @@ def _check_roles(bench: Harness, builder: Any) -> None:
         except Exception as error:  # noqa: BLE001 - it may raise anything
             what = f"raised {short_repr(error)}"
         else:
-            if _is_name(role):
+            if is_name(role):
                 continue
             what = f"gave {short_repr(role)}"
         bench.report.add(
@@ -93,7 +79,7 @@ def check_graders(bench: Harness, builder: Any) -> None:
     """Graders are such, and go where the builder goes."""
     for field, kind in (("grader", Grader), ("group_grader", GroupGrader)):
         grader = attribute_of(builder, field)
-        if grader is None or grader is _MISSING:
+        if grader is None or grader is MISSING:
             continue
         if isinstance(grader, type) or not isinstance(grader, kind):
             fix = f"set the builder's `{field}` to an instance of a `{kind.__name__}`"
@@ -108,30 +94,5 @@ def check_graders(bench: Harness, builder: Any) -> None:
             )
 
 
-def attribute_of(builder: Any, name: str) -> Any:
-    """An attribute of a builder, or `_MISSING` if it is not set or its property raises."""
-    try:
-        return getattr(builder, name, _MISSING)
-    except Exception:  # noqa: BLE001 - a property may raise anything
-        return _MISSING
-
-
 def _differs(one: Any, other: Any) -> bool:
     return one is not other and bool(one != other)
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _are_tags(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(_is_name(tag) for tag in value)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_count(value: Any) -> bool:
-    """Whether it is a whole number of at least 1."""
-    return _is_whole(value) and value >= 1
