@@ -25,6 +25,7 @@ from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.score import GroupKey
 
 _GROUPS = f"""
     select iteration, env, "group",
@@ -55,8 +56,8 @@ class RecordedGroup(NamedTuple):
     """Whether all recorded members ended in one session, and are graded if the group is graded."""
 
 
-RecordedGroups = dict[tuple[str, str], RecordedGroup]
-"""The recorded groups of one iteration, by env and group name."""
+RecordedGroups = dict[GroupKey, RecordedGroup]
+"""The recorded groups of one iteration."""
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,24 +117,24 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
         Only the groups know how many members they have. But an iteration begins when the one before has ended.
         """
-        groups = [group for (its_env, _), group in self.groups.get(iteration, {}).items() if its_env == env]
+        groups = [group for key, group in self.groups.get(iteration, {}).items() if key.env == env]
         is_finished = len(groups) >= self.plan.groups and all(map(self._seems_finished, groups))
         return is_finished and any(
-            later > iteration and any(its_env == env for its_env, _ in groups) for later, groups in self.groups.items()
+            later > iteration and any(key.env == env for key in groups) for later, groups in self.groups.items()
         )
 
     def _finished(self, iteration: int, builders: Sequence[EnvGroupBuilder]) -> frozenset[str]:
         names = GroupNames()
         envs = {builder.env for builder in builders}
-        recorded = {key: group for key, group in self.groups[iteration].items() if key[0] in envs}
+        recorded = {key: group for key, group in self.groups[iteration].items() if key.env in envs}
         finished = set()
         for builder in builders:
             name = names.name(builder.task)
-            group = recorded.pop((builder.env, name), None)
+            group = recorded.pop(GroupKey(self.plan.split, iteration, builder.env, name), None)
             if group is not None and group.is_finished and group.members == builder.episodes * builder.seats:
                 finished.add(name)
         if recorded:
-            env, name = min(recorded)
+            env, name = min((key.env, key.group) for key in recorded)
             raise InputError(
                 f"Expected {env} to draw the groups that {self.path} has, but group {name!r} of iteration {iteration} "
                 "is not among them: its tasks, data or code have changed. Start a new run."
@@ -256,8 +257,8 @@ def read_groups(run: Run, plan: Plan) -> dict[int, RecordedGroups]:
     for row in run.sql(_GROUPS, {"split": plan.split, **rules}).dicts():
         is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
         is_finished = is_whole and not (row["cancelled"] or row["ungraded"] or row["to_retry"])
-        groups = recorded.setdefault(row["iteration"], {})
-        groups[row["env"], row["group"]] = RecordedGroup(row["members"], is_finished)
+        key = GroupKey(plan.split, row["iteration"], row["env"], row["group"])
+        recorded.setdefault(key.iteration, {})[key] = RecordedGroup(row["members"], is_finished)
     return recorded
 
 
