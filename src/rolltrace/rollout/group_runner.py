@@ -16,7 +16,7 @@ from rolltrace.policies.role_calls import RoleCallContext, RoleCaller
 from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.contract import validate_grade, validate_group_grade
 from rolltrace.rollout.episode import Episode
-from rolltrace.rollout.error_layer import GRADER_LAYER, HOOK_LAYER, LayerError, close_with_timeout
+from rolltrace.rollout.error_layer import GRADER_LAYER, LayerError, close_with_timeout
 from rolltrace.rollout.rollout_task import FinishedRollout
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
@@ -25,7 +25,7 @@ from rolltrace.trace.codec import utc_now
 from rolltrace.trace.coerce import coerce_grade
 from rolltrace.trace.failure import INTERRUPTED, failure_of
 from rolltrace.trace.freeform import Note
-from rolltrace.trace.rollout import Call, Failure, Grade, latest_reward
+from rolltrace.trace.rollout import Call, Failure, Grade, Rollout, latest_reward
 from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status
@@ -186,7 +186,8 @@ class GroupRunner:
             return
         grader = f"{type(self.builder).__name__}.grade_group"
         try:
-            given = await self._ask_grader(members, grader)
+            rollouts = {member.id: member.rollout for member in members}
+            given = await self._ask_grader(list(rollouts.values()), grader)
         except LayerError as blamed:
             failure = failure_of(Layer.GRADER, blamed.cause)
             self._score_failure(pending, failure)
@@ -206,13 +207,21 @@ class GroupRunner:
                 self._score_failure([one.member], one.failure)
             elif one.grade is not None:
                 self._score_grade(one.member, one.grade, one.notes)
-        await self._call_on_grade([(one.member, one.grade) for one in judged if one.grade is not None])
+        if self._settings.hooks.on_grade is not None:
+            await self._call_on_grade(judged, rollouts)
 
-    async def _ask_grader(self, members: Sequence[FinishedRollout], grader: str) -> GroupGrade:
+    async def _ask_grader(self, rollouts: Sequence[Rollout], grader: str) -> GroupGrade:
         with RoleCallContext(self._asker), GRADER_LAYER:
-            rollouts = [member.rollout for member in members]
-            given = await require_awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
-            return validate_group_grade(given, grader)
+            value = await require_awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
+            return validate_group_grade(value, grader)
+
+    async def _call_on_grade(self, judged: "Sequence[_MemberGrade]", rollouts: Mapping[str, Rollout]) -> None:
+        for member, grade in ((one.member, one.grade) for one in judged if one.grade is not None):
+            try:
+                rollout = rollouts[member.id].with_scores(member.scores)
+                await self._settings.hooks.call("on_grade", rollout, grade)
+            except LayerError as error:
+                self._score("on_grade", None, member=member, error=failure_of(Layer.HOOK, error.cause))
 
     def _asker(self) -> RoleCaller:
         settings, key = self._settings, self.key
@@ -224,17 +233,6 @@ class GroupRunner:
             leave=settings.request_slots.release,
             notes=self._notes,
         )
-
-    async def _call_on_grade(self, graded: Sequence[tuple[FinishedRollout, Grade]]) -> None:
-        hooks = self._settings.hooks
-        if hooks.on_grade is None:
-            return
-        for member, grade in graded:
-            try:
-                with HOOK_LAYER:
-                    await require_awaitable(hooks.on_grade(member.rollout, grade), hooks, "on_grade")
-            except LayerError as blamed:
-                self._score("on_grade", None, member=member, error=failure_of(Layer.HOOK, blamed.cause))
 
     def _score_grade(self, member: FinishedRollout, grade: Grade, notes: Sequence[Note]) -> None:
         zero_on_limit = self._settings.limits.zero_reward_on_limit

@@ -1,4 +1,4 @@
-"""Where a user's own code may look at a rollout while it is played."""
+"""Functions of the user that the runner calls while it plays a rollout."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -7,29 +7,33 @@ import msgspec
 
 from rolltrace.envs.env import StepResult
 from rolltrace.policies.policy import Completion
+from rolltrace.policies.validation import require_awaitable
+from rolltrace.rollout.error_layer import HOOK_LAYER
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade, Identity, Rollout
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Which turn of which rollout, and what the policy sees."""
+    """The turn of a rollout, and the messages that the policy sees."""
 
     identity: Identity
     step: int
     messages: tuple[Message, ...]
 
 
-BeforeTurn = Callable[[Turn], Awaitable[Sequence[Message | dict[str, Any]] | None]]
-
-
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Async functions, each optional. One that raises is a recorded failure of the rollout, of layer `hook`."""
+    """Async functions, each optional. If one raises, the rollout fails with the error layer `hook`."""
 
-    before_turn: BeforeTurn | None = None
-    """May return messages, which are put to the env's `observe` and so into the prompt."""
+    before_turn: Callable[[Turn], Awaitable[Sequence[Message | dict[str, Any]] | None]] | None = None
+    """May return messages, which the env's `observe` adds to the prompt."""
     after_step: Callable[[Turn, Completion, StepResult], Awaitable[None]] | None = None
-    """May read a turn that the env has taken."""
+    """Gets each turn that the env has answered."""
     on_stop: Callable[[Rollout], Awaitable[str | None]] | None = None
-    """May read a rollout that has ended, and name the stop reason where the env gave none."""
+    """Gets a rollout that has ended. It may return the stop reason if the env gave none."""
     on_grade: Callable[[Rollout, Grade], Awaitable[None]] | None = None
-    """May read each grade: the rollout's own, and the group's."""
+    """Gets each grade of a rollout: its own grader's, and the group grader's."""
+
+    async def call(self, name: str, *args: Any) -> Any:
+        """Call a hook that is set, and return what it returns."""
+        with HOOK_LAYER:
+            return await require_awaitable(getattr(self, name)(*args), self, name)

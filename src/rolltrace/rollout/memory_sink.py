@@ -1,6 +1,6 @@
-"""Keeps rollouts in memory, where no run is written."""
+"""A sink that stores rollouts and scores in memory."""
 
-from rolltrace.trace.codec import decode_rollout, decode_score, encode_score
+from rolltrace.trace.codec import copy_score, decode_rollout
 from rolltrace.trace.rollout import Header, Outcome, Rollout
 from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder, new_id
 from rolltrace.trace.score import Score
@@ -10,7 +10,7 @@ __all__ = ["MemorySink", "Sink"]
 
 
 class MemorySink:
-    """Keeps everything in memory: for tests, notebooks and loops that write nothing."""
+    """Stores everything in memory, for tests, notebooks and loops that write no run."""
 
     def __init__(self, run: str = "memory", session: str | None = None) -> None:
         self.run = run
@@ -19,18 +19,16 @@ class MemorySink:
         self.scores: list[Score] = []
 
     def begin(self, header: Header) -> RolloutBuilder:
-        """A draft that keeps everything."""
+        """A builder that records everything."""
         return RolloutBuilder(header)
 
     def end(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> None:
-        """Keep a rollout that has ended."""
+        """Store a rollout that has ended."""
         self.lines.append(rollout_builder.encode(outcome))
 
     def write_score(self, score: Score) -> None:
-        """Keep a late fact."""
-        self.scores.append(
-            decode_score(encode_score(score, quotes=False))
-        )  # as it is now, whatever becomes of its data
+        """Store a score."""
+        self.scores.append(copy_score(score))
 
     @property
     def rollouts(self) -> list[Rollout]:

@@ -14,11 +14,11 @@ from rolltrace.policies.policy import Policy
 from rolltrace.policies.role_calls import RoleCallContext, RoleCaller
 from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.contract import require_observe, validate_grade
-from rolltrace.rollout.error_layer import GRADER_LAYER, HOOK_LAYER, LayerError, close_with_timeout
+from rolltrace.rollout.error_layer import GRADER_LAYER, LayerError, close_with_timeout
 from rolltrace.rollout.rollout_end import CANCELLED, EPISODE_ABORTED, RolloutEnd, end_for_failure
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.turn_loop import TurnLoop
-from rolltrace.trace.codec import decode_score, encode_score, utc_now
+from rolltrace.trace.codec import copy_score, utc_now
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout, Score, latest_reward
 from rolltrace.trace.rollout_builder import RolloutBuilder
@@ -92,7 +92,7 @@ class FinishedRollout(msgspec.Struct):
     @property
     def scores(self) -> tuple[Score, ...]:
         """Late facts about it, in order, as they are read back from the run."""
-        return tuple(decode_score(encode_score(score, quotes=False)) for score in self.raw_scores)
+        return tuple(map(copy_score, self.raw_scores))
 
     @property
     def rollout(self) -> Rollout:
@@ -213,16 +213,15 @@ class RolloutTask:
         grader = self._builder.grader
         try:
             if hooks.on_stop is not None:
-                with HOOK_LAYER:
-                    named = await require_awaitable(hooks.on_stop(self._rollout(stop)), hooks, "on_stop")
-                stop = _with_hook_reason(stop, named)
+                stop = _with_hook_reason(stop, await hooks.call("on_stop", self._rollout(stop)))
             if grader is not None and stop.needs_grade:
                 rollout = self._rollout(stop)
                 with GRADER_LAYER:
                     answer = await require_awaitable(grader.grade(rollout), grader, "grade")
                     grade = validate_grade(answer, f"grader {type(grader).__name__}")
                 self.rollout_builder.grade = grade
-                await self._call_on_grade(rollout, grade)
+                if hooks.on_grade is not None:
+                    await hooks.call("on_grade", rollout, grade)
         except LayerError as blamed:
             failure = failure_of(blamed.layer, blamed.cause)
             if stop.error is not None:  # the first failure is the one that counts
@@ -236,12 +235,6 @@ class RolloutTask:
 
     def _rollout(self, stop: RolloutEnd) -> Rollout:
         return self.rollout_builder.build(self._outcome(stop))
-
-    async def _call_on_grade(self, rollout: Rollout, grade: Grade) -> None:
-        hooks = self._settings.hooks
-        if hooks.on_grade is not None:
-            with HOOK_LAYER:
-                await require_awaitable(hooks.on_grade(rollout, grade), hooks, "on_grade")
 
     async def _close(self, env: Env) -> None:
         """Close the env; what goes wrong there is a note."""

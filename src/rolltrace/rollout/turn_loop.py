@@ -16,7 +16,7 @@ from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.policies.validation import coerce_completion, require_awaitable
 from rolltrace.rollout.contract import validate_first_observation, validate_observation, validate_step_result
 from rolltrace.rollout.error_layer import ENV_LAYER, HOOK_LAYER, POLICY_LAYER, LayerError
-from rolltrace.rollout.hooks import BeforeTurn, Turn
+from rolltrace.rollout.hooks import Turn
 from rolltrace.rollout.limits_and_penalties import RolloutClock, TokenBudget
 from rolltrace.rollout.rollout_end import RolloutEnd, end_at_limit, end_for_failure
 from rolltrace.rollout.settings import RunnerSettings
@@ -150,7 +150,7 @@ class TurnLoop:
             if (stop := self._check_time_and_turns()) is not None:
                 return stop
             if self._hooks.before_turn is not None:
-                await self._let_hook_add_messages(self._hooks.before_turn)
+                await self._let_hook_add_messages()
             request = self._request()
             if (limit := self._budget.reached_limit(request)) is not None:
                 return self._overflow() if limit is StopReason.CONTEXT_OVERFLOW else end_at_limit(limit)
@@ -186,12 +186,11 @@ class TurnLoop:
             return end_at_limit(StopReason.MAX_TURNS)
         return None
 
-    async def _let_hook_add_messages(self, hook: BeforeTurn) -> None:
+    async def _let_hook_add_messages(self) -> None:
+        added = await self._hooks.call("before_turn", Turn(self.identity, self._step, self.rollout_builder.prompt))
+        if added is None:
+            return
         with HOOK_LAYER:
-            turn = Turn(self.identity, self._step, self.rollout_builder.prompt)
-            added = await require_awaitable(hook(turn), self._hooks, "before_turn")
-            if added is None:
-                return
             if not isinstance(added, list | tuple):
                 raise TypeError(f"Expected before_turn to return a list of messages or None, got {describe(added)}.")
             messages = [as_message(message, "before_turn", self.rollout_builder.notes) for message in added]
@@ -296,9 +295,8 @@ class TurnLoop:
         if result.observation is not None:
             self._prompt.add(result.observation)
         if self._hooks.after_step is not None:
-            with HOOK_LAYER:
-                turn = Turn(self.identity, self._step, sampled.request.messages)
-                await require_awaitable(self._hooks.after_step(turn, completion, result), self._hooks, "after_step")
+            turn = Turn(self.identity, self._step, sampled.request.messages)
+            await self._hooks.call("after_step", turn, completion, result)
         if not result.done:
             return None
         if result.stop_reason is not None:

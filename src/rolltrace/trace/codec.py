@@ -21,6 +21,7 @@ from rolltrace.trace.strict_json import encode_lossy, json_encoder
 __all__ = [
     "RecordVersion",
     "add_checksum",
+    "copy_score",
     "decode_rollout",
     "decode_score",
     "encode_rollout",
@@ -136,6 +137,11 @@ def decode_score(line: bytes, find: FindTextSource = rollout_unavailable) -> Sco
     score = decode_stored_score(line)
     force_setattr(score, "calls", resolve_quotes(score.calls, None, find))
     return score
+
+
+def copy_score(score: Score) -> Score:
+    """A copy that shares nothing with the original, as it would be read back from a run."""
+    return decode_score(encode_score(score, quotes=False))
 
 
 def decode_stored_score(line: bytes) -> Score:
