@@ -1,31 +1,36 @@
-"""Token ids and log-probabilities of an answer, where a server gives them and they add up.
+"""How a server gives token ids and log-probabilities: which dialect it has, and reading them from a reply.
 
-llama.cpp and vLLM each have their way. Nothing is guessed: what does not add up is left out, with the reason.
+llama.cpp and vLLM differ. Nothing is guessed: tokens that do not match the reply are left out, with the reason.
 """
 
+import asyncio
 from codecs import getincrementaldecoder
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
+from rolltrace.errors import PolicyError
+from rolltrace.policies.endpoint.backoff import Backoff, TransientError
 from rolltrace.policies.endpoint.chat_reply import ChatReply
+from rolltrace.policies.endpoint.http_client import Client, HttpReply
 from rolltrace.policies.policy import Completion
 from rolltrace.trace.rollout import Tokens
 from rolltrace.trace.stop_reasons import Termination
 
 Ask = Callable[[str, Any], Awaitable[Any]]
-"""Posts JSON to a path beside the OpenAI API, and gives the JSON that comes back."""
+"""Posts JSON to a path outside the OpenAI API, and returns the JSON of the reply."""
 
 
 class Dialect(StrEnum):
-    """What a server understands beside the OpenAI API."""
+    """What a server understands in addition to the OpenAI API."""
 
     AUTO = "auto"
-    """Whatever the server's list of models says."""
+    """To be detected from the server's list of models."""
     OPENAI = "openai"
-    """Nothing: no token ids, so none are asked for."""
+    """Nothing, so token ids are not requested."""
     LLAMA_CPP = "llama.cpp"
     VLLM = "vllm"
 
@@ -34,14 +39,17 @@ TOKEN_REQUEST_FIELDS: dict[Dialect, dict[str, Any]] = {
     Dialect.LLAMA_CPP: {"logprobs": True, "top_logprobs": 1, "return_tokens": True, "verbose": True},
     Dialect.VLLM: {"logprobs": True, "top_logprobs": 0, "return_token_ids": True},
 }
-"""What asks for tokens; without alternatives, of which llama.cpp sends twenty unless it is told, and one at least."""
+"""Request fields that ask for tokens, with as few alternatives as possible: llama.cpp sends at least one."""
 
 _OWNERS = {"llamacpp": Dialect.LLAMA_CPP, "vllm": Dialect.VLLM}
-
-
+_PROBE_BACKOFF = Backoff(retries=1, max_wait=5.0)
+_PROBE_SECONDS = 30.0
+"""How long the list of models may take; requests wait for it."""
+REPROBE_SECONDS = 60.0
+"""How long after a transient failure the server is not probed again."""
 _MAX_IDS = 2**31
 _HIGHEST_LOGPROB = 1e-3
-"""Rounding may take that of a certain token above 0."""
+"""The log-probability of a certain token may be rounded above 0."""
 
 
 class TokensUnavailableError(Exception):
@@ -77,10 +85,83 @@ def detect_dialect(models: Any) -> Dialect:
         return Dialect.OPENAI
 
 
+class DialectProbe:
+    """Detects a server's dialect from its list of models: one request for all callers, and one result for good."""
+
+    def __init__(self, client: Client, dialect: Dialect) -> None:
+        self.reason = "the server gives no token ids in a known dialect"
+        """Why token ids are unavailable, if they are."""
+        # Its own connections, so that it does not wait for completions.
+        self._client = client.with_limits(timeout=_PROBE_SECONDS, patience=_PROBE_BACKOFF)
+        self._known = dialect
+        self._reset()
+
+    async def dialect(self, url: str) -> Dialect:
+        """The server's dialect, or `OPENAI` while it is not known."""
+        if self._known is not Dialect.AUTO:
+            return self._known
+        loop = asyncio.get_running_loop()
+        probe = self._probes.get(loop)
+        if probe is None:
+            if loop.time() < self._next_probe_at:
+                return Dialect.OPENAI
+            probe = self._probes[loop] = loop.create_task(self._probe(url))
+        await asyncio.wait([probe])  # a caller that is cancelled does not cancel it for others
+        return Dialect.OPENAI if probe.cancelled() else probe.result()
+
+    async def close(self) -> None:
+        """Cancel the probe of this event loop."""
+        if (probe := self._probes.get(asyncio.get_running_loop())) is not None:
+            probe.cancel()
+            await asyncio.wait([probe])
+
+    async def _probe(self, url: str) -> Dialect:
+        loop = asyncio.get_running_loop()
+        try:
+            self._known = detect_dialect(await self._client.request(url, None, _read_models, _nothing))
+        except PolicyError as error:
+            self.reason = f"the server does not list its models: {error}"
+            if isinstance(error.__cause__, TransientError):
+                self._next_probe_at = loop.time() + REPROBE_SECONDS
+                return Dialect.OPENAI
+            self._known = Dialect.OPENAI
+        finally:
+            try:
+                await self._client.close()
+            finally:
+                self._probes.pop(loop, None)
+        return self._known
+
+    def _reset(self) -> None:
+        self._probes: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Dialect]] = WeakKeyDictionary()
+        self._next_probe_at = float("-inf")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_probes": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()  # another process has another clock
+
+
+def _nothing() -> None:
+    return
+
+
+def _read_models(reply: HttpReply[None]) -> Any:
+    try:
+        return msgspec.json.decode(reply.body)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"Expected JSON, got something else: {error}") from None
+
+
 async def read_tokens(
     dialect: Dialect, reply: ChatReply, completion: Completion, stop: tuple[str, ...], ask: Ask
 ) -> tuple[Tokens, str]:
-    """The tokens of an answer and their text, less special ones; `TokensUnavailableError` where they do not add up."""
+    """The tokens of a reply and their text without special ones.
+
+    Raises `TokensUnavailableError` if they do not match the reply.
+    """
     try:
         if dialect is Dialect.LLAMA_CPP:
             return await _from_llama_cpp(reply, completion, ask)

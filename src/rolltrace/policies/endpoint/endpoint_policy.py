@@ -18,9 +18,14 @@ from rolltrace.policies.endpoint.backoff import Backoff, Sleep, TransientError
 from rolltrace.policies.endpoint.base_url import normalize_base_url, server_root, split_spec
 from rolltrace.policies.endpoint.chat_reply import ChatReply, read_completion, read_reply
 from rolltrace.policies.endpoint.chat_request import request_body, tool_call_ids, validate_extra
-from rolltrace.policies.endpoint.dialects import TOKEN_REQUEST_FIELDS, Dialect, TokensUnavailableError, read_tokens
+from rolltrace.policies.endpoint.dialects import (
+    TOKEN_REQUEST_FIELDS,
+    Dialect,
+    DialectProbe,
+    TokensUnavailableError,
+    read_tokens,
+)
 from rolltrace.policies.endpoint.http_client import Client, HttpReply
-from rolltrace.policies.endpoint.probe import DialectProbe
 from rolltrace.policies.policy import Completion, Request
 from rolltrace.terminal_text import escape_line
 

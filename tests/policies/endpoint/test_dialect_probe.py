@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from policies.endpoint.misbehaving import Server, completion, replies
+from rolltrace.policies.endpoint.dialects import REPROBE_SECONDS
 from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
-from rolltrace.policies.endpoint.probe import REPROBE_SECONDS
 from rolltrace.policies.policy import Request
 from rolltrace.trace.message import Message
 from stage import skip_time
@@ -119,7 +119,7 @@ async def test_who_stops_waiting_does_not_stop_the_others():
         assert not second.done()
         await policy.close()
         assert await second == "openai"
-        assert not probe._asking
+        assert not probe._probes
         assert not probe._client._doors
         hanging.go.set()
 
