@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rolltrace.errors import ChecksumError, InputError, RecordError
 from rolltrace.store import compression as sealed
-from rolltrace.store import frames
+from rolltrace.store import frames, safe_files
 from rolltrace.store.compression import compress_segment, compressed_path
 from rolltrace.store.frames import LARGEST_FRAME, FrameReader, seek_table
 from rolltrace.store.segment_reader import SegmentReader, open_segment
@@ -123,7 +123,7 @@ def test_interrupted_sealing_is_finished_by_the_next(plain, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(sealed, "sync_folder", crash)
+        patched.setattr(safe_files, "sync_folder", crash)
         with pytest.raises(KeyboardInterrupt):
             compress_segment(plain)
     assert plain.exists()

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolltrace.errors import ChecksumError, StorageError, UnknownNameError
-from rolltrace.store import id_index
-from rolltrace.store import id_index_file as offsets_file
+from rolltrace.store import id_index, safe_files
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.id_index import record_id
@@ -347,7 +346,7 @@ def test_index_that_cannot_be_read_now_is_left(run, small, monkeypatch):
     reader = RunReader(run)
     assert reader.get("r2").id == "r2"
     with monkeypatch.context() as patch:
-        patch.setattr(offsets_file, "open_regular", fail(errno.ESTALE))
+        patch.setattr(safe_files, "open_regular", fail(errno.ESTALE))
 
         def refuse(self, rollout):
             raise sqlite3.OperationalError("disk I/O error")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.store.layout import segment_name
-from rolltrace.store.segment_writer import SegmentWriter, sync_folder
+from rolltrace.store.segment_writer import SegmentWriter
 
 LINE = st.binary(max_size=30).map(lambda data: data.replace(b"\n", b".") + b"\n")
 
@@ -107,4 +107,3 @@ def test_folder_is_synced_once_for_each_file(tmp_path, monkeypatch):
     segment.sync()
     segment.close()
     assert synced == [file, str(tmp_path), file]
-    sync_folder(tmp_path)

@@ -19,7 +19,7 @@ from rolltrace.query.views import groups_query, unshared_rollouts_query
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
-from rolltrace.store.run_info import refuse_link
+from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import SegmentEntry, scan_segments
 
 if TYPE_CHECKING:

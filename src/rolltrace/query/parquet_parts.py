@@ -1,11 +1,8 @@
 """Parts of a table that were made before: immutable Parquet files in a run's `cache/`, each knowing what it covers."""
 
 import contextlib
-import os
 import re
 import shutil
-import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +12,14 @@ import msgspec
 from rolltrace.query.table_rows import RowStats
 from rolltrace.query.table_schema import LAYOUT_VERSION, sql_literal
 from rolltrace.store.layout import CACHE
-from rolltrace.store.run_info import refuse_link
-from rolltrace.store.segment_writer import sync_folder
+from rolltrace.store.safe_files import (
+    file_crc32,
+    matches_name_checksum,
+    publish_file,
+    refuse_link,
+    remove_abandoned_files,
+    unfinished_file,
+)
 from rolltrace.trace.rollout_builder import new_id
 
 if TYPE_CHECKING:
@@ -41,8 +44,6 @@ METADATA_KEY = "rolltrace"
 Ranges = dict[str, tuple[int, int]]
 """By file, from which byte and up to which, uncompressed."""
 
-_ABANDONED_SECONDS = 3600
-_READ_BYTES = 1 << 20
 _CHECKSUM = re.compile(r"[a-z_]+-[0-9a-f]+-([0-9a-f]{8})\.parquet")
 _UNFINISHED = re.compile(r"\.[a-z_]+-[0-9a-f]+\.parquet")
 
@@ -101,32 +102,20 @@ def covering_parts(parts: Sequence[ParquetPart], sizes: Mapping[str, int]) -> tu
 
 
 def publish_part(part: ParquetPart, run: Path) -> ParquetPart:
-    """Put a copy of a part into the run's cache, so that nobody ever sees half of it."""
+    """Copy a part atomically to the run's cache."""
     folder, name = run / CACHE, f"{part.label.table}-{new_id()}"
-    unfinished = folder / f".{name}.parquet"
     refuse_link(folder).mkdir(exist_ok=True)
-    _delete_abandoned(folder)
-    try:
+    remove_abandoned_files(folder, _UNFINISHED)
+    with unfinished_file(folder / f".{name}.parquet") as unfinished:
         shutil.copyfile(part.path, unfinished)
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        path = folder / f"{name}-{_checksum(unfinished):08x}.parquet"
-        unfinished.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
+        path = folder / f"{name}-{file_crc32(unfinished):08x}.parquet"
+        publish_file(unfinished, path)
     return ParquetPart(path, part.label)
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file has the bytes that were written; of one outside a cache, whether it is there."""
-    named = _CHECKSUM.fullmatch(path.name)
-    try:
-        return path.is_file() if named is None else _checksum(path) == int(named[1], 16)
-    except OSError:
-        return False
+    """Whether a part has the checksum in its name; a part outside a cache has none, and only has to exist."""
+    return path.is_file() and (_CHECKSUM.fullmatch(path.name) is None or matches_name_checksum(path) is True)
 
 
 def remove_stale_parts(kept: Iterable[Path], existing: Iterable[Path]) -> None:
@@ -174,19 +163,3 @@ def _read_part(path: Path, connection: "duckdb.DuckDBPyConnection") -> ParquetPa
 def _fits(part: ParquetPart, covered: Mapping[str, int]) -> bool:
     ranges = part.label.ranges
     return bool(ranges) and all(covered.get(file, 0) == first for file, (first, _) in ranges.items())
-
-
-def _checksum(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
-
-
-def _delete_abandoned(folder: Path) -> None:
-    """Delete what processes that died were copying; a copy that is being made is written to all the time."""
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if _UNFINISHED.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                path.unlink()

@@ -12,8 +12,7 @@ import zstandard
 from rolltrace.errors import ChecksumError, InputError
 from rolltrace.store.frames import FRAME_BYTES, FrameReader, seek_table
 from rolltrace.store.layout import COMPRESSED_SUFFIX, strip_extension
-from rolltrace.store.run_info import refuse_link
-from rolltrace.store.segment_writer import sync_folder
+from rolltrace.store.safe_files import publish_file, refuse_link, sync_folder, unfinished_file
 
 _LEVEL = 3
 
@@ -30,32 +29,26 @@ def compress_segment(plain: Path) -> Path:
     """
     refuse_link(plain.parent)
     sealed = compressed_path(refuse_link(plain))
-    unfinished = plain.with_name(f".{sealed.name}.{secrets.token_hex(8)}")
     try:
         source = plain.open("rb")
     except FileNotFoundError:
         if sealed.exists():
             return sealed
         raise
-    with source:
-        try:
-            _write_sealed(source, unfinished)
-            if os.fstat(source.fileno()).st_size != source.tell():
-                raise InputError(f"Expected a segment that no longer grows, got {plain}, which grew meanwhile.")
-            unfinished.replace(sealed)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-    sync_folder(plain.parent)
+    with source, unfinished_file(plain.with_name(f".{sealed.name}.{secrets.token_hex(8)}")) as unfinished:
+        _write_sealed(source, unfinished)
+        if os.fstat(source.fileno()).st_size != source.tell():
+            raise InputError(f"Expected a segment that no longer grows, got {plain}, which grew meanwhile.")
+        publish_file(unfinished, sealed)
     plain.unlink(missing_ok=True)
-    for left_behind in plain.parent.glob(f".{sealed.name}.*"):  # by a process that died
-        left_behind.unlink(missing_ok=True)
+    for abandoned in plain.parent.glob(f".{sealed.name}.*"):  # of a process that died
+        abandoned.unlink(missing_ok=True)
     sync_folder(plain.parent)
     return sealed
 
 
 def _write_sealed(source: BinaryIO, target: Path) -> None:
-    """Write the sealed form of a file under a name of its own, bring it to the disk, and read it back."""
+    """Write the compressed form of a file to `target`, and read it back."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
     sizes: list[tuple[int, int]] = []
     checksum = 0
@@ -66,8 +59,6 @@ def _write_sealed(source: BinaryIO, target: Path) -> None:
             sizes.append((len(frame), len(piece)))
             checksum = zlib.crc32(piece, checksum)
         file.write(seek_table(sizes))
-        file.flush()
-        os.fsync(file.fileno())
     _check_copy(target, source.tell(), checksum)
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,8 +11,8 @@ from rolltrace.errors import InputError, RolltraceError, RunExistsError, Storage
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info
 from rolltrace.store.recording import Level, Recording, resolve_recording
-from rolltrace.store.run_info import read_info, refuse_link
-from rolltrace.store.segment_writer import sync_folder
+from rolltrace.store.run_info import read_info
+from rolltrace.store.safe_files import publish_file, refuse_link, sync_folder, unfinished_file
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import Note, describe, to_json_mapping
@@ -136,31 +135,13 @@ def _make_folders(place: Path) -> None:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Write a file that no other process has made or is making; whoever sees it sees all of it."""
-    unfinished = path.with_name(f"{_UNFINISHED}{new_id()}")
-    try:
-        with unfinished.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    """Write a file atomically; raise if another process has made it meanwhile."""
+    with unfinished_file(path.with_name(f"{_UNFINISHED}{new_id()}")) as unfinished:
+        unfinished.write_bytes(data)
         try:
-            os.link(unfinished, path)  # which, unlike renaming, overwrites nothing
+            publish_file(unfinished, path, overwrite=False)
         except FileExistsError:
             raise _exists(path.parent) from None
-        except OSError:  # there are file systems without links
-            _write_exclusively(path, data)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _write_exclusively(path: Path, data: bytes) -> None:
-    try:
-        with path.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        raise _exists(path.parent) from None
 
 
 def _exists(place: Path) -> RunExistsError:

@@ -16,7 +16,8 @@ from rolltrace.store.blobs import blob_path, write_blob
 from rolltrace.store.descriptors import DescriptorRetry
 from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger, LedgerCounter, encode_ledger
-from rolltrace.store.segment_writer import SegmentWriter, sync_file, sync_folder
+from rolltrace.store.safe_files import sync_file, sync_folder
+from rolltrace.store.segment_writer import SegmentWriter
 from rolltrace.store.write_queue import QueuedLine
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import utc_now

@@ -1,27 +1,25 @@
 """One immutable file of the index of byte offsets: which lines are where, for some stretches of some segments."""
 
 import contextlib
-import os
 import re
 import secrets
 import sqlite3
-import time
 import weakref
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
-from rolltrace.errors import RecordError
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
-from rolltrace.store.run_info import refuse_link
-from rolltrace.store.segment_reader import open_regular
-from rolltrace.store.segment_writer import sync_folder
+from rolltrace.store.safe_files import (
+    file_crc32,
+    matches_name_checksum,
+    publish_file,
+    refuse_link,
+    remove_abandoned_files,
+)
 
 _VERSION = 4
-_READ_BYTES = 1024 * 1024
-_ABANDONED_SECONDS = 3600.0
 _NAME = re.compile(r"offsets-[0-9a-f]{16}-[0-9a-f]{8}\.sqlite")
 _UNFINISHED_NAME = re.compile(r"\.offsets-[0-9a-f]{16}")
 
@@ -124,20 +122,12 @@ def find_files(folder: Path) -> list[Path]:
 
 def is_intact(path: Path) -> bool:
     """Whether an index file is known to have the bytes that were written: their checksum is in its name."""
-    return _has_its_checksum(path) is True
+    return matches_name_checksum(path) is True
 
 
 def is_damaged(path: Path) -> bool:
     """Whether an index file is known to have other bytes; one that cannot be read now is not."""
-    return _has_its_checksum(path) is False
-
-
-def _has_its_checksum(path: Path) -> bool | None:
-    try:
-        with open_regular(path) as file:
-            return path.stem.endswith(f"-{_checksum(file):08x}")
-    except (OSError, RecordError):
-        return None
+    return matches_name_checksum(path) is False
 
 
 class IdIndexWriter:
@@ -148,7 +138,7 @@ class IdIndexWriter:
         self._unfinished: Path | None = None
         if folder is not None:
             refuse_link(folder).mkdir(exist_ok=True)
-            _delete_abandoned(folder)
+            remove_abandoned_files(folder, _UNFINISHED_NAME)
             self._unfinished = folder / f".offsets-{secrets.token_hex(8)}"
         # SQLite keeps a database without a name in a file of its own that is gone with the process.
         target = "" if self._unfinished is None else self._unfinished.absolute().as_uri()
@@ -210,12 +200,8 @@ class IdIndexWriter:
         if self._unfinished is None or self._folder is None:
             return IdIndexFile(None, self._connection)
         self._connection.close()
-        with self._unfinished.open("rb") as file:
-            checksum = _checksum(file)
-            os.fsync(file.fileno())
-        path = self._folder / f"offsets-{secrets.token_hex(8)}-{checksum:08x}.sqlite"
-        self._unfinished.replace(path)
-        sync_folder(self._folder)
+        path = self._folder / f"offsets-{secrets.token_hex(8)}-{file_crc32(self._unfinished):08x}.sqlite"
+        publish_file(self._unfinished, path)
         return IdIndexFile.open(path)
 
     def abandon(self) -> None:
@@ -231,21 +217,6 @@ class IdIndexWriter:
             number = self._numbers[file] = len(self._numbers)
             self._connection.execute("INSERT INTO files VALUES (?, ?)", (number, file))
         return number
-
-
-def _checksum(file: BinaryIO) -> int:
-    checksum = 0
-    while block := file.read(_READ_BYTES):
-        checksum = zlib.crc32(block, checksum)
-    return checksum
-
-
-def _delete_abandoned(folder: Path) -> None:
-    """Delete what processes that died were making: an index that is being made is written to all the time."""
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if _UNFINISHED_NAME.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                path.unlink()
 
 
 def _immutable(path: Path) -> str:

@@ -1,11 +1,10 @@
-"""Reads `run.json`, without which no directory is a run; and refuses links, through which nothing is written."""
+"""Reads `run.json`, which every run has."""
 
-import os
 from pathlib import Path
 
 from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, decode_info
-from rolltrace.store.segment_reader import open_regular
+from rolltrace.store.safe_files import open_regular
 
 _RESTORE = "Copy it back: it never changes after the run was made, and without it nothing of a directory is touched."
 
@@ -29,13 +28,3 @@ def read_info(run: Path) -> RunInfo:
         raise RunNotFoundError(f"{expected} with a valid {RUN_FILE}: {error} {_RESTORE}") from error
     except OSError as error:
         raise StorageError(f"Cannot read {run / RUN_FILE}: {error.strerror or error}.") from error
-
-
-def refuse_link(path: Path) -> Path:
-    """The path, unless it is a link: what is behind that is not the run's, and is neither written to nor deleted."""
-    if path.is_symlink():
-        raise StorageError(
-            f"Expected {path} itself, got a link to {os.readlink(path)}: nothing is written or deleted through a link "  # noqa: PTH115 - text
-            "inside a run. Put the folder there, or move the whole run and link to that."
-        )
-    return path

@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ __all__ = [
     "SegmentListing",
     "SegmentReader",
     "list_segments",
-    "open_regular",
     "open_segment",
     "scan_segments",
 ]
@@ -87,18 +85,6 @@ def _entry(folder: Path, stem: str) -> SegmentEntry | None:
             stem, SegmentName.parse(stem), path, status.st_size, ending == COMPRESSED_SUFFIX, is_regular
         )
     return None
-
-
-def open_regular(path: Path) -> BufferedReader:
-    """A file for reading; a pipe of its name, which would make the reader wait for ever, is refused."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise RecordError(f"Expected a regular file at {path}.")
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 class SegmentReader:

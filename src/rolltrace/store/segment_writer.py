@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from rolltrace.store.descriptors import DescriptorRetry
-from rolltrace.store.run_info import refuse_link
+from rolltrace.store.safe_files import refuse_link, sync_file, sync_folder
 
 
 class SegmentWriter:
@@ -198,21 +198,3 @@ class SegmentWriter:
         if is_ours and descriptor is not None:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Return when what the file holds would survive a power loss, whoever wrote it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the names in the folder would survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

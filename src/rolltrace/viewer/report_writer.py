@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +15,7 @@ from rolltrace.query.run import Run
 from rolltrace.query.run_totals import query_totals
 from rolltrace.store.layout import is_run
 from rolltrace.store.reader import RunReader
+from rolltrace.store.safe_files import publish_file, remove_abandoned_files, unfinished_file
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
 from rolltrace.viewer.json_response import to_json_value
@@ -25,7 +25,6 @@ from rolltrace.viewer.report_page import ReportPacks, report_html
 from rolltrace.viewer.run_subset import RunSubset, select_subset, selected_ids, write_subset
 from rolltrace.viewer.schemas import FindingsResponse
 
-_ABANDONED_SECONDS = 3600.0
 DEFAULT_ROLLOUTS = 1_000
 """About how many rollouts a report holds where nobody says how many groups."""
 
@@ -119,24 +118,12 @@ def _branch(compared: ReportGroup) -> dict[str, Any]:
 
 
 def _write(pieces: Iterable[bytes], place: Path) -> None:
-    """Write a file whole or not at all: what is in its place stays until the new one is there."""
-    new = place.with_name(f".{place.name}.{os.getpid()}.new")
+    """Write a file atomically: the file that it replaces stays until the new one is complete."""
     try:
-        _remove_abandoned(place)
-        with new.open("xb") as file:
-            file.writelines(pieces)
-        new.replace(place)
+        remove_abandoned_files(place.parent, re.compile(rf"\.{re.escape(place.name)}\.[0-9]+\.new"))
+        with unfinished_file(place.with_name(f".{place.name}.{os.getpid()}.new")) as unfinished:
+            with unfinished.open("xb") as file:
+                file.writelines(pieces)
+            publish_file(unfinished, place, sync=False)
     except OSError as error:
         raise StorageError(f"The report could not be written to {place}: {error}.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
-
-
-def _remove_abandoned(place: Path) -> None:
-    """Remove what reports to the same place left that were killed; one that is being written is younger."""
-    unfinished = re.compile(rf"\.{re.escape(place.name)}\.[0-9]+\.new")
-    for path in place.parent.iterdir():
-        with contextlib.suppress(OSError):
-            if unfinished.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                path.unlink()

@@ -22,7 +22,7 @@ from rolltrace.store.layout import (
     SegmentName,
 )
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
-from rolltrace.store.segment_reader import open_regular
+from rolltrace.store.safe_files import open_regular
 from rolltrace.trace.rollout import FORMAT_VERSION
 
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
