@@ -1,4 +1,4 @@
-"""What a check came to, for reading."""
+"""The report of `rolltrace check`."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ _SIGNS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}
 
 @contextlib.contextmanager
 def audit_progress(path: Path) -> Iterator[Callable[[int, int], None] | None]:
-    """What to tell how many rollouts of how many were seen: a bar, where standard error is a terminal."""
+    """Yield a function to call with the rollouts checked and expected; None unless standard error is a terminal."""
     console = stderr_console()
     if not console.is_terminal:
         yield None
@@ -51,7 +51,7 @@ def show_audit_list(console: Console, audits: Sequence[Audit]) -> None:
 
 
 def show_report(console: Console, report: AuditReport, *, is_first: bool = True) -> None:
-    """Print what was checked, what was found, audit by audit, and what it comes to."""
+    """Print what was checked, the findings of each audit, and the conclusion."""
     if not is_first:
         console.print()
     print_wrapped(console, Text(escape_line(report.path), "bold"))
@@ -94,22 +94,22 @@ def _show_result(console: Console, result: AuditOutcome) -> None:
 
 
 def _evidence(finding: Finding) -> str:
-    """Where to look: what `rolltrace show` takes first, then the bytes."""
+    """Where a finding is: the rollout that `rolltrace show` takes, then the file and the session."""
     file = finding.file
     if file is not None and finding.offset is not None:
         file = f"{file}, byte {finding.offset}"
-    told = {finding.rollout: "", finding.address: "", file: "", finding.session: "session "}
+    labels = {finding.rollout: "", finding.address: "", file: "", finding.session: "session "}
     named = finding.session is not None and finding.file is not None and finding.session in finding.file
     facts = [
         f"{label}{escape_line(text)}"
-        for text, label in told.items()
+        for text, label in labels.items()
         if text is not None and not (named and text == finding.session)
     ]
     return " · ".join(facts)
 
 
 def _is_shown(result: AuditOutcome, finding: Finding) -> bool:
-    """Whether `rolltrace show` has it: a rollout that is not there cannot be looked at."""
+    """Whether `rolltrace show` can show the rollout of a finding, which is missing if it is unknown."""
     return finding.rollout is not None and result.audit != "unknown_rollout"
 
 
@@ -121,6 +121,6 @@ def _conclusion(report: AuditReport) -> Text:
     names = {Severity.ERROR: "error", Severity.WARNING: "warning"}
     for severity, count in counts.items():
         if count:
-            told = f"{count} worth knowing" if severity is Severity.INFO else plural(count, names[severity])
-            parts.append(Text(told, f"bold {_STYLES[severity]}"))
+            total = f"{count} worth knowing" if severity is Severity.INFO else plural(count, names[severity])
+            parts.append(Text(total, f"bold {_STYLES[severity]}"))
     return Text(", ").join(parts)

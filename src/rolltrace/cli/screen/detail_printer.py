@@ -1,4 +1,4 @@
-"""Lines on a screen: text that folds, and facts with their labels, set apart from what was said."""
+"""Prints wrapped text, and labelled facts that are set apart from the conversation."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -20,7 +20,7 @@ _MAX_NUMBERS = 40
 
 
 class DetailPrinter:
-    """Prints lines; `full` leaves nothing folded."""
+    """Prints lines; with `full` nothing is cut."""
 
     def __init__(self, console: Console, *, full: bool = False) -> None:
         self.console = console
@@ -36,18 +36,18 @@ class DetailPrinter:
             self.line(line)
 
     def wrapped(self, text: Text, indent: str = "") -> None:
-        """Print text, folded at the console's width."""
+        """Print text wrapped at the width of the console."""
         self.lines(wrap_lines(text, self.console, indent))
 
     def labelled(self, label: str, value: Text) -> None:
-        """A label and what it says, with the lines after the first set below the first."""
+        """Print a label and its value, whose lines are aligned below each other."""
         lines = wrap_lines(value, self.console, "", self.console.width - len(_BAR) - _LABEL)
         short = label if len(label) <= _LABEL - 1 else f"{label[: _LABEL - 2]}…"
         for heading, line in zip((short, *("" for _ in lines[1:])), lines, strict=True):
             self.line(Text().append(f"{_BAR}{heading:{_LABEL}}", "dim").append_text(line))
 
     def numbers(self, label: str, values: Mapping[str, Any], style: str = "") -> None:
-        """Numbers by name, where there are some."""
+        """Print numbers by name, if there are any."""
         if not values:
             return
         most = len(values) if self.full else _MAX_NUMBERS
@@ -58,17 +58,17 @@ class DetailPrinter:
         self.labelled(label, text)
 
     def mapping(self, label: str, values: Mapping[str, Any]) -> None:
-        """Values of any kind by name, where there are some."""
+        """Print values of any kind by name, if there are any."""
         if values:
             self.labelled(label, self.cut("  ".join(format_pair(name, value) for name, value in values.items())))
 
     def changes(self, label: str, value: Text) -> None:
-        """What changed; one that is too long is cut, and loses its colours."""
+        """Print changes. Text that is too long is cut, and loses its colours."""
         if value.plain:
             self.labelled(label, value if len(value.plain) <= _MAX_CHARACTERS else self.cut(value.plain))
 
     def failure(self, label: str, failure: Failure) -> None:
-        """What went wrong; of a traceback only the last line unless all is asked for."""
+        """Print an error, with its whole traceback if `full`, otherwise with the last line."""
         what = f"{failure.layer.value} · {escape_line(failure.type)}: {escape_text(failure.message)}"
         self.labelled(label, Text(what, "red"))
         lines = failure.traceback.strip().splitlines()
@@ -79,7 +79,7 @@ class DetailPrinter:
             self.labelled("traceback", last.append(f"  ({len(lines)} lines; --full shows all)", "italic"))
 
     def cut(self, text: str, most: int = _MAX_CHARACTERS) -> Text:
-        """Text that is already visible; the end of a long one is left out unless all is asked for."""
+        """Cut text, already escaped, that is longer than `most`, unless `full`."""
         if self.full or len(text) <= most:
             return Text(text)
         return Text(text[:most]).append(f"… {len(text) - most:,} characters more: --full shows all", "italic yellow")

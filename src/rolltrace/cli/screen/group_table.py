@@ -62,7 +62,7 @@ class _GroupPrinter(DetailPrinter):
     def __init__(self, console: Console, group: GroupComparison, *, full: bool = False) -> None:
         super().__init__(console, full=full)
         self._group = group
-        self._labels = member_labels(group)
+        self._labels = _member_labels(group)
 
     def show(self) -> None:
         self._head()
@@ -123,7 +123,7 @@ class _GroupPrinter(DetailPrinter):
             self.wrapped(Text(f"… {plural(group.shared_omitted, 'message')} more", "italic yellow"), INDENT)
 
     def _members(self, members: Sequence[Member]) -> None:
-        """Print the table, then the columns that need no room in it: what is the same for all, what does not fit."""
+        """Print the table, then the columns that are not in it because they are the same for all, or do not fit."""
         first = [
             _Column("member", [Text(self._labels[member.id], "bold cyan") for member in members], "left"),
             _Column("reward", [Text(_short(member.reward), "bold") for member in members]),
@@ -166,7 +166,7 @@ class _GroupPrinter(DetailPrinter):
             self.wrapped(Text(f"{label}: {', '.join(items[:most])}{more}", "dim"))
 
 
-def member_labels(group: GroupComparison) -> dict[str, str]:
+def _member_labels(group: GroupComparison) -> dict[str, str]:
     """The short label of each member by id: its index, or the end of its id if several members have that index."""
     indexes = [member.index for member in group.members]
     return {

@@ -213,9 +213,10 @@ def _table(
 
 
 def _is_ungraded(rollouts: Sequence[Rollout]) -> bool:
-    """Whether nothing ever gave these rollouts a reward, as in an environment that only collects answers."""
-    return all(
-        rollout.grade is None
+    """Whether these rollouts have no reward but the default 0, as in an environment that only collects answers."""
+    return bool(rollouts) and all(
+        rollout.reward == 0
+        and rollout.grade is None
         and not rollout.scores
         and not any(step.reward or step.env_reward or step.reward_data for step in rollout.steps)
         for rollout in rollouts

@@ -1,4 +1,4 @@
-"""Runs as a table."""
+"""A table of runs."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ from rolltrace.terminal_text import escape_line
 _MAX_NAMES = 3
 _SHORTEST = 6
 _NUMBERS, _NUMBERS_WIDE = 55, 71
-"""How many columns a line takes besides names, envs and policies."""
+"""The width of a line without names, envs and policies."""
 _DAY, _TIME = "%Y-%m-%d", "%Y-%m-%d %H:%M"
 _WIDE, _ROOMY = 100, 120
-"""A terminal with fewer columns is spared the sizes and the time of day, one with fewer than the other the policies."""
+"""Below the first width, sizes and the time of day are left out; below the second, policies."""
 
 
 def show_runs(console: Console, runs: Sequence[ListedRun]) -> None:
@@ -65,5 +65,5 @@ def _state(run: ListedRun) -> Text:
 def _names(names: Sequence[str] | None) -> Text:
     if names is None:
         return Text("–", "dim")
-    told = ", ".join(escape_line(name) for name in names[:_MAX_NAMES])
-    return table_cell(told if len(names) <= _MAX_NAMES else f"{told} and {len(names) - _MAX_NAMES} more")
+    listed = ", ".join(escape_line(name) for name in names[:_MAX_NAMES])
+    return table_cell(listed if len(names) <= _MAX_NAMES else f"{listed} and {len(names) - _MAX_NAMES} more")

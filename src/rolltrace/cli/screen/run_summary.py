@@ -1,4 +1,4 @@
-"""One run's numbers, for reading."""
+"""The summary of one run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from rolltrace.terminal_text import escape_line
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDEST = 60
-"""How many bars a line of them has at most."""
+"""The maximum number of bars in a sparkline."""
 _MAX_ROWS = 12
 _MAX_REASONS = 12
 _LABEL = 12
 _SOUND = {"dispatched", "recorded", "scores_recorded", "in_flight"}
-"""Counts of ledgers that are no loss by themselves."""
+"""Counts of a ledger that are not losses."""
 
 
 def show_run_summary(console: Console, run: RunSummary) -> None:
-    """Print what the run comes to."""
+    """Print the summary of a run."""
     print_wrapped(console, Text(escape_line(run.path), "bold"))
     print_wrapped(console, Text(f"{escape_line(run.run)} · {run.created_at:%Y-%m-%d %H:%M:%S} UTC", "dim"))
     console.print()
@@ -47,7 +47,7 @@ def show_run_summary(console: Console, run: RunSummary) -> None:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Values as bars; many are put together, neighbours first, and what is none is a space."""
+    """Draw values as bars. Neighbours are averaged if there are too many, and a missing value is a space."""
     width = min(len(values), _WIDEST)
     pieces = [values[place * len(values) // width : (place + 1) * len(values) // width] for place in range(width)]
     means = [_mean([value for value in piece if value is not None and math.isfinite(value)]) for piece in pieces]
@@ -89,8 +89,8 @@ def _groups_text(run: RunSummary) -> Text:
     if run.groups:
         text.append(f" · {_share(run.groups_with_signal, run.groups)} with signal")
     if run.groups_without_signal:
-        told = f" · {_share(run.groups_without_signal, run.groups)} without: all members have the same reward"
-        text.append(told, "yellow")
+        share = f" · {_share(run.groups_without_signal, run.groups)} without: all members have the same reward"
+        text.append(share, "yellow")
     return text
 
 
@@ -136,8 +136,8 @@ def _ledger_text(run: RunSummary) -> Text:
         text.append(f" · {plural(run.lost, 'rollout')} lost", "red")
     if run.maybe_lost:
         is_running = run.state is RunState.RUNNING
-        told = "being played, or lost with a session that died" if is_running else "lost with a session that died"
-        text.append(f" · {run.maybe_lost:,} {told}", "yellow")
+        what = "being played, or lost with a session that died" if is_running else "lost with a session that died"
+        text.append(f" · {run.maybe_lost:,} {what}", "yellow")
     if run.open_sessions:
         text.append(f" · {run.open_sessions:,} not closed", "yellow")
     return text
@@ -186,7 +186,7 @@ def _show_table(console: Console, iterations: Sequence[IterationStats]) -> None:
 
 
 def _some(iterations: Sequence[IterationStats]) -> list[IterationStats]:
-    """All of few, else some at equal distances, the first and the last among them."""
+    """All items, or if there are too many some at equal distances, the first and the last included."""
     if len(iterations) <= _MAX_ROWS:
         return list(iterations)
     last = len(iterations) - 1
@@ -197,18 +197,18 @@ def _show_problems(console: Console, run: RunSummary) -> None:
     if not run.problem_count:
         return
     console.print()
-    told = f"{plural(run.problem_count, 'place')} could not be read: {command('check', run.path)}"
-    print_wrapped(console, Text(told, "red"))
+    unread = f"{plural(run.problem_count, 'place')} could not be read: {command('check', run.path)}"
+    print_wrapped(console, Text(unread, "red"))
     for problem in run.problems[:3]:
         print_wrapped(console, Text(escape_line(problem), "dim"), "  ")
 
 
 def _shares(counts: Mapping[str, int], total: int) -> str:
-    """Names with their counts and shares of the whole, the most frequent first."""
-    told = [f"{escape_line(name)} {_share(count, total)}" for name, count in list(counts.items())[:_MAX_REASONS]]
+    """Names with their counts and fractions, the most frequent first."""
+    shares = [f"{escape_line(name)} {_share(count, total)}" for name, count in list(counts.items())[:_MAX_REASONS]]
     if len(counts) > _MAX_REASONS:
-        told.append(f"and {len(counts) - _MAX_REASONS} others")
-    return ", ".join(told) or "–"
+        shares.append(f"and {len(counts) - _MAX_REASONS} others")
+    return ", ".join(shares) or "–"
 
 
 def _share(count: int, total: int) -> str:
