@@ -21,9 +21,9 @@ test: lint types web-check browser web test-core
 test-core: $(CORE)/.ready
 	$(CORE)/bin/python -m pytest -n auto --dist worksteal -m "core and not slow" --quiet
 
-# Soak sizes: the same laws, larger.
+# Soak sizes: the same laws, larger, with more examples.
 test-slow: browser web
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile slow
 
 # The viewer's page for this tree, built only where its sources have changed.
 web: $(READY)

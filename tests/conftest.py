@@ -8,5 +8,6 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("ROLLTRACE_WORKERS", "1")
 
 # A slow machine is no failure: neither a deadline per example nor the speed of drawing them is asserted.
-settings.register_profile("rolltrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rolltrace")
+settings.register_profile("slow", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("normal", settings.get_profile("slow"), max_examples=25)
+settings.load_profile("normal")  # `make test-slow` chooses the other one

@@ -7,10 +7,11 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from rolltrace.check.check_run import check_run
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_any_changed_byte_is_noticed(sound_run, data):
     """No byte of a record, a ledger or a blob can be changed or added, and none of a record lost, unnoticed."""

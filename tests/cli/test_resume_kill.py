@@ -176,14 +176,21 @@ def interrupt_and_resume(folder, undisturbed, job, seed, number=signal.SIGKILL):
         assert "Nothing to do" in process.communicate(timeout=60)[1]
 
 
-@pytest.mark.parametrize(("job", "seed"), [*((job, 0) for job in JOBS), ("preference", 1)])
-def test_killed_runs_are_completed(folder, undisturbed, job, seed):
+@pytest.mark.parametrize("job", JOBS)
+def test_killed_runs_are_completed(folder, undisturbed, job):
     """After SIGKILL at any moment, also of a resume, a resumed run is that of an undisturbed one."""
-    interrupt_and_resume(folder, undisturbed, job, seed)
+    interrupt_and_resume(folder, undisturbed, job, 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("job", ["arithmetic", "preference"])
+@pytest.mark.parametrize(
+    ("job", "number"),
+    [
+        ("arithmetic", signal.SIGTERM),
+        ("preference", signal.SIGINT),
+        pytest.param("arithmetic", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("preference", signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_interrupted_runs_are_completed(folder, undisturbed, job, number):
     """After SIGTERM or Ctrl-C at any moment, a resumed run is that of an undisturbed one."""
     interrupt_and_resume(folder, undisturbed, job, 0, number)
@@ -230,7 +237,7 @@ def test_a_killed_session_that_another_continues_is_over(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("job", JOBS)
 def test_runs_killed_at_fifty_moments_are_completed(folder, undisturbed, job, seed):
     """The same at fifty random moments."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, StepResult
 from rolltrace.errors import ContextOverflowError
 from rolltrace.graders.preference_grader import PreferenceGrader
@@ -236,7 +237,7 @@ MEMBERS = st.builds(Member, st.sampled_from(KINDS), st.integers(0, 60), st.integ
 TOURNAMENTS = {"pattern": st.sampled_from(["one_way", "both_ways"]), "chunk": st.integers(2, 17)}
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     members=st.lists(MEMBERS, min_size=1, max_size=16), by_policy=st.booleans(), refusing=st.booleans(), **TOURNAMENTS
 )

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from answers import score, write
+from examples import examples
 from rolltrace.query import run_listing as listing
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
@@ -72,7 +73,7 @@ def near(mean):
     return None if mean is None else pytest.approx(mean, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(PLAYS)
 def test_lines_and_tables_say_the_same(plays):
     """Restarts, attempts and late scores are seen alike by reading and by SQL."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from rolltrace.envs.message_env import MessageEnv, MessageStepResult
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
@@ -120,7 +121,7 @@ class ScriptedReplies(MessageEnv):
             mutate(self.history, mutation)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(script=st.lists(st.tuples(st.booleans(), SEVERAL, SEVERAL), min_size=1, max_size=6))
 async def test_any_mutation_sequence(script):
     """Under any sequence of mutations each recorded prompt equals a deep copy taken before the step."""

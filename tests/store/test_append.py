@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rolltrace
+from examples import examples
 from rolltrace.errors import InputError
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
@@ -59,7 +60,7 @@ def test_prompt_is_the_conversation_so_far(run):
     assert rollout.reward == 1.5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(turns=st.lists(st.lists(st.sampled_from("abc"), max_size=3), min_size=1, max_size=6), data=st.data())
 def test_same_record_as_with_whole_histories(run, turns, data):
     """A loop that only adds leaves the same record through `append`, through `prompt=`, and through any mixture."""

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import quoting
+from examples import examples
 from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.graders.grader import Grader
 from rolltrace.graders.preference_grader import PreferenceGrader
@@ -223,7 +224,7 @@ def identity(value):
     return value
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(
     st.data(),
     st.lists(quoting.CONVERSATIONS, min_size=1, max_size=2),
@@ -243,7 +244,7 @@ def test_redaction_is_exact(tmp_path_factory, data, conversations, redact):
                 assert quoting.said(one.calls) == [redact(message) for message in quoting.said(other.calls)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 @given(st.data(), quoting.CONVERSATIONS)
 def test_a_redaction_that_changes_its_mind_is_exact(tmp_path_factory, data, conversation):
     """What a function returned for the calls is read, also where it returned something else for the messages."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rolltrace
+from examples import examples
 from rolltrace.errors import InputError
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
@@ -206,7 +207,7 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(data=st.data())
 def test_prompts_are_as_they_were(shared_run, data):
     """Whatever the loop does to its dicts and to the response, each step's prompt and answer are what they were."""

@@ -92,7 +92,7 @@ def handle_at_random_moments(tmp_path, action, count, at_once=6):
 @pytest.mark.parametrize("action", ACTIONS)
 def test_handler_at_a_random_moment(tmp_path, action):
     """A handler that flushes, closes, records or reads the ledger ends, whatever it has interrupted."""
-    handle_at_random_moments(tmp_path, ACTIONS[action], count=6)
+    handle_at_random_moments(tmp_path, ACTIONS[action], count=3)
 
 
 @pytest.mark.slow
@@ -134,9 +134,14 @@ EVERY_MOMENT = """
 """
 
 
+@pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("action", ["run.flush()", "play(run) or run.flush()", "run.ledger", "run.close()"])
-def test_handler_at_every_moment(tmp_path, action):
-    """Whatever opcode of recording, flushing or closing a handler interrupts, it ends, and each line is there once."""
+def test_handler_at_every_moment(tmp_path, action, every):
+    """Whatever opcode of recording, flushing or closing a handler interrupts, it ends, and each line is there once.
+
+    The normal suite tries a sample of the opcodes.
+    """
+    every *= 5 if "close" in action else 1  # each takes a session of its own
     program = start(
         tmp_path,
         EVERY_MOMENT
@@ -145,7 +150,7 @@ def test_handler_at_every_moment(tmp_path, action):
     for work in (lambda: play(run), lambda: run.flush(), lambda: run.score("a", "b", 1.0), lambda: run.close()):
         moment = 1
         while interrupted(work, moment, lambda: {action}):
-            moment += {5 if "close" in action else 1}
+            moment += {every}
             if run._queue.is_closed:
                 run = create_run(sys.argv[1], join=True)
         print(moment, flush=True)

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from examples import examples
 from rolltrace.store import write_queue as module
 from rolltrace.store.write_queue import MAX_WAIT_FRACTION, Barrier, QueuedLine, SignalSafeEvent, WriteQueue
 from rolltrace.trace.blob import Blob
@@ -82,7 +83,7 @@ class BacklogMachine(RuleBasedStateMachine):
 class TestBacklogMachine(BacklogMachine.TestCase):
     """The law, with batches small enough that some are left behind and no lingering."""
 
-    settings = settings(max_examples=60, stateful_step_count=30)
+    settings = settings(max_examples=examples(60), stateful_step_count=30)
 
     def setUp(self):
         self._before = module.BATCH_BYTES, module.BATCH_DELAY_SECONDS

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoting
+from examples import examples
 from rolltrace.cli.app import cli
 from rolltrace.query.run import open_run
 from rolltrace.store.reader import RunReader
@@ -18,7 +19,7 @@ from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import OpenRuns
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.data(), st.lists(quoting.CONVERSATIONS, min_size=1, max_size=2))
 def test_every_reader_gives_the_same_text(tmp_path_factory, data, conversations):
     """Whatever calls quote, each reader gives the text that was sent."""

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from answers import score, write
+from examples import examples
 from rollout_builders import same
 from rolltrace.cli.app import cli
 from rolltrace.query.compact import compact
@@ -122,7 +123,7 @@ def happens(event, path, run, writers, expected):
         expected.add(writer.session, rollout, name, value, at)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(events)
 def test_all_readers_agree_on_every_reward(happened):
     """Python, SQL, `--json` and the viewer give the reward of the rule, in a run that grows, is compacted, is cleared.

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from answers import score, write
+from examples import examples
 from rolltrace.errors import InputError
 from rolltrace.store.create import create_run
 from rolltrace.trace.rollout import Failure
@@ -166,7 +167,7 @@ FILTERS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(filters=st.lists(FILTERS, max_size=4))
 def test_filters_keep_what_fulfils_all_of_them(played: Any, filters: list[tuple[str, str, Any]]):
     """The rollouts of a filtered listing are those that a plain filter over the records keeps."""
@@ -209,7 +210,7 @@ def before(column: str, descending: bool, one: dict[str, Any], other: dict[str, 
     return (1 if a > b else -1) * (-1 if descending else 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     keys=st.lists(
         st.tuples(st.sampled_from([*COLUMNS, "task"]), st.booleans()), max_size=3, unique_by=lambda key: key[0]
