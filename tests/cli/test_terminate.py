@@ -21,7 +21,7 @@ from run_states import states
 IN_FLIGHT = 64
 
 STUBBORN = """
-import asyncio, sys, time
+import asyncio, signal, sys, threading, time
 from rolltrace import Env, Message, Observation, StepResult
 
 def say():
@@ -41,6 +41,16 @@ class Swallows(Env):
 
 class Blocks(Swallows):
     async def step(self, completion):
+        say()
+        time.sleep(3600)
+
+class BlocksTheHandler(Swallows):
+    async def step(self, completion):
+        def receive():  # in this thread, so that the signal does not interrupt the call in the main thread
+            time.sleep(0.5)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+        threading.Thread(target=receive).start()
         say()
         time.sleep(3600)
 
@@ -125,16 +135,20 @@ def test_sigterm_ends_a_demo(tmp_path):
 
 
 def test_stubborn_envs_do_not_keep_a_process_alive(tmp_path):
-    """An env that swallows its cancellation, blocks the loop or a thread, or never closes is recorded and left."""
+    """An env that swallows its cancellation, blocks the loop or a thread, or never closes is recorded and left.
+
+    So is one that blocks the main thread in a call that the signal did not interrupt.
+    """
     (tmp_path / "stubborn.py").write_text(STUBBORN)
-    envs = {"Swallows": 4, "Blocks": 1, "LeavesAThread": 4, "NeverCloses": 4}
+    envs = {"Swallows": 4, "Blocks": 1, "BlocksTheHandler": 1, "LeavesAThread": 4, "NeverCloses": 4}
     with contextlib.ExitStack() as stack:
         processes = {}
         for env in envs:
             processes[env] = stack.enter_context(started(tmp_path, "run", f"stubborn:{env}", "--out", env))
-        for process in processes.values():
+        for env, process in processes.items():
             assert process.stderr.readline() == "playing\n"
-            process.send_signal(signal.SIGTERM)
+            if env != "BlocksTheHandler":  # it sends the signal itself
+                process.send_signal(signal.SIGTERM)
         codes = {}
         for env, process in processes.items():
             process.communicate(timeout=120)

@@ -136,3 +136,42 @@ def test_a_handler_of_the_callers_own_is_kept(tmp_path):
     """)
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ran.stdout == "[True]\n"
+
+
+def test_signals_of_forked_processes_are_their_own(tmp_path):
+    """SIGTERM to a process that was forked during a play neither cancels nor ends the play."""
+    script = textwrap.dedent("""
+        import os, signal, rolltrace
+        codes = []
+
+        def fork(_):
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+                while True:
+                    signal.raise_signal(signal.SIGTERM)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+        summary = rolltrace.play("arithmetic", "scripted:noisy", out="run", groups=20, concurrency=1, on_group=fork)
+        print(summary.groups, set(codes))
+    """)
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "20 {7}\n"), ran.stderr
+
+
+def test_wakeup_descriptor_is_restored(tmp_path):
+    """After a play the wakeup descriptor is that of before, and signals during the play are passed on to it."""
+    script = textwrap.dedent("""
+        import os, signal, socket, rolltrace
+        receiver, sender = socket.socketpair()
+        receiver.settimeout(60)
+        sender.setblocking(False)
+        signal.set_wakeup_fd(sender.fileno())
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        send = lambda _: signal.raise_signal(signal.SIGUSR1)
+        summary = rolltrace.play("arithmetic", "scripted:noisy", out="run", groups=1, on_group=send)
+        print(summary.groups, signal.set_wakeup_fd(-1) == sender.fileno(), list(receiver.recv(9)))
+    """)
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, f"1 True {[int(signal.SIGUSR1)]}\n"), ran.stderr

@@ -6,6 +6,7 @@ import contextvars
 import functools
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
@@ -41,6 +42,7 @@ class ActivePlay:
         self._runners: list[Runner] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._is_task_cancelled = False
         self.is_cancelled = False
         """Whether the play was cancelled, or is to be when it starts."""
 
@@ -48,7 +50,7 @@ class ActivePlay:
         """Name the task that plays; it is cancelled at once if that was asked for before."""
         self._loop, self._task = loop, task
         if self.is_cancelled:
-            task.cancel()
+            self._cancel_task()
 
     def set_writer(self, writer: RunWriter) -> None:
         """Name the writer to close."""
@@ -59,11 +61,17 @@ class ActivePlay:
         self._runners.append(runner)
 
     def cancel(self) -> None:
-        """Cancel the play, from any thread or signal handler."""
+        """Cancel the play, from any thread or signal handler; a second call does nothing."""
         self.is_cancelled = True
-        if self._loop is not None and self._task is not None:
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the play has ended
-                self._loop.call_soon_threadsafe(self._task.cancel)
+                self._loop.call_soon_threadsafe(self._cancel_task)
+
+    def _cancel_task(self) -> None:
+        """Cancel the task once, in the thread of its loop: a second time would cancel how it ends."""
+        if self._task is not None and not self._is_task_cancelled:
+            self._is_task_cancelled = True
+            self._task.cancel()
 
     def record_cancelled(self) -> None:
         """Record every rollout in flight as cancelled, without waiting for its env; not for the loop's own thread."""
@@ -199,12 +207,18 @@ def _join(thread: threading.Thread, play: ActivePlay) -> None:
 
 
 class _Signals:
-    """Handles SIGINT and SIGTERM while a play runs in the main thread, and restores their handlers after."""
+    """Handles SIGINT and SIGTERM while a play runs in the main thread, and restores their handlers after.
+
+    Python runs a handler in the main thread, and only between bytecodes: if a signal arrives just before a call that
+    blocks, its handler runs when the call returns. So a thread watches for signals, too: it cancels the play, which
+    wakes up the event loop, and makes sure that SIGTERM ends the process in time.
+    """
 
     def __init__(self, play: ActivePlay) -> None:
         self.received: list[int] = []
         self._play = play
         self._before: dict[int, Any] = {}
+        self._watch: _SignalWatch | None = None
 
     def __enter__(self) -> "_Signals":
         if threading.current_thread() is threading.main_thread():
@@ -212,9 +226,13 @@ class _Signals:
                 self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
             if is_default(signal.getsignal(signal.SIGTERM)):
                 self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
+            if self._before:
+                self._watch = _SignalWatch(self._play, frozenset(self._before))
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._watch is not None:
+            self._watch.close()
         for number, handler in self._before.items():
             if number == signal.SIGTERM:
                 restore_sigterm_handler(handler)
@@ -236,7 +254,85 @@ class _Signals:
         if not is_first:
             raise KeyboardInterrupt
         self._play.cancel()
-        if number == signal.SIGTERM:
+        if number == signal.SIGTERM and self._watch is not None:
+            self._watch.report_sigterm()
+
+
+class _SignalWatch:
+    """A thread that learns of signals from the wakeup descriptor of the process, whatever the main thread does.
+
+    An env may take the descriptor for itself, as `loop.add_signal_handler` does: then the handler reports SIGTERM.
+    """
+
+    def __init__(self, play: ActivePlay, numbers: frozenset[int]) -> None:
+        self._play = play
+        self._numbers = numbers
+        self._has_deadline = False
+        self._receiver, self._sender = socket.socketpair()
+        self._sender.setblocking(False)
+        self._descriptor = self._sender.fileno()
+        self._previous = signal.set_wakeup_fd(self._descriptor, warn_on_full_buffer=False)
+        _watches.append(self)
+        threading.Thread(target=self._run, name="rolltrace-signals", daemon=True).start()
+
+    def report_sigterm(self) -> None:
+        """Have the process end in time, from the handler of SIGTERM."""
+        try:
+            self._sender.send(_SIGTERM_HANDLED)
+        except OSError:  # this is a forked process, where there is no thread; or very many signals came
+            self._set_deadline()
+
+    def close(self) -> None:
+        """End the thread and restore the descriptor."""
+        _watches.remove(self)
+        self._restore_descriptor(self._previous)
+        with contextlib.suppress(OSError):  # this is a forked process
+            self._sender.shutdown(socket.SHUT_RDWR)
+        self._sender.close()
+
+    def abandon_after_fork(self) -> None:
+        """Keep signals of a forked process from being taken for signals of the process that plays."""
+        with contextlib.suppress(ValueError):  # not in the main interpreter
+            self._restore_descriptor(-1)
+        self._sender.close()
+        self._receiver.close()
+
+    def _restore_descriptor(self, previous: int) -> None:
+        """Set the wakeup descriptor to the previous one, unless somebody else has set theirs."""
+        current = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(previous if current == self._descriptor else current, warn_on_full_buffer=False)
+
+    def _run(self) -> None:
+        received: list[int] = []
+        with self._receiver:
+            while data := self._receiver.recv(1):
+                if data == _SIGTERM_HANDLED:
+                    self._set_deadline()
+                    continue
+                self._forward(data)
+                if data[0] in self._numbers:
+                    received.append(data[0])
+                    self._act(received)
+
+    def _act(self, received: list[int]) -> None:
+        """Do what the handler does in the main thread, as far as another thread can."""
+        self._play.cancel()
+        if signal.SIGTERM not in received:
+            return
+        self._set_deadline()
+        if len(received) > 1:
+            threading.Event().wait(_ANSWER_SECONDS)  # the handler ends the process before that, unless it is blocked
+            self._play.exit()
+
+    def _forward(self, data: bytes) -> None:
+        """Pass a signal on to what had the descriptor before, such as the event loop of a notebook."""
+        if self._previous != -1:
+            with contextlib.suppress(OSError):
+                os.write(self._previous, data)
+
+    def _set_deadline(self) -> None:
+        if not self._has_deadline:
+            self._has_deadline = True
             threading.Thread(target=self._force_exit_after_deadline, name="rolltrace-sigterm", daemon=True).start()
 
     def _force_exit_after_deadline(self) -> None:
@@ -249,6 +345,19 @@ class _Signals:
         self._play.record_cancelled()
         pause.wait(_EXIT_SECONDS - _RECORD_SECONDS - _ANSWER_SECONDS)
         self._play.exit()
+
+
+_SIGTERM_HANDLED = b"\0"
+"""What the handler sends; no signal has this number."""
+_watches: list[_SignalWatch] = []
+
+
+def _abandon_watches_after_fork() -> None:
+    for watch in _watches:
+        watch.abandon_after_fork()
+
+
+os.register_at_fork(after_in_child=_abandon_watches_after_fork)
 
 
 def _raises_interrupt(handler: Any) -> bool:
