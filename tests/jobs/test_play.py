@@ -11,7 +11,6 @@ from rolltrace.errors import InputError, RunExistsError, UnknownNameError
 from rolltrace.jobs.demo_run import demo_envs, play_demo
 from rolltrace.jobs.open_policy import open_policy
 from rolltrace.jobs.play import play, play_async
-from rolltrace.jobs.play_summary import encode_summary
 from rolltrace.policies.policy import Completion
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
@@ -19,6 +18,7 @@ from rolltrace.rollout.strategies import FailFast
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.json_encoding import encode_json
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import Status
 
@@ -206,7 +206,7 @@ def test_failed_rollouts_have_no_reward_in_the_mean(tmp_path):
     assert summary.statuses == {"error": 8}
     assert (summary.mean_reward, summary.rewarded, summary.groups_without_reward) == (None, 0, 2)
     assert not summary.succeeded
-    assert json.loads(encode_summary(summary))["mean_reward"] is None
+    assert json.loads(encode_json(summary))["mean_reward"] is None
 
 
 def test_demo_plays_every_built_in(tmp_path):

@@ -8,10 +8,11 @@ import pytest
 from rolltrace.errors import RunNotFoundError
 from rolltrace.query import run_listing as listing
 from rolltrace.query.compact import compact
-from rolltrace.query.run_listing import encode_listed_run, list_runs
+from rolltrace.query.run_listing import list_runs
 from rolltrace.query.run_state import RunState
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import add_checksum, utc_now
+from rolltrace.trace.json_encoding import encode_json
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import new_id
@@ -143,7 +144,7 @@ def test_damaged_runs_are_listed(runs):
 
 def test_a_listing_is_json(runs):
     """A program gets every field."""
-    told = json.loads(encode_listed_run(list_runs(runs).runs[1]))
+    told = json.loads(encode_json(list_runs(runs).runs[1]))
     assert told["name"] == "first"
     assert told["state"] == "complete"
     assert told["envs"] == ["sums", "products"]

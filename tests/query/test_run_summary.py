@@ -7,9 +7,10 @@ import shutil
 import pytest
 
 from rolltrace.errors import RunNotFoundError
-from rolltrace.query.run_summary import encode_run_summary, summarize
+from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.json_encoding import encode_json
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Failure, Header, Outcome, Usage
 from rolltrace.trace.rollout_builder import new_id
@@ -151,7 +152,7 @@ def test_an_empty_run(tmp_path):
     summary = summarize(tmp_path / "run")
     assert (summary.rollouts, summary.groups, summary.iterations) == (0, 0, ())
     assert (summary.rewards.n, summary.rewards.mean, summary.mean_seconds) == (0, None, None)
-    json.loads(encode_run_summary(summary))
+    json.loads(encode_json(summary))
 
 
 def test_what_cannot_be_read_is_told(path):
@@ -200,7 +201,7 @@ def test_a_summary_is_strict_json(path):
     def refuse(constant):
         raise AssertionError(constant)
 
-    told = json.loads(encode_run_summary(summarize(path)), parse_constant=refuse)
+    told = json.loads(encode_json(summarize(path)), parse_constant=refuse)
     assert told["iterations"][-1]["rewards"]["max"] == 1.7e308
     assert told["iterations"][-1]["rewards"]["mean"] == "Infinity"
     assert told["ledger"]["recorded"] == 10

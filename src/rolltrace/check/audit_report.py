@@ -1,16 +1,15 @@
-"""What a check of a run came to."""
-
-from typing import Any
+"""The report of a check: the outcome of every audit of a run."""
 
 import msgspec
+from msgspec.structs import asdict
 
 from rolltrace.check.audit import Audit, Finding, Severity
-from rolltrace.trace.codec import wire_free_form
-from rolltrace.trace.strict_json import json_encoder
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.json_encoding import encode_json
 
 
 class AuditOutcome(msgspec.Struct, frozen=True):
-    """What one audit came to."""
+    """The outcome of one audit."""
 
     audit: str
     severity: Severity
@@ -21,11 +20,11 @@ class AuditOutcome(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     """The first of them."""
     error: str | None = None
-    """Why the audit itself failed, where it did; it then says nothing about the run."""
+    """Why the audit itself failed, if it did; its findings are then incomplete."""
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What all audits of one run came to."""
+    """The outcomes of all audits of one run."""
 
     path: str
     run: str | None
@@ -39,17 +38,17 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """The size of those files."""
     seconds: float
     results: tuple[AuditOutcome, ...]
-    """One for each audit, whether or not it found something."""
+    """One for each audit, with or without findings."""
 
     @property
     def with_findings(self) -> list[AuditOutcome]:
-        """Those that have something to say, the worst first."""
-        telling = [result for result in self.results if result.count or result.error is not None]
-        return sorted(telling, key=lambda result: list(Severity).index(outcome_severity(result)))
+        """The outcomes with findings or an error, the worst first."""
+        results = [result for result in self.results if result.count or result.error is not None]
+        return sorted(results, key=lambda result: list(Severity).index(outcome_severity(result)))
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; what is only worth knowing is not wrong."""
+        """Whether there is no warning and no error; findings of severity `info` do not count."""
         return all(outcome_severity(result) is Severity.INFO for result in self.with_findings)
 
     def count(self, severity: Severity) -> int:
@@ -62,26 +61,19 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome_severity(result: AuditOutcome) -> Severity:
-    """How bad a result is; an audit that failed is an error, since nobody knows what it would have found."""
+    """Return the severity of an outcome; an audit that failed is an error."""
     return Severity.ERROR if result.error is not None else result.severity
 
 
 def encode_audit(audit: Audit) -> bytes:
-    """An audit's name, severity and explanation as one JSON object."""
-    told = {"name": audit.name, "severity": audit.severity, "about": audit.about, "over": audit.input}
-    return json_encoder.encode(told)
+    """Encode an audit's name, severity and explanation as one JSON object."""
+    return encode_json({"name": audit.name, "severity": audit.severity, "about": audit.about, "over": audit.input})
 
 
 def encode_report(report: AuditReport) -> bytes:
-    """A report as one JSON object."""
-    fields: dict[str, Any] = {name: getattr(report, name) for name in report.__struct_fields__}
-    fields["ok"] = report.ok
-    fields["results"] = [
-        {**msgspec.structs.asdict(result), "findings": [_plain(finding) for finding in result.findings]}
+    """Encode a report as one JSON object."""
+    results = [
+        {**asdict(result), "findings": [{**asdict(one), "data": FrozenMap.of(one.data)} for one in result.findings]}
         for result in report.results
     ]
-    return json_encoder.encode(fields)
-
-
-def _plain(finding: Finding) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(finding), "data": wire_free_form(finding.data)}
+    return encode_json({**asdict(report), "ok": report.ok, "results": results})

@@ -11,18 +11,18 @@ def envs(family: str | None, as_json: bool) -> None:
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.env_list import show_envs
     from rolltrace.envs.registry import list_envs, list_members
-    from rolltrace.trace.codec import json_encoder
+    from rolltrace.trace.json_encoding import encode_json
 
     if family is not None:
         for name in list_members(family):
             if as_json:
-                write_record(json_encoder.encode({"name": name}) + b"\n")
+                write_record(encode_json({"name": name}) + b"\n")
             else:
                 click.echo(name)
         return
     found = list_envs()
     if as_json:
         for env in found:
-            write_record(json_encoder.encode(env) + b"\n")
+            write_record(encode_json(env) + b"\n")
     else:
         show_envs(stdout_console(), found)

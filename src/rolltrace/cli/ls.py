@@ -21,15 +21,16 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     """
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.run_list import show_runs
-    from rolltrace.query.run_listing import encode_listed_run, list_runs
+    from rolltrace.query.run_listing import list_runs
     from rolltrace.terminal_text import escape_line
+    from rolltrace.trace.json_encoding import encode_json
 
     if limit is None and not as_json:
         limit = _SHOWN
     listing = list_runs(directory, limit)
     if as_json:
         for run in listing.runs:
-            write_record(encode_listed_run(run) + b"\n")
+            write_record(encode_json(run) + b"\n")
     elif listing.runs:
         show_runs(stdout_console(), listing.runs)
     else:

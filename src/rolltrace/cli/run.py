@@ -250,10 +250,10 @@ def _tell(summary: "PlaySummary", *, as_json: bool) -> None:
     from rolltrace.cli.hints import command
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.job_summary import show_failures, show_job_summary, show_role_warnings
-    from rolltrace.jobs.play_summary import encode_summary
+    from rolltrace.trace.json_encoding import encode_json
 
     if as_json:
-        write_record(encode_summary(summary) + b"\n")
+        write_record(encode_json(summary) + b"\n")
     else:
         show_job_summary(stdout_console(), summary)
     click.echo(f"To read it: {command('show', summary.path)}", err=True)

@@ -16,10 +16,11 @@ def summary(run: Path, as_json: bool) -> None:
     """
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.run_summary import show_run_summary
-    from rolltrace.query.run_summary import encode_run_summary, summarize
+    from rolltrace.query.run_summary import summarize
+    from rolltrace.trace.json_encoding import encode_json
 
     numbers = summarize(run)
     if as_json:
-        write_record(encode_run_summary(numbers) + b"\n")
+        write_record(encode_json(numbers) + b"\n")
     else:
         show_run_summary(stdout_console(), numbers)

@@ -1,4 +1,4 @@
-"""What came of playing an environment, counted as its groups finish."""
+"""The summary of a play: counts of groups, rollouts, stop reasons and errors."""
 
 import time
 from collections import Counter
@@ -8,15 +8,13 @@ import msgspec
 
 from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.store.ledger import Ledger
-from rolltrace.trace.codec import json_encoder
-from rolltrace.trace.json_numbers import json_number
 
 _MAX_ERRORS = 10
 _MAX_MESSAGE_CHARS = 500
 
 
 class PlaySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of playing one environment."""
+    """The result of playing one environment."""
 
     path: str
     """Where the run is."""
@@ -29,11 +27,11 @@ class PlaySummary(msgspec.Struct, frozen=True, kw_only=True):
     groups_without_reward: int
     """Groups of which no member has a reward."""
     rollouts: int
-    """Members of the groups; of one that was retried, the last attempt."""
+    """Members of the groups; only the last attempt of a retried one counts."""
     statuses: dict[str, int]
     stop_reasons: dict[str, int]
     errors: dict[str, int]
-    """How often each failure happened, by layer, type and message; the commonest few."""
+    """Count of each failure by layer, type and message; only the most common ones."""
     mean_reward: float | None
     """Over the rollouts that have a reward."""
     rewarded: int
@@ -41,21 +39,14 @@ class PlaySummary(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     ledger: Ledger
     unasked_roles: list[str] = []
-    """Roles that were given a policy, and that nothing in the environment asked: perhaps misspelt."""
+    """Roles with a policy that the environment never asked: their names may be misspelt."""
     roles_played_by_policy: list[str] = []
-    """Other roles that the policy played itself, because no policy was given for them."""
+    """Other roles that the policy itself played, because they had no policy."""
 
     @property
     def succeeded(self) -> bool:
         """Whether every group has a reward, and everything was recorded."""
         return self.groups_without_reward == 0 and self.ledger.complete
-
-
-def encode_summary(summary: PlaySummary) -> bytes:
-    """A summary as one JSON object; a mean that is not finite is a string."""
-    fields = {name: getattr(summary, name) for name in summary.__struct_fields__}
-    fields["mean_reward"] = json_number(summary.mean_reward)
-    return json_encoder.encode(fields)
 
 
 class SummaryCounter:
@@ -85,7 +76,7 @@ class SummaryCounter:
                 self._errors[f"{error.layer} · {error.type}: {error.message[:_MAX_MESSAGE_CHARS]}"] += 1
 
     def summary(self, path: Path, env: str, policy: str, ledger: Ledger) -> PlaySummary:
-        """What was counted, as played into the run at `path`."""
+        """Return the summary of the run at `path`."""
         return PlaySummary(
             path=str(path),
             run=ledger.run,

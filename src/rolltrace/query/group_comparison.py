@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
 from rolltrace.errors import InputError, RolltraceError, UnknownNameError
 from rolltrace.query.group_members import Member, compare_member, member_transcript
@@ -18,13 +19,12 @@ from rolltrace.query.score_order import in_score_order
 from rolltrace.query.table_schema import group_condition, sql_literal
 from rolltrace.query.why_no_signal import MemberStatus, why_no_signal
 from rolltrace.store.sessions import Sessions
-from rolltrace.trace.freeform import from_json_mapping, to_json_mapping
-from rolltrace.trace.json_numbers import json_number
-from rolltrace.trace.message import Message
+from rolltrace.trace.freeform import from_json_mapping
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.json_encoding import encode_json
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
-from rolltrace.trace.strict_json import json_encoder
 from rolltrace.trace.transcript import TranscriptMessage, shared_prompt
 
 MAX_MEMBERS = 256
@@ -205,10 +205,8 @@ def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupC
 
 
 def encode_comparison(comparison: GroupComparison) -> bytes:
-    """Encode as one JSON object, with non-finite numbers as text, as in records."""
-    fields = {name: getattr(comparison, name) for name in comparison.__struct_fields__}
-    fields["task_data"] = to_json_mapping(comparison.task_data, "task_data", [])
-    return json_encoder.encode({name: _wire(value) for name, value in fields.items()})
+    """Encode a comparison as one JSON object, with `task_data` as in records."""
+    return encode_json({**asdict(comparison), "task_data": FrozenMap.of(comparison.task_data)})
 
 
 def _member_status(rollout: Rollout, member: Member) -> MemberStatus:
@@ -228,13 +226,3 @@ def _matrix(scores: Sequence[Score], members: Sequence[MatrixMember]) -> Prefere
         read_preference_matrix(score.data, members) for score in reversed(scores) if score.name == "group_grade"
     )
     return next((matrix for matrix in matrices if matrix is not None), None)
-
-
-def _wire(value: Any) -> Any:
-    if isinstance(value, Message):  # has no numbers
-        return value
-    if isinstance(value, msgspec.Struct):
-        return {name: _wire(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, dict):
-        return {name: _wire(item) for name, item in value.items()}
-    return [_wire(item) for item in value] if isinstance(value, list | tuple) else json_number(value)

@@ -14,8 +14,7 @@ from rolltrace.query.run_state import RunState, planned_episodes, run_state, set
 from rolltrace.query.run_totals import RunTotals, query_totals, read_totals
 from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.json_numbers import Float, json_number
-from rolltrace.trace.strict_json import json_encoder
+from rolltrace.trace.json_numbers import Float
 
 MAX_BYTES = 32_000_000
 """A run with more bytes of rollouts is not read for a listing: its numbers are those of its tables, or none."""
@@ -90,12 +89,6 @@ def find_runs(folder: Path) -> Iterator[Path]:
             folders.clear()
             yield Path(path)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-
-
-def encode_listed_run(listed: ListedRun) -> bytes:
-    """A run of a listing as one JSON object."""
-    fields = {name: json_number(getattr(listed, name)) for name in listed.__struct_fields__}
-    return json_encoder.encode(fields)
 
 
 def _open(paths: Iterable[Path], unreadable: list[str]) -> Iterator[RunReader]:

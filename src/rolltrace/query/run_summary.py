@@ -13,8 +13,6 @@ from rolltrace.query.run_state import RunState, planned_episodes, run_state, set
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, query_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.json_numbers import json_numbers
-from rolltrace.trace.strict_json import json_encoder
 
 _MAX_PROBLEMS = 20
 _MAX_ERRORS = 20
@@ -203,20 +201,6 @@ def summarize(path: str | Path) -> RunSummary:
         ended_at=_in_utc(numbers["ended_at"]),
         **{name: numbers[name] for name in ("steps", "prompt_tokens", "completion_tokens", "mean_seconds")},
     )
-
-
-def encode_run_summary(summary: RunSummary) -> bytes:
-    """A summary as one JSON object; a number that is not finite is a string."""
-    fields = msgspec.structs.asdict(summary)
-    fields["rewards"] = _wire_rewards(summary.rewards)
-    fields["iterations"] = [
-        {**msgspec.structs.asdict(one), "rewards": _wire_rewards(one.rewards)} for one in summary.iterations
-    ]
-    return json_encoder.encode(fields)
-
-
-def _wire_rewards(rewards: RewardStats) -> dict[str, Any]:
-    return json_numbers(msgspec.structs.asdict(rewards))
 
 
 def _in_utc(time: datetime | None) -> datetime | None:

@@ -14,7 +14,7 @@ from rolltrace.query.run_totals import query_totals
 from rolltrace.trace.score import GroupKey
 from rolltrace.version import __version__
 from rolltrace.viewer.filters import RolloutSelection
-from rolltrace.viewer.json_response import encode_response, to_json_value
+from rolltrace.viewer.json_response import encode_response, to_browser_types
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.rollout_detail import group_response, member_responses
 from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
@@ -94,7 +94,7 @@ class ReportData:
         for first in range(0, len(names), MAX_COLUMNS):
             some = names[first : first + MAX_COLUMNS]
             rows = list(self._rows(some))
-            table |= {name: [to_json_value(row[name]) for row in rows] for name in ("id", *some)}
+            table |= {name: [to_browser_types(row[name]) for row in rows] for name in ("id", *some)}
         if SELECTED in self.run.columns:
             table[SELECTED.name] = [one in self._selected for one in table["id"]]
         return table

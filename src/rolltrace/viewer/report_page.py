@@ -13,7 +13,7 @@ import msgspec
 from rolltrace.errors import RolltraceError
 from rolltrace.query.run import Run
 from rolltrace.trace.score import GroupKey
-from rolltrace.viewer.json_response import to_json_value
+from rolltrace.viewer.json_response import to_browser_types
 from rolltrace.viewer.media_types import detect_media_type
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.report_data import ReportData, ReportGroup
@@ -61,9 +61,9 @@ class ReportPacks:
         """The JSON that the page reads first. Call this after all packs were made."""
         carried = self._carried
         answers = {
-            "run": to_json_value(carried.run),
-            "runs": to_json_value(carried.runs),
-            "findings": to_json_value(findings),
+            "run": to_browser_types(carried.run),
+            "runs": to_browser_types(carried.runs),
+            "findings": to_browser_types(findings),
         }
         return msgspec.json.encode(
             {

@@ -18,7 +18,7 @@ from rolltrace.store.reader import RunReader
 from rolltrace.store.safe_files import publish_file, remove_abandoned_files, unfinished_file
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
-from rolltrace.viewer.json_response import to_json_value
+from rolltrace.viewer.json_response import to_browser_types
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.report_data import ReportData, ReportGroup
 from rolltrace.viewer.report_page import ReportPacks, report_html
@@ -98,8 +98,8 @@ def _findings(run: Path, part: RunSubset) -> FindingsResponse:
 def _tree(carried: ReportData) -> Iterator[bytes]:
     head = {
         "v": 1,
-        "selection": {"text": carried.text, **to_json_value(carried.part)},
-        "run": to_json_value(carried.run),
+        "selection": {"text": carried.text, **to_browser_types(carried.part)},
+        "run": to_browser_types(carried.run),
     }
     yield msgspec.json.encode(head)[:-1] + b',"groups":['
     for place, compared in enumerate(carried.groups()):

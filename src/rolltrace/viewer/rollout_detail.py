@@ -10,10 +10,10 @@ from rolltrace.query.group_comparison import compare_group, encode_comparison
 from rolltrace.query.reward_breakdown import reward_terms
 from rolltrace.query.run import Run
 from rolltrace.query.table_schema import GROUP_COLUMNS, GROUP_ORDER, group_condition
-from rolltrace.trace.codec import encode_score, encode_with_scores, json_encoder
+from rolltrace.trace.codec import encode_score, encode_with_scores
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
-from rolltrace.viewer.json_response import to_json_value
+from rolltrace.viewer.json_response import encode_response
 from rolltrace.viewer.open_runs import OpenRun
 from rolltrace.viewer.schemas import Attempt, GroupResponse, GroupSibling, RolloutGroup, RolloutResponse
 
@@ -138,4 +138,4 @@ def _raw(line: bytes) -> msgspec.Raw:
     """A record as it is, but for integers that a browser would round: those become text."""
     if _LONG.search(line) is None:
         return msgspec.Raw(line.rstrip(b"\n"))
-    return msgspec.Raw(json_encoder.encode(to_json_value(msgspec.json.decode(line))))
+    return msgspec.Raw(encode_response(msgspec.json.decode(line)))

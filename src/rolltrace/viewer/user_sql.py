@@ -5,7 +5,7 @@ from typing import Any
 
 from rolltrace.errors import InputError
 from rolltrace.query.run import Run
-from rolltrace.viewer.json_response import to_json_value
+from rolltrace.viewer.json_response import to_browser_types
 from rolltrace.viewer.schemas import SqlColumn, SqlResponse
 
 SQL_TIMEOUT_SECONDS = 10.0
@@ -43,7 +43,7 @@ def run_user_sql(run: Run, sql: str, limit: int) -> SqlResponse:
 
 def _cell(value: Any) -> Any:
     """A value as JSON has it; a long text is cut."""
-    told = to_json_value(value)
+    told = to_browser_types(value)
     if isinstance(told, str) and len(told) > MAX_CELL_CHARS:
         return f"{told[:MAX_CELL_CHARS]}… ({len(told) - MAX_CELL_CHARS:,} more characters)"
     return told
