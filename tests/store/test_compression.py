@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from rolltrace.errors import ChecksumError, InputError, RecordError
 from rolltrace.store import compression as sealed
-from rolltrace.store import frames, safe_files
-from rolltrace.store.compression import compress_segment, compressed_path
-from rolltrace.store.frames import LARGEST_FRAME, FrameReader, seek_table
+from rolltrace.store import safe_files
+from rolltrace.store.compression import LARGEST_FRAME, FrameReader, compress_segment, compressed_path, seek_table
 from rolltrace.store.segment_reader import SegmentReader, open_segment
 
 SMALL = 64
@@ -100,7 +99,7 @@ def test_frames_end_where_lines_end(plain, small_frames):
     assert all(frame.length <= SMALL for frame in found)
 
 
-@pytest.mark.parametrize("broken", ["_check_copy", "_write_sealed"])
+@pytest.mark.parametrize("broken", ["_check_copy", "_write_compressed"])
 def test_failed_sealing_leaves_the_plain_file(plain, monkeypatch, broken):
     """What goes wrong before the sealed file is in place leaves the plain one, and nothing else."""
 
@@ -252,7 +251,7 @@ def test_frame_that_says_too_much_is_damage(tmp_path):
         assert len(faults) >= 1
 
 
-@pytest.mark.parametrize("count", [0xFFFFFFFF, frames._MAX_FRAMES + 1, 3])
+@pytest.mark.parametrize("count", [0xFFFFFFFF, sealed._MAX_FRAMES + 1, 3])
 def test_table_that_says_too_much_is_not_believed(tmp_path, count):
     """A table of more frames than the file can hold is no table."""
     good = zstandard.ZstdCompressor(write_checksum=True).compress(b"good\n")

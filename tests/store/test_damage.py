@@ -8,8 +8,7 @@ import pytest
 from rolltrace.errors import RecordError, UnknownNameError
 from rolltrace.store import compression as sealed
 from rolltrace.store import id_index as offsets
-from rolltrace.store.compression import compress_segment
-from rolltrace.store.frames import FrameReader
+from rolltrace.store.compression import FrameReader, compress_segment
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import encode_rollout
 from segments import make_run, rollout_line, segment

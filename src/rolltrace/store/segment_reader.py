@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolltrace.errors import ChecksumError, RecordError
-from rolltrace.store.frames import FrameReader
+from rolltrace.store.compression import FrameReader
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
 from rolltrace.store.lines import FileBlock
 
