@@ -1,4 +1,4 @@
-"""Makes the garbage collector look less often while many rollouts are in flight."""
+"""Raises the threshold of the garbage collector while many rollouts are in flight."""
 
 import gc
 import threading
@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _GEN0_THRESHOLD = 200_000
-"""How many new objects there may be before the collector looks at them: more than a thousand rollouts in flight have.
-
-Python's own default is 700.
+"""New objects before a collection: more than a thousand rollouts in flight have. Python's default is 700.
 """
 
 _lock = threading.Lock()
@@ -18,11 +16,10 @@ _before: tuple[int, int, int] = (0, 0, 0)
 
 @contextmanager
 def raised_gc_threshold() -> Iterator[None]:
-    """Within this, the young are looked at seldom.
+    """Raise the collector's gen-0 threshold inside the block.
 
-    What a rollout makes lives until it ends, and holds no cycles: looking through a thousand rollouts again and again
-    takes time and finds nothing. Where the collector is off, or set to look more seldom
-    still, it is left as it is.
+    The objects of a rollout live until it ends and have no cycles, so frequent collections take time and free nothing.
+    If the collector is off, or has a higher threshold, nothing changes.
     """
     global _users, _before
     with _lock:

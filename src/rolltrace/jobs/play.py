@@ -1,4 +1,4 @@
-"""Plays an environment with a policy and records it: one call from two names to a run on disk."""
+"""Plays an environment with a policy and records the run: `play` and `play_async`."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 OnGroup = Callable[[GroupResult], None]
 _MAX_ARG_BYTES = 4096
-"""A longer list or map that is given as an argument is described in run.json, not copied."""
+"""A longer list or map among the arguments is described in run.json instead of copied."""
 
 
 def play(
@@ -53,14 +53,14 @@ def play(
     on_group: OnGroup | None = None,
     **plan: Unpack[PlanFields],
 ) -> PlaySummary:
-    """Play and record, and return when all is done; the arguments are those of `play_async`.
+    """Play and record, and return when everything is done; the arguments are those of `play_async`.
 
-    It also works where an event loop is running, such as in a notebook. In the main thread, Ctrl-C and SIGTERM record
-    what is in flight as cancelled and close the run; then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it has
-    its default action, `SystemExit(143)`.
+    It also works while an event loop is running, such as in a notebook. In the main thread, Ctrl-C and SIGTERM record
+    the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
+    has its default action, `SystemExit(143)`.
     """
-    given = PlayArguments(env, policy, out, resume, force, roles, args, trace, on_group, plan)
-    return run_blocking(given.job().play)
+    arguments = PlayArguments(env, policy, out, resume, force, roles, args, trace, on_group, plan)
+    return run_blocking(arguments.job().play)
 
 
 async def play_async(
@@ -103,7 +103,7 @@ class PlayArguments(NamedTuple):
     plan: PlanFields
 
     def job(self) -> "PlayJob":
-        """What is to be played."""
+        """Check the arguments, and combine them with those of a run that is resumed."""
         if self.resume is not None:
             return self._resumed(self.resume)
         if self.env is None or self.policy is None or self.out is None:
@@ -139,7 +139,7 @@ class PlayArguments(NamedTuple):
 
 
 class PlayJob(msgspec.Struct, frozen=True):
-    """What is to be played."""
+    """Checked arguments of a play."""
 
     env: str | Tasks
     policy: str | Policy
@@ -152,7 +152,7 @@ class PlayJob(msgspec.Struct, frozen=True):
     resumption: Resumption | None = None
 
     async def play(self, open_play: ActivePlay | None = None) -> PlaySummary:
-        """Play and record; `open_play` learns what is to be recorded if the process has to end."""
+        """Play and record. `open_play` gets the writer and runner, so that a signal handler can record."""
         tasks = load_env(self.env, self.args) if isinstance(self.env, str) else self.env
         if self.resumption is None:
             rounds = await all_iterations(tasks, self.plan)
@@ -182,7 +182,7 @@ class PlayJob(msgspec.Struct, frozen=True):
         return create_run(self.out, self._config(tasks, policy), trace=self.trace, planned=self.plan.planned_episodes)
 
     def _config(self, tasks: Tasks, policy: Policy) -> dict[str, Any]:
-        """All that is needed to complete the run, or to play it again."""
+        """Everything that is needed to resume the run, or to play it again."""
         given = {"env": self.env, "policy": self.policy, **self.roles}
         objects = [name for name, value in self.args.items() if _is_object(value)]
         return {
@@ -200,7 +200,7 @@ class PlayJob(msgspec.Struct, frozen=True):
 
 
 def _is_object(value: Any) -> bool:
-    """Whether an argument, such as a dataset, cannot be recorded or is too large, so that a run only describes it."""
+    """Whether an argument, such as a dataset, cannot be recorded or is too large, so that it is only described."""
     notes: list[Note] = []
     plain = to_json_value(value, "", notes)
     return bool(notes) or (not isinstance(plain, str) and len(msgspec.json.encode(plain)) > _MAX_ARG_BYTES)
@@ -221,7 +221,7 @@ async def play_into(
     open_play: ActivePlay | None = None,
     rounds: Iterable[IterationGroups] | None = None,
 ) -> PlaySummary:
-    """Play into a run that is open, all rounds of the plan or those that are given; the writer stays open."""
+    """Play into an open run: all iterations of the plan, or `rounds`. The writer stays open."""
     runner = Runner(
         policy,
         roles=roles,
@@ -251,9 +251,9 @@ async def play_into(
 
 
 async def _check_parse_retries(tasks: Tasks, plan: Plan) -> None:
-    """Refuse parse retries for an environment that cannot take a correction, before there is a run.
+    """Raise `InputError` for parse retries with an env that has no `observe`, before the run is created.
 
-    Only an env that was made can tell. One that cannot be made fails in the play, where that is recorded.
+    This needs an env. If it cannot be made, the failure is recorded later, in the play.
     """
     if not plan.limits.max_parse_retries:
         return

@@ -1,4 +1,4 @@
-"""Resumes an interrupted run: reads how it was to be played, and which of its groups are finished."""
+"""Resumes an interrupted run: reads its plan, and which of its groups are finished."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ RecordedGroups = dict[GroupKey, RecordedGroup]
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """An interrupted run: how it was to be played, and what it has."""
+    """An interrupted run: its plan, its arguments and its recorded groups."""
 
     path: Path
     run: str
@@ -71,11 +71,11 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     roles: dict[str, str]
     objects: tuple[str, ...]
-    """What of env, policy and roles was given as a Python object, and so cannot be loaded by its name."""
+    """Which of env, policy, roles and arguments were Python objects, which cannot be loaded by name."""
     plan: Plan
     recording: Recording
     redact: str | None
-    """The name of the function that redacted, if one did."""
+    """The name of the redaction function, if there was one."""
     sessions: tuple[str, ...]
     groups: dict[int, RecordedGroups]
     """By iteration."""
@@ -83,16 +83,16 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups_left(self) -> int:
-        """How many groups are left to play, as far as the record alone says."""
+        """An estimate of the groups left to play, from the record alone."""
         finished = sum(self._seems_finished(group) for groups in self.groups.values() for group in groups.values())
         return max(0, self.plan.groups * self.plan.iterations - finished)
 
     def _seems_finished(self, group: RecordedGroup) -> bool:
-        """Whether a group is finished, unless each of its episodes has more than one seat."""
+        """Whether a group is finished if its episodes have one seat."""
         return group.is_finished and group.members >= self.plan.group_size
 
     async def remaining_iterations(self, tasks: Tasks) -> list[IterationGroups]:
-        """The groups that are left to play; an environment that draws other tasks than the run has is refused."""
+        """The groups left to play. Raises `InputError` if the environment draws other tasks than the run has."""
         if tasks.build_in_thread:
             return await asyncio.to_thread(self._rounds, tasks)
         return self._rounds(tasks)
@@ -113,9 +113,9 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         return rounds
 
     def _is_iteration_finished(self, iteration: int, env: str) -> bool:
-        """Whether all groups are finished, without making them again.
+        """Whether all groups of an iteration are finished, decided without making their builders.
 
-        Only the groups know how many members they have. But an iteration begins when the one before has ended.
+        Only a builder knows its number of members, but if a later iteration has begun, this one has ended.
         """
         groups = [group for key, group in self.groups.get(iteration, {}).items() if key.env == env]
         is_finished = len(groups) >= self.plan.groups and all(map(self._seems_finished, groups))
@@ -142,9 +142,9 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(finished)
 
     def require_only_session(self, own: str | None = None) -> None:
-        """Refuse to play beside a session that began after the run was read, for it plays the same groups.
+        """Raise `InputError` if another session began after the run was read, because it plays the same groups.
 
-        Of two that joined at the same time, the one with the smaller id goes on; `own` is the id of the caller's.
+        Of two sessions that join at the same time, the one with the smaller id continues; `own` is the caller's id.
         """
         for session in RunReader(self.path).ledgers():
             if session not in self.sessions and (own is None or session < own):
@@ -153,10 +153,10 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
                     "still be running: wait until it has ended, and resume again if something is left."
                 )
 
-    # What may be given again
+    # Arguments of `play` that may be passed when resuming
 
     def choose_env(self, given: str | Tasks | None) -> str | Tasks:
-        """The run's env; only one that was a Python object is given again."""
+        """The run's env. Only one that was a Python object has to be passed again."""
         if isinstance(given, Tasks) and given.env == self.env:
             return given
         if given is not None:
@@ -172,7 +172,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     def choose_policies(
         self, policy: str | Policy | None, roles: Mapping[str, str | Policy] | None
     ) -> tuple[str | Policy, dict[str, str | Policy]]:
-        """The run's policies, with those that are given in their place."""
+        """The run's policies, replaced by those that are passed."""
         given = {**({} if policy is None else {"policy": policy}), **(roles or {})}
         for role, spec in {"policy": self.policy, **self.roles}.items():
             option = "--policy SPEC" if role == "policy" else f"--policy {role}=SPEC"
@@ -186,7 +186,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         return chosen.pop("policy"), chosen
 
     def choose_args(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The run's arguments, with the secrets and Python objects that it does not hold."""
+        """The run's arguments, with the passed secrets and Python objects, which the run does not have."""
         secret = {name for name, value in self.args.items() if _contains_redacted(value)}
         objects = {name for name in self.args if f"args.{name}" in self.objects}
         if others := sorted(set(given or {}) - secret - objects):
@@ -208,7 +208,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         return {**self.args, **(given or {})}
 
     def choose_recording(self, given: Recording | Level | str | None) -> Recording:
-        """The run's recording; only a function that redacts is given again."""
+        """The run's recording settings. Only a redaction function has to be passed again."""
         redact = given.redact if isinstance(given, Recording) else None
         if given is not None and (redact is None or given != Recording(redact=redact)):
             raise InputError("Expected nothing but redact in trace= when resuming: the rest is as the run was made.")
@@ -222,7 +222,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
-    """Read an interrupted run. One that may still be played is refused without `force`."""
+    """Read an interrupted run. Without `force`, raises `InputError` if a session may still be running."""
     with open_run(path) as run:
         if len(run.paths) > 1:
             raise InputError(f"Expected one run to resume, got {path}, which holds {len(run.paths)}: name one of them.")
@@ -286,7 +286,7 @@ def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:
 
 
 def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
-    """When each session last wrote something; one that died early has rollouts and no ledger."""
+    """When each session last wrote. A session that died early has rollouts but no ledger."""
     seen = {session: ledger.written_at for session, ledger in ledgers.items()}
     for session, ended in run.sql("select session, max(ended_at) from every_rollout group by session"):
         seen.setdefault(session, ended.replace(tzinfo=UTC))
@@ -296,7 +296,7 @@ def _last_seen(run: Run, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
 def _require_interrupted(path: Path, ledgers: Mapping[str, Ledger], last_seen: Mapping[str, Any]) -> None:
     now, continued = utc_now(), continued_sessions(ledgers.values())
     for session, at in last_seen.items():
-        # One without a ledger began lately, or died before its first ledger.
+        # A session without a ledger began recently, or died before its first ledger.
         ledger = ledgers.get(session) or Ledger(run="", session=session, written_at=at)
         if session_state(ledger, now, continued) is SessionState.RUNNING:
             age = (now - at).total_seconds()

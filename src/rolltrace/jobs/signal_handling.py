@@ -27,15 +27,15 @@ _EXIT_SECONDS = 11.0
 """After SIGTERM, when the process ends at the latest, not counting the closing of the writer."""
 _CLOSE_SECONDS = 2.0
 _ANSWER_SECONDS = 1.0
-"""How long a running event loop may take to record; then it counts as blocked."""
+"""How long a running event loop may take to record before it counts as blocked."""
 
 abandoned_tasks: "list[asyncio.Task[Any]]" = []
-"""Tasks of plays that a second Ctrl-C left behind. They are kept because code of theirs that runs when they are
-collected finds no event loop, and complains."""
+"""Tasks of plays that a second Ctrl-C abandoned. References are kept, because a task that is garbage-collected without
+its event loop logs an error."""
 
 
 class ActivePlay:
-    """The writer and the runners of a play, so that any thread can record what is in flight and close the session."""
+    """The writer and runners of a play, so that any thread can record the rollouts in flight and close the session."""
 
     def __init__(self) -> None:
         self._writer: RunWriter | None = None
@@ -44,20 +44,20 @@ class ActivePlay:
         self._task: asyncio.Task[Any] | None = None
         self._is_task_cancelled = False
         self.is_cancelled = False
-        """Whether the play was cancelled, or is to be when it starts."""
+        """Whether the play was cancelled, perhaps before it started."""
 
     def start(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]") -> None:
-        """Name the task that plays; it is cancelled at once if that was asked for before."""
+        """Set the task that plays. It is cancelled at once if `cancel` was called before."""
         self._loop, self._task = loop, task
         if self.is_cancelled:
             self._cancel_task()
 
     def set_writer(self, writer: RunWriter) -> None:
-        """Name the writer to close."""
+        """Set the writer to close."""
         self._writer = writer
 
     def add_runner(self, runner: Runner) -> None:
-        """Name a runner whose rollouts are to be recorded."""
+        """Add a runner whose rollouts are recorded if the process ends."""
         self._runners.append(runner)
 
     def cancel(self) -> None:
@@ -74,7 +74,7 @@ class ActivePlay:
             self._task.cancel()
 
     def record_cancelled(self) -> None:
-        """Record every rollout in flight as cancelled, without waiting for its env; not for the loop's own thread."""
+        """Record every rollout in flight as cancelled, without waiting for its env. Not for the loop's thread."""
         recorded = threading.Event()
 
         def record() -> None:
@@ -86,14 +86,14 @@ class ActivePlay:
                 self._loop.call_soon_threadsafe(record)
                 if recorded.wait(_ANSWER_SECONDS):
                     return
-        self._record_here()  # something blocks the loop, so nothing changes meanwhile
+        self._record_here()  # the loop is blocked, so nothing changes meanwhile
 
     def end(self) -> None:
-        """Record what is in flight and close the session, in bounded time: a disk may hang, a lock may be held."""
+        """Record the rollouts in flight and close the session, in bounded time even if a disk hangs."""
         _run_with_deadline(self._end)
 
     def exit(self) -> NoReturn:
-        """End the process at once, and before that, in bounded time, this play and every other open run."""
+        """Close this play and every other open run, in bounded time, and end the process."""
         _run_with_deadline(self._end_all)
         os._exit(SIGTERM_EXIT_CODE)
 
@@ -119,7 +119,7 @@ def _run_with_deadline(action: Callable[[], None]) -> None:
 
 
 def run_blocking(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]]) -> Result:
-    """Run the coroutine to its end and return its result; where an event loop is running, in a thread of its own.
+    """Run the coroutine to its end and return its result; if an event loop is running, in a thread of its own.
 
     In the main thread, Ctrl-C cancels it and raises `KeyboardInterrupt` when everything is recorded; a second one
     raises at once. SIGTERM, if it has its default action, cancels it and raises `SystemExit(143)`, and the process
@@ -133,7 +133,7 @@ def run_blocking(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]]) -> R
             if not signals.received:
                 raise
             raise signals.exception() from (None if isinstance(error, asyncio.CancelledError) else error)
-        if signals.received:  # it came when all was played, or an env swallowed the cancellation
+        if signals.received:  # it arrived after the play, or an env swallowed the cancellation
             raise signals.exception()
         return value
 
@@ -169,7 +169,7 @@ def _run_here(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: A
 
 
 def _run_in_thread(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
-    """Run beside the loop that is running, which stands still meanwhile, as a blocking call makes it."""
+    """Run in another thread, and block the event loop of this one meanwhile."""
     outcome: list[Result | BaseException] = []
 
     def run() -> None:
@@ -243,7 +243,7 @@ class _Signals:
         """What the play raises because of the signals that came."""
         if signal.SIGTERM not in self.received:
             return KeyboardInterrupt()
-        cancel_open_rollouts()  # those of other runs, which no block may end when this is raised
+        cancel_open_rollouts()  # of other runs, which may not be closed when this is raised
         return SystemExit(SIGTERM_EXIT_CODE)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""One play of a task: a single rollout, or the rollouts of the seats that play one game together."""
+"""Plays one episode: one rollout, or the rollouts of all seats of a game."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Episode:
-    """One play, at one attempt. Each of its seats has its line when `play` returns or raises."""
+    """One episode. When `play` returns or raises, the line of each seat is written."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Episode:
         seats = self._seats = [self._make_task(number, attempt) for number in range(builder.seats)]
         try:
             with ENV_LAYER:
-                made = await require_awaitable(builder.make_episode(self._number), builder, "make_episode")
-                envs = validate_envs(made, builder)
-        except LayerError as blamed:
-            stop = end_for_failure(failure_of(blamed.layer, blamed.cause))
+                value = await require_awaitable(builder.make_episode(self._number), builder, "make_episode")
+                envs = validate_envs(value, builder)
+        except LayerError as error:
+            stop = end_for_failure(failure_of(error.layer, error.cause))
             return [seat.record(stop) for seat in seats]
         except BaseException:
             for seat in seats:
@@ -61,16 +61,16 @@ class Episode:
 
     @property
     def recorded(self) -> list[FinishedRollout]:
-        """What is recorded of the last attempt; after a cancelled play, the rollout of each seat."""
+        """The recorded rollouts of the last attempt."""
         return [seat.played for seat in self._seats if seat.played is not None]
 
     def record_unplayed(self, attempt: int) -> None:
-        """Record an attempt that was due and will not be played, so that the one before does not count as the last."""
+        """Record a retry that will not be played, so that the failed attempt before it does not count as the last."""
         for number in range(self._builder.seats):
             self._make_task(number, attempt).record(EPISODE_ABORTED if self._aborted else CANCELLED)
 
     def abort(self) -> None:
-        """Let the seats be recorded as aborted, not as cancelled, when the play is cancelled."""
+        """Record the seats as aborted instead of cancelled when their tasks are cancelled."""
         self._aborted = True
         for seat in self._seats:
             seat.aborted = True
@@ -110,13 +110,13 @@ class Episode:
         try:
             return sink.begin(header)
         except Exception:
-            # As in `RolloutTask.record`: a sink that fails costs its record, not the rollout.
+            # As in `RolloutTask.record`: if the sink fails, the rollout is played without a record.
             log.exception("The sink failed to begin rollout %s", header.id)
             return RolloutBuilder(header)
 
 
 async def _play_together(seats: Sequence[RolloutTask], envs: Sequence[Env]) -> list[FinishedRollout]:
-    """All seats at once. One that fails, or that the runner stops, will not move again: the others are aborted."""
+    """Play all seats concurrently. If one fails, or the runner stops it, the others are aborted."""
     tasks = [asyncio.create_task(seat.play(env)) for seat, env in zip(seats, envs, strict=True)]
     try:
         waiting = set(tasks)

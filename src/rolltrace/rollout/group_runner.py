@@ -1,4 +1,4 @@
-"""The rollouts of one env group builder: played by a strategy, graded together, cleaned up after."""
+"""Plays the episodes of one env group builder, grades them together, and cleans up."""
 
 import asyncio
 import logging
@@ -34,27 +34,27 @@ log = logging.getLogger(__name__)
 
 
 class GroupResult(msgspec.Struct, frozen=True):
-    """A group that was played."""
+    """The result of playing a group."""
 
     key: GroupKey
     task: str
     members: tuple[FinishedRollout, ...]
-    """One per index that was played, in the order of the indexes: the last attempt of each."""
+    """The last attempt of each index, in the order of the indexes."""
     failure: Failure | None = None
-    """Why the group as a whole does not count, where it does not."""
+    """Why the group as a whole does not count, if it does not."""
 
     @property
     def group(self) -> str:
-        """Its name, unique within the iteration."""
+        """The name of the group, unique within the iteration."""
         return self.key.group
 
     @property
     def rewards(self) -> list[float | None]:
-        """The reward of each member, in their order; None where a member has no reward."""
+        """The reward of each member, or None if a member has no reward."""
         return [member.reward for member in self.members]
 
     def raise_for_failure(self) -> None:
-        """Raise where the group does not count."""
+        """Raise `RolltraceError` if the group does not count."""
         if self.failure is not None:
             what = f"{self.failure.type} in the {self.failure.layer}: {self.failure.message}"
             raise RolltraceError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {what}")
@@ -76,12 +76,12 @@ class GroupRunner:
         self._episode_failed = False
         """Whether an episode has failed with no retry left."""
         self._calls: list[Call] = []
-        """What the group's grader asked."""
+        """The role calls of the group's grader."""
         self._notes: list[Note] = []
-        """On what of that could not be recorded as it was."""
+        """Notes on parts of the calls that could not be recorded unchanged."""
 
     async def play(self) -> GroupResult:
-        """Play, grade and clean up. Only cancellation comes out as an exception, and clean-up is done then too."""
+        """Play, grade and clean up. The only exception is cancellation, and clean-up is done then too."""
         self._settings.open_groups.add(self)
         try:
             await self._play_episodes()
@@ -95,9 +95,9 @@ class GroupRunner:
             await self._clean_up()
 
     def record_interrupted(self, why: str) -> None:
-        """Record that the members that were played to an end, and have no reward yet, were not graded: nothing failed.
+        """Record that the ok members without a reward were not graded because of an interruption.
 
-        A runner may have recorded it before the grader ended.
+        A runner may have recorded this before the grader ended.
         """
         if self.builder.grades_groups:
             waiting = [member for member in self._ok_members() if latest_reward(member.raw_scores) is None]
@@ -112,9 +112,9 @@ class GroupRunner:
         try:
             if isinstance(self._strategy, FailFast):
                 await self._abort_after_first_failure(episodes, tasks)
-            for failed in await _gather_exceptions(tasks):
-                if failed is not None and not isinstance(failed, asyncio.CancelledError):
-                    raise failed
+            for exception in await _gather_exceptions(tasks):
+                if exception is not None and not isinstance(exception, asyncio.CancelledError):
+                    raise exception
         except BaseException as error:
             for task in tasks:
                 task.cancel()
@@ -136,7 +136,7 @@ class GroupRunner:
             self._on_episode_end(self.builder.seats)
 
     def _keep_last_attempt(self, played: FinishedRollout) -> None:
-        """Keep a member; the last attempt is the one that counts."""
+        """Store a member; a later attempt replaces an earlier one."""
         self._played[played.index] = played
 
     def _ok_members(self) -> list[FinishedRollout]:
@@ -150,7 +150,7 @@ class GroupRunner:
     async def _abort_after_first_failure(
         self, episodes: Sequence[Episode], tasks: Sequence[asyncio.Task[None]]
     ) -> None:
-        """Wait until all have ended, or one has failed with no retry left; then abort the rest."""
+        """Wait until all episodes have ended, or one has failed with no retry left; then abort the rest."""
         waiting = set(tasks)
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -163,7 +163,7 @@ class GroupRunner:
                 return
 
     def _failure(self, members: Sequence[FinishedRollout]) -> Failure | None:
-        """Why the group does not count."""
+        """Why the group does not count, or None."""
         failed = [member for member in members if member.status is not Status.OK]
         ok = len(members) - len(failed)
         total = self.builder.episodes * self.builder.seats
@@ -179,7 +179,7 @@ class GroupRunner:
     # Grading
 
     async def _grade(self, members: Sequence[FinishedRollout], failure: Failure | None) -> None:
-        """Ask the group's grader, and leave one score per member that was played to an end."""
+        """Call the group's grader, and write one score for each ok member."""
         pending = self._ok_members()
         if failure is not None:
             self._score_failure(pending, Failure(failure.layer, failure.type, f"not graded: {failure.message}"))
@@ -188,8 +188,8 @@ class GroupRunner:
         try:
             rollouts = {member.id: member.rollout for member in members}
             given = await self._ask_grader(list(rollouts.values()), grader)
-        except LayerError as blamed:
-            failure = failure_of(Layer.GRADER, blamed.cause)
+        except LayerError as error:
+            failure = failure_of(Layer.GRADER, error.cause)
             self._score_failure(pending, failure)
             self._score_failed_calls(failure)
             return
@@ -198,7 +198,7 @@ class GroupRunner:
             self._score_failed_calls(_interrupted(why))
             raise
         judged = [_MemberGrade(member, given.grades, grader) for member in pending]
-        # Before the members' rewards: a group that has all of them is finished, and is not played again.
+        # Before the members' rewards: a group with all rewards counts as finished when the run is resumed.
         if self._calls or given.reward_data or given.extra:
             self._score_group(judged, given)
         self._report_unknown_ids(given.grades, members, grader)
@@ -251,7 +251,7 @@ class GroupRunner:
         self._score("reward", reward, member=member, data=data)
 
     def _score_group(self, judged: "Sequence[_MemberGrade]", given: GroupGrade) -> None:
-        """What the grader says of the group, and whom it asked; the mean of its grades stands for it."""
+        """Write the group's score: the mean of its grades, with the grader's data and role calls."""
         data: dict[str, Any] = {"reward_data": given.reward_data, "extra": given.extra}
         if self._notes:
             data["notes"] = self._notes
@@ -264,7 +264,7 @@ class GroupRunner:
         self._score("group_grade", None, group=self.key, data=data, error=failure)
 
     def _score_failed_calls(self, failure: Failure) -> None:
-        """Record what the grader asked before it failed."""
+        """Record the role calls that the grader made before it failed."""
         if self._calls:
             self._score("group_grade", None, group=self.key, error=failure)
 
@@ -274,9 +274,9 @@ class GroupRunner:
             self._score("reward", None, member=member, error=failure)
 
     def _report_unknown_ids(self, grades: Mapping[str, Any], members: Sequence[FinishedRollout], grader: str) -> None:
-        strangers = sorted(str(name) for name in grades.keys() - {member.id for member in members})
-        if strangers:
-            error = GraderError(f"{grader} graded what is no rollout of the group: {', '.join(strangers)}.")
+        unknown = sorted(str(name) for name in grades.keys() - {member.id for member in members})
+        if unknown:
+            error = GraderError(f"{grader} graded what is no rollout of the group: {', '.join(unknown)}.")
             self._score("reward", None, group=self.key, error=failure_of(Layer.GRADER, error))
 
     def _score(
@@ -312,7 +312,7 @@ class GroupRunner:
             log.exception("The sink failed to take a score named %s", name)
 
     async def _clean_up(self) -> None:
-        """Clean up after the group; what goes wrong there takes no reward away."""
+        """Call the builder's `cleanup`. A failure is recorded as a score and changes no reward."""
         if type(self.builder).cleanup is EnvGroupBuilder.cleanup:
             return
         error = await close_with_timeout(self._settings.limits.close_timeout, self.builder.cleanup, self.builder)
@@ -321,7 +321,7 @@ class GroupRunner:
 
 
 class _MemberGrade:
-    """A member with the grade that a group's grader gave it, or the reason why it has none."""
+    """A member with its grade from the group's grader, or the reason why it has none."""
 
     def __init__(self, member: FinishedRollout, grades: Mapping[str, Any], grader: str) -> None:
         self.member = member
@@ -332,7 +332,7 @@ class _MemberGrade:
             if member.id not in grades:
                 raise GraderError(f"{grader} gave no grade for rollout {member.id}, which was played to an end.")
             grade = validate_grade(grades[member.id], f"{grader} for rollout {member.id}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others keep theirs
+        except Exception as error:  # noqa: BLE001 - the other members keep their grades
             self.failure = failure_of(Layer.GRADER, error)
         else:
             self.grade = coerce_grade(grade, "grade", self.notes)
@@ -343,15 +343,15 @@ def _interrupted(why: str) -> Failure:
 
 
 async def _gather_exceptions(tasks: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:
-    """What each task failed with, once all have ended; whoever cancels this cancels them."""
+    """The exception of each task, once all have ended. Cancelling this cancels the tasks."""
     if len(tasks) > 1:
         return await asyncio.gather(*tasks, return_exceptions=True)
     try:
-        await tasks[0]  # does the same for one, at a third of the cost
+        await tasks[0]  # does the same for one task, three times faster
     except BaseException as error:
         if cancellation_requested():
             raise
         return [error]
-    if cancellation_requested():  # and the task did not let it show
+    if cancellation_requested():  # and the task swallowed it
         raise asyncio.CancelledError
     return [None]

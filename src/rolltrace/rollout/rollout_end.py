@@ -1,4 +1,4 @@
-"""Why a rollout stops, and what follows from it."""
+"""How a rollout ended: stop reason, status and error."""
 
 import msgspec
 
@@ -18,20 +18,20 @@ class RolloutEnd(msgspec.Struct, frozen=True):
     reason_from_env: bool = False
     """Whether the env itself gave the reason, which a hook may not change."""
     reward: float = 0.0
-    """What the rollout is worth beside its steps, where it ended before any."""
+    """Reward beside that of the steps, for a rollout that ended before the first one."""
 
     @property
     def needs_grade(self) -> bool:
-        """Whether the rollout's own grader is asked: only where the env brought the play to its end."""
+        """Whether the rollout's own grader is called: only if the env ended the rollout."""
         return self.status is Status.OK and self.by is StoppedBy.ENV
 
     @property
     def env_failure(self) -> EnvFailure:
-        """Why the env did not finish its turn, where the rollout ended inside that turn."""
+        """Why the env did not finish its turn, for a rollout that ended inside a turn."""
         return _ENV_FAILURES[self.reason]
 
     def clamp(self, total: float, zero_on_limit: bool) -> tuple[float, float | None]:
-        """The total, at most 0 where a limit says so, and what it was before."""
+        """The total after `zero_reward_on_limit`, and the total before if it was changed."""
         if zero_on_limit and self.by_limit and total > 0:
             return 0.0, total
         return total, None
@@ -49,10 +49,10 @@ EPISODE_ABORTED = RolloutEnd(StopReason.EPISODE_ABORTED, status=Status.CANCELLED
 
 
 def end_at_limit(reason: StopReason) -> RolloutEnd:
-    """The runner ends the rollout because a limit is reached."""
+    """The end of a rollout that reached a limit."""
     return RolloutEnd(reason, by_limit=True)
 
 
 def end_for_failure(failure: Failure) -> RolloutEnd:
-    """A layer failed."""
+    """The end of a rollout in which a layer failed."""
     return RolloutEnd(StopReason.ERROR, status=Status.ERROR, error=failure)

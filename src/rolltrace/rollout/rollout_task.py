@@ -1,4 +1,4 @@
-"""One rollout from its draft to its line: played, closed, graded and written, whatever happens."""
+"""Plays, closes, grades and records one rollout. Its line is written whatever happens."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.turn_loop import TurnLoop
 from rolltrace.trace.codec import copy_score, utc_now
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout, Score, latest_reward
+from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout, Score, group_grade, latest_reward
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 
@@ -34,9 +34,9 @@ class FinishedRollout(msgspec.Struct):
     stop: RolloutEnd
     outcome: Outcome
     raw_scores: list[Score] = msgspec.field(default_factory=list)
-    """Late facts about it, in the order in which they were handed to the sink."""
+    """Scores of the rollout, in the order in which the sink got them."""
     grade_failure: Failure | None = None
-    """Why the group's grade is missing, where it is."""
+    """Why the group's grade is missing, if it is."""
 
     @property
     def id(self) -> str:
@@ -45,22 +45,22 @@ class FinishedRollout(msgspec.Struct):
 
     @property
     def index(self) -> int:
-        """Its place in the group."""
+        """The position in the group."""
         return self.rollout_builder.header.index
 
     @property
     def attempt(self) -> int:
-        """How many plays of the same episode failed before."""
+        """The number of failed attempts before this one."""
         return self.rollout_builder.header.attempt
 
     @property
     def status(self) -> Status:
-        """Whether it has a reward that means something."""
+        """Whether the rollout is ok, failed, or was cancelled."""
         return self.stop.status
 
     @property
     def stop_reason(self) -> str:
-        """Why it ended."""
+        """Why the rollout ended."""
         return self.stop.reason
 
     @property
@@ -70,7 +70,7 @@ class FinishedRollout(msgspec.Struct):
 
     @property
     def reward_so_far(self) -> float:
-        """The sum of the step rewards and its own grade."""
+        """The sum of the step rewards and the rollout's own grade."""
         return self.outcome["reward_so_far"]
 
     @property
@@ -81,27 +81,28 @@ class FinishedRollout(msgspec.Struct):
 
     @property
     def line_reward(self) -> float | None:
-        """The total known when it ended; None while the group's grade is pending."""
+        """The total that was known when the rollout ended; None if the group is graded later."""
         return self.outcome["reward"]
 
     @property
     def group_grade(self) -> Grade | None:
-        """What the group's grader said of it; None where there is no such grade."""
-        return self.rollout.group_grade
+        """The grade of the group's grader, if there is one."""
+        latest = latest_reward(self.scores)
+        return None if latest is None else group_grade(latest)
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """Late facts about it, in order, as they are read back from the run."""
+        """Copies of the scores, as they are read back from the run."""
         return tuple(map(copy_score, self.raw_scores))
 
     @property
     def rollout(self) -> Rollout:
-        """The record with its late facts, decoded afresh."""
+        """A new copy of the record with its scores."""
         return self.rollout_builder.build(self.outcome).with_scores(self.scores)
 
 
 class RolloutTask:
-    """Plays one env of an episode and sees to it that exactly one line is written."""
+    """Plays one env of an episode, and writes exactly one line."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class RolloutTask:
         self.aborted = False
         """Set before its task is cancelled because another seat ended the game for all."""
         self.stopped_before_done = False
-        """Whether it will not move again though its env is not done; a grader that fails later changes nothing."""
+        """Whether the play ended before the env was done. A grader that fails later does not change this."""
         self._role = role
         self._policy = policy
         self._builder = builder
@@ -131,7 +132,7 @@ class RolloutTask:
         return self._played
 
     async def play(self, env: Env) -> FinishedRollout:
-        """Play to an end and record it; what is no failure of the rollout is raised again after that."""
+        """Play and record. Exceptions that are not failures of the rollout are raised after it is recorded."""
         turn_loop = TurnLoop(env, self.rollout_builder, self._settings, self._policy, self._role)
         with RoleCallContext(lambda: self._asker(turn_loop)), DeadlinePause(turn_loop.clock.paused):
             return await self._play(turn_loop, env)
@@ -158,7 +159,7 @@ class RolloutTask:
             closed = True
             await self._close(env)
             stop = await self._call_hook_and_grader(stop)
-            if cancellation_requested():  # whoever it was that swallowed it
+            if cancellation_requested():  # an env, hook or grader has swallowed it
                 raise asyncio.CancelledError
             return self.record(stop)
         except BaseException as error:
@@ -169,12 +170,12 @@ class RolloutTask:
             turn_loop.recorder.set_env_failure(EPISODE_ABORTED if self.aborted else CANCELLED)
             if self.aborted:
                 return self.record(EPISODE_ABORTED)
-            refused = isinstance(error, InputError)  # the settings do not fit the env: the caller must change them
-            self.record(end_for_failure(failure_of(Layer.RUNNER, error)) if refused else CANCELLED)
+            is_refused = isinstance(error, InputError)  # the settings do not fit the env
+            self.record(end_for_failure(failure_of(Layer.RUNNER, error)) if is_refused else CANCELLED)
             raise
 
     def record(self, stop: RolloutEnd) -> FinishedRollout:
-        """Write the line, once."""
+        """Write the line, if it is not written yet."""
         if self._played is None:
             self._played = FinishedRollout(self.rollout_builder, stop, self._outcome(stop))
             self._on_record(self._played)
@@ -183,7 +184,7 @@ class RolloutTask:
         try:
             self._settings.sink.end(self.rollout_builder, self._played.outcome)
         except Exception:
-            # A sink must not raise; one that does loses its record, not the rollout.
+            # A sink must not raise. If it does, the record is lost, but not the rollout.
             log.exception("The sink failed to take rollout %s", self.rollout_builder.id)
         self._settings.in_flight.discard(self)
         return self._played
@@ -194,8 +195,8 @@ class RolloutTask:
         so_far = float(sum(rewards)) + stop.reward
         if self.rollout_builder.grade is not None:
             so_far += self.rollout_builder.grade.reward
-        known = stop.status is Status.OK and not self._builder.grades_groups
-        total, unclamped = stop.clamp(so_far, limits.zero_reward_on_limit) if known else (None, None)
+        is_final = stop.status is Status.OK and not self._builder.grades_groups
+        total, unclamped = stop.clamp(so_far, limits.zero_reward_on_limit) if is_final else (None, None)
         return Outcome(
             ended_at=utc_now(),
             status=stop.status,
@@ -208,7 +209,7 @@ class RolloutTask:
         )
 
     async def _call_hook_and_grader(self, stop: RolloutEnd) -> RolloutEnd:
-        """Let hook and grader have their say; a failure of either is the rollout's."""
+        """Call `on_stop` and the grader; a failure of either is a failure of the rollout."""
         hooks = self._settings.hooks
         grader = self._builder.grader
         try:
@@ -222,8 +223,8 @@ class RolloutTask:
                 self.rollout_builder.grade = grade
                 if hooks.on_grade is not None:
                     await hooks.call("on_grade", rollout, grade)
-        except LayerError as blamed:
-            failure = failure_of(blamed.layer, blamed.cause)
+        except LayerError as error:
+            failure = failure_of(error.layer, error.cause)
             if stop.error is not None:  # the first failure is the one that counts
                 self.rollout_builder.add_note("", f"after that the {_summary(failure)}")
                 return stop
@@ -237,7 +238,7 @@ class RolloutTask:
         return self.rollout_builder.build(self._outcome(stop))
 
     async def _close(self, env: Env) -> None:
-        """Close the env; what goes wrong there is a note."""
+        """Close the env. A failure is recorded as a note."""
         if type(env).close is Env.close:
             return
         error = await close_with_timeout(self._settings.limits.close_timeout, env.close, env)
@@ -245,7 +246,7 @@ class RolloutTask:
             self.rollout_builder.add_note("", f"close of {type(env).__name__} raised {type(error).__name__}: {error}")
 
     async def _close_after_cancellation(self, env: Env) -> None:
-        """Close on the way out of a cancellation; a second one is not to keep the record from being written."""
+        """Close after a cancellation; the record is written even if a second cancellation interrupts it."""
         try:
             await self._close(env)
         except BaseException as error:  # noqa: BLE001 - the caller raises the first one again
@@ -259,7 +260,7 @@ def _summary(failure: Failure) -> str:
 
 
 def _with_hook_reason(stop: RolloutEnd, name: str | None) -> RolloutEnd:
-    """The stop under the name that a hook gave it, where the env brought it about and gave none."""
+    """The end with the hook's stop reason, if the env ended the rollout and gave no reason."""
     if name is None or stop.reason_from_env or stop.by is not StoppedBy.ENV:
         return stop
     return msgspec.structs.replace(stop, reason=str(name))

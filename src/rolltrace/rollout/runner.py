@@ -1,4 +1,4 @@
-"""Plays many groups at once and hands each out as it finishes."""
+"""Plays many groups concurrently and yields each as it finishes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
@@ -24,7 +24,7 @@ from rolltrace.trace.score import GroupKey
 
 _EXHAUSTED: Any = object()
 _MAX_NAMED_ITERATIONS = 64
-"""For so many iterations a runner knows the names of the groups it has played."""
+"""The number of iterations whose group names a runner remembers."""
 
 
 class Runner:
@@ -77,7 +77,7 @@ class Runner:
 
     @property
     def roles(self) -> Roles:
-        """Who plays which role, and which were asked."""
+        """The policy of each role, and which roles were used."""
         return self._settings.roles
 
     def record_cancelled(self) -> None:
@@ -87,9 +87,7 @@ class Runner:
         envs or graders block or swallow their cancellation.
         """
         for seat in tuple(self._settings.in_flight):
-            if (
-                seat.rollout_builder.header.session == self._settings.sink.session
-            ):  # not of the process this was forked from
+            if seat.rollout_builder.header.session == self._settings.sink.session:  # not one of the parent process
                 seat.record(CANCELLED)
         for group in tuple(self._settings.open_groups):
             if group.session == self._settings.sink.session:
@@ -131,7 +129,7 @@ class Runner:
             await crowd.cancel_all()
 
     def _settings_for_this_loop(self) -> RunnerSettings:
-        """The settings with a gate of the running loop: a semaphore belongs to the loop it is first waited for in."""
+        """The settings with a semaphore for the running event loop, because a semaphore belongs to one loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
@@ -154,7 +152,7 @@ class GroupNames:
     def name(self, task: str) -> str:
         """The task's name, with a number if the iteration has drawn it before."""
         times = self._times
-        name = task = clean_text(task, "", [])  # what cannot be written must not make two names one
+        name = task = clean_text(task, "", [])  # before counting, because cleaning could make two names equal
         while name in times:
             times[task] += 1
             name = f"{task}~{times[task]}"
@@ -163,7 +161,7 @@ class GroupNames:
 
 
 def _async_next(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Awaitable[Any]]:
-    """What gives one builder after the other, and then that there are no more."""
+    """An async function that returns the next builder, or `_EXHAUSTED`."""
     if isinstance(builders, AsyncIterable):
         later = aiter(builders)
 
@@ -180,14 +178,14 @@ def _async_next(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Aw
 
 
 class _TaskPool:
-    """The groups being played: starts them, hears of each that ends, and sends all home."""
+    """Starts groups as tasks, returns each that ends, and cancels the rest at the end."""
 
     def __init__(self, concurrency: int) -> None:
         self.running: set[asyncio.Task[GroupResult]] = set()
         self._concurrency = concurrency
         self._rollouts = 0
         self._finished: asyncio.Queue[asyncio.Task[GroupResult] | None] = asyncio.Queue()
-        """A group that ended, or None where only an episode did, which may make room."""
+        """A group that ended, or None if only an episode ended, which may make room for another group."""
 
     @property
     def has_room(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a failed rollout means to its group, and which failures are retried."""
+"""What a failed rollout means for its group, and which failures are retried."""
 
 import math
 
@@ -10,11 +10,11 @@ from rolltrace.trace.stop_reasons import Layer
 
 
 class FailFast(msgspec.Struct, frozen=True):
-    """The first failure ends the group: its siblings are aborted, awaited and recorded before clean-up."""
+    """The first failure ends the group: the other rollouts are aborted, awaited and recorded before clean-up."""
 
 
 class KeepViable(msgspec.Struct, frozen=True):
-    """Failures are kept as data; the group counts while at least this fraction of its members, and one, is ok."""
+    """The group counts if at least this fraction of its members, and at least one of them, is ok."""
 
     fraction: float = 0.0
 
