@@ -116,55 +116,55 @@ class _CheckEnv:
         # Not `asyncio.run`: that waits for all tasks to end, and a task that refuses to must not hang the check.
         loop = asyncio.new_event_loop()
         try:
-            found = loop.run_until_complete(self.check(builder))
+            violations = loop.run_until_complete(self.check(builder))
             loop.run_until_complete(loop.shutdown_asyncgens())
-            return found
+            return violations
         finally:
             loop.close()
 
     async def check(self, builder: EnvGroupBuilder) -> list[Violation]:
         """Check in the running loop."""
-        bench = Harness(self._styles, self._roles, self._turns, self._seconds)
-        if not is_builder(bench, builder):
-            return bench.report.violations
-        before = bench.running()
+        harness = Harness(self._styles, self._roles, self._turns, self._seconds)
+        if not is_builder(harness, builder):
+            return harness.report.violations
+        before = harness.running()
         try:
-            await _check(bench, builder)
+            await _check(harness, builder)
             fix = "cancel and await in `cleanup` every task that `make_episode` started"
-            await bench.check_left_running(before, "after `cleanup`", fix)
-            bench.stalls.tell(bench.report)
+            await harness.check_leftover_tasks(before, "after `cleanup`", fix)
+            harness.blocked_times.report_to(harness.report)
         finally:
-            await bench.clear()
-        return bench.report.violations
+            await harness.clear()
+        return harness.report.violations
 
 
-async def _check(bench: Harness, builder: EnvGroupBuilder) -> None:
+async def _check(harness: Harness, builder: EnvGroupBuilder) -> None:
     """All rules, each guarded, so that none hides the others."""
-    validate_builder(bench, builder)
-    check_graders(bench, builder)
-    pickled = check_pickles(bench, builder)
-    original = bench.player(builder)
-    unpickled = None if pickled is None else bench.player(pickle.loads(pickled))  # noqa: S301 - the caller's own
-    first = await _guarded(bench, Rule.PLAYS, check_plays(bench, original))
+    validate_builder(harness, builder)
+    check_graders(harness, builder)
+    pickled = check_pickles(harness, builder)
+    original = harness.guard(builder)
+    unpickled = None if pickled is None else harness.guard(pickle.loads(pickled))  # noqa: S301 - the caller's own
+    first = await _guarded(harness, Rule.PLAYS, check_plays(harness, original))
     if unpickled is not None and first:
-        await _guarded(bench, Rule.PICKLES, check_copy(bench, unpickled, first))
-    await _guarded(bench, Rule.STEP_BEFORE_START, check_unstarted(bench, original))
-    await _guarded(bench, Rule.ANY_COMPLETION, check_any_completion(bench, original))
-    await _guarded(bench, Rule.OBSERVE, check_observe(bench, original))
-    await _guarded(bench, Rule.CANCELLATION, check_cancellation(bench, original))
-    await _guarded(bench, Rule.GRADER, check_grades(bench, original))
-    await _guarded(bench, Rule.GRADE_GROUP, check_grade_group(bench, original))
+        await _guarded(harness, Rule.PICKLES, check_copy(harness, unpickled, first))
+    await _guarded(harness, Rule.STEP_BEFORE_START, check_unstarted(harness, original))
+    await _guarded(harness, Rule.ANY_COMPLETION, check_any_completion(harness, original))
+    await _guarded(harness, Rule.OBSERVE, check_observe(harness, original))
+    await _guarded(harness, Rule.CANCELLATION, check_cancellation(harness, original))
+    await _guarded(harness, Rule.GRADER, check_grades(harness, original))
+    await _guarded(harness, Rule.GRADE_GROUP, check_grade_group(harness, original))
     if pickled is not None:
-        await _guarded(bench, Rule.NOTHING_RUNNING, check_leftovers(bench, pickled))
-    players = [player for player in (original, unpickled) if player is not None]
-    await _guarded(bench, Rule.CLEANUP, check_cleanup(bench, players))
+        await _guarded(harness, Rule.NOTHING_RUNNING, check_leftovers(harness, pickled))
+    callers = [caller for caller in (original, unpickled) if caller is not None]
+    await _guarded(harness, Rule.CLEANUP, check_cleanup(harness, callers))
 
 
-async def _guarded(bench: Harness, rule: Rule, checking: Awaitable[Any]) -> Any:
+async def _guarded(harness: Harness, rule: Rule, checking: Awaitable[Any]) -> Any:
     try:
         return await checking
     except Exception as error:  # noqa: BLE001 - values under test may raise anything when looked at
-        bench.report.add(
+        harness.report.add(
             rule,
             f"the rule could not be checked: {short_repr(error)} came out of a value that was returned",
             "return plain values that can be read, compared and printed",

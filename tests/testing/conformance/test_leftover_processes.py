@@ -10,7 +10,7 @@ import pytest
 
 from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
 from rolltrace.testing.check_env import check_env
-from rolltrace.testing.conformance import guarded_call, leftover_processes
+from rolltrace.testing.conformance import guarded_caller, leftover_processes
 from rolltrace.trace.message import Message
 
 STARTED = []
@@ -228,7 +228,7 @@ class BlocksWhenMade(Group):
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(guarded_call, "clock", CLOCK)
+    monkeypatch.setattr(guarded_caller, "clock", CLOCK)
 
 
 @pytest.mark.parametrize(

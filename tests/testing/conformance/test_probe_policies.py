@@ -10,8 +10,8 @@ from rolltrace.errors import GraderError, InputError, PolicyError
 from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.role_calls import ask
 from rolltrace.testing.check_env import check_env
-from rolltrace.testing.conformance.guarded_call import CallTimeouts, CancelPoint, GuardedCall
-from rolltrace.testing.conformance.probe_policies import Part, roles_of
+from rolltrace.testing.conformance.guarded_caller import CallTimeouts, CancelPoint, GuardedCaller
+from rolltrace.testing.conformance.probe_policies import RoleCallProbe, roles_of
 from rolltrace.testing.conformance.violations import ViolationLog
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
@@ -141,7 +141,7 @@ class AsksTwice:
 async def test_a_question_is_one_place_to_be_cancelled_at():
     """The places that are tried are few: an answer must not use them up."""
     report = ViolationLog()
-    caller = GuardedCall(AsksTwice(), report, CallTimeouts(5.0), Part(roles_of(None), "AsksTwice", report))
+    caller = GuardedCaller(AsksTwice(), report, CallTimeouts(5.0), RoleCallProbe(roles_of(None), "AsksTwice", report))
     point = CancelPoint(3)
     assert (await caller.call("ask", point=point)).returned
     assert point.reached == 2

@@ -17,14 +17,14 @@ COMPARED = ("reward_data", "env_state", "extra", "metrics", "stop_reason")
 
 
 class PlayEvent(msgspec.Struct, frozen=True):
-    """What came of one call, for comparing plays."""
+    """The result of one call, for comparing plays."""
 
     call: str
     observation: FrozenObservation | None = None
     reward: Any = None
     done: Any = None
     raised: str | None = None
-    told: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     """By the names of `COMPARED`."""
 
 
@@ -45,9 +45,9 @@ def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_times(held) for key, held in value.items() if not _TIMES.search(str(key))}
+        return {key: _without_times(item) for key, item in value.items() if not _TIMES.search(str(key))}
     if isinstance(value, list):
-        return [_without_times(held) for held in value]
+        return [_without_times(item) for item in value]
     return value
 
 
@@ -57,7 +57,7 @@ def event_difference(left: PlayEvent, right: PlayEvent) -> str:
         if (one := getattr(left, field)) != (other := getattr(right, field)):
             return f"`{field}` is {short_repr(one)}, then {short_repr(other)}"
     for field in COMPARED:
-        if found := difference(left.told.get(field), right.told.get(field)):
+        if found := difference(left.details.get(field), right.details.get(field)):
             return f"`{field}{found[0]}` is {short_repr(found[1])}, then {short_repr(found[2])}"
     if left.observation is None or right.observation is None:
         return "there is an observation in only one of them"

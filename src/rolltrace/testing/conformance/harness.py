@@ -1,4 +1,4 @@
-"""The bench on which environments are checked: makes them, and sees what they leave running."""
+"""Makes the environments of one check, collects its violations, and finds tasks that were left running."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,52 +7,54 @@ from typing import Any
 from rolltrace.envs.env import Env
 from rolltrace.errors import RolltraceError
 from rolltrace.policies.roles import Roles
-from rolltrace.testing.conformance.guarded_call import BlockedTimes, CallOutcome, CallTimeouts, GuardedCall
-from rolltrace.testing.conformance.probe_policies import Part
+from rolltrace.testing.conformance.guarded_caller import BlockedTimes, CallOutcome, CallTimeouts, GuardedCaller
+from rolltrace.testing.conformance.probe_policies import RoleCallProbe
 from rolltrace.testing.conformance.reply_styles import ReplyStyle
 from rolltrace.testing.conformance.return_values import ReturnValueCheck
 from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_repr
 
-_TURNS_OF_THE_LOOP = 20
-"""How many a task that was cancelled, but not awaited, gets to end in."""
+_LOOP_ITERATIONS = 20
+"""How many iterations of the event loop a task that was cancelled, but not awaited, gets to end in."""
 
 
 class Harness:
-    """What all rules of one check share."""
+    """The settings and results that all rules of one check share."""
 
     def __init__(self, styles: dict[str, ReplyStyle], roles: Roles, turns: int, seconds: float) -> None:
         self.styles = styles
         self.turns = turns
         self.report = ViolationLog()
-        self.stalls = BlockedTimes()
+        self.blocked_times = BlockedTimes()
         self.roles = roles
         self.seconds = seconds
-        self.shapes = ReturnValueCheck(self.report)
-        self._patience = CallTimeouts(seconds)
-        self._players: list[GuardedCall] = []
+        self.return_values = ReturnValueCheck(self.report)
+        self._timeouts = CallTimeouts(seconds)
+        self._callers: list[GuardedCaller] = []
         self._made: list[Env] = []
-        """Every env so far; held, so that no later one can have the same identity."""
+        """Every env so far. They are kept alive so that `id` stays unique."""
 
     @property
     def takes_any_completion(self) -> bool:
-        """Whether all environments so far take cut and malformed completions."""
+        """Whether all environments so far take truncated and malformed completions."""
         return bool(self._made) and all(env.takes_any_completion is True for env in self._made)
 
-    def player(self, target: Any, *, asks: bool = False) -> GuardedCall:
-        """Someone to make the calls of `target`; envs and graders may ask others meanwhile."""
-        part = Part(self.roles, type(target).__name__, self.report) if asks else None
-        player = GuardedCall(target, self.report, self._patience, part)
-        self._players.append(player)
-        return player
+    def guard(self, target: Any, *, asks: bool = False) -> GuardedCaller:
+        """A caller for the methods of `target`; `asks` lets it ask other roles, as envs and graders may."""
+        role_calls = RoleCallProbe(self.roles, type(target).__name__, self.report) if asks else None
+        caller = GuardedCaller(target, self.report, self._timeouts, role_calls)
+        self._callers.append(caller)
+        return caller
 
-    async def make(self, builder: GuardedCall, number: int = 0) -> list[Env]:
-        """The fresh environments of an episode; none where they are not what the builder promises."""
+    async def make_envs(self, builder: GuardedCaller, number: int = 0) -> list[Env]:
+        """The environments of an episode; an empty list if they are not what the builder promises."""
         outcome = await builder.call("make_episode", number)
         name = f"`{type(builder.target).__name__}.make_episode({number})`"
         if not outcome.returned:
-            self.raised(Rule.MAKES_ENVS, name, outcome, "let `make_episode` make its environments without raising")
+            self.report_raised(
+                Rule.MAKES_ENVS, name, outcome, "let `make_episode` make its environments without raising"
+            )
             return []
-        self.stalls.note(name, "make_episode", outcome.blocked_seconds)
+        self.blocked_times.add(name, "make_episode", outcome.blocked_seconds)
         envs = outcome.value
         if not isinstance(envs, Sequence) or not all(isinstance(env, Env) for env in envs):
             self.report.add(
@@ -61,23 +63,23 @@ class Harness:
                 "return a list of `Env` instances from `make_episode`, also where there is one seat",
             )
             return []
-        return self._fresh(list(envs), builder, name)
+        return self._only_fresh(list(envs), builder, name)
 
-    def raised(self, rule: Rule, name: str, outcome: CallOutcome, fix: str) -> None:
-        """Report a call that raised; one that hung was reported when it did."""
+    def report_raised(self, rule: Rule, name: str, outcome: CallOutcome, fix: str) -> None:
+        """Report a call that raised. A call that hung was reported by its caller."""
         if outcome.error is not None:
             self.report.add(rule, f"{name} raised {short_repr(outcome.error)}", fix)
         elif outcome.cancelled:
             self.report.add(rule, f"{name} raised CancelledError though nobody cancelled it", fix)
 
     def running(self) -> set[asyncio.Task[Any]]:
-        """The tasks that run now and are not the bench's own."""
-        return asyncio.all_tasks() - {player.task for player in self._players}
+        """The running tasks, except the harness's own."""
+        return asyncio.all_tasks() - {caller.task for caller in self._callers}
 
-    async def check_left_running(self, before: set[asyncio.Task[Any]], when: str, fix: str) -> None:
-        """Report tasks that were not there before, and end them."""
+    async def check_leftover_tasks(self, before: set[asyncio.Task[Any]], when: str, fix: str) -> None:
+        """Report tasks that were started since `before`, and cancel them."""
         left: set[asyncio.Task[Any]] = set()
-        for _ in range(_TURNS_OF_THE_LOOP):
+        for _ in range(_LOOP_ITERATIONS):
             if not (left := self.running() - before):
                 return
             await asyncio.sleep(0)
@@ -88,11 +90,11 @@ class Harness:
         await asyncio.wait(left, timeout=1.0)
 
     async def clear(self) -> None:
-        """End whatever the bench itself still has running."""
-        for player in self._players:
-            await player.stop()
+        """Stop the harness's own tasks."""
+        for caller in self._callers:
+            await caller.stop()
 
-    def _fresh(self, envs: list[Env], builder: GuardedCall, name: str) -> list[Env]:
+    def _only_fresh(self, envs: list[Env], builder: GuardedCaller, name: str) -> list[Env]:
         seats = getattr(builder.target, "seats", 1)
         if len(envs) != seats:
             self.report.add(
@@ -125,7 +127,7 @@ _WHEN = {
 
 
 def check_misuse(report: ViolationLog, rule: Rule, env: Any, outcome: CallOutcome) -> None:
-    """Report a misused `step` that answered, or that failed by accident."""
+    """Report a misused `step` that returned, or that raised an error which does not say what is wrong."""
     error = outcome.error
     if outcome.hung:
         return

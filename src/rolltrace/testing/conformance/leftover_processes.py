@@ -13,13 +13,13 @@ from rolltrace.testing.conformance.play_rules import play_episode
 from rolltrace.testing.conformance.violations import Rule
 
 _PLAYS = 3
-"""A pool that many share grows now and then; what is left behind grows with each of so many plays."""
+"""How often each style is played: leftovers grow with every play, a shared pool only now and then."""
 _OTHERS = ("asyncio", "tool-")
-"""How the names of threads begin that are not the environment's to end: of the loop's own pool, and of `Tool`."""
+"""Prefixes of the names of threads that an environment need not end: the loop's own pool, and `Tool`."""
 _SECONDS = 1.0
-"""How long a thread or a process may take to end once it was told to."""
+"""How long a thread or a process may take to end."""
 _LOOKS = 50
-"""How often it is looked for meanwhile."""
+"""How often that is checked meanwhile."""
 
 _Running = dict[str, dict[threading.Thread | int, str]]
 """The names of what runs beside the loop, by kind and by thread or process id.
@@ -28,14 +28,14 @@ A thread is its own key, which keeps it alive: the id of an object that is gone 
 """
 
 
-async def check_leftovers(bench: Harness, pickled: bytes) -> None:
+async def check_leftovers(harness: Harness, pickled: bytes) -> None:
     """Play in every style, each play with a builder of its own; what there is more of each time is left behind."""
-    for style in bench.styles:
+    for style in harness.styles:
         before = _running()
         for _ in range(_PLAYS):
-            await _play_and_clean_up(bench, pickle.loads(pickled), style)  # noqa: S301 - the caller's own object
+            await _play_and_clean_up(harness, pickle.loads(pickled), style)  # noqa: S301 - the caller's own object
         for kind, names in (await _left(before)).items():
-            bench.report.add(
+            harness.report.add(
                 Rule.NOTHING_RUNNING,
                 f"{len(names)} {kind} of {_PLAYS} plays (style: {style}) were still running after `close` and "
                 f"`cleanup`: {', '.join(names[:_PLAYS])}",
@@ -43,14 +43,14 @@ async def check_leftovers(bench: Harness, pickled: bytes) -> None:
             )
 
 
-async def _play_and_clean_up(bench: Harness, builder: EnvGroupBuilder, style: str) -> None:
-    player = bench.player(builder)
-    await play_episode(bench, player, style)
-    await player.call("cleanup")
+async def _play_and_clean_up(harness: Harness, builder: EnvGroupBuilder, style: str) -> None:
+    caller = harness.guard(builder)
+    await play_episode(harness, caller, style)
+    await caller.call("cleanup")
 
 
 async def _left(before: _Running) -> dict[str, list[str]]:
-    """What every play has left, after a moment of patience."""
+    """The threads and processes that every play has left running, after waiting for them to end."""
     left = _more(before)
     for _ in range(_LOOKS):
         if not left:

@@ -6,7 +6,7 @@ from rolltrace.envs.env import Env
 from rolltrace.policies.policy import to_completion
 from rolltrace.rollout.contract import attribute_of, is_count
 from rolltrace.testing.conformance.compare_plays import event_difference
-from rolltrace.testing.conformance.guarded_call import CancelPoint, GuardedCall
+from rolltrace.testing.conformance.guarded_caller import CancelPoint, GuardedCaller
 from rolltrace.testing.conformance.harness import Harness, check_misuse
 from rolltrace.testing.conformance.probed_env import ProbedEnv
 from rolltrace.testing.conformance.reply_styles import ReplyStyle, abnormal_completions
@@ -16,12 +16,12 @@ from rolltrace.trace.message import Message
 _PLAYED = "after a play"
 _UNSTARTED = "on an environment that was never started"
 _MAX_AWAITS = 16
-"""How many awaits of one play are tried as places to be cancelled at."""
+"""At how many awaits of one play a cancellation is tried."""
 
 
 async def play_episode(
-    bench: Harness,
-    builder: GuardedCall,
+    harness: Harness,
+    builder: GuardedCaller,
     style: str,
     *,
     point: CancelPoint | None = None,
@@ -31,12 +31,12 @@ async def play_episode(
 
     `point` cancels the play of the seat `target`.
     """
-    envs = await bench.make(builder)
+    envs = await harness.make_envs(builder)
     seats = [
-        ProbedEnv(env, bench, _where(envs, seat, style), point if seat == target else None)
+        ProbedEnv(env, harness, _where(envs, seat, style), point if seat == target else None)
         for seat, env in enumerate(envs)
     ]
-    await _play_together(seats, bench.styles[style])
+    await _play_together(seats, harness.styles[style])
     when = "after a play" if point is None else "after a cancellation"
     if point is None:
         for seat in seats:
@@ -48,14 +48,14 @@ async def play_episode(
     return seats
 
 
-async def check_plays(bench: Harness, builder: GuardedCall) -> list[ProbedEnv] | None:
-    """Play in every style, twice; the same answers must give the same play. Gives the first where it is repeatable."""
+async def check_plays(harness: Harness, builder: GuardedCaller) -> list[ProbedEnv] | None:
+    """Play twice in every style: the same answers must give the same play. Returns the first if it is repeatable."""
     repeatable: list[ProbedEnv] | None = None
-    for number, style in enumerate(bench.styles):
-        first = await play_episode(bench, builder, style)
-        again = await play_episode(bench, builder, style)
+    for number, style in enumerate(harness.styles):
+        first = await play_episode(harness, builder, style)
+        again = await play_episode(harness, builder, style)
         if differs := _difference(first, again):
-            bench.report.add(
+            harness.report.add(
                 Rule.SAME_SEED,
                 f"two plays with the same answers differ in {differs}",
                 "draw all chance from the builder's seed and the episode's number, with a `random.Random` of its own",
@@ -65,76 +65,76 @@ async def check_plays(bench: Harness, builder: GuardedCall) -> list[ProbedEnv] |
     return repeatable
 
 
-async def check_copy(bench: Harness, copy: GuardedCall, first: list[ProbedEnv]) -> None:
-    """The builder that came out of a pickle plays as the original did."""
-    copied = await play_episode(bench, copy, next(iter(bench.styles)))
+async def check_copy(harness: Harness, copy: GuardedCaller, first: list[ProbedEnv]) -> None:
+    """The unpickled builder must play as the original did."""
+    copied = await play_episode(harness, copy, next(iter(harness.styles)))
     if copied and (differs := _difference(first, copied)):
-        bench.report.add(
+        harness.report.add(
             Rule.PICKLES,
             f"a play made by the unpickled builder differs in {differs}",
             "keep in the pickle all that the builder's episodes depend on",
         )
 
 
-async def check_cancellation(bench: Harness, builder: GuardedCall) -> None:
+async def check_cancellation(harness: Harness, builder: GuardedCaller) -> None:
     """Cancel a play at each of its awaits in turn, in every style and at every seat."""
     seats = getattr(builder.target, "seats", 1)
-    for style in bench.styles:
+    for style in harness.styles:
         for target in range(seats if isinstance(seats, int) else 1):
             for at in range(1, _MAX_AWAITS + 1):
                 point = CancelPoint(at)
-                await play_episode(bench, builder, style, point=point, target=target)
+                await play_episode(harness, builder, style, point=point, target=target)
                 if not point.fired:
                     break
 
 
-async def check_unstarted(bench: Harness, builder: GuardedCall) -> None:
-    """Envs of the last episode are closed unused; others are asked to step without a start."""
+async def check_unstarted(harness: Harness, builder: GuardedCaller) -> None:
+    """Close the envs of the last episode unused, and call `step` of others before `initial_observation`."""
     episodes = attribute_of(builder.target, "episodes")
-    for env in await bench.make(builder, episodes - 1 if is_count(episodes) else 0):
-        await _end(ProbedEnv(env, bench), _UNSTARTED)
-    for env in await bench.make(builder):
-        seat = ProbedEnv(env, bench)
-        outcome = await seat.player.call("step", to_completion("Answer: 1"))
-        check_misuse(bench.report, Rule.STEP_BEFORE_START, env, outcome)
+    for env in await harness.make_envs(builder, episodes - 1 if is_count(episodes) else 0):
+        await _end(ProbedEnv(env, harness), _UNSTARTED)
+    for env in await harness.make_envs(builder):
+        seat = ProbedEnv(env, harness)
+        outcome = await seat.caller.call("step", to_completion("Answer: 1"))
+        check_misuse(harness.report, Rule.STEP_BEFORE_START, env, outcome)
         await _end(seat, _UNSTARTED)
 
 
-async def check_any_completion(bench: Harness, builder: GuardedCall) -> None:
-    """A one-prompt env takes whatever came of its prompt."""
+async def check_any_completion(harness: Harness, builder: GuardedCaller) -> None:
+    """An env with `takes_any_completion` must take truncated, malformed and empty completions."""
     for name, completion in abnormal_completions().items():
-        if (seat := await _lone_seat(bench, builder, f" ({name} completion)")) is None:
+        if (seat := await _single_seat(harness, builder, f" ({name} completion)")) is None:
             return
-        env, kind = seat.player.target, type(seat.player.target).__name__
+        env, kind = seat.caller.target, type(seat.caller.target).__name__
         if env.takes_any_completion is not True:
             if env.takes_any_completion is not False:
                 message = f"`takes_any_completion` of `{kind}` is {short_repr(env.takes_any_completion)}"
-                bench.report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
+                harness.report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
             await _end(seat, _UNSTARTED)
             return
         if await seat.start():
-            outcome = await seat.player.call("step", completion)
+            outcome = await seat.caller.call("step", completion)
             what = f"`{kind}.step` on a completion that is {name}"
             fix = "let `step` charge for it by `completion.termination`, or leave `takes_any_completion` False"
-            bench.raised(Rule.ANY_COMPLETION, what, outcome, fix)
+            harness.report_raised(Rule.ANY_COMPLETION, what, outcome, fix)
             if outcome.returned:
-                bench.shapes.result(outcome.value, what)
+                harness.return_values.result(outcome.value, what)
         await _end(seat, _PLAYED)
 
 
-async def check_observe(bench: Harness, builder: GuardedCall) -> None:
-    """Messages that are put in come out in the observation, or the env says that it takes none."""
-    if (seat := await _lone_seat(bench, builder)) is None:
+async def check_observe(harness: Harness, builder: GuardedCaller) -> None:
+    """`observe` must return the messages that were put in, or None."""
+    if (seat := await _single_seat(harness, builder)) is None:
         return
     if await seat.start():
         note = Message("user", "A note from outside the environment.")
-        outcome = await seat.player.call("observe", (note,))
-        name = f"`{type(seat.player.target).__name__}.observe`"
-        bench.raised(Rule.OBSERVE, name, outcome, "let `observe` take any messages, or return None")
+        outcome = await seat.caller.call("observe", (note,))
+        name = f"`{type(seat.caller.target).__name__}.observe`"
+        harness.report_raised(Rule.OBSERVE, name, outcome, "let `observe` take any messages, or return None")
         if outcome.returned and outcome.value is not None:
-            seen = bench.shapes.observation(outcome.value, name)
+            seen = harness.return_values.observation(outcome.value, name)
             if seen is not None and note not in seen.messages:
-                bench.report.add(
+                harness.report.add(
                     Rule.OBSERVE,
                     f"{name} returned an observation without the message that was put in",
                     "return an `Observation` with the messages that it was given, or None where that is unsupported",
@@ -142,13 +142,13 @@ async def check_observe(bench: Harness, builder: GuardedCall) -> None:
     await _end(seat, _PLAYED)
 
 
-async def _lone_seat(bench: Harness, builder: GuardedCall, where: str = "") -> ProbedEnv | None:
-    """The seat of an episode that has one: in a game, a seat may have to wait for the others before it can start."""
-    envs = await bench.make(builder)
+async def _single_seat(harness: Harness, builder: GuardedCaller, where: str = "") -> ProbedEnv | None:
+    """The seat of an episode with one seat; None for a game, where a seat may have to wait for others to start."""
+    envs = await harness.make_envs(builder)
     if len(envs) == 1:
-        return ProbedEnv(envs[0], bench, where)
+        return ProbedEnv(envs[0], harness, where)
     for env in envs:
-        await _end(ProbedEnv(env, bench), _UNSTARTED)
+        await _end(ProbedEnv(env, harness), _UNSTARTED)
     return None
 
 
@@ -157,19 +157,21 @@ async def _end(seat: ProbedEnv, when: str) -> None:
     await seat.check_nothing_running(when)
 
 
-async def check_cleanup(bench: Harness, builders: list[GuardedCall]) -> None:
-    """Builders clean up twice."""
+async def check_cleanup(harness: Harness, builders: list[GuardedCaller]) -> None:
+    """Call `cleanup` of each builder twice."""
     for builder in builders:
         name = f"`{type(builder.target).__name__}.cleanup`"
         first = await builder.call("cleanup")
-        bench.raised(Rule.CLEANUP, name, first, "let `cleanup` give back only what there is")
+        harness.report_raised(Rule.CLEANUP, name, first, "let `cleanup` give back only what there is")
         if first.returned:
             second = await builder.call("cleanup")
-            bench.raised(Rule.CLEANUP, f"the second {name}", second, "let `cleanup` do nothing the second time")
+            harness.report_raised(
+                Rule.CLEANUP, f"the second {name}", second, "let `cleanup` do nothing the second time"
+            )
 
 
 async def _play_together(seats: list[ProbedEnv], style: ReplyStyle) -> None:
-    """Once one seat stops before its env is done, the others, who may wait for its moves, stop too."""
+    """Play all seats; when one stops before its env is done, interrupt the others, which may wait for its moves."""
     plays = {asyncio.create_task(seat.play(style)): seat for seat in seats}
     pending = set(plays)
     try:

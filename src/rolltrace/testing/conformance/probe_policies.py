@@ -1,4 +1,4 @@
-"""Who answers when an environment or a grader asks others during a check."""
+"""The policies of a check, and what an environment or a grader asks of them."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_r
 from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.rollout import Call
 
-_TURNS_OF_THE_LOOP = 2
-"""How long an answer takes to a question that is asked in a task of its own; while no method runs, it does not come."""
+_LOOP_ITERATIONS = 2
+"""How long the answer to a question asked in another task takes; only iterations during a method count."""
 
 
-def roles_of(given: Mapping[str, Policy] | None) -> Roles:
-    """The caller's policies in their roles; a scripted one, which answers from the prompt alone, in all others."""
-    return Roles(NoisyPolicy(correct=1.0), dict(given or {}))
+def roles_of(policies: Mapping[str, Policy] | None) -> Roles:
+    """The caller's policies by role, and a scripted one, which answers from the prompt alone, for all other roles."""
+    return Roles(NoisyPolicy(correct=1.0), dict(policies or {}))
 
 
 class StylePolicy:
@@ -45,28 +45,31 @@ class StylePolicy:
         return 1
 
 
-class Part:
-    """What one env or grader asks of others, from its start to its end."""
+class RoleCallProbe:
+    """Answers what one env or grader asks of other roles, and reports an answer that comes too late."""
 
     def __init__(self, roles: Roles, owner: str, report: ViolationLog) -> None:
         self.calls: list[Call] = []
         self.step: int | None = None
         self.over = False
-        """Whether the record that the calls belong to would have been written by now."""
+        """Whether the rollout or the grading has ended, so that a later answer is not recorded."""
         self.active = False
-        """Whether a method is under way, which may be waiting for an answer."""
+        """Whether a method is running, which may be waiting for an answer."""
         self.task: asyncio.Task[None] | None = None
         """The task in which the methods run."""
         self._owner = owner
         self._report = report
         self.asker = RoleCaller(roles, self.calls, step=lambda: self.step, enter=self._enter)
 
-    def blames_answers(self, error: object, asked_before: int, method: str) -> bool:
-        """Report a failure that says only that what others answered is of no use; whether it was one."""
-        asked = self.calls[asked_before:]
-        if not asked or not isinstance(error, RolltraceError):
+    def report_unusable_answer(self, error: object, calls_before: int, method: str) -> bool:
+        """Report an error of ours that was raised after asking another role: its answer could not be used.
+
+        Returns whether it was such an error.
+        """
+        calls = self.calls[calls_before:]
+        if not calls or not isinstance(error, RolltraceError):
             return False
-        role = asked[-1].role
+        role = calls[-1].role
         self._report.add(
             Rule.ANSWERS,
             f"`{self._owner}.{method}` could not use what the role {role!r} answered: {short_repr(error)}",
@@ -75,14 +78,14 @@ class Part:
         return True
 
     async def _enter(self) -> None:
-        """Let an answer take time, so that whoever asks can be cancelled meanwhile, and forgotten answers come late."""
+        """Delay the answer, so that the asking task can be cancelled, and an answer that is not awaited comes late."""
         role = self.calls[-1].role
         await asyncio.sleep(0)
         if asyncio.current_task() is not self.task:
-            waited = 0
-            while waited < _TURNS_OF_THE_LOOP and not self.over:
+            iterations = 0
+            while iterations < _LOOP_ITERATIONS and not self.over:
                 await asyncio.sleep(0)
-                waited += self.active
+                iterations += self.active
         if self.over:
             self._report.add(
                 Rule.ROLES,

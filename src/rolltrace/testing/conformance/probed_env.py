@@ -1,4 +1,4 @@
-"""One environment while the check plays it, with everything that it returned."""
+"""Plays one environment, checks what it returns, and keeps it for comparison."""
 
 import inspect
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from rolltrace.envs.env import STEP_MAP_FIELDS, Env, StepResult
 from rolltrace.envs.message_env import MessageEnvAdapter
 from rolltrace.policies.policy import Completion
 from rolltrace.testing.conformance.compare_plays import COMPARED, PlayEvent, without_timings
-from rolltrace.testing.conformance.guarded_call import CallOutcome, CancelPoint
+from rolltrace.testing.conformance.guarded_caller import CallOutcome, CancelPoint
 from rolltrace.testing.conformance.harness import Harness, check_misuse
 from rolltrace.testing.conformance.reply_styles import ReplyStyle
 from rolltrace.testing.conformance.return_values import FrozenObservation, is_bool
@@ -19,11 +19,11 @@ from rolltrace.trace.message import Message, ToolSpec
 
 
 class ProbedEnv:
-    """Plays one environment."""
+    """One environment that is played and checked."""
 
-    def __init__(self, env: Env, bench: Harness, where: str = "", point: CancelPoint | None = None) -> None:
-        self._before = bench.running()
-        self.player = bench.player(env, asks=True)
+    def __init__(self, env: Env, harness: Harness, where: str = "", point: CancelPoint | None = None) -> None:
+        self._before = harness.running()
+        self.caller = harness.guard(env, asks=True)
         self.events: list[PlayEvent] = []
         self.done = False
         """Whether the env said so."""
@@ -32,7 +32,7 @@ class ProbedEnv:
         self.prompt: tuple[Message, ...] = ()
         self.tools: tuple[ToolSpec, ...] = ()
         self._first: tuple[Message, ...] = ()
-        self._bench = bench
+        self._harness = harness
         self._where = where
         self._point = point
         self._last: Completion | None = None
@@ -42,7 +42,7 @@ class ProbedEnv:
     async def play(self, style: ReplyStyle) -> bool:
         """Play for as many turns as the check allows; whether the env said that it is done."""
         goes_on = await self.start()
-        for turn in range(self._bench.turns):
+        for turn in range(self._harness.turns):
             if not goes_on or self.cut or (completion := self._answer(style, turn)) is None:
                 return self.done
             goes_on = await self.step(completion)
@@ -52,29 +52,29 @@ class ProbedEnv:
     def interrupt(self) -> None:
         """End the play because another seat's has ended."""
         self.cut = True
-        self.player.interrupt()
+        self.caller.interrupt()
 
     async def start(self) -> bool:
-        """Ask for the first observation; whether there is one."""
+        """Ask for the first observation; returns whether there is one."""
         outcome = await self._call("initial_observation")
         if outcome is None:
             return False
         if isinstance(outcome.value, StepResult):
             return self._end_at_once(outcome.value)
         self._keep_observation("the first observation", outcome.value)
-        seen = self._bench.shapes.observation(outcome.value, self._name("initial_observation"), first=True)
+        seen = self._harness.return_values.observation(outcome.value, self._name("initial_observation"), first=True)
         self.events.append(PlayEvent("the first observation", seen))
         if seen is not None:
             self.prompt = self._first = seen.messages
             self.tools = seen.tools
         return seen is not None
 
-    def _end_at_once(self, given: StepResult) -> bool:
-        """Take a result in place of the first observation, which says that there is nothing to play."""
+    def _end_at_once(self, returned: StepResult) -> bool:
+        """Take a `StepResult` in place of the first observation: the game was over before the first turn."""
         where = self._name("initial_observation")
-        result = self._bench.shapes.result(given, where)
+        result = self._harness.return_values.result(returned, where)
         if result is None or not result.done:
-            self._bench.report.add(
+            self._harness.report.add(
                 Rule.TYPES,
                 f"{where} gave a `StepResult` that is not done",
                 "return an `Observation`, or a `StepResult` with `done=True` where there is nothing to play",
@@ -83,32 +83,32 @@ class ProbedEnv:
         self._keep_result("the first observation", result)
         seen = None
         if result.observation is not None:
-            seen = self._bench.shapes.observation(result.observation, where)
+            seen = self._harness.return_values.observation(result.observation, where)
         if seen is not None:
             self._first = seen.messages
-        told = {field: without_timings(getattr(result, field)) for field in COMPARED}
-        self.events.append(PlayEvent("the first observation", seen, as_number(result.reward), True, told=told))
+        details = {field: without_timings(getattr(result, field)) for field in COMPARED}
+        self.events.append(PlayEvent("the first observation", seen, as_number(result.reward), True, details=details))
         self.done = True
         return False
 
     async def step(self, completion: Completion) -> bool:
-        """Take a turn; whether there is another."""
+        """Take a turn; returns whether there is another."""
         turn = f"step {len(self.events) - 1}"
         self._last = completion
         outcome = await self._call("step", completion)
         if outcome is None:
             self._check_unfinished()
-        result = None if outcome is None else self._bench.shapes.result(outcome.value, self._name(turn))
+        result = None if outcome is None else self._harness.return_values.result(outcome.value, self._name(turn))
         if result is None:
             return False
         self._keep_result(turn, result)
         seen = None
         if result.observation is not None:
-            seen = self._bench.shapes.observation(result.observation, self._name(turn))
+            seen = self._harness.return_values.observation(result.observation, self._name(turn))
         number = as_number(result.reward)
         reward = type(result.reward).__name__ if number is None else to_json_value(number, "", [])
-        told = {field: without_timings(getattr(result, field)) for field in COMPARED}
-        self.events.append(PlayEvent(turn, seen, reward, bool(result.done), told=told))
+        details = {field: without_timings(getattr(result, field)) for field in COMPARED}
+        self.events.append(PlayEvent(turn, seen, reward, bool(result.done), details=details))
         # What is not a bool says nothing: the play ends there, and nothing is made of it.
         self.done = is_bool(result.done) and bool(result.done)
         self.cut = self.cut or not is_bool(result.done)
@@ -120,52 +120,56 @@ class ProbedEnv:
     async def check_step_after_done(self) -> None:
         """A further step must be a clear error."""
         if self.done and self._last is not None:
-            outcome = await self.player.call("step", self._last)
-            check_misuse(self._bench.report, Rule.STEP_AFTER_DONE, self.player.target, outcome)
+            outcome = await self.caller.call("step", self._last)
+            check_misuse(self._harness.report, Rule.STEP_AFTER_DONE, self.caller.target, outcome)
 
     async def check_end(self, when: str) -> None:
         """Close the env twice, and see whether anything that it returned has changed."""
-        name = f"`{type(self.player.target).__name__}.close`"
-        first = await self.player.call("close")
-        self._bench.stalls.note(f"{name} {when}", "close", first.blocked_seconds)
+        name = f"`{type(self.caller.target).__name__}.close`"
+        first = await self.caller.call("close")
+        self._harness.blocked_times.add(f"{name} {when}", "close", first.blocked_seconds)
         fix = f"let `close` work {when}: give back only what there is"
-        self._bench.raised(Rule.CLOSE, f"{name} {when}", first, fix)
+        self._harness.report_raised(Rule.CLOSE, f"{name} {when}", first, fix)
         if first.returned:
-            second = await self.player.call("close")
-            self._bench.raised(Rule.CLOSE, f"the second {name}", second, "let `close` do nothing the second time")
+            second = await self.caller.call("close")
+            self._harness.report_raised(
+                Rule.CLOSE, f"the second {name}", second, "let `close` do nothing the second time"
+            )
         for label, value, snapshot in self._kept:
             if (now := to_json_value(value, label, [])) != snapshot:
-                self._bench.report.add(
+                self._harness.report.add(
                     Rule.UNCHANGING,
-                    f"{label} of `{type(self.player.target).__name__}` changed after it was returned, "
+                    f"{label} of `{type(self.caller.target).__name__}` changed after it was returned, "
                     f"from {short_repr(snapshot)} to {short_repr(now)}",
                     "return copies, such as `list(self.history)` or `dict(self.state)`, of whatever is changed later",
                 )
-        if self.player.part is not None:
-            self.player.part.over = True
-        await self.player.stop()
+        if self.caller.role_calls is not None:
+            self.caller.role_calls.over = True
+        await self.caller.stop()
 
     async def check_nothing_running(self, when: str) -> None:
         """Once every seat is closed, the tasks that were started since this one was made must have ended."""
         fix = "cancel and await, in `finally` or in `close`, every task that the environment started"
-        await self._bench.check_left_running(self._before, f"after `close` {when}", fix)
+        await self._harness.check_leftover_tasks(self._before, f"after `close` {when}", fix)
 
     async def _call(self, method: str, *arguments: Any) -> CallOutcome | None:
-        """The outcome where there is a value to go on with."""
-        part, asked = self.player.part, 0
-        if part is not None:
-            part.step, asked = max(0, len(self.events) - 1), len(part.calls)
-        outcome = await self.player.call(method, *arguments, point=self._point)
+        """The outcome of a call, or None if there is no value to go on with."""
+        role_calls, calls_before = self.caller.role_calls, 0
+        if role_calls is not None:
+            role_calls.step, calls_before = max(0, len(self.events) - 1), len(role_calls.calls)
+        outcome = await self.caller.call(method, *arguments, point=self._point)
         if self._point is not None and self._point.fired:
             self._check_cancelled(method, outcome)
             return None
         if outcome.returned:
-            self._bench.stalls.note(self._name(f"`{method}` at turn {self._turns}"), method, outcome.blocked_seconds)
+            self._harness.blocked_times.add(
+                self._name(f"`{method}` at turn {self._turns}"), method, outcome.blocked_seconds
+            )
             return outcome
-        if part is not None and part.blames_answers(outcome.error, asked, method):
+        if role_calls is not None and role_calls.report_unusable_answer(outcome.error, calls_before, method):
             self.events.append(PlayEvent(method, raised=type(outcome.error).__name__))
         elif not (outcome.cancelled and self.cut):
-            self._bench.raised(
+            self._harness.report_raised(
                 Rule.PLAYS,
                 self._name(method),
                 outcome,
@@ -178,21 +182,21 @@ class ProbedEnv:
         """After a step that did not return, `unfinished_step` must tell what came of it, or nothing, and not raise."""
         where, fix = self._name("`unfinished_step`"), "return a `StepResult` or None at once, whatever `step` was doing"
         try:
-            told = self.player.target.unfinished_step()
+            unfinished = self.caller.target.unfinished_step()
         except Exception as error:  # noqa: BLE001 - the code under test may raise anything
-            self._bench.report.add(Rule.TYPES, f"{where} raised {short_repr(error)}", fix)
+            self._harness.report.add(Rule.TYPES, f"{where} raised {short_repr(error)}", fix)
             return
-        if inspect.iscoroutine(told):
-            told.close()
-            self._bench.report.add(Rule.TYPES, f"{where} is `async def`", fix)
-        elif told is not None:
-            self._bench.shapes.result(told, where, finished=False)
+        if inspect.iscoroutine(unfinished):
+            unfinished.close()
+            self._harness.report.add(Rule.TYPES, f"{where} is `async def`", fix)
+        elif unfinished is not None:
+            self._harness.return_values.result(unfinished, where, finished=False)
 
     def _check_cancelled(self, method: str, outcome: CallOutcome) -> None:
         if outcome.cancelled or outcome.hung:
             return
         what = "went on" if outcome.returned else f"raised {short_repr(outcome.error)}"
-        self._bench.report.add(
+        self._harness.report.add(
             Rule.CANCELLATION,
             f"{self._name(method)} {what} when it was cancelled at an await",
             "let `CancelledError` through: clean up in `finally`, raise it again where it is caught, and bound waits "
@@ -203,7 +207,7 @@ class ProbedEnv:
         try:
             return style(self.prompt, self.tools, turn)
         except Exception as error:  # noqa: BLE001 - the answers may be a function of the caller's
-            self._bench.report.add(
+            self._harness.report.add(
                 Rule.ANSWERS,
                 f"no answer could be made for {self._name(f'turn {turn}')}: {short_repr(error)}",
                 "pass `answers` that answer every prompt of this environment, with tools whose parameters are a schema",
@@ -226,7 +230,7 @@ class ProbedEnv:
             what = "messages that are already in the prompt"
         else:
             return
-        self._bench.report.add(
+        self._harness.report.add(
             Rule.NEW_MESSAGES,
             f"the observation of {self._name(turn)} contains {what}",
             "return only what is new, or the whole prompt with `replaces_history=True`",
@@ -239,14 +243,14 @@ class ProbedEnv:
 
     def _keep_observation(self, label: str, value: Any) -> None:
         # A message env may go on changing the one list that it returns: its adapter's observations are that list.
-        if not isinstance(self.player.target, MessageEnvAdapter):
+        if not isinstance(self.caller.target, MessageEnvAdapter):
             self._keep(label, value)
 
     def _keep(self, label: str, value: Any) -> None:
         self._kept.append((label, value, to_json_value(value, label, [])))
 
     def _name(self, call: str) -> str:
-        return f"{call} of `{type(self.player.target).__name__}`{self._where}"
+        return f"{call} of `{type(self.caller.target).__name__}`{self._where}"
 
 
 def _same_turn(message: Message, response: Message) -> bool:

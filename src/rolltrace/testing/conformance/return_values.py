@@ -18,7 +18,7 @@ _NUMBERS = ("reward_data", "metrics")
 
 
 class FrozenObservation(msgspec.Struct, frozen=True):
-    """An observation as a policy would see it."""
+    """An observation as the policy sees it."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -27,13 +27,13 @@ class FrozenObservation(msgspec.Struct, frozen=True):
 
 
 class ReturnValueCheck:
-    """Reads what an environment returned, and reports what is not as it must be."""
+    """Checks what an environment returns, and reports what does not match the contract."""
 
     def __init__(self, report: ViolationLog) -> None:
         self._report = report
 
     def observation(self, value: Any, where: str, *, first: bool = False) -> FrozenObservation | None:
-        """The observation frozen, or None where it is none."""
+        """The observation, frozen, or None if the value is not an observation."""
         if not isinstance(value, Observation):
             self._wrong(f"{where} gave {_what(value)} where an observation belongs", "return an `Observation`")
             return None
@@ -66,8 +66,8 @@ class ReturnValueCheck:
             )
         self._numbers(value, where)
         for field in _FREE_FORM:
-            if not isinstance(held := getattr(value, field), Mapping):
-                self._wrong(f"{where} gave {_what(held)} as `{field}`", f"make `{field}` a dict")
+            if not isinstance(field_value := getattr(value, field), Mapping):
+                self._wrong(f"{where} gave {_what(field_value)} as `{field}`", f"make `{field}` a dict")
         return value
 
     def _numbers(self, result: StepResult, where: str) -> None:
@@ -86,13 +86,15 @@ class ReturnValueCheck:
         self.number_maps(result, where, _NUMBERS)
 
     def number_maps(self, result: Any, where: str, fields: Sequence[str]) -> None:
-        """Report what is no number in the fields that are maps from name to number."""
+        """Report values that are not numbers in the fields that map names to numbers."""
         for field in fields:
-            held = getattr(result, field)
-            if not isinstance(held, Mapping):
-                self._report.add(Rule.NUMBERS, f"{where} gave {_what(held)} as `{field}`", f"make `{field}` a dict")
+            field_value = getattr(result, field)
+            if not isinstance(field_value, Mapping):
+                self._report.add(
+                    Rule.NUMBERS, f"{where} gave {_what(field_value)} as `{field}`", f"make `{field}` a dict"
+                )
                 continue
-            for name, number in held.items():
+            for name, number in field_value.items():
                 if not isinstance(name, str) or as_number(number) is None:
                     self._report.add(
                         Rule.NUMBERS,

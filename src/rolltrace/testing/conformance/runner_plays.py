@@ -47,7 +47,7 @@ async def rollouts_to_grade(
         return []
     play.result()
     fix = "cancel and await, in `finally` or in `close`, every task that the environment started"
-    await harness.check_left_running(before, "after `close` after a play", fix)
+    await harness.check_leftover_tasks(before, "after `close` after a play", fix)
     return sorted(collector.rollouts, key=lambda rollout: rollout.index)
 
 

@@ -10,29 +10,29 @@ from rolltrace.testing.conformance.harness import Harness
 from rolltrace.testing.conformance.violations import Rule, short_repr
 
 
-def is_builder(bench: Harness, builder: Any) -> bool:
-    """Whether there is anything to check: a user's `Tasks.builder` may return anything."""
+def is_builder(harness: Harness, builder: Any) -> bool:
+    """Whether it is a builder; otherwise there is nothing to check."""
     if isinstance(builder, EnvGroupBuilder):
         return True
     fix = "return an instance of an `EnvGroupBuilder` from `Tasks.builder`"
-    bench.report.add(Rule.BUILDER, f"{short_repr(builder)} is not an env group builder", fix)
+    harness.report.add(Rule.BUILDER, f"{short_repr(builder)} is not an env group builder", fix)
     return False
 
 
-def validate_builder(bench: Harness, builder: Any) -> None:
-    """What the builder says of itself."""
+def validate_builder(harness: Harness, builder: Any) -> None:
+    """The fields of the builder must have the types of the contract."""
     for name, expected, value in invalid_builder_fields(builder):
         what = "is not set" if value is MISSING else f"is {short_repr(value)}"
-        bench.report.add(
+        harness.report.add(
             Rule.BUILDER,
             f"`{name}` of `{type(builder).__name__}` {what}",
             f"set the builder's `{name}` to {expected}",
         )
-    _check_roles(bench, builder)
+    _check_roles(harness, builder)
 
 
-def _check_roles(bench: Harness, builder: Any) -> None:
-    """Each seat is played in some role."""
+def _check_roles(harness: Harness, builder: Any) -> None:
+    """`role_of` must name a role for each seat."""
     seats = attribute_of(builder, "seats")
     for seat in range(seats if is_count(seats) else 1):
         try:
@@ -43,31 +43,31 @@ def _check_roles(bench: Harness, builder: Any) -> None:
             if is_name(role):
                 continue
             what = f"gave {short_repr(role)}"
-        bench.report.add(
+        harness.report.add(
             Rule.BUILDER,
             f"`{type(builder).__name__}.role_of({seat})` {what}",
             "let `role_of` name a role for every seat, such as `policy` or `opponent`",
         )
 
 
-def check_pickles(bench: Harness, builder: Any) -> bytes | None:
-    """The builder as pickle holds it before anything is played, or None."""
+def check_pickles(harness: Harness, builder: Any) -> bytes | None:
+    """The pickled builder, before anything is played, or None if it does not pickle."""
     name = type(builder).__name__
     try:
         pickled = pickle.dumps(builder)
         copy = pickle.loads(pickled)  # noqa: S301 - made a moment ago, from the caller's own object
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything here
-        bench.report.add(
+        harness.report.add(
             Rule.PICKLES,
             f"`{name}` did not come through pickle: {short_repr(error)}",
             "define the builder's class at the top of a module, hold only what pickles, and make the rest "
             "in `make_episode`",
         )
         return None
-    told = ("env", "task", "tags", "episodes", "seats", "seed")
-    changed = [key for key in told if _differs(attribute_of(builder, key), attribute_of(copy, key))]
+    fields = ("env", "task", "tags", "episodes", "seats", "seed")
+    changed = [key for key in fields if _differs(attribute_of(builder, key), attribute_of(copy, key))]
     if type(copy) is not type(builder) or changed:
-        bench.report.add(
+        harness.report.add(
             Rule.PICKLES,
             f"`{name}` came back from pickle with another {', '.join(changed) or 'type'}",
             "let `__getstate__`, `__setstate__` and `__reduce__`, where there are any, keep all fields",
@@ -75,19 +75,19 @@ def check_pickles(bench: Harness, builder: Any) -> bytes | None:
     return pickled
 
 
-def check_graders(bench: Harness, builder: Any) -> None:
-    """Graders are such, and go where the builder goes."""
+def check_graders(harness: Harness, builder: Any) -> None:
+    """Graders must be of the right class, and pickle."""
     for field, kind in (("grader", Grader), ("group_grader", GroupGrader)):
         grader = attribute_of(builder, field)
         if grader is None or grader is MISSING:
             continue
         if isinstance(grader, type) or not isinstance(grader, kind):
             fix = f"set the builder's `{field}` to an instance of a `{kind.__name__}`"
-            bench.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` is {short_repr(grader)}", fix)
+            harness.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` is {short_repr(grader)}", fix)
         try:
             pickle.loads(pickle.dumps(grader))  # noqa: S301 - as above
         except Exception as error:  # noqa: BLE001 - as above
-            bench.report.add(
+            harness.report.add(
                 Rule.GRADER,
                 f"`{type(grader).__name__}` did not come through pickle: {short_repr(error)}",
                 "define the grader's class at the top of a module, and let it hold only what pickles",

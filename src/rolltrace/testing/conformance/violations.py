@@ -1,4 +1,4 @@
-"""What a conformance check finds: violations of named rules, each kind of them once."""
+"""The rules of the contract, and violations of them: each kind is reported once."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ _MAX_QUOTE_CHARS = 160
 
 
 class Rule(StrEnum):
-    """What an environment promises to whoever plays it."""
+    """What an environment promises to its runner."""
 
     BUILDER = "builder"
     """The builder names its env and task, and says how many episodes and seats it has."""
@@ -73,13 +73,13 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class ViolationLog:
-    """Collects violations; of those that the same fix would mend, the first."""
+    """Collects violations; of those with the same rule and fix, the first."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Violation] = {}
 
     def add(self, rule: Rule, message: str, fix: str) -> None:
-        """Report what was seen, unless the same was seen before."""
+        """Report a violation, unless one with the same rule and fix was reported before."""
         self._found.setdefault((rule, fix), Violation(rule.value, message, fix))
 
     def has(self, rule: Rule) -> bool:
@@ -88,12 +88,12 @@ class ViolationLog:
 
     @property
     def violations(self) -> list[Violation]:
-        """All of them, in the order in which they were found."""
+        """All violations, in the order in which they were found."""
         return list(self._found.values())
 
 
 def short_repr(value: object) -> str:
-    """A value on one short line, whatever it does when asked."""
+    """The `repr` of a value on one short line, even if it raises."""
     try:
         text = " ".join(repr(value).split())
     except Exception as error:  # noqa: BLE001 - a foreign repr may do anything

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rolltrace.testing.conformance.guarded_call import CallTimeouts, CancelPoint, GuardedCall
+from rolltrace.testing.conformance.guarded_caller import CallTimeouts, CancelPoint, GuardedCaller
 from rolltrace.testing.conformance.violations import ViolationLog
 
 
@@ -32,7 +32,7 @@ class Target:
 
 @pytest.fixture
 async def player():
-    player = GuardedCall(Target(), ViolationLog(), CallTimeouts(5.0))
+    player = GuardedCaller(Target(), ViolationLog(), CallTimeouts(5.0))
     yield player
     await player.stop()
     assert player.task.done()

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from rolltrace.policies.role_calls import RoleCallContext
-from rolltrace.testing.conformance.probe_policies import Part
+from rolltrace.testing.conformance.probe_policies import RoleCallProbe
 from rolltrace.testing.conformance.violations import Rule, ViolationLog
 
 clock = time.perf_counter
-"""What the time is measured with that nothing else could run in."""
+"""Measures for how long a call blocks the event loop."""
 
 
 class _Watched:
-    """An awaitable, run piece by piece: from one suspension to the next."""
+    """Runs an awaitable from one suspension to the next, and calls a method before and after."""
 
     def __init__(self, awaitable: Awaitable[Any]) -> None:
         self._awaitable = awaitable
@@ -43,21 +43,21 @@ class _Watched:
                 thrown = error
 
     def _begin_piece(self) -> None:
-        """It is about to run."""
+        """Called before it runs."""
 
     def _end_piece(self) -> None:
-        """It has stopped running, to wait or for good."""
+        """Called when it has stopped running: it waits, or has ended."""
 
     def _suspend(self) -> None:
-        """It is about to wait."""
+        """Called before it waits."""
 
 
 class CancelPoint:
-    """Cancels whoever awaits through it, at an await chosen beforehand."""
+    """Cancels the current task at the await with a given number."""
 
     def __init__(self, at: int) -> None:
         self.at = at
-        """The number of the await, from 1, over all that is awaited through this."""
+        """The number of the await, from 1, over all awaitables that are wrapped by this."""
         self.reached = 0
 
     @property
@@ -83,10 +83,10 @@ class _Counted(_Watched):
 
 
 class TimedAwaitable(_Watched):
-    """An awaitable, with the time measured for which it lets nothing else run."""
+    """An awaitable that measures for how long it blocks the event loop."""
 
     longest = 0.0
-    """The longest such time so far, in seconds."""
+    """The longest time between two suspensions so far, in seconds."""
     _began = 0.0
 
     def _begin_piece(self) -> None:
@@ -97,35 +97,35 @@ class TimedAwaitable(_Watched):
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
-    """What came of one call."""
+    """The result of one call."""
 
     value: Any = None
     error: BaseException | None = None
     cancelled: bool = False
     """Whether `CancelledError` came out."""
     hung: bool = False
-    """Whether it was given up."""
+    """Whether it did not end in time."""
     blocked_seconds: float = 0.0
-    """The longest time, in seconds, for which it let nothing else run."""
+    """The longest time for which it blocked the event loop."""
 
     @property
     def returned(self) -> bool:
-        """Whether there is a value."""
+        """Whether the call returned a value."""
         return self.error is None and not self.cancelled and not self.hung
 
 
 class CallTimeouts:
-    """How long to wait for a method: generously, but for one that has hung before, hardly at all."""
+    """The timeout of each method: a method that has hung before gets at most one second."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._hung: set[str] = set()
 
-    def with_method(self, method: str) -> float:
+    def for_method(self, method: str) -> float:
         """The seconds that a call of this method may take."""
         return min(self.seconds, 1.0) if method in self._hung else self.seconds
 
-    def lose(self, method: str) -> None:
+    def mark_hung(self, method: str) -> None:
         """Remember that the method hung."""
         self._hung.add(method)
 
@@ -133,30 +133,32 @@ class CallTimeouts:
 _Job = tuple[Awaitable[Any], "asyncio.Future[CallOutcome]"]
 
 
-class GuardedCall:
-    """One task that makes all calls of one object, as a runner's would.
+class GuardedCaller:
+    """Calls the methods of one object, each with a timeout, and all in one task, as a runner does.
 
-    What an environment enters in `initial_observation` it may have to leave in the same task.
+    An environment may enter a context in `initial_observation` that it must leave in the same task.
     """
 
-    def __init__(self, target: Any, report: ViolationLog, patience: CallTimeouts, part: Part | None = None) -> None:
-        """`part` lets the target ask others; without one it may not."""
+    def __init__(
+        self, target: Any, report: ViolationLog, timeouts: CallTimeouts, role_calls: RoleCallProbe | None = None
+    ) -> None:
+        """`role_calls` lets the target ask other roles."""
         self.target = target
-        self.part = part
+        self.role_calls = role_calls
         self._report = report
-        self._patience = patience
+        self._timeouts = timeouts
         self._jobs: asyncio.Queue[_Job | None] = asyncio.Queue()
         self._busy = False
         self._waiting = False
         self._given_up = False
-        # A task keeps what it was made in.
-        with contextlib.nullcontext() if part is None else RoleCallContext(lambda: part.asker):
+        # A task keeps the context variables of its creation.
+        with contextlib.nullcontext() if role_calls is None else RoleCallContext(lambda: role_calls.asker):
             self.task = asyncio.create_task(self._serve())
-        if part is not None:
-            part.task = self.task
+        if role_calls is not None:
+            role_calls.task = self.task
 
     async def call(self, method: str, *arguments: Any, point: CancelPoint | None = None) -> CallOutcome:
-        """Call a method and wait for it, but not for ever."""
+        """Call a method and wait for it until its timeout."""
         if self._given_up:
             return CallOutcome(hung=True)
         try:
@@ -174,14 +176,14 @@ class GuardedCall:
         return await self._wait_for(method, result if point is None else point.around(result))
 
     def interrupt(self) -> None:
-        """Cancel the call that is under way."""
+        """Cancel the current call."""
         if self._busy:
             self.task.cancel()
         else:
             self._waiting = False
 
     async def stop(self) -> None:
-        """End the task, where it can be ended."""
+        """End the task, if it can be ended."""
         if self._given_up:
             self.task.cancel()
         else:
@@ -193,18 +195,18 @@ class GuardedCall:
         self._waiting = True
         self._jobs.put_nowait((awaitable, reply))
         try:
-            await asyncio.wait({reply}, timeout=self._patience.with_method(method))
+            await asyncio.wait({reply}, timeout=self._timeouts.for_method(method))
             if reply.done():
                 return reply.result()
             owner = type(self.target).__name__
             self._report.add(
                 Rule.HANGS,
-                f"`{owner}.{method}` was still waiting after {self._patience.seconds:g} s",
+                f"`{owner}.{method}` was still waiting after {self._timeouts.seconds:g} s",
                 f"make sure that every await in `{method}` ends, with a timeout where it depends on others",
             )
-            self._patience.lose(method)
+            self._timeouts.mark_hung(method)
             self.interrupt()
-            await asyncio.wait({reply}, timeout=self._patience.with_method(method))
+            await asyncio.wait({reply}, timeout=self._timeouts.for_method(method))
             self._given_up = not reply.done()
         finally:
             if not reply.done():
@@ -214,20 +216,20 @@ class GuardedCall:
     async def _serve(self) -> None:
         while (job := await self._jobs.get()) is not None:
             awaitable, reply = job
-            # A call that was cancelled before it began still runs up to its first await, where it meets that.
+            # A call that was cancelled before it began still runs to its first await, and is cancelled there.
             awaitable = awaitable if self._waiting else CancelPoint(1).around(awaitable)
             self._set_busy(True)
             outcome = await self._outcome(awaitable)
             self._set_busy(False)
             while (task := asyncio.current_task()) is not None and task.cancelling():
-                task.uncancel()  # it was the call that was cancelled, not this task
+                task.uncancel()  # the call was cancelled, not this task
             if not reply.done():
                 reply.set_result(outcome)
 
     def _set_busy(self, busy: bool) -> None:
         self._busy = busy
-        if self.part is not None:
-            self.part.active = busy
+        if self.role_calls is not None:
+            self.role_calls.active = busy
 
     async def _outcome(self, awaitable: Awaitable[Any]) -> CallOutcome:
         timed = TimedAwaitable(awaitable)
@@ -242,29 +244,29 @@ class GuardedCall:
             return CallOutcome(error=error)
 
 
-LONGEST = 0.5
-"""Seconds for which a method may let nothing else run."""
-_FEWEST = 3
-"""Calls that must all have been too long: one may have been, because a machine is busy or a module was imported."""
+MAX_BLOCKED_SECONDS = 0.5
+"""For how long a method may block the event loop."""
+_MIN_CALLS = 3
+"""A method is reported if so many calls were all too long: a single one may be, on a busy machine or at an import."""
 
 
 class BlockedTimes:
-    """Collects how long calls held up the loop, each kind of call by itself."""
+    """Collects for how long calls blocked the event loop, by kind of call."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
 
-    def note(self, name: str, method: str, held: float) -> None:
-        """Take in a call that returned; calls of one name do the same work."""
-        self._held[name, method].append(held)
+    def add(self, name: str, method: str, blocked_seconds: float) -> None:
+        """Add a call that returned; calls with the same name do the same work."""
+        self._seconds[name, method].append(blocked_seconds)
 
-    def tell(self, report: ViolationLog) -> None:
-        """Report the methods that always hold it up too long."""
-        for (name, method), held in self._held.items():
-            if len(held) >= _FEWEST and min(held) > LONGEST:
+    def report_to(self, report: ViolationLog) -> None:
+        """Report the methods that always block for too long."""
+        for (name, method), seconds in self._seconds.items():
+            if len(seconds) >= _MIN_CALLS and min(seconds) > MAX_BLOCKED_SECONDS:
                 report.add(
                     Rule.BLOCKING,
-                    f"{name} let nothing else run for {min(held):.1f} s or more, at each of {len(held)} calls",
+                    f"{name} let nothing else run for {min(seconds):.1f} s or more, at each of {len(seconds)} calls",
                     f"await in `{method}` whatever waits (`asyncio.sleep`, an async client), and run what computes "
                     "long or cannot be awaited with `asyncio.to_thread`",
                 )
