@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rolltrace.trace.convert import as_message
+from rolltrace.trace.convert import as_message, fast_copy, fast_message
 from rolltrace.trace.freeform import MAX_DEPTH, Note
 from rolltrace.trace.json_numbers import MAX_BITS
 from rolltrace.trace.message import Message
-from rolltrace.trace.quick import fast_copy, fast_message
 
 
 class ConversionCache:

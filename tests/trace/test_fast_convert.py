@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from rolltrace.trace import convert
 from rolltrace.trace.conversion_cache import ConversionCache
-from rolltrace.trace.convert import as_message
-from rolltrace.trace.quick import fast_copy, fast_message
+from rolltrace.trace.convert import as_message, fast_copy, fast_message
 
 TEXTS = st.sampled_from(["", "a", "é “x”", "lone \ud800", "日本"])
 ODD = st.one_of(TEXTS, st.none(), st.integers(0, 3), st.booleans(), st.just([]), st.just({}))
