@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from rolltrace.errors import InputError, WorkerError
+from rolltrace.errors import EnvError, InputError, WorkerError
 from rolltrace.processes.child_processes import stop_all_children
 from rolltrace.processes.pool import ProcessPool
 
@@ -287,6 +287,15 @@ def test_killing_a_pool_waits_for_no_call(workers, tmp_path):
             running.result()
     assert not is_running(process)
     assert workers.run_sync(abs, -3) == 3
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_killing_a_pool_also_ends_calls_that_just_begin(workers, number):
+    """A process that is being started is killed too: a call without a limit would otherwise be waited for."""
+    call = workers.submit(eval, SLEEP)
+    workers.kill()
+    with pytest.raises((EnvError, WorkerError, CancelledError)):
+        call.result()
 
 
 def test_a_call_prefers_a_process_that_knows_what_it_is_about(workers, tmp_path):

@@ -42,6 +42,7 @@ class ProcessPool:
         self._max_processes = max_processes
         self._workers: set[WorkerProcess] = set()
         self._idle: list[WorkerProcess] = []
+        self._jobs: set[_Job] = set()
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         register_owner(self)
@@ -68,14 +69,18 @@ class ProcessPool:
             job.abandon()
             raise
 
+    def submit(self, function: Callable[..., Any], *args: Any, **options: Unpack[CallOptions]) -> Future[Any]:
+        """The same, without waiting; the call goes on until `kill`, whether or not its result is awaited."""
+        return self._submit(_Job(function, args, options))
+
     def stop(self) -> None:
         """Wait for the calls that were made, and end the processes; a later call starts new ones."""
         self._shut_down(is_killed=False)
 
     def kill(self) -> None:
         """Kill the processes, so that running calls fail, and drop the calls that wait."""
-        for worker in list(self._workers):
-            worker.kill_now()
+        for job in list(self._jobs):
+            job.abandon()
         self._shut_down(is_killed=True)
 
     def detach_after_fork(self) -> None:
@@ -84,6 +89,7 @@ class ProcessPool:
             worker.detach_after_fork()
         self._workers.clear()
         self._idle.clear()
+        self._jobs.clear()
         self._lock = threading.Lock()
         self._threads = None
 
@@ -101,9 +107,12 @@ class ProcessPool:
                 number = self._max_processes or _default_max_processes()
                 self._threads = ThreadPoolExecutor(number, thread_name_prefix="rolltrace-worker")
             try:
-                return self._threads.submit(self._run, job)
+                result = self._threads.submit(self._run, job)
             except RuntimeError as error:
                 raise EnvError(f"A worker process cannot be called while the program exits: {error}.") from error
+            self._jobs.add(job)
+            result.add_done_callback(lambda _: self._jobs.discard(job))
+            return result
 
     def _run(self, job: "_Job") -> Any:
         worker = self._take(job.affinity)
