@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rollout_builders import finished, header, outcome
-from rolltrace.trace.alignment import align
 from rolltrace.trace.message import Message
-from rolltrace.trace.message_table import MessageTable
+from rolltrace.trace.message_table import MessageTable, align
 from rolltrace.trace.rollout import select_messages
 from rolltrace.trace.rollout_builder import RolloutBuilder
 
