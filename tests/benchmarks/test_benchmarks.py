@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,8 @@ def test_a_benchmark_gives_one_object(script):
     assert report["benchmark"] == script
     assert {"machine", "cores", "python", "versions", "parameters", "figures"} <= set(report)
     assert report["versions"]["rolltrace"]
-    assert all(number >= 0 for number in numbers(report["figures"]))
+    assert any(numbers(report["figures"]))
+    assert all(math.isfinite(number) and number >= 0 for number in numbers(report["figures"]))
     for word in SHOWN[script]:
         assert json.dumps(word)[1:-1] in printed
 

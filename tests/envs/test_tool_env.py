@@ -1,6 +1,8 @@
 """Conversations with tools: each way a turn can go."""
 
 import asyncio
+import itertools
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -66,8 +68,10 @@ async def test_the_first_observation_offers_the_tools():
     assert not observation.replaces_history
 
 
-async def test_a_turn_with_tools_goes_on():
+async def test_a_turn_with_tools_goes_on(monkeypatch):
     """Each call is answered in a message of its own, with the call's id and name; the numbers are in the record."""
+    readings = itertools.count()  # each call of a tool reads the clock twice
+    monkeypatch.setattr("rolltrace.envs.tools.time", SimpleNamespace(perf_counter=lambda: float(next(readings))))
     env = await start()
     result = await env.step(say("Let me see.", adding(1, call_id="x"), adding(2, call_id="y")))
     assert (result.reward, result.done, result.stop_reason) == (0.0, False, None)
@@ -78,7 +82,8 @@ async def test_a_turn_with_tools_goes_on():
     assert [spec.name for spec in result.observation.tools] == ["add", "fail", "submit", "wait"]
     records = result.extra["tool_calls"]
     assert [(r["id"], r["name"], r["error"]) for r in records] == [("x", "add", None), ("y", "add", None)]
-    assert all(record["seconds"] >= 0 and set(record) == {"id", "name", "error", "seconds"} for record in records)
+    assert [record["seconds"] for record in records] == [1.0, 1.0]
+    assert all(set(record) == {"id", "name", "error", "seconds"} for record in records)
     assert result.metrics == {"tool_calls": 2, "tool_errors": 0}
     assert result.env_state == {"turns": 1, "tool_calls": 2}
     assert result.logs == {}

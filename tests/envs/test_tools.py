@@ -8,6 +8,7 @@ import functools
 import json
 import pickle
 import threading
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
@@ -205,8 +206,25 @@ async def test_sync_functions(in_thread):
     outcome = await Tool.of(search, in_thread=in_thread).call('{"query": "x", "color": "red", "point": {"x": 2}}')
     assert outcome.error is None
     assert outcome.content == repr(("x", 10, ["a"], Color.RED, "fast", Point(2), 0.5, None))
-    assert outcome.seconds >= 0
     assert not outcome.stop
+
+
+@pytest.mark.parametrize("mode", ["returns", "raises"])
+async def test_seconds_are_those_of_the_call(monkeypatch, mode):
+    """An outcome has the time from the call of the function to its end, whether it returns or raises."""
+    now = 100.0
+    monkeypatch.setattr("rolltrace.envs.tools.time", SimpleNamespace(perf_counter=lambda: now))
+
+    def work(fails: bool) -> str:
+        """Take two and a half seconds."""
+        nonlocal now
+        now += 2.5
+        if fails:
+            raise ValueError("no")
+        return "done"
+
+    outcome = await Tool.of(work).call(json.dumps({"fails": mode == "raises"}))
+    assert (outcome.seconds, outcome.error is None) == (2.5, mode == "returns")
 
 
 async def test_async_functions():

@@ -1,5 +1,7 @@
 """What recording costs is measured on the very rollouts that were recorded."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
@@ -7,6 +9,7 @@ from rolltrace.jobs.demo_run import _record_again, recording_seconds
 from rolltrace.jobs.play import play
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
+from rolltrace.store.writer import RunWriter
 
 
 @pytest.mark.parametrize("env", ["calculator", "rubric"])
@@ -24,7 +27,24 @@ def test_what_is_timed_is_the_whole_record(tmp_path, env):
         for name, rollout in first.items()
     }
     assert read(tmp_path / "again") == missing_token_reasons
-    assert recording_seconds(first.values()) > 0
+
+
+def test_seconds_are_those_of_recording_every_rollout(tmp_path, monkeypatch):
+    """The time is that from the making of a run to its end, in which every rollout is recorded once."""
+    play("arithmetic", "scripted:noisy", out=tmp_path / "first", groups=2)
+    first = read(tmp_path / "first")
+    clock = SimpleNamespace(now=5.0, process_time=lambda: clock.now)
+    monkeypatch.setattr("rolltrace.jobs.demo_run.time", clock)
+    recorded, real = [], RunWriter.end
+
+    def end(writer, rollout_builder, outcome):
+        recorded.append(rollout_builder.id)
+        clock.now += 0.25
+        real(writer, rollout_builder, outcome)
+
+    monkeypatch.setattr(RunWriter, "end", end)
+    assert recording_seconds(first.values()) == 0.25 * len(first)
+    assert recorded == list(first)
 
 
 def test_the_envs_that_are_timed_have_all_that_is_recorded(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -16,6 +17,7 @@ from rolltrace.trace.rollout import Failure, Header, Outcome, Usage
 from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 
+STARTED, SECONDS = datetime(2026, 1, 2, tzinfo=UTC), timedelta(seconds=2.5)
 FAILURE = {
     "status": Status.ERROR,
     "stop_reason": "error",
@@ -27,15 +29,15 @@ FAILURE = {
 def play(writer, group, index, reward=1.0, *, iteration=0, attempt=0, split="train", **ended):
     header = Header(
         id=new_id(), run=writer.run, session=writer.session, env="sums", task="t", group=group, index=index,
-        policy="p", iteration=iteration, attempt=attempt, split=split, started_at=utc_now(),
+        policy="p", iteration=iteration, attempt=attempt, split=split, started_at=STARTED,
     )  # fmt: skip
     rollout_builder = writer.begin(header)
     rollout_builder.extend([Message("user", "1 + 1?")])
     rollout_builder.mark_prompt_sent()
     rollout_builder.step(Message("assistant", "2"), reward=1.0, usage=Usage(10, 3))
     good = Outcome(
-        ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
-        reward=reward, reward_so_far=1.0, unclamped_reward=None,
+        ended_at=STARTED + SECONDS * (1 + index), status=Status.OK, stop_reason="completed",
+        stopped_by=StoppedBy.ENV, error=None, reward=reward, reward_so_far=1.0, unclamped_reward=None,
     )  # fmt: skip
     writer.write_rollout(rollout_builder.encode({**good, **ended}))
 
@@ -88,7 +90,7 @@ def test_totals(summary):
     assert list(summary.stop_reasons) == ["completed", "max_turns"]
     assert summary.statuses == {"ok": 7}
     assert (summary.prompt_tokens, summary.completion_tokens) == (70, 21)
-    assert summary.mean_seconds >= 0
+    assert summary.mean_seconds == (5 * 2.5 + 2 * 5.0) / 7
     assert (summary.sessions, summary.open_sessions) == (1, 0)
     assert summary.ledger["dispatched"] == summary.ledger["recorded"] == 8
     assert summary.problem_count == 0

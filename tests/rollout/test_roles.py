@@ -1,6 +1,7 @@
 """Other roles of an env: who plays them, what is recorded of what they were asked, and what their failures are."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,9 +58,18 @@ def talking():
     return ScriptedReplies(lambda request: f"turn {request.step}", name="talking", version=1)
 
 
-async def test_calls_are_recorded_with_their_step(tmp_path):
+async def test_calls_are_recorded_with_their_step(tmp_path, monkeypatch):
     """Who was asked what, in which step, by which version, and what came back; the turns are the policy's own."""
-    await play(tmp_path / "run", Stage(lambda number: Asking()), talking(), roles={"answerer": answering()})
+    now = 100.0
+    monkeypatch.setattr("rolltrace.policies.role_calls.time", SimpleNamespace(perf_counter=lambda: now))
+
+    def answer(request):
+        nonlocal now
+        now += 1.5
+        return f"yes, {request.messages[-1].content}"
+
+    answerer = ScriptedReplies(answer, name="answering", version=9)
+    await play(tmp_path / "run", Stage(lambda number: Asking()), talking(), roles={"answerer": answerer})
     [rollout] = recorded(tmp_path / "run")
     assert rollout.policy == "talking"
     assert [step.policy_version for step in rollout.steps] == [1, 1]
@@ -70,7 +80,7 @@ async def test_calls_are_recorded_with_their_step(tmp_path):
         ["about turn 0"], ["about turn 1"],
     ]  # fmt: skip
     assert [call.reply.content for call in rollout.calls] == ["yes, about turn 0", "yes, about turn 1"]
-    assert all(call.usage.completion_tokens == 4 and call.seconds >= 0 for call in rollout.calls)
+    assert all(call.usage.completion_tokens == 4 and call.seconds == 1.5 for call in rollout.calls)
 
 
 async def test_a_conversation_with_a_role_is_stored_once(tmp_path):

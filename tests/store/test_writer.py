@@ -13,22 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.rollout.memory_sink import Sink
+from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.message import Message, Part
 from rolltrace.trace.rollout_builder import EncodedRecord
+from stage import Meddling, Remembering, Stage, said
 
 READS_STRICT_JSON = {"parse_constant": lambda name: pytest.fail(f"not strict JSON: {name}")}
 
 
-def test_writer_is_a_sink(tmp_path):
-    """The runner can be given a writer."""
+async def test_writer_is_a_sink(tmp_path):
+    """The runner can be given a writer, and what it plays is recorded there."""
     with create_run(tmp_path / "run") as writer:
-        sink: Sink = writer
-        assert sink.run == writer.info.id
+        runner = Runner(Remembering(said("4")), sink=writer)
+        assert len([group async for group in runner.play([Stage(lambda number: Meddling(turns=1))], iteration=0)]) == 1
+    [rollout] = RunReader(tmp_path / "run").rollouts()
+    assert (rollout.run, rollout.session) == (writer.info.id, writer.session)
+    assert rollout.final.content == "4"
 
 
 def test_each_line_is_one_rollout(tmp_path, make_line):
