@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from answers import score, write
+from rolltrace.check.check_run import check_run
 from rolltrace.cli.app import cli
 from rolltrace.jobs.open_policy import replay_policy
 from rolltrace.policies.policy import Request
@@ -110,6 +111,23 @@ def test_restart_supersedes(path, counted):
             write(writer)
             write(writer, index=1)
     assert counted() == (2, 4, 0, 0)
+
+
+def test_rollouts_without_an_index_always_count(path, counted):
+    """Where nobody numbered the members, nothing is retried, superseded or colliding; they come last in their group."""
+    with create_run(path) as first, create_run(path, join=True) as other:
+        for writer in (first, other):
+            write(writer, index=None)
+            write(writer, index=None, attempt=1)
+    with create_run(path, join=True, continues=[first.session]) as second:
+        write(second, index=None)
+        write(second)
+    assert counted() == (6, 0, 0, 0)
+    with open_run(path) as run:
+        [group] = run.groups()
+        assert [member.index for member in group.members] == [0, *[None] * 5]
+    about_indexes = {"index_gaps", "attempt_gaps", "duplicate_identity", "colliding_sessions"}
+    assert not about_indexes & {result.audit for result in check_run(path).with_findings}
 
 
 def test_resume_supersedes_what_it_names(path, counted):

@@ -324,6 +324,29 @@ def test_from_many_threads(run):
 # Wrong use is told
 
 
+def test_index_that_nobody_knows(run):
+    """`index=None` says that the members of the group are not numbered; it is recorded as null."""
+    for _ in range(2):
+        with run.rollout(**{**WHICH, "index": None}) as r:
+            r.step(QUESTION, "4", 1.0)
+    assert [rollout.index for rollout in recorded(run)] == [None, None]
+
+
+@pytest.mark.parametrize("level", ["full", "numbers"])
+@pytest.mark.parametrize("name", ["advantage", "trainer_logprobs"])
+def test_numbers_per_token_that_are_known_later(tmp_path, level, name):
+    """Advantages and the trainer's log-probabilities are scores with one row per step; every number comes back."""
+    tokens = [[0.5, -0.25, -math.inf], None, [1]]
+    with create_run(tmp_path / "run", trace=level) as run:
+        with run.rollout(**WHICH) as r:
+            for number in range(3):
+                r.step([{"role": "user", "content": f"{number}?"}], "4", 1.0)
+        run.score(r.id, name, None, data={"tokens": tokens})
+        assert run.flush()
+        [score] = RunReader(run.path).scores()
+    assert (score.name, score.value, score.data) == (name, None, {"tokens": tokens})
+
+
 @pytest.mark.parametrize("missing", ["env", "task", "group", "index"])
 def test_rollout_must_say_which_it_is(run, missing):
     """What is missing is named, and nothing is counted as begun."""
@@ -356,8 +379,8 @@ NOT_MAP = (None, "a=1", 5, [("a", 1)])
 BAD_HEADER = {
     **dict.fromkeys(("id", "split", "env", "policy"), (*NOT_TEXT, 5)),
     **dict.fromkeys(("task", "group"), NOT_TEXT),
-    **dict.fromkeys(("index", "iteration", "attempt"), (*NOT_COUNT, None)),
-    **dict.fromkeys(("episode", "seat"), NOT_COUNT),
+    **dict.fromkeys(("iteration", "attempt"), (*NOT_COUNT, None)),
+    **dict.fromkeys(("index", "episode", "seat"), NOT_COUNT),
     "seed": ("3", 1.5, True, math.nan, 10**30),
     **dict.fromkeys(("env_args", "task_data"), NOT_MAP),
     "policy_version": (1.5, True, [1], b"x"),

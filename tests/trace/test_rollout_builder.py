@@ -262,7 +262,7 @@ def test_fields_of_the_wrong_type_are_mended_and_noted():
     )  # fmt: skip
     rollout = finished(rollout_builder, stop_reason=404, reward="good", reward_so_far=None)
     [step] = rollout.steps
-    assert (rollout.task, rollout.index, rollout.tags, rollout.stop_reason) == ("17", 0, ("math",), "404")
+    assert (rollout.task, rollout.index, rollout.tags, rollout.stop_reason) == ("17", None, ("math",), "404")
     assert (step.termination, step.raw, step.usage, step.tokens, step.seconds) == (None, '["x"]', None, None, None)
     assert rollout.reward is None
     paths = {note.path for note in rollout.notes}

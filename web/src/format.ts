@@ -67,6 +67,9 @@ export function ago(value: string | null | undefined, now = Date.now()): string 
   return past < 86400 * 30 ? plural(Math.floor(past / 86400), "day") + " ago" : time(value);
 }
 
+/** How a member of a group is named by its index. */
+export const memberNumber = (index: number | null): string => (index === null ? "#?" : `#${index}`);
+
 /** The finite number in a value, else null. */
 export const finite = (value: Num | boolean | null | undefined): number | null => (typeof value === "number" && Number.isFinite(value) ? value : null);
 

@@ -145,8 +145,9 @@ def group_address_of(row: sqlite3.Row) -> str:
 
 def rollout_finding(row: sqlite3.Row, message: str, **data: Any) -> Finding:
     """A finding about the rollout of a row of `rollouts`."""
+    address = row["id"] if row["index"] is None else f"{group_address_of(row)}/{row['index']}"
     return Finding(
-        message, rollout=row["id"], address=f"{group_address_of(row)}/{row['index']}", session=row["session"],
+        message, rollout=row["id"], address=address, session=row["session"],
         file=row["file"], offset=row["offset"], data=data,
     )  # fmt: skip
 

@@ -66,7 +66,7 @@ class PreferenceGrader(GroupGrader):
 
     async def grade_group(self, rollouts: Sequence[Rollout]) -> GroupGrade:
         """A grade for each member that was played to an end, and the matrix of the tournament."""
-        finished = sorted((one for one in rollouts if one.status is Status.OK), key=lambda one: one.index)
+        finished = sorted((one for one in rollouts if one.status is Status.OK), key=lambda one: one.index or 0)
         entrants = [rollout for rollout in finished if rollout.steps]
         table = await self._play(entrants)
         ids = [rollout.id for rollout in entrants]

@@ -14,7 +14,7 @@ from rolltrace.trace.strict_json import encode_lossy
 _KEPT = 256
 """How many rollouts to cache, so that a rollout in play is not read again at every turn."""
 
-RolloutKey = tuple[str, int, str, str, str, int, int]
+RolloutKey = tuple[str, int, str, str, str, int | None, int]
 
 SessionOrder = Callable[[str, str], bool]
 """Whether the first session supersedes the second."""

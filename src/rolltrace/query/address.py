@@ -26,14 +26,17 @@ class HasAddress(Protocol):
         ...
 
     @property
-    def index(self) -> int:
-        """Its index in the group."""
+    def index(self) -> int | None:
+        """Its index in the group; None if it has none."""
         ...
 
 
 def address(rollout: HasAddress) -> str:
-    """The address of a rollout: SPLIT/ENV/ITERATION/GROUP/INDEX. All attempts and sessions share it."""
-    return f"{rollout.group_key.address}/{rollout.index}"
+    """The address of a rollout: SPLIT/ENV/ITERATION/GROUP/INDEX. All attempts and sessions share it.
+
+    Without an index, it is the rollout's id.
+    """
+    return rollout.id if rollout.index is None else f"{rollout.group_key.address}/{rollout.index}"
 
 
 def short_addresses(rollouts: Sequence[HasAddress]) -> dict[str, str]:
@@ -47,7 +50,9 @@ def short_addresses(rollouts: Sequence[HasAddress]) -> dict[str, str]:
     elif len({key.iteration for key in keys}) > 1:
         start = 1
     return {
-        rollout.id: "/".join((key.env, str(key.iteration), key.group, str(rollout.index))[start:])
+        rollout.id: rollout.id
+        if rollout.index is None
+        else "/".join((key.env, str(key.iteration), key.group, str(rollout.index))[start:])
         for rollout, key in zip(rollouts, keys, strict=True)
     }
 

@@ -1,7 +1,7 @@
 """Which rollouts count: those that are superseded or retried do not, and which of the others collide.
 
-A slot is one index of one group. `find_duplicates` applies the rule to the lines of a small run, and
-`create_duplicates_table` applies the same rule in SQL to a run of any size.
+A slot is one index of one group. A rollout without an index is in no slot, and always counts. `find_duplicates` applies
+the rule to the lines of a small run, and `create_duplicates_table` applies the same rule in SQL to a run of any size.
 """
 
 import os
@@ -36,7 +36,7 @@ class HasSlot(Protocol):
     iteration: int
     env: str
     group: str
-    index: int
+    index: int | None
     attempt: int
     session: str
     started_at: datetime
@@ -65,7 +65,9 @@ def find_duplicates(lines: Sequence[HasSlot], ledgers: Callable[[], Iterable[Led
     """Find the duplicates among these lines; `ledgers` is called only if they are of several sessions."""
     by_slot: dict[Any, list[int]] = {}
     for number, line in enumerate(lines):
-        by_slot.setdefault(slot_of(line), []).append(number)
+        slot = slot_of(line)
+        if slot[-1] is not None:
+            by_slot.setdefault(slot, []).append(number)
     duplicates = Duplicates(set(), set(), set())
     names = {line.session for line in lines}
     sessions = _sessions_of(lines, ledgers()) if len(names) > 1 else _NO_SESSIONS
@@ -78,7 +80,7 @@ def find_duplicates(lines: Sequence[HasSlot], ledgers: Callable[[], Iterable[Led
 
 
 def slot_of(line: HasSlot) -> tuple[Any, ...]:
-    """The slot of a rollout as a tuple; the last item is its index in the group."""
+    """The slot of a rollout as a tuple; the last item is its index in the group, None if it is in no slot."""
     return line.run, line.split, _as_column(line.iteration), line.env, line.group, _as_column(line.index)
 
 
@@ -107,9 +109,9 @@ def _sessions_of(lines: Iterable[HasSlot], ledgers: Iterable[Ledger]) -> Session
     return Sessions(known, spans)
 
 
-def _as_column(number: int) -> int | None:
+def _as_column(number: int | None) -> int | None:
     """The number as a BIGINT column has it: null if it is wider than 64 bits."""
-    return number if -INT64_LIMIT <= number < INT64_LIMIT else None
+    return number if number is not None and -INT64_LIMIT <= number < INT64_LIMIT else None
 
 
 def create_duplicates_table(
@@ -147,7 +149,7 @@ def _select_candidates(parts: Sequence[ParquetPart]) -> str | None:
     sessions = set().union(*(part.label.facts.sessions for part in parts))
     if len(parts) > 1 and (len(sessions) > 1 or any(part.label.facts.has_retries for part in parts)):
         largest, *others = sorted(parts, key=lambda part: part.label.facts.rows, reverse=True)
-        rest = f"(select {_COLUMNS} from {parquet_source(part.path for part in others)})"
+        rest = f'(select {_COLUMNS} from {parquet_source(part.path for part in others)} where "index" is not null)'
         # From the largest part, only the rows that share their slot with a row of the others.
         selects += [
             f"from {rest}",

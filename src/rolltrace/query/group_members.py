@@ -105,7 +105,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One rollout of a group."""
 
     id: str
-    index: int
+    index: int | None
     episode: int | None
     seat: int | None
     attempt: int

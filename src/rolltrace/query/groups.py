@@ -16,7 +16,7 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     """The rollout's id."""
-    index: int
+    index: int | None
     reward: float | None
     """As it stands now, late scores included."""
     advantage: float | None

@@ -205,7 +205,7 @@ def _repeated(source: str) -> str:
                 min(session) over (partition by {SLOT_COLUMNS})
                     <> max(session) over (partition by {SLOT_COLUMNS}) as shared,
                 attempt < max(attempt) over (partition by {SLOT_COLUMNS}, session) as retried
-            from {source}
+            from {source} where "index" is not null
         ) where shared or retried group by id
     """
 

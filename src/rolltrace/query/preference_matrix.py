@@ -32,7 +32,7 @@ class MatrixMember(msgspec.Struct, frozen=True):
     """A member of the group, as far as a matrix names it."""
 
     id: str
-    index: int
+    index: int | None
 
 
 class _MemberIndex:

@@ -25,7 +25,7 @@ class RolloutAddress(msgspec.Struct, frozen=True):
 
     group_key: GroupKey
     id: str
-    index: int
+    index: int | None
     attempt: int
     session: str
 

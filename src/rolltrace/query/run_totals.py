@@ -91,7 +91,7 @@ class RolloutHead(msgspec.Struct):
     run: str
     env: str
     group: str
-    index: int
+    index: int | None
     stop_reason: str
     reward: Float | None
     started_at: Timestamp

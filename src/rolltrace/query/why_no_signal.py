@@ -18,7 +18,7 @@ _MAX_NAMED = 3
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What decides whether a member has an advantage, and why it has none."""
 
-    index: int
+    index: int | None
     reward: float | None
     status: Status
     stop_reason: str

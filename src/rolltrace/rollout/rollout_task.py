@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
@@ -46,7 +47,7 @@ class FinishedRollout(msgspec.Struct):
     @property
     def index(self) -> int:
         """The position in the group."""
-        return self.rollout_builder.header.index
+        return cast("int", self.rollout_builder.header.index)  # the runner numbers every member
 
     @property
     def attempt(self) -> int:

@@ -41,7 +41,7 @@ class RolloutFields(TypedDict, total=False):
     """A whole number is recorded as its digits."""
     group: Required[str | int]
     """As `task`."""
-    index: Required[int]
+    index: Required[int | None]
     id: str
     """Made anew where it is not given; it must be unique everywhere."""
     split: str

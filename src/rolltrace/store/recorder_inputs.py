@@ -21,8 +21,8 @@ _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
 _TEXTS = ("id", "split", "env", "task", "group", "policy")
 _NUMBERED = ("task", "group")
 """May be whole numbers, such as row numbers of a data set; they are recorded as digits."""
-_COUNTS = ("index", "iteration", "attempt")
-_COUNTS_OR_NONE = ("episode", "seat")
+_COUNTS = ("iteration", "attempt")
+_COUNTS_OR_NONE = ("index", "episode", "seat")
 _MAPS = ("env_args", "task_data")
 
 

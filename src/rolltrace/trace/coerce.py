@@ -16,14 +16,14 @@ from rolltrace.trace.rollout import Call, Grade, Header, Tokens, Usage
 from rolltrace.trace.stop_reasons import Termination
 
 _TEXTS = ("id", "run", "split", "env", "task", "group", "policy", "session")
-_COUNTS = ("iteration", "index", "attempt")
-_NUMBERS_OR_NONE = ("seed", "episode", "seat")
+_COUNTS = ("iteration", "attempt")
+_NUMBERS_OR_NONE = ("seed", "index", "episode", "seat")
 
 
 _TEXT = frozenset({str})
 _PLAIN_HEADER = (
-    (int,), (str,), (str,), (str,), (int,), (str,), (dict,), (int, NoneType), (str,), (dict,), (str,), (int,), (int,),
-    (int, NoneType), (int, NoneType), (str,), (int, str, NoneType), (tuple,), (str,), (datetime,),
+    (int,), (str,), (str,), (str,), (int,), (str,), (dict,), (int, NoneType), (str,), (dict,), (str,), (int, NoneType),
+    (int,), (int, NoneType), (int, NoneType), (str,), (int, str, NoneType), (tuple,), (str,), (datetime,),
 )  # fmt: skip
 
 

@@ -38,8 +38,8 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     task: str
     group: str
     """Unique within an iteration."""
-    index: int
-    """Its place in the group: episode × seats + seat, through all retries."""
+    index: int | None
+    """Its place in the group: episode × seats + seat, through all retries; None if nobody numbered the members."""
     attempt: int
     episode: int | None = None
     """In a game, which play of the group."""
@@ -82,8 +82,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What the task is made of, the reference answer included; no policy sees it."""
     group: str
     """The rollouts of one env group builder; unique within an iteration."""
-    index: int
-    """Its place in the group: episode × seats + seat, through all retries."""
+    index: int | None
+    """Its place in the group: episode × seats + seat, through all retries; None if nobody numbered the members."""
     attempt: int = 0
     """0, or how many plays of the same episode failed before."""
     episode: int | None = None

@@ -324,7 +324,7 @@ class GroupSibling(msgspec.Struct, frozen=True, kw_only=True):
     """A rollout of the same group or episode."""
 
     id: str
-    index: int
+    index: int | None
     seat: int | None
     episode: int | None
     policy: str

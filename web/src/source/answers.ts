@@ -291,7 +291,7 @@ export interface RolloutAnswer {
 }
 export interface GroupPlace {
   id: string;
-  index: number;
+  index: number | null;
   seat: number | null;
   episode: number | null;
   policy: string;

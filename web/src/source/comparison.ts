@@ -42,7 +42,7 @@ export interface GroupScore {
 }
 export interface Member {
   id: string;
-  index: number;
+  index: number | null;
   episode: number | null;
   seat: number | null;
   attempt: number;

@@ -123,7 +123,7 @@ export interface RolloutRecord {
   task: string;
   task_data: { [key: string]: Json };
   group: string;
-  index: number;
+  index: number | null;
   attempt: number;
   episode: number | null;
   seat: number | null;

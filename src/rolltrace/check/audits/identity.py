@@ -12,7 +12,7 @@ from rolltrace.query.table_schema import GROUP_COLUMNS
 
 _KEY = f'run, session, {GROUP_COLUMNS}, "index", attempt'
 _SHARED = f"""
-    select *, json_group_array(json_array(session, attempt)) as plays from rollouts
+    select *, json_group_array(json_array(session, attempt)) as plays from rollouts where "index" is not null
     group by run, {GROUP_COLUMNS}, "index" having count(distinct session) > 1
     order by {GROUP_COLUMNS}, "index"
 """  # noqa: S608 - our own names
@@ -40,7 +40,7 @@ def duplicate_id(run: AuditedRun) -> Iterator[Finding]:
 def duplicate_identity(run: AuditedRun) -> Iterator[Finding]:
     """No two rollouts are the same play."""
     repeated = f"""
-        select *, count(distinct id) as times, min(id) as first, max(id) as last from rollouts
+        select *, count(distinct id) as times, min(id) as first, max(id) as last from rollouts where "index" is not null
         group by {_KEY} having times > 1 order by id
     """  # noqa: S608 - our own names
     for row in run.records.rows(repeated):
@@ -72,7 +72,7 @@ def foreign_records(run: AuditedRun) -> Iterator[Finding]:
 def attempt_gaps(run: AuditedRun) -> Iterator[Finding]:
     """The attempts of each member are numbered from 0 without a gap."""
     gaps = f"""
-        select *, max(attempt) as highest, count(distinct attempt) as seen from rollouts
+        select *, max(attempt) as highest, count(distinct attempt) as seen from rollouts where "index" is not null
         group by {GROUP_COLUMNS}, "index" having highest + 1 <> seen or min(attempt) < 0 order by id
     """  # noqa: S608 - our own names
     for row in run.records.rows(gaps):

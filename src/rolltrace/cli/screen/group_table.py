@@ -51,7 +51,9 @@ def show_group(console: Console, group: GroupComparison, run: str, name: str, *,
     printer.show()
     if console.is_terminal and group.members:
         first = group.members[0]
-        has_unique_index = [member.index for member in group.members].count(first.index) == 1
+        has_unique_index = (
+            first.index is not None and [member.index for member in group.members].count(first.index) == 1
+        )
         member_name = f"{name}/{first.index}" if has_unique_index else first.id
         printer.line()
         printer.wrapped(Text(f"{command('show', run, member_name)}   # one member", "dim"))
@@ -170,7 +172,9 @@ def _member_labels(group: GroupComparison) -> dict[str, str]:
     """The short label of each member by id: its index, or the end of its id if several members have that index."""
     indexes = [member.index for member in group.members]
     return {
-        member.id: f"#{member.index}" if indexes.count(member.index) == 1 else f"…{escape_line(member.id[-_SHORT_ID:])}"
+        member.id: f"#{member.index}"
+        if member.index is not None and indexes.count(member.index) == 1
+        else f"…{escape_line(member.id[-_SHORT_ID:])}"
         for member in group.members
     }
 

@@ -37,7 +37,7 @@ class StylePolicy:
         """The reply to this prompt."""
         if request.role != POLICY_ROLE or request.identity is None:
             return await self._roles.policy.complete(request)
-        style = self._styles[request.identity.index // self._seats]
+        style = self._styles[(request.identity.index or 0) // self._seats]
         return style(request.messages, request.tools, request.step)
 
     def count_tokens(self, request: Request) -> int:

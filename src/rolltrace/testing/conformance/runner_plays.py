@@ -48,7 +48,7 @@ async def rollouts_to_grade(
     play.result()
     fix = "cancel and await, in `finally` or in `close`, every task that the environment started"
     await harness.check_leftover_tasks(before, "after `close` after a play", fix)
-    return sorted(collector.rollouts, key=lambda rollout: rollout.index)
+    return sorted(collector.rollouts, key=lambda rollout: rollout.index or 0)
 
 
 async def _play(runner: Runner, builder: EnvGroupBuilder) -> None:

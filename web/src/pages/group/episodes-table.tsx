@@ -1,4 +1,5 @@
 // The members of a game: which play, and which seat.
+import { memberNumber } from "../../format";
 import { StopReason } from "../../parts/badge";
 import { Name } from "../../parts/name";
 import { Reward } from "../../parts/reward";
@@ -55,7 +56,7 @@ function Seat({ member, state }: { member: Member | undefined; state: GroupState
   if (member === undefined) return <span className="faint">–</span>;
   return (
     <span className="row wrap" {...(member === state.selected ? { "aria-current": "true" as const } : {})}>
-      <Link to={state.to({ member: member.id })}>#{member.index}</Link>
+      <Link to={state.to({ member: member.id })}>{memberNumber(member.index)}</Link>
       <Reward value={member.reward} />
       <StopReason reason={member.stop_reason} status={member.status} />
       <span className="small soft">

@@ -1,7 +1,7 @@
 // One member: its reward and what that is made of, its numbers, and what it said.
 import { memo, useRef } from "react";
 import { toRollout } from "../../addresses";
-import { count, plural, seconds } from "../../format";
+import { count, memberNumber, plural, seconds } from "../../format";
 import { StopReason } from "../../parts/badge";
 import { Failure } from "../../parts/failure";
 import { Name } from "../../parts/name";
@@ -42,13 +42,13 @@ interface MemberColumnProperties {
 
 export const MemberColumn = memo(function MemberColumn({ frame, member, place, before, selected, width, toCompare, toAllNumbers }: MemberColumnProperties) {
   const column = useRef<HTMLElement>(null);
-  const neighbour = before === null ? null : `#${before.index}`;
+  const neighbour = before === null ? null : memberNumber(before.index);
   return (
     <article
       ref={column}
       className={selected ? "group-column group-selected" : "group-column"}
       style={width === null ? undefined : { width, flexBasis: width }}
-      aria-label={`Member ${member.index}`}
+      aria-label={`Member ${member.index ?? member.id}`}
       data-member={member.id}
       {...(selected ? { "aria-current": "true" as const } : {})}
     >

@@ -1,4 +1,5 @@
 // The numbers of all members under common names, so that they can be put beside each other.
+import { memberNumber } from "../../format";
 import type { Member } from "../../source/comparison";
 import type { Num } from "../../source/records";
 
@@ -28,5 +29,5 @@ export const termRows = (members: readonly Member[]): Row[] =>
 
 /** How a member is called on the page. */
 export function nameOf(member: Pick<Member, "index" | "episode" | "seat">): string {
-  return member.seat === null ? `#${member.index}` : `#${member.index} · seat ${member.seat}`;
+  return member.seat === null ? memberNumber(member.index) : `${memberNumber(member.index)} · seat ${member.seat}`;
 }

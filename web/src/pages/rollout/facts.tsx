@@ -35,7 +35,7 @@ export function Facts({ answer, group }: { answer: RolloutAnswer; group: string 
       <Fact name="Environment" title={plain(rollout.env, 300)} note={<Place split={rollout.split} iteration={rollout.iteration} />}>
         <Name text={rollout.env} most={MOST} />
       </Fact>
-      <Fact name="Group" title={plain(rollout.group, 300)} note={[`index ${rollout.index}`, rollout.seat === null ? "" : `seat ${rollout.seat}`, rollout.attempt > 0 ? `attempt ${rollout.attempt}` : ""].filter(Boolean).join(", ")}>
+      <Fact name="Group" title={plain(rollout.group, 300)} note={[rollout.index === null ? "no index" : `index ${rollout.index}`, rollout.seat === null ? "" : `seat ${rollout.seat}`, rollout.attempt > 0 ? `attempt ${rollout.attempt}` : ""].filter(Boolean).join(", ")}>
         <Link to={group}>
           <Name text={rollout.group} most={MOST} />
         </Link>

@@ -1,6 +1,6 @@
 // The other seats of a game, the other attempts of the same place, and the other members of the group.
 import type { ReactNode } from "react";
-import { count, number } from "../../format";
+import { count, memberNumber, number } from "../../format";
 import { Badge } from "../../parts/badge";
 import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
@@ -12,7 +12,7 @@ const MOST = 40;
 
 export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: string) => string }) {
   const { rollout, seats, attempts, group } = answer;
-  const members = group.members.toSorted((one, other) => one.index - other.index);
+  const members = group.members.toSorted((one, other) => (one.index ?? Infinity) - (other.index ?? Infinity) || 0);
   if (seats.length < 2 && attempts.length < 2 && members.length < 2) return null;
   return (
     <div className="rollout-relatives">
@@ -41,7 +41,7 @@ export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: stri
       {members.length > 1 && (
         <Family name="In the group">
           {around(members, rollout.id).map((member) => (
-            <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`#${member.index}: reward ${number(member.reward)}, ${plain(member.stop_reason, 40)}`}>
+            <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`${memberNumber(member.index)}: reward ${number(member.reward)}, ${plain(member.stop_reason, 40)}`}>
               {member.status === "ok" ? <Reward value={member.reward} digits={2} /> : <span className="mono bad">{member.status}</span>}
             </Relative>
           ))}

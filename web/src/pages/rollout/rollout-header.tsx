@@ -1,4 +1,5 @@
 // Which rollout it is, how it stands, and its nearest relatives.
+import { memberNumber } from "../../format";
 import { Badge, StopReason } from "../../parts/badge";
 import { CopyButton } from "../../parts/copy-button";
 import { Name } from "../../parts/name";
@@ -28,7 +29,7 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
         <div className="rollout-name">
           <h1>
             <Name text={rollout.task} />
-            <span className="faint"> #{rollout.index}</span>
+            <span className="faint"> {memberNumber(rollout.index)}</span>
           </h1>
           <StopReason reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
           <span className="small faint">stopped by the {rollout.stopped_by === "env" ? "environment" : "runner"}</span>

@@ -1,5 +1,6 @@
 // One rollout: what was said, what each step was rewarded with, and everything else that its record knows.
 import { toRollouts, toRun, toRuns } from "../../addresses";
+import { memberNumber } from "../../format";
 import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
 import { useRoute } from "../../router";
@@ -15,7 +16,7 @@ export function RolloutPage({ run, id }: { run: string; id: string }) {
   const route = useRoute();
   const answer = useAnswer<RolloutAnswer>("rollout", { run, id });
   const walk = useWalk(run, id, route);
-  const name = answer.data === undefined ? "Rollout" : `${plain(answer.data.rollout.task, 60)} #${answer.data.rollout.index}`;
+  const name = answer.data === undefined ? "Rollout" : `${plain(answer.data.rollout.task, 60)} ${memberNumber(answer.data.rollout.index)}`;
   return (
     <Shell
       run={run}
