@@ -144,8 +144,8 @@ def test_the_beginning_of_a_key_is_kept_in_a_whole_text():
 
 def test_a_text_of_too_many_escapes_is_withheld():
     """A search of it would take seconds."""
-    assert redact_key(b"\\n" * 1_000_001, KEY) == WITHHELD
-    assert redact_key(b"\\n" * 100_000, KEY) == b"\\n" * 100_000
+    assert redact_key(b"\\u0061" * 1_000_001, KEY) == WITHHELD
+    assert redact_key(b"\\n" * 2_000_000, KEY) == b"\\n" * 2_000_000
 
 
 WAYS = st.sampled_from(["{}", "\\{}", "\\\\{}", "\\" * 20 + "{}", "u", "U"])

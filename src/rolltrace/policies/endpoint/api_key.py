@@ -13,9 +13,9 @@ _MIN_LENGTH = 8
 """Shorter keys are placeholders, such as `EMPTY` for a server that needs none, and may be words of an answer."""
 _REPLACEMENT = b"[key]"
 WITHHELD = b"[withheld: it contains the API key]"
-_ESCAPE = re.compile(rb"\\+(?:u00([0-9a-fA-F]{2})|u[0-9a-fA-F]{0,3}\Z)?")
-"""Any number of backslashes, and what they escape if it is a character code; at the end the code may be incomplete."""
-_MAX_BACKSLASHES = 1_000_000
+_CHARACTER_CODE = re.compile(rb"\\u(?:00([0-9a-fA-F]{2})|[0-9a-fA-F]{0,3}\Z)")
+"""A character below 256 as JSON may escape it; at the end of a text the code may be incomplete."""
+_MAX_CODES = 1_000_000
 """A text with more is withheld without a search, which would take seconds."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -88,7 +88,7 @@ def _redact(body: bytes, key: bytes, is_cut: bool) -> bytes:
         body = body.replace(plain, _REPLACEMENT)
     if not is_cut and b"\\" not in body:
         return body
-    if body.count(b"\\") > _MAX_BACKSLASHES:
+    if body.count(b"\\u00") > _MAX_CODES:
         return WITHHELD
     unescaped, bare_key = _unescape(body), key.replace(b"\\", b"")
     ends_in_key = is_cut and any(unescaped.endswith(bare_key[:length]) for length in range(_MIN_LENGTH, len(bare_key)))
@@ -97,8 +97,8 @@ def _redact(body: bytes, key: bytes, is_cut: bool) -> bytes:
 
 def _unescape(body: bytes) -> bytes:
     """The text without its escapes, however deep JSON is nested in JSON."""
-    unescaped = _ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode()) if escape[1] else b"", body)
-    return unescaped.replace(b"\\", b"")
+    decoded = _CHARACTER_CODE.sub(lambda code: bytes.fromhex(code[1].decode()) if code[1] else b"", body)
+    return decoded.replace(b"\\", b"")
 
 
 def _as_utf8(body: bytes) -> bytes:
