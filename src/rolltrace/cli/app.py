@@ -1,4 +1,4 @@
-"""The `rolltrace` command: finds its verbs when they are asked for, and turns errors into messages and exit codes."""
+"""The `rolltrace` command: imports each verb when it is used, and turns errors into messages and exit codes."""
 
 import importlib
 import os
@@ -31,7 +31,7 @@ class LazyCommands(click.Group):
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; what went wrong on purpose becomes a message and an exit code."""
+        """Run the verb; expected errors become a message and an exit code."""
         try:
             return super().invoke(ctx)
         except RolltraceError as error:

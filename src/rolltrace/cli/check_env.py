@@ -44,8 +44,8 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
     with contextlib.redirect_stdout(sys.stderr):
         violations = check(env, args=arguments, task=task, seed=seed, turns=turns, seconds=timeout)
     if as_json:
-        found = {"env": env, "ok": not violations, "violations": violations}
-        write_record(json_encoder.encode(found) + b"\n")
+        report = {"env": env, "ok": not violations, "violations": violations}
+        write_record(json_encoder.encode(report) + b"\n")
     else:
         rules = len(Rule) - 1  # `answers` is about what the check says, not about the environment.
         show_violations(stdout_console(), env, violations, rules)

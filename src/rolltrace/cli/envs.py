@@ -20,9 +20,10 @@ def envs(family: str | None, as_json: bool) -> None:
             else:
                 click.echo(name)
         return
-    found = list_envs()
+    listed = list_envs()
     if as_json:
-        for env in found:
-            write_record(encode_json(env) + b"\n")
+        for env in listed:
+            write_record(encode_json(env) + b"
+")
     else:
-        show_envs(stdout_console(), found)
+        show_envs(stdout_console(), listed)

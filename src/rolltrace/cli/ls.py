@@ -35,8 +35,8 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
         show_runs(stdout_console(), listing.runs)
     else:
         click.echo(f"There is no run below {directory}.", err=True)
-    for told in listing.unreadable:
-        click.echo(escape_line(told), err=True)
+    for message in listing.unreadable:
+        click.echo(escape_line(message), err=True)
     if len(listing.runs) < listing.total:
-        told = f"The newest {len(listing.runs):,} of {listing.total:,} runs: --limit shows more."
-        click.echo(told, err=True)
+        message = f"The newest {len(listing.runs):,} of {listing.total:,} runs: --limit shows more."
+        click.echo(message, err=True)

@@ -60,12 +60,12 @@ def struct_options(struct: type[msgspec.Struct], title: str) -> Callable[[Functi
 
 def struct_from_options(struct: type[msgspec.Struct], options: dict[str, Any]) -> Any:
     """The struct that the options describe; takes its fields out of `options`."""
-    given = {name: options.pop(name) for name in struct.__struct_fields__}
-    return struct(**{name: None if value is NONE else value for name, value in given.items() if value is not None})
+    values = {name: options.pop(name) for name in struct.__struct_fields__}
+    return struct(**{name: None if value is NONE else value for name, value in values.items() if value is not None})
 
 
 def field_docs(struct: type) -> dict[str, str]:
-    """The docstring under each field, on one line; none where the source is not at hand."""
+    """The docstring under each field, on one line; empty if the source is not available."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
     except OSError:
@@ -88,7 +88,7 @@ class _Value(click.ParamType[Any]):
         self._optional = optional
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value, or wrong usage."""
+        """Convert the value, or fail as a usage error."""
         if self._optional and str(value).lower() == NONE:
             return NONE
         try:

@@ -29,11 +29,11 @@ def report(run: Path, out: Path | None, where: str | None, groups: int | None, a
     from rolltrace.viewer.report_writer import stream_tree, write_report
 
     if as_json and (out is None or str(out) == "-"):
-        told = stream_tree(run, sys.stdout.buffer, where=where, groups=groups)
+        message = stream_tree(run, sys.stdout.buffer, where=where, groups=groups)
     elif out is None:
         raise click.UsageError("Missing option '-o' / '--out': where the report goes, such as report.html.")
     else:
-        told = write_report(run, out, where=where, groups=groups, as_json=as_json)
-    click.echo(told, err=True)
+        message = write_report(run, out, where=where, groups=groups, as_json=as_json)
+    click.echo(message, err=True)
     if out is not None and str(out) != "-":
         click.echo(f"Written to {out}: {out.stat().st_size / 1e6:.1f} MB.", err=True)

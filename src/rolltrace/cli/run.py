@@ -148,8 +148,8 @@ def run(
     env_args = parse_arguments(args, "--arg")
     if resume is not None:
         _refuse_options(context)
-        given = {} if _is_default(context, "concurrency") else {"concurrency": concurrency}
-        _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **given)
+        changed = {} if _is_default(context, "concurrency") else {"concurrency": concurrency}
+        _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **changed)
         return
     if env is None:
         raise click.MissingParameter(ctx=context, param_hint="'ENV'", param_type="argument")
@@ -168,7 +168,7 @@ def run(
     )  # fmt: skip
 
 
-def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles: dict[str, str], **given: Any) -> None:
+def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles: dict[str, str], **job: Any) -> None:
     """Complete a run, or say that it is complete."""
     from rolltrace.jobs.resume import open_resumption
 
@@ -176,42 +176,42 @@ def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles
     for warning in resumption.warnings:
         click.echo(f"Warning: {warning}", err=True)
     specs = (policy or resumption.policy, *{**resumption.roles, **roles}.values())
-    _play(path, resumption.groups_left, as_json, specs, resume=resumption, policy=policy, roles=roles, **given)
+    _play(path, resumption.groups_left, as_json, specs, resume=resumption, policy=policy, roles=roles, **job)
 
 
 def _play(place: Path, total: int, as_json: bool, specs: Sequence[str], /, **job: Any) -> None:
-    """Play with progress, and tell what came of it."""
+    """Play with a progress bar, and print the summary."""
     from rolltrace.cli.hints import command
     from rolltrace.cli.screen.job_summary import progress
     from rolltrace.cli.signals import exit_on_signal
     from rolltrace.jobs.play import play
 
-    typed = any(re.match(r"human(?![^:,])", spec) for spec in specs)
+    is_human = any(re.match(r"human(?![^:,])", spec) for spec in specs)
     with (
         exit_on_signal(place, f" To complete it: {command('run', '--resume', str(place))}"),
-        progress(total, plain=typed) as on_group,
+        progress(total, plain=is_human) as on_group,
         contextlib.redirect_stdout(sys.stderr),  # an env that prints must not print into the data
     ):
         summary = play(on_group=on_group, **job)
     if not summary.groups:
         click.echo(f"Nothing to do: every group of {place} is finished.", err=True)
     if summary.groups or as_json:
-        _tell(summary, as_json=as_json)
+        _show_summary(summary, as_json=as_json)
 
 
 _WITH_RESUME = {"resume", "force", "policies", "concurrency", "args", "as_json"}
 
 
 def _refuse_options(context: click.Context) -> None:
-    """Refuse what the run itself says."""
-    given = [
+    """Refuse options that the plan of the run already sets."""
+    refused = [
         parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
         for parameter in context.command.params
         if parameter.name not in _WITH_RESUME and parameter.name and not _is_default(context, parameter.name)
     ]
-    if given:
+    if refused:
         raise click.UsageError(
-            f"Expected no {', '.join(given)} with --resume: a run is completed as it was planned.", context
+            f"Expected no {', '.join(refused)} with --resume: a run is completed as it was planned.", context
         )
 
 
@@ -220,15 +220,15 @@ def _is_default(context: click.Context, name: str) -> bool:
 
 
 def _parse_policies(specs: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
-    """The policy itself, if it is given, and those of the other roles: `ROLE=` comes before any other sign."""
+    """Parse `[ROLE=]SPEC`: the spec of the policy, if there is one, and the specs of other roles."""
     roles: dict[str, str] = {}
     for spec in specs:
-        given = _ROLE.match(spec)
-        role = given[1] if given else POLICY
+        prefix = _ROLE.match(spec)
+        role = prefix[1] if prefix else POLICY
         if role in roles:
-            whose = f"role {role!r}" if given else "the policy itself"
+            whose = f"role {role!r}" if prefix else "the policy itself"
             raise click.BadParameter(f"Expected one policy for {whose}, got two.", param_hint="--policy")
-        roles[role] = spec[given.end() :] if given else spec
+        roles[role] = spec[prefix.end() :] if prefix else spec
     return roles.pop(POLICY, None), roles
 
 
@@ -245,8 +245,8 @@ def parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     return arguments
 
 
-def _tell(summary: "PlaySummary", *, as_json: bool) -> None:
-    """Print the summary, say what to do next, and end with the job's exit code."""
+def _show_summary(summary: "PlaySummary", *, as_json: bool) -> None:
+    """Print the summary and the next command, and exit with code 1 if the job failed."""
     from rolltrace.cli.hints import command
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.job_summary import show_failures, show_job_summary, show_role_warnings

@@ -36,15 +36,15 @@ def view(directory: Path, port: int, host: str, token: str | None, no_open: bool
         raise InputError(
             f"Expected a directory that holds runs, found {'a file' if directory.exists() else 'none'} at {directory}."
         )
-    given = token or os.environ.get(_TOKEN) or None
-    if given is None and not is_loopback(host):
+    chosen_token = token or os.environ.get(_TOKEN) or None
+    if chosen_token is None and not is_loopback(host):
         raise InputError(
             f"Expected a token for a viewer that others can reach at {host}: give one with --token or in ${_TOKEN}."
         )
-    if given is not None:
-        check_token(given)
+    if chosen_token is not None:
+        check_token(chosen_token)
     page_folder()
-    known = given or secrets.token_urlsafe(24)
+    known = chosen_token or secrets.token_urlsafe(24)
     listening = listen(host, port)
     address = _address(host, listening.getsockname()[1], known)
 
