@@ -174,12 +174,16 @@ def _show_example(console: Console, rollout: Rollout) -> None:
         console.print(line, soft_wrap=True)
     if len(lines) > _MAX_EXAMPLE_LINES:
         console.print(Text(f"  … {len(lines) - _MAX_EXAMPLE_LINES} lines more", "italic yellow"))
+    if rollout.grade is not None:
+        numbers = ", ".join(f"{name} {short_number(value)}" for name, value in rollout.grade.reward_data.items())
+        grade = Text(f"{'grade':{_ROLE}}", "bold magenta").append(short_number(rollout.grade.reward), "bold")
+        print_wrapped(console, grade.append(f": {escape_line(numbers)}" if numbers else "", "not bold"), "  ")
 
 
 def _message_lines(console: Console, message: Message, reward: float | None, width: int) -> list[Text]:
     """The beginning of a message, with its role before it and the reward of its step after it."""
     calls = [f"→ {call.name} {call.arguments}" for call in message.tool_calls]
-    text = " ".join(" ".join([message.content, *calls]).split())
+    text = " ".join(" ".join([message.content, *calls]).split())[: (_MAX_MESSAGE_LINES + 1) * width]
     gained = Text() if reward is None else Text(f"  reward {short_number(reward)}", "bold")
     room = width - _ROLE - 2
     body = wrap_lines(Text(escape_line(text)), console, "", room)
