@@ -25,9 +25,9 @@ def session(start, end, continues=None, number=0, job=""):
     )
 
 
-def superseded(*ledgers, spans=None):
+def superseded(*ledgers):
     """Which of the sessions are superseded where all of them recorded the same rollout, by their order here."""
-    sessions = Sessions(ledgers, spans)
+    sessions = Sessions(ledgers)
     found = sessions.superseded([ledger.session for ledger in ledgers])
     return [ledger.session in found for ledger in ledgers]
 
@@ -117,8 +117,9 @@ def test_session_without_a_ledger_lasts_as_its_rollouts():
     """Where there is no ledger, the times of the rollouts are taken."""
     with_ledger = session(50, 60)
     for span, expected in [((0, 10), {"lost"}), ((0, 55), set()), ((70, 80), {with_ledger.session})]:
-        spans = {"lost": tuple(EPOCH + timedelta(seconds=second) for second in span)}
-        sessions = Sessions([with_ledger], spans)
+        first, last = (EPOCH + timedelta(seconds=second) for second in span)
+        middle = first + (last - first) / 2
+        sessions = Sessions([with_ledger], [("lost", middle, last), ("lost", first, middle)])
         assert sessions.superseded(["lost", with_ledger.session]) == expected
 
 

@@ -76,14 +76,12 @@ class AuditedRun:
 
     @cached_property
     def sessions(self) -> Sessions:
-        """Which session supersedes which; to be asked when all records were read."""
-        spans = "select session, min(started_at) as first, max(ended_at) as last from rollouts group by session"
-        found = {
-            row["session"]: (datetime.fromisoformat(row["first"]), datetime.fromisoformat(row["last"]))
-            for row in self.records.rows(spans)
-            if row["session"] not in self.ledgers
-        }
-        return Sessions(self.ledgers.values(), found)
+        """Which session supersedes which. Use this only after all records were read."""
+        rows = self.records.rows("select session, min(started_at), max(ended_at) from rollouts group by session")
+        times = [
+            (session, datetime.fromisoformat(first), datetime.fromisoformat(last)) for session, first, last in rows
+        ]
+        return Sessions(self.ledgers.values(), times)
 
     @property
     def problems(self) -> tuple[ReadError, ...]:

@@ -9,7 +9,6 @@ from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import load_policy
 from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.store.reader import RunReader
-from rolltrace.store.sessions import Sessions
 from rolltrace.testing.faults import FaultyPolicy
 from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.text_transform import has_hashed_text
@@ -46,5 +45,5 @@ def replay_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPolicy
         raise InputError(
             f"Expected a run with its text to replay at {path}, got one recorded as numbers: record with --trace full."
         )
-    supersedes = Sessions(reader.ledgers().values()).supersedes
+    supersedes = reader.sessions().supersedes
     return ReplayPolicy(reader, name=f"replay:{Path(path).name}", strict=strict, supersedes=supersedes)

@@ -15,7 +15,7 @@ from rolltrace.query.table_schema import sql_literal
 from rolltrace.store.layout import LEDGER
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
-from rolltrace.store.sessions import Sessions, Span
+from rolltrace.store.sessions import RolloutTime, Sessions
 from rolltrace.trace.json_numbers import INT64_LIMIT
 
 if TYPE_CHECKING:
@@ -61,16 +61,17 @@ class DuplicateCounts(NamedTuple):
     superseded: int
 
 
-def find_duplicates(lines: Sequence[HasSlot], ledgers: Callable[[], Iterable[Ledger]]) -> Duplicates:
-    """Find the duplicates among these lines; `ledgers` is called only if they are of several sessions."""
+def find_duplicates(lines: Sequence[HasSlot], sessions_of: Callable[[Iterable[RolloutTime]], Sessions]) -> Duplicates:
+    """Find the duplicates among these lines; `sessions_of` is called only if they are of several sessions."""
     by_slot: dict[Any, list[int]] = {}
     for number, line in enumerate(lines):
         slot = slot_of(line)
         if slot[-1] is not None:
             by_slot.setdefault(slot, []).append(number)
     duplicates = Duplicates(set(), set(), set())
-    names = {line.session for line in lines}
-    sessions = _sessions_of(lines, ledgers()) if len(names) > 1 else _NO_SESSIONS
+    is_one_session = len({line.session for line in lines}) < 2
+    times = ((line.session, line.started_at, line.ended_at) for line in lines)
+    sessions = _NO_SESSIONS if is_one_session else sessions_of(times)
     for numbers in by_slot.values():
         if len(numbers) > 1:
             in_slot = resolve_slot([(lines[number].session, lines[number].attempt) for number in numbers], sessions)
@@ -96,17 +97,6 @@ def resolve_slot(attempts: Sequence[Attempt], sessions: Sessions) -> Duplicates:
     counted = set(range(len(attempts))) - superseded - retried
     is_shared = len({attempts[position][0] for position in counted}) > 1
     return Duplicates(superseded, retried, counted if is_shared else set())
-
-
-def _sessions_of(lines: Iterable[HasSlot], ledgers: Iterable[Ledger]) -> Sessions:
-    known = list(ledgers)
-    with_ledger = {ledger.session for ledger in known}
-    spans: dict[str, Span] = {}
-    for line in lines:
-        if line.session not in with_ledger:
-            first, last = spans.get(line.session, (line.started_at, line.ended_at))
-            spans[line.session] = min(first, line.started_at), max(last, line.ended_at)
-    return Sessions(known, spans)
 
 
 def _as_column(number: int | None) -> int | None:
@@ -210,7 +200,7 @@ class SessionHistory:
             return _NO_SESSIONS
         sessions = Sessions(self._read_ledgers())
         without_ledger = sessions.unknown(names)
-        return Sessions(self._ledgers, self._spans(parts, without_ledger)) if without_ledger else sessions
+        return Sessions(self._ledgers, self._rollout_times(parts, without_ledger)) if without_ledger else sessions
 
     def _read_ledgers(self) -> Iterable[Ledger]:
         stamp = self._ledger_stamp()
@@ -230,11 +220,11 @@ class SessionHistory:
             return ()
         return tuple(sorted(files))
 
-    def _spans(self, parts: Sequence[ParquetPart], sessions: set[str]) -> dict[str, Span]:
-        """When the sessions without a ledger ran, from the times of their rollouts."""
+    def _rollout_times(self, parts: Sequence[ParquetPart], sessions: set[str]) -> list[RolloutTime]:
+        """When the first and last rollouts of these sessions began and ended."""
         names = ", ".join(map(sql_literal, sessions))
         rows = self._connection.execute(f"""
             select session, min(started_at), max(ended_at) from {parquet_source(part.path for part in parts)}
             where session in ({names}) group by session
         """).fetchall()
-        return {session: (first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) for session, first, last in rows}
+        return [(session, first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) for session, first, last in rows]

@@ -151,7 +151,7 @@ def read_small_run(path: Path) -> SmallRun:
     """What counts of a small run, from its lines: for very many of them that is quicker than making tables."""
     problems: list[ReadError] = []
     heads = [head for _, head in _records(path, ROLLOUTS, RolloutHead, problems.append)]
-    counting = find_duplicates(heads, lambda: RunReader(path).ledgers().values())
+    counting = find_duplicates(heads, lambda times: RunReader(path).sessions(times))
     current = [head for number, head in enumerate(heads) if number not in counting.superseded]
     gone = counting.superseded | counting.retried
     counted = [head for number, head in enumerate(heads) if number not in gone]

@@ -3,7 +3,7 @@
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ from rolltrace.store.ledger import Ledger
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OWN_ID = re.compile(r"[0-9a-f]{32}")
 
-Span = tuple[datetime, datetime]
-"""When a session began and when it was last heard of."""
+RolloutTime = tuple[str, datetime, datetime]
+"""A session, and when one of its rollouts, or the first and last of several, began and ended."""
 
 
 class _Session(NamedTuple):
@@ -32,13 +32,17 @@ class Sessions:
     so supersedes every session that ended before it began. Sessions of one job (a writer, and those forked or
     unpickled from it) count as one span of time, and supersede each other only where they say so.
 
-    A session begins at the time in its id and ends with the last line of its ledger. `spans` has the times of sessions
-    without a ledger, from their rollouts.
+    A session begins at the time in its id and ends with the last line of its ledger. A session without a ledger
+    begins and ends with its rollouts; `rollout_times` of sessions that have a ledger are ignored.
     """
 
-    def __init__(self, ledgers: Iterable[Ledger], spans: Mapping[str, Span] | None = None) -> None:
+    def __init__(self, ledgers: Iterable[Ledger], rollout_times: Iterable[RolloutTime] = ()) -> None:
         known = {ledger.session: _of_ledger(ledger) for ledger in ledgers}
-        for session, (start, end) in (spans or {}).items():
+        spans: dict[str, tuple[datetime, datetime]] = {}
+        for session, start, end in rollout_times:
+            first, last = spans.get(session, (start, end))
+            spans[session] = min(first, start), max(last, end)
+        for session, (start, end) in spans.items():
             known.setdefault(session, _Session(session, session, None, _microseconds(start), _microseconds(end)))
         self._known = known
         self._jobs: dict[str, list[_Session]] = {}
