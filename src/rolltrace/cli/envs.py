@@ -23,7 +23,6 @@ def envs(family: str | None, as_json: bool) -> None:
     listed = list_envs()
     if as_json:
         for env in listed:
-            write_record(encode_json(env) + b"
-")
+            write_record(encode_json(env) + b"\n")
     else:
         show_envs(stdout_console(), listed)
