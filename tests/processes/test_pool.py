@@ -226,16 +226,13 @@ def test_who_stops_workers_fails_no_call(workers, monkeypatch, tmp_path):
         waiting.write_text("go on")
         shut_down(self, **options)
 
-    with ThreadPoolExecutor(2) as others:
-        under_way = others.submit(workers.run_sync, eval, f"{tells(begun)} and {waits(waiting)}", cpu_seconds=60)
-        begun.read_text()
-        waits_for_it = others.submit(workers.run_sync, abs, -2, cpu_seconds=5)
-        while not workers._threads._work_queue.qsize():
-            pass
-        with monkeypatch.context() as patch:
-            patch.setattr(ThreadPoolExecutor, "shutdown", shut_down_slowly)
-            workers.stop()
-        assert (under_way.result(), waits_for_it.result(), later) == ("go on", 2, [3])
+    under_way = workers.submit(eval, f"{tells(begun)} and {waits(waiting)}", cpu_seconds=60)
+    begun.read_text()
+    waits_for_it = workers.submit(abs, -2, cpu_seconds=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "shutdown", shut_down_slowly)
+        workers.stop()
+    assert (under_way.result(), waits_for_it.result(), later) == ("go on", 2, [3])
 
 
 def test_a_call_that_begins_while_workers_are_stopped_is_answered(workers, monkeypatch):
@@ -279,12 +276,11 @@ threading.Thread(target=ask_on).start()
 def test_killing_a_pool_waits_for_no_call(workers, tmp_path):
     """Running calls fail, waiting ones are dropped, and a later call gets a new process."""
     pipe = named_pipe(tmp_path)
-    with ThreadPoolExecutor(1) as others:
-        running = others.submit(workers.run_sync, eval, f"{tells(pipe)} and {SLEEP}")
-        process = int(pipe.read_text())
-        workers.kill()
-        with pytest.raises(WorkerError):
-            running.result()
+    running = workers.submit(eval, f"{tells(pipe)} and {SLEEP}")
+    process = int(pipe.read_text())
+    workers.kill()
+    with pytest.raises(WorkerError):
+        running.result()
     assert not is_running(process)
     assert workers.run_sync(abs, -3) == 3
 
@@ -298,18 +294,14 @@ def test_killing_a_pool_also_ends_calls_that_just_begin(workers, number):
         call.result()
 
 
-def test_a_call_prefers_a_process_that_knows_what_it_is_about(workers, tmp_path):
+def test_a_call_prefers_a_process_that_knows_what_it_is_about(tmp_path):
     """Of two idle processes, the one whose last call had the same affinity."""
     pipes = {name: named_pipe(tmp_path, name) for name in "ab"}
-    with ThreadPoolExecutor(2) as others:
-        pool = ProcessPool(max_processes=2)
-        calls = [
-            others.submit(pool.run_sync, eval, f"({waits(pipe)}, {PROCESS})[1]", affinity=name)
-            for name, pipe in pipes.items()
-        ]
-        for pipe in pipes.values():
-            pipe.write_text("go on")
-        first = dict(zip(pipes, [call.result() for call in calls], strict=True))
+    pool = ProcessPool(max_processes=2)
+    calls = {name: pool.submit(eval, f"({waits(pipe)}, {PROCESS})[1]", affinity=name) for name, pipe in pipes.items()}
+    for pipe in pipes.values():
+        pipe.write_text("go on")
+    first = {name: call.result() for name, call in calls.items()}
     assert len(set(first.values())) == 2
     for name in "abba":
         assert pool.run_sync(eval, PROCESS, affinity=name) == first[name]

@@ -1,5 +1,6 @@
 """SQL that people write reads the run's tables and nothing else, takes no more than it may, and holds up nobody."""
 
+import asyncio
 import concurrent.futures
 import http.client
 import json
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from asking import answer, ask, post
+from rolltrace.viewer import sql_worker_pool
 from viewing import Viewer, viewing
 
 REFUSED = (
@@ -148,6 +150,26 @@ def test_what_was_abandoned_is_ended(runs: Path, tmp_path: Path, monkeypatch: py
         until(lambda: not Path(f"/proc/{process}").exists())
         assert post(viewer, "sql", sql="select 42", **RUN).json["rows"] == [[42]]
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_statement_that_waits_too_long_is_refused(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    """While as many statements run as may, another gets status 429 after a while."""
+    monkeypatch.setattr(sql_worker_pool, "QUEUE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(sql_worker_pool, "MAX_STATEMENTS", 1)
+    pool = sql_worker_pool.SqlWorkerPool(runs)
+
+    def run(sql: str) -> "asyncio.Task[object]":
+        parameters = (("run", "arithmetic"), ("sql", sql))
+        return asyncio.create_task(pool.run("arithmetic", "sql", parameters, asyncio.Event().wait))
+
+    running = run(ENDLESS[0])
+    await asyncio.sleep(0)
+    assert await run("select 1") == sql_worker_pool.SERVER_BUSY
+    assert sql_worker_pool.SERVER_BUSY.status == 429
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert b'"rows":[[1]]' in await run("select 1")
+    await pool.close()
 
 
 def children(process: int) -> list[str]:
