@@ -332,6 +332,18 @@ def test_index_that_nobody_knows(run):
     assert [rollout.index for rollout in recorded(run)] == [None, None]
 
 
+def test_reward_weights(run):
+    """Weights of the numbers behind a reward are recorded; a step without any does not mention them."""
+    with run.rollout(**WHICH) as r:
+        r.step(QUESTION, "4", 0.75, reward_data={"right": 1, "short": 0.5}, reward_weights={"right": 0.5, "odd": "x"})
+        r.step(QUESTION, "5", 0.0, reward_weights={})
+    first, second = recorded(run)[0].steps
+    assert (first.reward_weights, first.extra) == ({"right": 0.5}, {"reward_weights.odd": "x"})
+    assert second.reward_weights == {}
+    [segment] = run.path.glob("rollouts/*")
+    assert segment.read_text().count('"reward_weights":{') == 1
+
+
 @pytest.mark.parametrize("level", ["full", "numbers"])
 @pytest.mark.parametrize("name", ["advantage", "trainer_logprobs"])
 def test_numbers_per_token_that_are_known_later(tmp_path, level, name):

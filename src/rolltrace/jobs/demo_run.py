@@ -141,6 +141,7 @@ def _record_again(writer: RunWriter, rollout: Rollout) -> None:
             reward=step.reward,
             env_reward=step.env_reward,
             reward_data=step.reward_data,
+            reward_weights=step.reward_weights,
             env_state=step.env_state,
             extra=step.extra,
             metrics=step.metrics,

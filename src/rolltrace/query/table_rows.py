@@ -111,6 +111,7 @@ class _Step(msgspec.Struct, kw_only=True):
     policy_version: int | str | None = None
     usage: _Usage | None = None
     seconds: Real = None
+    reward_weights: Numbers = {}
 
 
 class _StepsLine(msgspec.Struct, kw_only=True):
@@ -270,7 +271,8 @@ def step_rows(line: bytes, _: LineLocation, facts: RowStats) -> Iterator[bytes]:
             "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
             "env": record.env, "step": step.step, "reward": step.reward,
             "env_reward": step.env_reward, "env_failure": step.env_failure,
-            "reward_data": step.reward_data, "env_state": step.env_state, "extra": step.extra,
+            "reward_data": step.reward_data, "reward_weights": step.reward_weights,
+            "env_state": step.env_state, "extra": step.extra,
             "metrics": step.metrics, "logs": step.logs, "termination": step.termination,
             "parse_error": step.parse_error, "raw": step.raw, "policy_version": _text(step.policy_version),
             "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,
@@ -394,7 +396,7 @@ def _read(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
 
 
 _FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data", "other", "parameters"}
-_MAPS = {"reward_data", "metrics"}
+_MAPS = {"reward_data", "reward_weights", "metrics"}
 _KEPT = {"v", "response", "policy_version"}
 
 

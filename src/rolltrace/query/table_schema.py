@@ -7,7 +7,7 @@ from rolltrace.trace.failure import INTERRUPTED
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Layer
 
-LAYOUT_VERSION = 7
+LAYOUT_VERSION = 8
 """Changes whenever a stored column does; what was derived under another number is made anew."""
 
 NUMBER_MAP = "MAP(VARCHAR, DOUBLE)"
@@ -50,7 +50,8 @@ STORED_COLUMNS: dict[str, dict[str, str]] = {
     "steps": {
         "rollout": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR",
         "step": "BIGINT", "reward": "DOUBLE", "env_reward": "DOUBLE", "env_failure": "VARCHAR",
-        "reward_data": NUMBER_MAP, "env_state": "JSON", "extra": "JSON", "metrics": NUMBER_MAP, "logs": "JSON",
+        "reward_data": NUMBER_MAP, "reward_weights": NUMBER_MAP,
+        "env_state": "JSON", "extra": "JSON", "metrics": NUMBER_MAP, "logs": "JSON",
         "termination": "VARCHAR", "parse_error": "VARCHAR", "raw": "VARCHAR", "policy_version": "VARCHAR",
         "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "seconds": "DOUBLE", "sampling": "JSON",
         "prompt_messages": "BIGINT", "response": "VARCHAR",

@@ -137,6 +137,7 @@ class RolloutRecorder:
         usage: Usage | Mapping[str, Any] | None = None,
         seconds: float | None = None,
         tokens: Tokens | None = None,
+        reward_weights: Mapping[str, Any] = _EMPTY,
     ) -> None:
         """Record one turn: the whole prompt as it was sent, what came back, and what it earned.
 
@@ -144,6 +145,7 @@ class RolloutRecorder:
         Messages are chat dicts, API objects or `Message`. All is recorded as it is now, whatever becomes of it later.
         A prompt that is a text is taken for a user's message, a response that is one for an assistant's. A whole API
         response is unpacked: message, usage and how it ended. `reward=None` says that the turn has no reward yet.
+        `reward_weights` are the weights of the numbers of `reward_data`.
         """
         self._refuse_if_ended()
         if response is _REQUIRED:
@@ -183,6 +185,7 @@ class RolloutRecorder:
             usage=as_usage(usage, rollout_builder.notes),
             seconds=seconds,
             tokens=tokens,
+            reward_weights=reward_weights,
         )
 
     def send(self, prompt: Sequence[Any] | str | None = None) -> None:

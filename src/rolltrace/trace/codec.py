@@ -44,7 +44,7 @@ _score_decoder = msgspec.json.Decoder(Score, dec_hook=decode_hook)
 _NUMBERS = {
     "reward", "env_reward", "reward_so_far", "unclamped_reward", "seconds", "value", "temperature", "top_p", "min_p",
 }  # fmt: skip
-_NUMBER_MAPS = {"reward_data", "metrics"}
+_NUMBER_MAPS = {"reward_data", "reward_weights", "metrics"}
 _FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data"}
 
 Record = TypeVar("Record", Rollout, Score)
@@ -286,6 +286,8 @@ def _wire_step(step: Step) -> dict[str, Any]:
     fields = _wire(step)
     if step.env_failure is None:
         del fields["env_failure"]
+    if not step.reward_weights:
+        del fields["reward_weights"]
     return fields
 
 

@@ -280,6 +280,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tokens: Tokens | None = None
     env_failure: EnvFailure | None = None
     """Why the env did not finish this turn; None where it did, or was not asked."""
+    reward_weights: dict[str, Number] = {}
+    """By the names of `reward_data`, the weight of each number in the reward; empty if nobody said."""
 
     @property
     def trace(self) -> RolloutTrace:

@@ -192,6 +192,7 @@ class RolloutBuilder:
         usage: Usage | None = None,
         seconds: float | None = None,
         tokens: Tokens | None = None,
+        reward_weights: Mapping[str, Any] = _EMPTY,
     ) -> None:
         """Add the turn that answered what was last sent."""
         if self._open_response is not None:
@@ -221,6 +222,8 @@ class RolloutBuilder:
             seconds,
             None if tokens is None or not self.keeps_tokens else self._encoded_tokens(tokens, response, raw),
         )
+        if reward_weights is not _EMPTY and (weights := self._numbers(reward_weights, "reward_weights", non_numeric)):
+            row.reward_weights = weights
         if not is_encodable_step(reward, env_reward, seconds, termination, parse_error, raw, policy_version, usage):
             reward = self._make_sound(row, non_numeric)
         if non_numeric or extra is not _EMPTY:

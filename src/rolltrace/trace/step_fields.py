@@ -41,6 +41,7 @@ class StepFields(msgspec.Struct, gc=False):
     seconds: Any
     tokens: msgspec.Raw | None
     env_failure: EnvFailure | msgspec.UnsetType = msgspec.UNSET
+    reward_weights: Any = msgspec.UNSET
 
 
 class OutcomeFields(msgspec.Struct, gc=False):

@@ -77,6 +77,8 @@ export interface StepRecord {
   tokens: TokensRecord | null;
   /** Why the environment did not finish the turn; missing where it did. */
   env_failure?: EnvFailure | null;
+  /** The weights of the numbers of `reward_data`; missing if nobody said. */
+  reward_weights?: Record<string, Num | boolean>;
 }
 export type EnvFailure = "raised" | "timed_out" | "cancelled" | "aborted";
 export interface CallRecord {
