@@ -18,9 +18,9 @@ from rolltrace.rollout.strategies import FailFast
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.json_encoding import encode_json
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import Status
+from rolltrace.trace.strict_json import encode_json
 
 VOLATILE = ("id", "run", "session", "started_at", "ended_at", "seconds", "crc")
 

@@ -5,7 +5,7 @@ from msgspec.structs import asdict
 
 from rolltrace.check.audit import Audit, Finding, Severity
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.json_encoding import encode_json
+from rolltrace.trace.strict_json import encode_json
 
 
 class AuditOutcome(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
     from rolltrace.cli.screen.env_list import show_violations
     from rolltrace.testing.check_env import Rule
     from rolltrace.testing.check_env import check_env as check
-    from rolltrace.trace.codec import json_encoder
+    from rolltrace.trace.strict_json import encode_json
 
     arguments = parse_arguments(args, "--arg")
     # An env that prints must not print into the data.
@@ -45,7 +45,7 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
         violations = check(env, args=arguments, task=task, seed=seed, turns=turns, seconds=timeout)
     if as_json:
         report = {"env": env, "ok": not violations, "violations": violations}
-        write_record(json_encoder.encode(report) + b"\n")
+        write_record(encode_json(report) + b"\n")
     else:
         rules = len(Rule) - 1  # `answers` is about what the check says, not about the environment.
         show_violations(stdout_console(), env, violations, rules)

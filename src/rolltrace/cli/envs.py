@@ -11,7 +11,7 @@ def envs(family: str | None, as_json: bool) -> None:
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.env_list import show_envs
     from rolltrace.envs.registry import list_envs, list_members
-    from rolltrace.trace.json_encoding import encode_json
+    from rolltrace.trace.strict_json import encode_json
 
     if family is not None:
         for name in list_members(family):

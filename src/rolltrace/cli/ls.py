@@ -23,7 +23,7 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     from rolltrace.cli.screen.run_list import show_runs
     from rolltrace.query.run_listing import list_runs
     from rolltrace.terminal_text import escape_line
-    from rolltrace.trace.json_encoding import encode_json
+    from rolltrace.trace.strict_json import encode_json
 
     if limit is None and not as_json:
         limit = _SHOWN

@@ -250,7 +250,7 @@ def _show_summary(summary: "PlaySummary", *, as_json: bool) -> None:
     from rolltrace.cli.hints import command
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.job_summary import show_failures, show_job_summary, show_role_warnings
-    from rolltrace.trace.json_encoding import encode_json
+    from rolltrace.trace.strict_json import encode_json
 
     if as_json:
         write_record(encode_json(summary) + b"\n")

@@ -17,7 +17,7 @@ def summary(run: Path, as_json: bool) -> None:
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.run_summary import show_run_summary
     from rolltrace.query.run_summary import summarize
-    from rolltrace.trace.json_encoding import encode_json
+    from rolltrace.trace.strict_json import encode_json
 
     numbers = summarize(run)
     if as_json:

@@ -21,10 +21,10 @@ from rolltrace.query.why_no_signal import MemberStatus, why_no_signal
 from rolltrace.store.sessions import Sessions
 from rolltrace.trace.freeform import from_json_mapping
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.json_encoding import encode_json
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
+from rolltrace.trace.strict_json import encode_json
 from rolltrace.trace.transcript import TranscriptMessage, shared_prompt
 
 MAX_MEMBERS = 256

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from rolltrace.trace.json_encoding import encode_json, to_json_types
+from rolltrace.trace.strict_json import encode_json, to_json_types
 
 encode_response = partial(encode_json, for_browser=True)
 to_browser_types = partial(to_json_types, for_browser=True)

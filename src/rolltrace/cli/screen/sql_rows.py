@@ -14,7 +14,7 @@ from rolltrace.cli.screen.console import table_cell
 from rolltrace.cli.screen.number_format import short_number, to_one_line
 from rolltrace.query.result import unique_names
 from rolltrace.terminal_text import escape_json
-from rolltrace.trace.json_encoding import encode_json, to_json_types
+from rolltrace.trace.strict_json import encode_json, to_json_types
 
 SqlRow = Sequence[Any]
 _CELL = 2_000

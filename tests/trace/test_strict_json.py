@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.json_encoding import encode_json
 from rolltrace.trace.message import Message
+from rolltrace.trace.strict_json import encode_json
 
 CET = datetime.timezone(datetime.timedelta(hours=1))
 VALUES = st.recursive(
