@@ -212,6 +212,35 @@ def test_demo_starts_with_a_rollout(rolltrace):
     assert re.search(r"^prompts +– +no grader ", shown, re.MULTILINE)
 
 
+def test_demo_escapes_what_a_policy_says(in_terminal, tmp_path):
+    """The rollout on the first screen cannot steer the terminal, and the grade that made its reward is below it."""
+    (tmp_path / "mine.py").write_text(HOSTILE_POLICY)
+    code, shown = in_terminal("demo", "--policy", "mine:Hostile", "--out", "run", columns=80)
+    assert code == 0, shown
+    screen = re.sub(r"\x1b\[[0-9;]*m", "", shown[shown.index("rubric ·") :])
+    example = screen.partition("\n\n")[0]
+    assert "\u241b]0;title" in example
+    assert not re.search("[\x1b\x07\x9b\u202e]", screen)
+    assert max(map(len, example.splitlines())) <= 80
+    assert re.search(r"^  grade      [0-9.]+: corrects ", example, re.MULTILINE)
+
+
+HOSTILE_POLICY = """
+import itertools
+from rolltrace import Completion, Message
+
+class Hostile:
+    name, version, context_length = "hostile", None, None
+    def __init__(self):
+        self.count = itertools.count()
+    def count_tokens(self, request):
+        return None
+    async def complete(self, request):
+        text = "\\x1b]0;title\\x07\\x9b2J\\u202e [bold] " * 9
+        return Completion(message=Message("assistant", f"{text}{next(self.count)}"))
+"""
+
+
 def test_demo_names_the_viewer(rolltrace, tmp_path):
     """The closing lines start with a `view` command that can be pasted, and that serves the demo's run."""
     shown = rolltrace("demo", "--policy", "scripted:noisy", "--out", "my runs/demo")
