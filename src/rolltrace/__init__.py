@@ -33,7 +33,7 @@ _NAMES_BY_MODULE = {
     "rolltrace.rollout.hooks": ("Hooks", "Turn"),
     "rolltrace.rollout.limits_and_penalties": ("Limits",),
     "rolltrace.rollout.runner": ("Runner",),
-    "rolltrace.rollout.memory_sink": ("MemorySink", "Sink"),
+    "rolltrace.rollout.memory_sink": ("MemorySink",),
     "rolltrace.rollout.strategies": ("FailFast", "KeepViable"),
     "rolltrace.store.create": ("create_run",),
     "rolltrace.store.recording": ("Level", "Recording"),
@@ -42,6 +42,7 @@ _NAMES_BY_MODULE = {
     "rolltrace.trace.pattern_redaction": ("redact_pattern",),
     "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),
     "rolltrace.trace.score": ("Score",),
+    "rolltrace.trace.sink": ("Sink",),
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -47,7 +47,6 @@ from rolltrace.rollout.hooks import Hooks as Hooks
 from rolltrace.rollout.hooks import Turn as Turn
 from rolltrace.rollout.limits_and_penalties import Limits as Limits
 from rolltrace.rollout.memory_sink import MemorySink as MemorySink
-from rolltrace.rollout.memory_sink import Sink as Sink
 from rolltrace.rollout.runner import Runner as Runner
 from rolltrace.rollout.strategies import FailFast as FailFast
 from rolltrace.rollout.strategies import KeepViable as KeepViable
@@ -66,6 +65,7 @@ from rolltrace.trace.rollout import Rollout as Rollout
 from rolltrace.trace.rollout import RolloutTrace as RolloutTrace
 from rolltrace.trace.rollout import Step as Step
 from rolltrace.trace.score import Score as Score
+from rolltrace.trace.sink import Sink as Sink
 from rolltrace.trace.stop_reasons import EnvFailure as EnvFailure
 from rolltrace.trace.stop_reasons import Layer as Layer
 from rolltrace.trace.stop_reasons import Status as Status

@@ -4,9 +4,6 @@ from rolltrace.trace.codec import copy_score, decode_rollout
 from rolltrace.trace.rollout import Header, Outcome, Rollout
 from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder, new_id
 from rolltrace.trace.score import Score
-from rolltrace.trace.sink import Sink
-
-__all__ = ["MemorySink", "Sink"]
 
 
 class MemorySink:

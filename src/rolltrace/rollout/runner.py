@@ -14,13 +14,13 @@ from rolltrace.rollout.contract import validate_builder
 from rolltrace.rollout.group_runner import GroupResult, GroupRunner
 from rolltrace.rollout.hooks import Hooks
 from rolltrace.rollout.limits_and_penalties import Limits
-from rolltrace.rollout.memory_sink import Sink
 from rolltrace.rollout.rollout_end import CANCELLED
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.freeform import clean_text
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.score import GroupKey
+from rolltrace.trace.sink import Sink
 
 _EXHAUSTED: Any = object()
 _MAX_NAMED_ITERATIONS = 64
