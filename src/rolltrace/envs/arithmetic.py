@@ -1,4 +1,4 @@
-"""Arithmetic problems, generated without end from a seed."""
+"""The built-in `arithmetic`: problems that are generated from a seed."""
 
 import random
 from typing import NamedTuple
@@ -15,12 +15,12 @@ INSTRUCTION = "Think it through, then finish with a line `Answer: NUMBER`."
 
 
 class Difficulty(NamedTuple):
-    """What the expressions of one difficulty are made of."""
+    """The parameters of the expressions of one difficulty."""
 
     operator_count: int
     operators: str
     largest: int
-    """The largest number written; factors and divisors stay below 13."""
+    """The largest number in an expression; factors and divisors stay below 13."""
 
 
 DIFFICULTIES = {
@@ -30,7 +30,7 @@ DIFFICULTIES = {
     4: Difficulty(4, "+-*/", 100),
     5: Difficulty(6, "+-*/", 1000),
 }
-"""By difficulty."""
+"""The levels by difficulty."""
 
 _LARGEST_FACTOR = 12
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
@@ -38,12 +38,12 @@ _ATOM = 3
 
 
 class Expression(NamedTuple):
-    """An expression as text, with what it comes to."""
+    """An expression as text, with its value."""
 
     text: str
     value: int
     precedence: int
-    """How strongly its outermost operator binds: what decides whether parentheses are needed around it."""
+    """The precedence of the outermost operator, which decides whether parentheses are needed."""
 
 
 class ArithmeticTasks(Tasks):
@@ -63,7 +63,7 @@ class ArithmeticTasks(Tasks):
         self.difficulty = difficulty
         self.format_coef = format_coef
         self.examples = examples
-        """How many worked examples come before the question."""
+        """How many worked examples the prompt shows before the question."""
         self.system = system
 
     def builder(self, number: int, *, episodes: int, seed: int) -> ProblemGroup:
@@ -92,7 +92,7 @@ class ArithmeticTasks(Tasks):
         )
 
     def _example(self, rng: random.Random, asked: Expression) -> tuple[Message, Message]:
-        """Another expression than the one that is asked, with its value."""
+        """A random expression that differs from the question, with its value."""
         expression = asked
         while expression == asked:
             expression = make_question_expression(rng, DIFFICULTIES[self.difficulty])
@@ -132,7 +132,7 @@ def _number(value: int) -> Expression:
 def _join(left: Expression, sign: str, right: Expression) -> Expression:
     binds = _PRECEDENCE[sign]
     left_text = left.text if left.precedence >= binds else f"({left.text})"
-    # On the right of a minus or a division, even an equally strong operator needs parentheses.
+    # To the right of a minus or a division, an operator of equal precedence needs parentheses too.
     right_text = (
         right.text if right.precedence > binds or (right.precedence == binds and sign in "+*") else f"({right.text})"
     )

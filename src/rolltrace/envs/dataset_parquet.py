@@ -14,7 +14,7 @@ from rolltrace.errors import DataError, InputError
 Rows = Iterator[tuple[int, Any]]
 
 _AT_ONCE = 16
-"""How many rows are in memory before they are looked at."""
+"""Rows that are read at a time."""
 _MEMORY = "1GB"
 _CONFIG: dict[str, str | int | float | list[str]] = {
     "threads": 1,
@@ -30,7 +30,7 @@ def read_parquet(path: Path, most_in_a_row: int, most_in_all: int) -> Rows:
     """The rows of a Parquet file, read in order; lists, structs and maps come as lists and dicts."""
     import duckdb  # it takes 100 ms to import
 
-    # The name of a file may hold what DuckDB takes for a pattern.
+    # DuckDB treats some characters of a file name as a pattern.
     name = re.sub(r"[\[\]*?{}]", r"[\g<0>]", str(path))
     number = 0
     try:
@@ -55,7 +55,7 @@ def read_parquet(path: Path, most_in_a_row: int, most_in_all: int) -> Rows:
 def _refuse_large(
     connection: Any, path: Path, name: str, types: list[tuple[str, Any]], most_in_a_row: int, most_in_all: int
 ) -> None:
-    """Measure the text before any of it is copied: a file of some kilobytes can stand for many gigabytes."""
+    """Raise `DataError` if the text is too large, before it is copied: a small file can expand to many gigabytes."""
     sizes = [size for column, kind in types if (size := _size(_quoted(column), kind)) is not None]
     if not sizes:
         return
@@ -72,7 +72,7 @@ def _refuse_large(
 
 
 def _size(value: str, kind: Any, depth: int = 0) -> str | None:
-    """An SQL expression for how much text a value holds; None if values of its type hold none."""
+    """An SQL expression for the amount of text in a value; None if its type has no text."""
     each = f"x{depth}"
     if kind.id in ("varchar", "blob"):
         function = "strlen" if kind.id == "varchar" else "octet_length"
@@ -101,7 +101,7 @@ def _quoted(name: str) -> str:
 
 
 class _State(msgspec.Struct):
-    """What `state.json` of a saved dataset says of its files."""
+    """The files of a saved dataset, from its `state.json`."""
 
     files: list[dict[str, str]] = msgspec.field(name="_data_files")
 
@@ -141,7 +141,7 @@ def _read_arrow(file: Path, before: int) -> Iterator[Any]:
     try:
         with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_stream(mapped) as stream:
             for batch in stream:
-                batch.validate(full=True)  # what is damaged must not bring the process down
+                batch.validate(full=True)  # damaged data could crash the process
                 for start in range(0, batch.num_rows, _AT_ONCE):
                     for row in batch.slice(start, _AT_ONCE).to_pylist():
                         number += 1
@@ -161,6 +161,6 @@ def _decoded(file: Path, kind: Any) -> Any:
 
 
 def _check_name(file: Path, name: str) -> None:
-    """A file must not lead out of its folder."""
+    """Raise `DataError` if a file name leads out of its folder."""
     if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise DataError(f"{file}: expected names inside its directory, got {name!r}.")

@@ -1,15 +1,17 @@
-"""Rows of data as records: columns mapped to fields, with errors that say where a row is and what to do."""
+"""Converts rows of data to records: maps columns to fields, with errors that name the row and the fix."""
 
 import difflib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from rolltrace.envs.dataset_sources import DataSource, open_sources
 from rolltrace.errors import DataError, InputError
+
+NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 RowT = TypeVar("RowT", bound=msgspec.Struct)
 
@@ -25,7 +27,7 @@ _SYNONYMS = {
     "criteria": ("criteria", "rubric", "rubrics"),
     "id": ("id", "uid", "unique_id", "task_id", "question_id", "index", "idx"),
 }
-"""What other data calls a field, for suggestions."""
+"""Other common names of a field, for suggestions."""
 
 
 def read_rows(
@@ -70,7 +72,7 @@ def read_rows(
 
 
 class _RowDecoder:
-    """How the columns of a row become the fields of a record."""
+    """Maps the columns of a row to the fields of a record."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class _RowDecoder:
         self._takes_text = {name for name, field in self._fields.items() if _takes_text(field.type)}
 
     def row(self, values: Any) -> Any:
-        """The record of one row."""
+        """Convert one row to a record."""
         if not isinstance(values, Mapping):
             raise DataError(f"expected a JSON object, got `{type(values).__name__}`.")
         fields: dict[str, Any] = {}
@@ -166,7 +168,7 @@ def _takes_text(kind: Any) -> bool:
 
 
 def _from_text(value: Any, name: str) -> Any:
-    """A list: from its JSON if it is text, as in a CSV file; its objects without the nulls that Parquet fills in."""
+    """Convert a value to a list: parse JSON text, as in a CSV file, and drop the nulls that Parquet adds to objects."""
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
@@ -201,7 +203,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _with_id(row: RowT, content: str, repeats: Counter[str]) -> RowT:
-    """The row with an id made of its content: the same in every file and order. Equal rows are numbered."""
+    """The row with an id derived from its content, whatever its file and position. Equal rows are numbered."""
     made = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:12]
     repeats[made] += 1
     return msgspec.structs.replace(row, id=made if repeats[made] == 1 else f"{made}-{repeats[made]}")
@@ -214,7 +216,7 @@ def _refuse_repeated(key: str, name: str, source: DataSource, number: int, place
 
 
 def column_arguments(**columns: ColumnName) -> dict[str, Any]:
-    """The column arguments that were given, for the record; a name that is no text is an error."""
+    """The column arguments that are set, for the record. Raises `InputError` if a name is not text."""
     for field, column in columns.items():
         names: Any = column if isinstance(column, list | tuple) else [column]
         if column is not None and not (names and all(isinstance(name, str) and name for name in names)):

@@ -14,21 +14,21 @@ from rolltrace.errors import DataError, InputError
 from rolltrace.trace.freeform import describe
 
 MAX_ROW_CHARS = 64 << 20
-"""How many characters a row may hold."""
+"""The largest number of characters in a row."""
 MAX_TOTAL_CHARS = 2 << 30
-"""How many characters all rows may hold: they are kept in memory."""
+"""The largest number of characters in all rows, which are held in memory."""
 
 NumberedRows = Iterator[tuple[int, Any]]
 """Each row with its number, from 1."""
 
-_UTF8_BOM = b"\xef\xbb\xbf"
-"""What some editors put before UTF-8."""
+UTF8_BOM = b"\xef\xbb\xbf"
+"""The byte order mark that some editors write before UTF-8."""
 _COMPRESSED = {".gz", ".bz2", ".xz", ".zst", ".zip"}
 _EXPECTED = "a JSONL, CSV or Parquet file, or a directory made by `save_to_disk`"
 
 
 class DataSource(NamedTuple):
-    """Where rows come from: a file, or a dataset."""
+    """A source of rows: a file or a dataset."""
 
     name: str
     unit: str
@@ -43,7 +43,7 @@ class DataSource(NamedTuple):
 def open_sources(data: Any, split: str | None = None) -> list[DataSource]:
     """The sources that `data` names: a path, a pattern of paths, a dataset, several splits, or a list of dicts.
 
-    Rows are read one after the other, when they are asked for. What cannot be read is a `DataError`.
+    Rows are read lazily. Raises `DataError` if they cannot be read.
     """
     if isinstance(data, Mapping):
         return open_sources(data[choose_split("the dataset", data, split)])
@@ -56,7 +56,7 @@ def open_sources(data: Any, split: str | None = None) -> list[DataSource]:
 
 
 def describe_data(data: Any) -> Any:
-    """What the record says of `data`: a path as it was given, else what kind of object it was and how large."""
+    """A description of `data` for the record: a path as it is, otherwise the type and size of the object."""
     if data is None or isinstance(data, str):
         return data
     if isinstance(data, Path):
@@ -68,7 +68,7 @@ def describe_data(data: Any) -> Any:
 
 
 def choose_split(name: str, splits: Iterable[str], split: str | None) -> str:
-    """The split that was asked for, or the only one there is."""
+    """The requested split, or the only one."""
     names = [str(each) for each in splits]
     if split in names:
         return split
@@ -79,7 +79,7 @@ def choose_split(name: str, splits: Iterable[str], split: str | None) -> str:
 
 
 def _matching(path: Path) -> list[Path]:
-    """The path, or, where there is nothing at it and it is a pattern, all files that match, sorted."""
+    """The path itself; if it does not exist and is a pattern, all matching files, sorted."""
     text = str(path)
     try:
         if not glob.has_magic(text) or path.exists():
@@ -108,11 +108,11 @@ def _open_path(path: Path, split: str | None) -> DataSource:
         raise DataError(f"{path}: expected {_EXPECTED}, but nothing is at this path.") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: expected {_EXPECTED} that can be read, got {error}.") from error
-    return _open_file(path, start.removeprefix(_UTF8_BOM))
+    return _open_file(path, start.removeprefix(UTF8_BOM))
 
 
 def _open_file(path: Path, start: bytes) -> DataSource:
-    """A file by the end of its name; Parquet also by how it starts."""
+    """Choose a reader by the file's suffix; Parquet is also recognised by its first bytes."""
     name, suffix = str(path), path.suffix.lower()
     if suffix in _COMPRESSED:
         raise DataError(f"{path}: expected {_EXPECTED}, got a compressed file: decompress it first.")
@@ -126,7 +126,7 @@ def _open_file(path: Path, start: bytes) -> DataSource:
 
 
 def _folder(path: Path, split: str | None) -> Path:
-    """The folder of one dataset: the one that was given, or that of a split."""
+    """The folder of one dataset: `path` itself, or that of a split."""
     splits = list_splits(path)
     if splits is None:
         if split is not None:
@@ -136,7 +136,7 @@ def _folder(path: Path, split: str | None) -> Path:
 
 
 def _with_size_limit(source: DataSource) -> DataSource:
-    """The same source, which refuses rows that are too large to be kept."""
+    """The same source with a size check: raises `DataError` for rows that are too large."""
 
     def rows() -> NumberedRows:
         total = 0
@@ -178,7 +178,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             number += 1
             if len(line) > MAX_ROW_CHARS:
                 raise DataError(f"{path}:{number}: expected a line of at most {MAX_ROW_CHARS} bytes, got more.")
-            line = line.removeprefix(_UTF8_BOM) if number == 1 else line
+            line = line.removeprefix(UTF8_BOM) if number == 1 else line
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
@@ -202,19 +202,19 @@ def _read_json_list(path: Path) -> NumberedRows:
     if path.stat().st_size > MAX_TOTAL_CHARS:
         raise DataError(f"{path}: expected a JSON file of at most {MAX_TOTAL_CHARS} bytes, got more: use JSONL.")
     try:
-        rows = msgspec.json.decode(path.read_bytes().removeprefix(_UTF8_BOM), type=list[Any])
+        rows = msgspec.json.decode(path.read_bytes().removeprefix(UTF8_BOM), type=list[Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path}: expected a JSON list of objects, or one object per line: {error}.") from error
     yield from enumerate(rows, 1)
 
 
 def _read_csv(path: Path) -> NumberedRows:
-    """Every cell is text, and an empty one is None; the first line names the columns."""
+    """Rows of a CSV file. Cells are text, or None if empty; the first line names the columns."""
     lines = _lines(path)
     first = next(lines, None)
     if first is None:
         return
-    if csv.field_size_limit() < MAX_ROW_CHARS:  # a setting of the process; the default cuts long solutions off
+    if csv.field_size_limit() < MAX_ROW_CHARS:  # a setting of the process; the default refuses long solutions
         csv.field_size_limit(MAX_ROW_CHARS)
     reader = csv.reader((text for _, text in chain([first], lines)), delimiter=_delimiter(path, first[1]), strict=True)
     start = 1
@@ -237,7 +237,7 @@ def _read_csv(path: Path) -> NumberedRows:
 
 
 def _delimiter(path: Path, header: str) -> str:
-    """A tab in a TSV file; else the comma, or the semicolon where the first line has no comma."""
+    """Tab in a TSV file; otherwise comma, or semicolon if the first line has no comma."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     return ";" if ";" in header and "," not in header else ","

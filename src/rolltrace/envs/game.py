@@ -1,4 +1,4 @@
-"""Games that several seats play in turn: the rules, the table they are played at, and the env of one seat."""
+"""Games that several seats play in turn: the rules, the table that coordinates the seats, and the env of one seat."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -16,31 +16,31 @@ from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import StopReason
 
 OPPONENT = "opponent"
-"""The role in which the seats are played that are no rollouts of their own."""
+"""The role of the seats that are not rollouts."""
 
 MAX_MOVES = 1000
-"""How many moves a game may have where nothing else is said, of all seats together and illegal ones included."""
+"""The default limit on the moves of all seats together, including illegal ones."""
 
 ABORT_WAIT_SECONDS = 10.0
-"""How long seats wait for a runner to abort them once another has left the game; then they raise."""
+"""How long seats wait for the runner to abort them after another has left the game, before they raise."""
 
 
 class GameResult(msgspec.Struct, frozen=True):
     """How a game ended."""
 
     rewards: Mapping[int, float] = {}
-    """By seat; a seat that is not named has 0."""
+    """Rewards by seat; a missing seat has 0."""
     reason: str | None = None
     """Why it ended, in the game's own words."""
     data: Mapping[str, Any] = {}
-    """What else the game says about it, for the record."""
+    """Other data of the game, for the record."""
 
 
 class Game(ABC):
-    """The rules of a game in which one seat moves at a time; plain synchronous code that knows of no policy."""
+    """The rules of a game in which one seat moves at a time: synchronous code, independent of policies."""
 
     seats: int
-    """How many play."""
+    """The number of players."""
 
     @property
     @abstractmethod
@@ -49,36 +49,36 @@ class Game(ABC):
 
     @abstractmethod
     def observation_for(self, seat: int) -> str:
-        """What this seat may know and was not told yet, if anything; asked when it is to move, and at the end."""
+        """New information for this seat. It is called before each of the seat's moves, and at the end."""
 
     @abstractmethod
     def move(self, text: str) -> bool:
-        """Let the seat whose turn it is say this; False says that it was no legal move, whatever came of it."""
+        """Make the move of the seat whose turn it is, and return whether it was legal."""
 
     @abstractmethod
     def result(self) -> GameResult:
-        """How the game ended; asked once it is over, or will not be played on."""
+        """The result of the game. It is called when the game is over or is stopped."""
 
 
 class Move(msgspec.Struct, frozen=True):
     """One move of a game, legal or not."""
 
     number: int
-    """Its place among the moves of all seats."""
+    """The position among the moves of all seats."""
     seat: int
     legal: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """The move as other seats' records name it; its text is with whoever made it."""
+        """The move for the records of other seats; only the seat that made it records its text."""
         return {"move": self.number, "seat": self.seat, "legal": self.legal}
 
 
 class GameTable:
-    """One game and the seats at it, each an env; a seat whose turn it is not waits.
+    """One game and its seats, each of which is an env. A seat waits until it is its turn.
 
-    With `play_as` only that seat is an env. The others are played by whoever was given the seat by its number in the
-    game, such as `seat2`, else by the opponent: they are asked while the env waits for its turn, each with its own
-    conversation, and what they say is recorded with it.
+    With `play_as` only that seat is an env. The others are played by the policy of the role `seatN`, such as `seat2`,
+    or else by that of the role `opponent`. They are asked while the env waits for its turn, each with its own
+    conversation, and their replies are recorded with the rollout.
     """
 
     def __init__(
@@ -103,23 +103,23 @@ class GameTable:
         self._result: GameResult | None = None
 
     def envs(self) -> Sequence["SeatEnv"]:
-        """The envs of the episode, one per seat that is a rollout."""
+        """The envs of the episode, one for each seat that is a rollout."""
         seats = range(self.game.seats) if self._play_as is None else (self._play_as,)
         return [SeatEnv(self, seat) for seat in seats]
 
     @property
     def turn(self) -> int | None:
-        """The seat that moves next; None once nobody does."""
+        """The seat that moves next; None once the game is over or stopped."""
         return None if self.reached_max_moves else self.game.turn
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody will move any more."""
+        """Whether there are no more moves."""
         return self.turn is None
 
     @property
     def reached_max_moves(self) -> bool:
-        """Whether the game has had as many moves as it may have, and has no end."""
+        """Whether the game was stopped by `max_moves`."""
         is_capped = self._max_moves is not None and len(self.moves) >= self._max_moves
         return is_capped and self.game.turn is not None
 
@@ -131,7 +131,7 @@ class GameTable:
         return self._result
 
     async def wait_for_turn(self, seat: int) -> bool:
-        """Wait until the seat is on turn; False says that the game is over instead."""
+        """Wait for the seat's turn; False if the game is over instead."""
         while (turn := self.turn) not in (None, seat):
             if self._quit_seat is not None:
                 await asyncio.sleep(ABORT_WAIT_SECONDS)
@@ -139,12 +139,12 @@ class GameTable:
             if self._play_as is not None and turn is not None:
                 await self._ask_opponent(turn)
             else:
-                with pause_deadline():  # for others, whose time is not this seat's
+                with pause_deadline():  # waiting for other seats does not count as this seat's time
                     await self._changed.wait()
         return turn is not None
 
     def message_to(self, seat: int) -> Message:
-        """What a seat is told when it is to move, or at the end."""
+        """The observation of a seat before its move, or at the end."""
         told = self.game.observation_for(seat)
         if self.is_over:
             told = f"{told}\n\n{self._end_text()}".strip()
@@ -170,7 +170,7 @@ class GameTable:
         return self.moves[-1]
 
     def leave(self, seat: int) -> None:
-        """Take note that a seat will not move again; where the game is not over, nobody can play on."""
+        """Mark a seat as gone. If the game is not over, the other seats cannot continue."""
         if not self.is_over and self._quit_seat is None:
             self._quit_seat = seat
             self._wake()
@@ -187,23 +187,23 @@ class GameTable:
         )
         conversation.append(completion.message)
         self.play(seat, completion.message.content)
-        await asyncio.sleep(0)  # an opponent that never waits must not keep a cancellation from being heard
+        await asyncio.sleep(0)  # so that a cancellation arrives even if the opponent never waits
 
 
 class SeatEnv(Env):
-    """One seat at a table. The game's reward is that of the seat's last step, whoever made the last move."""
+    """The env of one seat. The game's reward is the reward of the seat's last step."""
 
     def __init__(self, table: GameTable, seat: int) -> None:
         self.table = table
         self.seat = seat
         self._life = SingleUse()
         self._seen = 0
-        """How many moves of the game this seat's record has told."""
+        """The number of the game's moves that are in this seat's record."""
         self._partial_result: StepResult | None = None
-        """What came so far of the move of the current step."""
+        """The partial result of the current step."""
 
     async def initial_observation(self) -> Observation | StepResult:
-        """What the seat is told at its first turn; where the game is over before that, how it ended."""
+        """The observation at the seat's first turn, or the result of a game that ended before it."""
         self._life.start()
         if not await self.table.wait_for_turn(self.seat):
             return self._end(
@@ -226,7 +226,7 @@ class SeatEnv(Env):
         return msgspec.structs.replace(made, observation=Observation([table.message_to(self.seat)]))
 
     def unfinished_step(self) -> StepResult | None:
-        """The move that was made, where the seat was waiting for its next turn."""
+        """The move that was made, if the seat was waiting for its next turn."""
         return self._partial_result
 
     async def close(self) -> None:
@@ -234,7 +234,7 @@ class SeatEnv(Env):
         self.table.leave(self.seat)
 
     def _new_moves(self) -> list[dict[str, Any]]:
-        """The moves of the others since this seat's record last told of any."""
+        """The moves of other seats since the last step of this seat."""
         moves = self.table.moves[self._seen :]
         self._seen += len(moves)
         return [move.as_dict() for move in moves]
@@ -258,5 +258,5 @@ class SeatEnv(Env):
 
 
 def _counts(move: Move | None) -> dict[str, float]:
-    """What one step adds to the counts of a seat's moves."""
+    """The metrics of one step."""
     return {"moves": float(move is not None), "illegal_moves": float(move is not None and not move.legal)}

@@ -1,4 +1,4 @@
-"""The episodes of one game: what makes a game of one's own a task to play."""
+"""A group builder for games that users write."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,28 +15,28 @@ from rolltrace.trace.message import Sampling
 
 @dataclass(kw_only=True)
 class GameGroup(EnvGroupBuilder):
-    """Plays one game as often as asked, always from the same start."""
+    """Episodes of one game, always from the same start."""
 
     env: str
     task: str
     make_game: Callable[[int], Game]
-    """Makes a fresh game from the seed; a class or function of a module, or a `functools.partial` of one, pickles."""
+    """Makes a new game from the seed. A class or function of a module, or a `functools.partial` of one, pickles."""
     players: int
-    """How many the game has; each is a rollout, unless one is played as."""
+    """The number of players. Each is a rollout, unless `play_as` is set."""
     play_as: int | None = None
-    """The only seat of the game that is a rollout; the others are asked in the role `opponent`, or as `seatN`."""
+    """The only seat that is a rollout; the roles `seatN` or `opponent` play the others."""
     max_moves: int | None = MAX_MOVES
-    """How many moves a game may have, of all seats together and illegal ones included."""
+    """The limit on the moves of all seats together, including illegal ones."""
     opponent_sampling: Sampling = field(default_factory=Sampling)
     opponent_seconds: float | None = None
-    """How long an opponent may take to answer."""
+    """Time limit for a reply of an opponent."""
     tags: tuple[str, ...] = ()
     episodes: int = 1
     seats: int = field(init=False)
     grader: Grader | None = None
     group_grader: GroupGrader | None = None
     env_args: Mapping[str, Any] = field(default_factory=dict)
-    """What the game itself was made with; how it is played is added."""
+    """The arguments of the game itself; those of this builder are added."""
     task_data: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
@@ -55,11 +55,11 @@ class GameGroup(EnvGroupBuilder):
         }
 
     def role_of(self, seat: int) -> str:
-        """The policy has the first seat, or the one it plays as; the others are its opponents."""
+        """The policy has the first seat, or `play_as`; the others are its opponents."""
         return POLICY_ROLE if seat == 0 else OPPONENT
 
     async def make_episode(self, number: int) -> Sequence[Env]:
-        """A fresh game, and an env for each seat that is a rollout."""
+        """A new game, and an env for each seat that is a rollout."""
         game = self.make_game(self.seed)
         if game.seats != self.players:
             raise EnvError(
@@ -77,7 +77,7 @@ class GameGroup(EnvGroupBuilder):
 
 
 def check_game_args(env: str, players: int, play_as: int | None, max_moves: int | None) -> None:
-    """Refuse a way of playing that no game has."""
+    """Raise `InputError` for invalid players, `play_as` or `max_moves`."""
     if players < 1:
         raise InputError(f"Expected players of at least 1 in {env}, got {players}.")
     if play_as is not None and not 0 <= play_as < players:
@@ -87,7 +87,7 @@ def check_game_args(env: str, players: int, play_as: int | None, max_moves: int 
 
 
 def check_opponent_args(env: str, sampling: Sampling, seconds: float | None) -> None:
-    """Refuse settings with which no opponent could answer."""
+    """Raise `InputError` for settings with which no opponent could answer."""
     temperature, max_tokens = sampling.temperature, sampling.max_tokens
     if temperature is not None and not 0 <= temperature < math.inf:
         raise InputError(f"Expected a finite opponent_temperature of at least 0 in {env}, got {temperature}.")

@@ -1,4 +1,4 @@
-"""Conversations whose environment keeps one history and returns it whole, as most in the wild do."""
+"""Adapts environments that keep one list of chat messages and return it whole after each turn."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ from rolltrace.trace.message import Message, ToolSpec
 
 
 class MessageStepResult(msgspec.Struct):
-    """What came of one message."""
+    """The result of one message."""
 
     reward: float
     episode_done: bool
     next_messages: Sequence[Any]
-    """The whole history, the policy's message included if it is to stay."""
+    """The whole history, including the policy's message."""
     metrics: Mapping[str, Any] = {}
     logs: Mapping[str, Any] = {}
     reward_data: Mapping[str, Any] = {}
@@ -43,26 +43,26 @@ class MessageEnv(ABC):
 
     @abstractmethod
     async def step(self, message: dict[str, Any]) -> MessageStepResult:
-        """Take the policy's message: a fresh chat dict, the environment's to keep and change."""
+        """Handle the policy's message, a new chat dict that the environment may keep and change."""
 
     def unfinished_step(self) -> MessageStepResult | None:
-        """What came so far of a `step` that raised or was cancelled, for the record; its reward does not count."""
+        """The partial result of a `step` that raised or was cancelled, for the record; its reward does not count."""
         return None
 
     async def observe(self, messages: Sequence[dict[str, Any]]) -> Sequence[Any] | None:
-        """Take messages that the runner or a hook puts in, and return the whole history; None: unsupported."""
+        """Accept messages from the runner or a hook, and return the whole history; None if this is not supported."""
         return None
 
     async def close(self) -> None:
-        """Give back what the environment holds."""
+        """Release the environment's resources."""
         return
 
 
 class MessageEnvAdapter(Env):
     """A `MessageEnv`, or any object with its two methods, as an `Env`.
 
-    It hands the history on as it came, as the whole new prompt. The runner freezes it before anything else can happen,
-    which is what makes the record right whatever the environment does to its list afterwards.
+    It passes the history on as the whole new prompt. The runner copies it at once, so the record is right even if the
+    environment changes its list afterwards.
     """
 
     def __init__(self, env: Any) -> None:
@@ -78,7 +78,7 @@ class MessageEnvAdapter(Env):
         return self._observation(await _await_if_async(self.env.initial_observation()), "initial_observation")
 
     async def step(self, completion: Completion) -> StepResult:
-        """Hand the policy's message over and translate what comes back."""
+        """Pass the policy's message on, and convert the result."""
         self._life.require_active()
         result = self._as_step_result(await _await_if_async(self.env.step(to_openai(completion.message))), "step")
         if result.done:
@@ -86,7 +86,7 @@ class MessageEnvAdapter(Env):
         return result
 
     def unfinished_step(self) -> StepResult | None:
-        """What the environment tells of a `step` that it did not finish, if it can tell."""
+        """The environment's partial result of a `step` that it did not finish."""
         if not callable(unfinished := getattr(self.env, "unfinished_step", None)):
             return None
         told = unfinished()
@@ -99,7 +99,7 @@ class MessageEnvAdapter(Env):
         return callable(observe) and getattr(observe, "__func__", None) is not MessageEnv.observe
 
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
-        """Hand messages over, where the environment takes them."""
+        """Pass messages on, if the environment accepts them."""
         if not callable(observe := getattr(self.env, "observe", None)):
             return None
         history = await _await_if_async(observe([to_openai(message) for message in messages]))
@@ -139,5 +139,5 @@ class MessageEnvAdapter(Env):
 
 
 async def _await_if_async(value: Any) -> Any:
-    """What a method gave, whether it is async or not."""
+    """The result of a method, which may be async or not."""
     return await value if inspect.isawaitable(value) else value

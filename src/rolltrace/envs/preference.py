@@ -1,4 +1,4 @@
-"""Answers scored against one another: prompts of their own, or the tasks of any other environment."""
+"""The built-in `preference`: compares responses in pairs, to prompts or to the tasks of another environment."""
 
 from pathlib import Path
 from typing import Any

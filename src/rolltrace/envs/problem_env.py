@@ -1,4 +1,4 @@
-"""A question with a known answer: one prompt, one reply, scored at once."""
+"""A question with a known answer: one prompt and one reply, which is scored at once."""
 
 import inspect
 import math
@@ -16,19 +16,18 @@ from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import StopReason, Termination
 
 Reference = str | Sequence[str] | None
-"""The right answer, or several that are accepted; None: there is no single one, the check knows by itself."""
+"""The right answer, or several that are accepted; None if only the check knows."""
 
 Extract = Callable[[str], str | None]
-"""Finds the answer in a reply; None where there is none."""
+"""Extracts the answer from a reply, or returns None."""
 
 
 class ProblemEnv(Env):
     """Asks one question. The reward is `format_coef * (format − 1) + correct`.
 
-    `format` is 1 where the reply ended by itself and its form is right, `correct` is what the check says of the answer
-    in it; of several accepted answers, the best score counts. Both stay fractional where a check is. A reply that was
-    cut or malformed is charged through `format`. An answer or a form that its check cannot judge is wrong, so that no
-    reply can talk its way out of a reward; why is in the logs.
+    `format` is 1 if the reply is complete and its form is right, and 0 if it is truncated or malformed. `correct` is
+    the check's score of the answer; of several accepted answers, the best score counts. Both may be fractions. If a
+    check raises `GraderError`, its score is 0, so that no reply can avoid its reward; the reason is in the logs.
     """
 
     takes_any_completion = True
@@ -54,10 +53,10 @@ class ProblemEnv(Env):
         self.extract = extract
         self.system = system
         self.examples = tuple(examples)
-        """Messages put before the question, such as worked examples."""
+        """Messages before the question, such as worked examples."""
         self.format_coef = format_coef
         self.format_check = format_check
-        """None: the form is right if there is an answer in the reply."""
+        """None: the form is right if the reply has an answer."""
         self._life = SingleUse()
 
     async def initial_observation(self) -> Observation:
@@ -96,7 +95,7 @@ class ProblemEnv(Env):
         )
 
     def _judge_form(self, reply: str, answer: str | None) -> tuple[float, str | None]:
-        """How right the form of the reply is, and why that cannot be said."""
+        """The score of the reply's form, and the error if it cannot be scored."""
         if self.format_check is None:
             return float(answer is not None), None
         try:
@@ -105,7 +104,7 @@ class ProblemEnv(Env):
             return 0.0, str(error)
 
     async def _judge(self, answer: str) -> tuple[float, str | None]:
-        """How right the answer is, and why that cannot be said."""
+        """The score of the answer, and the error if it cannot be scored."""
         references = self.reference if isinstance(self.reference, tuple) else (self.reference or "",)
         scores, unjudged = [], None
         for reference in references:
@@ -127,7 +126,7 @@ class ProblemEnv(Env):
 
 @dataclass(kw_only=True)
 class ProblemGroup(EnvGroupBuilder):
-    """Plays one problem, as often as asked. It pickles if its checks are functions of a module."""
+    """Episodes of one problem. It pickles if its checks are functions of a module."""
 
     env: str
     task: str
@@ -152,7 +151,7 @@ class ProblemGroup(EnvGroupBuilder):
         check_format_coef(self.format_coef)
 
     async def make_episode(self, number: int) -> Sequence[Env]:
-        """One fresh `ProblemEnv`."""
+        """One new `ProblemEnv`."""
         env = ProblemEnv(
             self.question,
             self.reference,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import replace
 
-from rolltrace.envs.dataset_rows import ColumnName, column_arguments, read_rows
+from rolltrace.envs.dataset_rows import ColumnName, NonEmpty, column_arguments, read_rows
 from rolltrace.envs.dataset_sources import describe_data
 from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.envs.tasks import Tasks
@@ -27,7 +27,6 @@ INSTRUCTION = "Finish with a line `Answer: ` and your answer, nothing after it."
 _BARE_BOX = re.compile(r"\\boxed +([^\s\\${}]+)")
 _MARKED_ANSWER = re.compile(r"(?:\A|\n)####([^\n]*)\s*\Z")
 
-NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 AnswerValue = NonEmpty | int | float
 
 

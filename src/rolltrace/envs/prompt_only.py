@@ -1,4 +1,4 @@
-"""One prompt and one response, with no score of its own: for distillation, or for graders to score."""
+"""One prompt and one response without a score, for distillation or for graders."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import StopReason, Termination
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
-"""The text of one user's message, or a conversation to go on with."""
+"""The text of a user's message, or a conversation to continue."""
 
 
 class PromptOnlyEnv(Env):
-    """Shows one prompt, takes whatever comes, and gives a reward of 0."""
+    """Shows one prompt, accepts any response, and gives a reward of 0."""
 
     takes_any_completion = True
 
@@ -32,7 +32,7 @@ class PromptOnlyEnv(Env):
         return Observation(self.messages)
 
     async def step(self, completion: Completion) -> StepResult:
-        """Take the response; the episode is over."""
+        """Accept the response; the episode is over."""
         self._life.require_active()
         self._life.end()
         return StepResult(
@@ -45,7 +45,7 @@ class PromptOnlyEnv(Env):
 
 @dataclass(kw_only=True)
 class PromptOnlyGroup(EnvGroupBuilder):
-    """Plays one prompt, as often as asked; a grader of each response, or of the group, may score it."""
+    """Episodes of one prompt; a grader of each response, or of the group, may score them."""
 
     env: str
     task: str
@@ -59,5 +59,5 @@ class PromptOnlyGroup(EnvGroupBuilder):
     seed: int | None = None
 
     async def make_episode(self, number: int) -> Sequence[Env]:
-        """One fresh `PromptOnlyEnv`."""
+        """One new `PromptOnlyEnv`."""
         return (PromptOnlyEnv(self.messages),)

@@ -1,12 +1,12 @@
-"""Prompts from a file or dataset, played without a score: what on-policy distillation samples from."""
+"""The built-in `prompts`: prompts from a file or dataset, without a score, as for on-policy distillation."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from rolltrace.envs.dataset_rows import ColumnName, column_arguments, read_rows
+from rolltrace.envs.dataset_rows import ColumnName, NonEmpty, column_arguments, read_rows
 from rolltrace.envs.dataset_sources import describe_data
 from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.envs.tasks import Tasks
@@ -17,7 +17,6 @@ from rolltrace.trace.message import Message
 
 SHIPPED = Path(__file__).parent / "data" / "prompts.jsonl"
 
-NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 Row = TypeVar("Row", bound="PromptRow")
 
 
@@ -25,13 +24,13 @@ class PromptRow(msgspec.Struct, frozen=True):
     """One row of the data: a prompt's text, or the messages of a conversation."""
 
     id: NonEmpty | int | None = None
-    """None: made of the prompt."""
+    """None: derived from the prompt."""
     prompt: NonEmpty | list[dict[str, Any]] | None = None
     """Text, or messages."""
     messages: list[dict[str, Any]] | None = None
     """Chat messages, in the shape of the OpenAI API."""
     other: dict[str, Any] = {}
-    """The row's other columns: kept in the record's `task_data`, and shown to no policy."""
+    """The row's other columns: recorded in `task_data`, never shown to a policy."""
 
 
 class PromptsTasks(Tasks):
@@ -50,8 +49,8 @@ class PromptsTasks(Tasks):
     ) -> None:
         """Read the data: a JSONL, CSV or Parquet file, a `Dataset` or a directory that it was saved to.
 
-        None is the shipped file. `prompt`, `messages` and `id` name the columns. `system` goes before prompts that have
-        no system message.
+        None is the file that ships with the package. `prompt`, `messages` and `id` name the columns. `system` is added
+        to prompts that have no system message.
         """
         columns = column_arguments(prompt=prompt, messages=messages, id=id)
         self.system = system
@@ -60,7 +59,7 @@ class PromptsTasks(Tasks):
         self.count: int = len(self.rows)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> PromptOnlyGroup:
-        """The group that plays row `number`; nothing in it is left to chance."""
+        """The group that plays row `number`; nothing depends on `seed`."""
         row = self.rows[number]
         return PromptOnlyGroup(
             env=self.env,
@@ -91,7 +90,7 @@ def read_prompts(
 
 
 def validate_prompt(row: Row) -> Row:
-    """Refuse a row that does not hold exactly one prompt; messages in the column `prompt` are a conversation."""
+    """Raise `DataError` unless a row has exactly one prompt; messages in the column `prompt` are a conversation."""
     if row.prompt is not None and row.messages is not None:
         raise DataError("expected either `prompt` or `messages`, got both: name the one to read, as in prompt=prompt.")
     if isinstance(row.prompt, list):
@@ -116,7 +115,7 @@ def prompt_of(row: PromptRow, system: str | None = None) -> tuple[Message, ...]:
 
 
 def _content(row: PromptRow) -> str:
-    """What a row's id is made of."""
+    """The content that a row's id is derived from."""
     return row.prompt if isinstance(row.prompt, str) else msgspec.json.encode(row.messages, order="sorted").decode()
 
 

@@ -1,4 +1,4 @@
-"""Environments by name: built in, added by packages, or a user's own."""
+"""Finds environments by name: built-in ones, those of other packages, and a user's own."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ BUILT_IN = {
     "rubric": "rolltrace.envs.rubric:RubricTasks",
     "twenty_questions": "rolltrace.envs.twenty_questions:TwentyQuestionsTasks",
 }
-"""Where each is; its module is imported only when it is asked for."""
+"""The class of each name; its module is imported when the name is loaded."""
 
 
 class Family(NamedTuple):
@@ -34,9 +34,9 @@ class Family(NamedTuple):
     source: str
     """A class of tasks that takes the member's name first, and lists all names with `names()`."""
     package: str
-    """What must be installed for it."""
+    """The package that it needs."""
     extra: str
-    """What installs that."""
+    """The extra of rolltrace that installs the package."""
 
 
 FAMILIES = {
@@ -65,8 +65,8 @@ class EnvInfo(msgspec.Struct, frozen=True):
 def load_env(spec: str, args: Mapping[str, Any] | None = None) -> Tasks:
     """The tasks of an environment: a built-in or added name, or `package.module:name` of a user's own.
 
-    Arguments may be text, as from a command line, or Python values. Modules are found as Python finds them; whoever
-    wants the current directory searched puts it on `sys.path` first.
+    Arguments may be text, as from a command line, or Python values. Modules are imported from
+    `sys.path`; add the current directory to it if it should be searched.
     """
     family, colon, member = spec.partition(":")
     if colon and family in FAMILIES:
@@ -105,7 +105,7 @@ def _family(name: str) -> Any:
 
 
 def _missing(family: Family) -> str | None:
-    """What to install, where it is not."""
+    """How to install the package, if it is missing."""
     return None if find_spec(family.package) else f"install it with `pip install 'rolltrace[{family.extra}]'`."
 
 

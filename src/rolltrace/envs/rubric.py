@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.envs.dataset_rows import ColumnName, column_arguments, read_rows
-from rolltrace.envs.dataset_sources import describe_data
+from rolltrace.envs.dataset_rows import ColumnName, NonEmpty, column_arguments, read_rows
+from rolltrace.envs.dataset_sources import UTF8_BOM, describe_data
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.prompts import NonEmpty, PromptRow, prompt_of, read_prompts, validate_prompt
+from rolltrace.envs.prompts import PromptRow, prompt_of, read_prompts, validate_prompt
 from rolltrace.envs.tasks import Tasks
 from rolltrace.envs.with_grader import EnvArgs, load_inner_tasks, with_grader
 from rolltrace.errors import DataError, InputError
@@ -19,7 +19,6 @@ from rolltrace.graders.retrying_question import GRADER_SAMPLING, MAX_TOKENS, MAX
 from rolltrace.graders.rubric_grader import Criterion, RubricGrader, criterion_names
 
 SHIPPED = Path(__file__).parent / "data" / "rubric.jsonl"
-_UTF8_BOM = b"\xef\xbb\xbf"
 
 
 class RubricRow(PromptRow, frozen=True):
@@ -144,7 +143,7 @@ def read_criteria(path: str | Path) -> tuple[Criterion, ...]:
         criteria = read_rows(path, Criterion)
     else:
         try:
-            criteria = msgspec.json.decode(Path(path).read_bytes().removeprefix(_UTF8_BOM), type=list[Criterion])
+            criteria = msgspec.json.decode(Path(path).read_bytes().removeprefix(UTF8_BOM), type=list[Criterion])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{path}: expected a list of criteria {{text, weight, name}}: {error}.") from error
     try:
@@ -166,6 +165,6 @@ def validate_criteria(criteria: Sequence[Criterion]) -> None:
 def _holds_list(path: str | Path) -> bool:
     """Whether the file is a JSON list. False if it cannot be read: `read_rows` then raises the error."""
     try:
-        return Path(path).read_bytes().removeprefix(_UTF8_BOM).lstrip().startswith(b"[")
+        return Path(path).read_bytes().removeprefix(UTF8_BOM).lstrip().startswith(b"[")
     except (OSError, ValueError):
         return False

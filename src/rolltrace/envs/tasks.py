@@ -1,4 +1,4 @@
-"""The tasks of an environment, by number, and the order in which a run walks them."""
+"""The tasks of an environment, and the order in which a run plays them."""
 
 import random
 from abc import ABC, abstractmethod
@@ -10,18 +10,18 @@ from rolltrace.seeds import derive_seed
 
 
 class Tasks(ABC):
-    """What an environment's name stands for once its arguments are known: a source of env group builders."""
+    """An environment with its arguments: makes an env group builder for each task."""
 
     env: str
     """The environment's name."""
     count: int | None = None
-    """How many tasks there are; None where they are generated without end."""
+    """The number of tasks; None if they are generated without a limit."""
     build_in_thread: bool = False
-    """Whether making a builder takes so long that it is to be done in a thread, beside the groups that are played."""
+    """Whether `builder` is slow and should be called in a thread."""
 
     @abstractmethod
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
-        """The group that plays task `number` in so many episodes. Generated tasks also depend on the seed."""
+        """The builder of task `number`. Generated tasks also depend on the seed."""
 
 
 def iterate_groups(tasks: Tasks, *, iteration: int, groups: int, episodes: int, seed: int) -> Iterator[EnvGroupBuilder]:
@@ -31,7 +31,7 @@ def iterate_groups(tasks: Tasks, *, iteration: int, groups: int, episodes: int, 
 
 
 def make_builder(tasks: Tasks, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
-    """The builder of one task; what `Tasks.builder` raises becomes an `EnvError` that names the task."""
+    """The builder of one task; an exception of `Tasks.builder` becomes an `EnvError` that names the task."""
     try:
         return tasks.builder(number, episodes=episodes, seed=seed)
     except RolltraceError:

@@ -1,4 +1,4 @@
-"""Finds and makes the games of the textarena package; the only file that knows how its registry works."""
+"""Finds and makes the games of the textarena package; only this module uses its registry."""
 
 import contextlib
 import functools
@@ -16,18 +16,18 @@ from rolltrace.errors import InputError, UnknownNameError
 
 FAMILY = "textarena"
 _WRAPPED = ("-raw", "-train")
-"""Endings of the names under which textarena offers the same game with other wrappers."""
+"""Suffixes of the names of the same game with other wrappers."""
 _NEED_ONLINE_MODELS = {"Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions"}
-"""Games with a game master or a jury of their own behind an online service."""
+"""Games whose game master or jury is a model of an online service."""
 _MIN_PLAYERS = {"MarketEntryGame": 2, "PublicGoodsGame": 2, "QuantumTicTacToe": 2, "SpiteAndMalice": 2}
 _MAX_PLAYERS = {"QuantumTicTacToe": 2, "SpiteAndMalice": 2}
-"""Bounds that these games have and do not check."""
+"""Limits on players that these games do not check themselves."""
 _MAX_PLAYERS_OF_ANY_GAME = 15
 _NLTK_DATA = re.compile(r"nltk\.download\(\W*(\w+)")
 
 
 def names() -> list[str]:
-    """All games, without the names that only stand for other wrappers."""
+    """All games, without variants that only have other wrappers."""
     return sorted(name for name in _registry() if not name.endswith(_WRAPPED))
 
 
@@ -37,7 +37,7 @@ def base_game(name: str) -> str:
 
 
 def player_counts(name: str) -> range:
-    """How many players may be tried; most games refuse by themselves what they do not take."""
+    """Numbers of players to try; most games refuse an invalid number themselves."""
     kind = base_game(name)
     return range(_MIN_PLAYERS.get(kind, 1), _MAX_PLAYERS.get(kind, _MAX_PLAYERS_OF_ANY_GAME) + 1)
 
@@ -72,20 +72,20 @@ def make_game(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def action_wrappers(name: str) -> list[Any]:
-    """What the game's name makes of a move before the game sees it, such as putting it into brackets."""
+    """The wrappers that change a move before the game gets it, such as adding brackets."""
     action_wrapper = _textarena().ActionWrapper
     return [wrapper for wrapper in _spec(name).default_wrappers or () if issubclass(wrapper, action_wrapper)]
 
 
 def hides_moves(name: str) -> bool:
-    """Whether seats see what comes of the others' moves, and not their words: so the `-train` names, except in talk."""
+    """Whether a seat sees only the effects of other seats' moves, not their text, as in most `-train` variants."""
     wrappers = _spec(name).default_wrappers or ()
     return name.endswith("-train") and _textarena().wrappers.LLMObservationWrapper not in wrappers
 
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Let textarena neither print, nor warn, nor download anything by itself; nor can any other thread meanwhile."""
+    """Suppress prints, warnings and downloads of textarena, and of other threads, inside the block."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nltk: Any = sys.modules.get("nltk")
@@ -106,7 +106,7 @@ def _no_download(*args: Any, **settings: Any) -> bool:  # noqa: ARG001 - takes w
 
 @functools.cache
 def _textarena() -> Any:
-    # It takes a second to import: it brings clients of several online services with it.
+    # The import takes a second, because it imports clients of several online services.
     try:
         with silenced():
             return importlib.import_module("textarena")

@@ -1,4 +1,4 @@
-"""A conversation with tools: turns that call tools go on, a turn that calls none is the final answer."""
+"""A conversation with tools: it continues after tool calls, and ends with a turn without any."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.stop_reasons import StopReason
 
 MAX_PARALLEL_CALLS = 32
-"""Calls of one turn that run in parallel: a policy may ask for ten thousand."""
+"""Calls of one turn that run in parallel; a policy may make thousands."""
 
 _MAX_NAME_CHARS = 100
 _UNFINISHED = ToolOutcome("", ToolFailure.UNFINISHED)
@@ -25,9 +25,9 @@ _UNFINISHED = ToolOutcome("", ToolFailure.UNFINISHED)
 class ToolEnv(Env):
     """A conversation in which the policy may call tools.
 
-    Each call is answered by a message of role `tool`, in the order of the calls, with the call's id and name; a call
-    without an id is answered without one, and its place tells which it is. A call that fails is answered with what
-    went wrong. Subclasses score: `final` the last message, `after_tools` a turn that called tools.
+    Each call gets a reply of role `tool`, in the order of the calls, with the call's id and name; the reply to a call
+    without an id has none either. The reply to a failed call is its error. Subclasses score the last message in
+    `final`, and a turn with tool calls in `after_tools`.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class ToolEnv(Env):
         self.turns = 0
         """Turns that the policy has used."""
         self.tool_calls = 0
-        """Calls that were run, or were refused by a tool; unreadable ones do not count."""
-        self._notes: list[Note] = []  # on the messages it was given; told with the first step
+        """Calls that were run or refused by a tool; calls that could not be parsed do not count."""
+        self._notes: list[Note] = []  # on `messages`; recorded with the first step
         self._messages = tuple(as_message(value, f"messages[{n}]", self._notes) for n, value in enumerate(messages))
         self._tools = _by_name(tools)
         self._specs = tuple(tool.spec for tool in self._tools.values())
         self._life = SingleUse()
         self._calls: Sequence[ToolCall] = ()
-        """The calls of the current turn that are to be run."""
+        """The calls of the current turn that are run."""
         self._outcomes: dict[int, ToolOutcome] = {}
-        """What came of them so far, by their place."""
+        """Their outcomes so far, by position."""
 
     async def initial_observation(self) -> Observation:
         """The first prompt, and the tools."""
@@ -68,7 +68,7 @@ class ToolEnv(Env):
         return self._observation(self._messages)
 
     async def step(self, completion: Completion) -> StepResult:
-        """Run the tools that the turn calls, or score it where it calls none."""
+        """Run the tools that the turn calls, or score it if it calls none."""
         self._calls, self._outcomes = (), {}
         self._life.require_active()
         self.turns += 1
@@ -81,7 +81,7 @@ class ToolEnv(Env):
         return self._with_counts(result)
 
     def unfinished_step(self) -> StepResult | None:
-        """The answers of the tools that have returned, in the order of the calls."""
+        """The replies of the tools that have returned, in the order of the calls."""
         ran = [(call, self._outcomes.get(place, _UNFINISHED)) for place, call in enumerate(self._calls)]
         answers: list[Message] = []
         unplaced: list[dict[str, Any]] = []
@@ -109,7 +109,7 @@ class ToolEnv(Env):
         )
 
     async def observe(self, messages: Sequence[Message]) -> Observation | None:
-        """Take messages from outside; each of the policy's own is a turn used. None where no turn would be left."""
+        """Accept messages from outside. Each message of the policy uses a turn; None if no turn would be left."""
         self._life.require_active("observe()")
         turns = self.turns + sum(message.role == "assistant" for message in messages)
         if self.max_turns is not None and turns >= self.max_turns:
@@ -118,7 +118,7 @@ class ToolEnv(Env):
         return self._observation(messages)
 
     async def final(self, completion: Completion) -> StepResult:
-        """Score the final message. A result that is not done goes on with its observation, while turns are left."""
+        """Score the final message. If the result is not done, the conversation continues while turns are left."""
         reward = 0.0 if self.check is None else self.check(completion.message.content)
         return StepResult(reward=reward, done=True)
 
@@ -127,7 +127,7 @@ class ToolEnv(Env):
     ) -> StepResult:
         """Score a turn that called tools; with a stop reason, it was the last one.
 
-        A result that is done ends the episode too. What the policy sees next is set afterwards: the tools' answers.
+        A result that is done also ends the episode. Its observation is replaced by the replies of the tools.
         """
         return StepResult(reward=0.0, done=False)
 
@@ -163,7 +163,7 @@ class ToolEnv(Env):
         )
 
     def _allowed(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        """The calls before the first that is one too many. What cannot be read is not run, so it uses nothing up."""
+        """The calls within `max_tool_calls`. Calls that cannot be parsed are not run and do not count."""
         if self.max_tool_calls is None:
             return calls
         left = self.max_tool_calls - self.tool_calls
@@ -175,10 +175,10 @@ class ToolEnv(Env):
         return calls
 
     async def _run(self, calls: Sequence[ToolCall]) -> list[ToolOutcome]:
-        """What came of the calls, in their order; in turn, none is run after one that ended the episode."""
+        """The outcomes of the calls, in order. Sequential calls stop after one that ends the episode."""
         if self.parallel and len(calls) > 1:
             slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
-            # A task group ends only when all its tasks have, also when it is cancelled.
+            # A task group waits for all its tasks, also when it is cancelled.
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._call_in(slots, *numbered)) for numbered in enumerate(calls)]
             return [task.result() for task in tasks]
@@ -194,7 +194,7 @@ class ToolEnv(Env):
             return await self._call(place, call)
 
     async def _call(self, place: int, call: ToolCall) -> ToolOutcome:
-        """Run a call and keep what came of it, also for a turn that does not end."""
+        """Run a call and store its outcome, also for a turn that does not end."""
         outcome = self._outcomes[place] = await self._outcome_of(call)
         self.tool_calls += outcome.error is not ToolFailure.UNPARSABLE
         return outcome
@@ -251,7 +251,7 @@ def _answer(call: ToolCall, outcome: ToolOutcome) -> Message:
 
 
 def _record_fields(ran: Sequence[tuple[ToolCall, ToolOutcome]]) -> dict[str, dict[str, Any]]:
-    """What a turn's record says of its tool calls, by field of the step."""
+    """The fields of a step that record its tool calls."""
     returned = [outcome for _, outcome in ran if outcome is not _UNFINISHED]
     failed = sum(outcome.error is not None for outcome in returned)
     logged = [{"id": call.id, "name": call.name, "log": outcome.log} for call, outcome in ran if outcome.log]

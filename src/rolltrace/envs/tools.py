@@ -1,4 +1,4 @@
-"""Typed Python functions as tools that a policy may call, and what came of a call."""
+"""Makes tools of typed Python functions, and runs the calls of a policy."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from rolltrace.trace.message import ToolCall, ToolSpec
 from rolltrace.trace.tool_calls import json_arguments
 
 MAX_CONTENT = 20_000
-"""Characters of a tool's answer that the policy is shown, unless the tool says otherwise."""
+"""Default limit on the characters of a tool's result that the policy sees."""
 
 _MAX_LOG_CHARS = 4_000
 _MAX_EXCERPT_CHARS = 200
@@ -33,19 +33,19 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what inference servers accept
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """What a tool may return where its answer alone does not say it all."""
+    """A tool's result with further information."""
 
     content: Any
-    """The answer: text, or anything that JSON can hold."""
+    """The result: text, or any JSON value."""
     stop: bool = False
     """Whether the episode ends here."""
 
 
 class ToolFailure(StrEnum):
-    """How a tool call can fail. None of them ends a rollout by itself: the policy reads what went wrong."""
+    """How a tool call can fail. No failure ends a rollout by itself: the policy gets the error."""
 
     UNPARSABLE = "unparsable"
-    """The call itself could not be read."""
+    """The call could not be parsed."""
     UNKNOWN_TOOL = "unknown_tool"
     BAD_ARGUMENTS = "bad_arguments"
     """The arguments do not fit the tool's schema."""
@@ -56,17 +56,17 @@ class ToolFailure(StrEnum):
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
-    """What came of one tool call."""
+    """The outcome of one tool call."""
 
     content: str
-    """What the policy is told: the tool's answer, or what went wrong."""
+    """The text for the policy: the tool's result, or the error."""
     error: ToolFailure | None = None
     seconds: float = 0.0
     """How long the tool took."""
     stop: bool = False
     """Whether the tool ended the episode."""
     log: str = ""
-    """What only a person debugging needs: the traceback, or what of the answer JSON could not hold."""
+    """For debugging: the traceback, or the parts of the result that are not JSON."""
 
 
 class Tool:
@@ -111,9 +111,9 @@ class Tool:
         return _remake, (self.function, self.in_thread, self.max_content)
 
     async def call(self, arguments: str, timeout: float | None = None) -> ToolOutcome:  # noqa: ASYNC109 - a time-out is an outcome here
-        """Call the function with JSON arguments; whatever it does wrong is in the outcome.
+        """Call the function with JSON arguments; its errors are part of the outcome.
 
-        Cancellation that somebody asked for, and the end of the process, are raised.
+        A requested cancellation and the end of the process are raised.
         """
         try:
             given = self._decoder.decode(json_arguments(arguments))
@@ -150,7 +150,7 @@ class Tool:
         return await answer if inspect.isawaitable(answer) else answer
 
     def _render(self, answer: Any) -> tuple[str, bool, str]:
-        """The answer as text, whether it ends the episode, and what of it could not be told."""
+        """The result as text, whether it ends the episode, and notes on parts that are not JSON."""
         result = answer if isinstance(answer, ToolResult) else ToolResult(answer)
         notes: list[Note] = []
         if isinstance(result.content, str):
@@ -162,14 +162,14 @@ class Tool:
         return text, result.stop, _clip("\n".join(f"{note.path}: {note.message}" for note in notes), _MAX_LOG_CHARS)
 
     def _raised(self, error: BaseException, seconds: float) -> ToolOutcome:
-        # A ToolError is written for the model to read; of any other exception the type says half.
+        # The message of a ToolError is for the model; other exceptions need their type to be understood.
         said = _error_text(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {_error_text(error)}"
         log = "".join(traceback.format_exception(error))[-_MAX_LOG_CHARS:]  # the end says where it was raised
         return ToolOutcome(f"Error: {_clip(said, self.max_content)}", ToolFailure.RAISED, seconds, log=log)
 
 
 def parse_error_of(call: ToolCall) -> str | None:
-    """Why a tool call cannot be read at all; None where it can, though its tool may still refuse it."""
+    """Why a tool call cannot be parsed, or None. Its tool may still refuse its arguments."""
     if call.error is not None:
         return call.error
     if not call.name:
@@ -184,7 +184,7 @@ def parse_error_of(call: ToolCall) -> str | None:
 async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """Run a function in a daemon thread.
 
-    The loop's own pool will not do: a few functions that hang would fill it, and its shutdown waits for them forever.
+    The loop's default thread pool is not used: functions that hang would fill it, and its shutdown waits for them.
     """
     loop = asyncio.get_running_loop()
     arrival: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -250,7 +250,7 @@ def _check_type(name: str, field: str, annotation: Any) -> None:
 
 
 def _documentation(function: Callable[..., Any], name: str) -> tuple[str, dict[str, str]]:
-    """What the docstring says of the tool, and of each parameter."""
+    """The descriptions of the tool and of each parameter, from the docstring."""
     from docstring_parser import ParseError, parse  # only those who make tools pay for this import
 
     try:
@@ -302,7 +302,7 @@ def _schema(
 def _error_text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a foreign exception may do anything when asked
+    except Exception:  # noqa: BLE001 - `str` of a user's exception may raise
         return "its message cannot be read"
 
 

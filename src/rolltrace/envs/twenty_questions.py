@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from rolltrace.envs.dataset_rows import read_rows
+from rolltrace.envs.dataset_rows import NonEmpty, read_rows
 from rolltrace.envs.env import SingleEnvGroup, StepResult
 from rolltrace.envs.guessing_env import GuessingEnv, check_max_turns, last_guess
 from rolltrace.envs.tasks import Tasks
@@ -50,8 +50,6 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 _UNSEEN = {"Mn", "Cf"}
 """Unicode categories of accents, joiners and other marks without a width of their own."""
 _BEFORE_A_NAME = {"a", "an", "the", "is", "it", "its", "s"}
-
-NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class YesNoAnswer(StrEnum):

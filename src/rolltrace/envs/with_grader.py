@@ -1,4 +1,4 @@
-"""Another environment's tasks, with a grader that it does not have itself."""
+"""Adds a grader to the tasks of another environment."""
 
 import copy
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _DATA_ARGUMENTS = ("prompt", "messages", "criteria_column", "id", "split")
 
 
 def load_inner_tasks(own: str, args: Mapping[str, Any]) -> Tasks | None:
-    """The tasks that the arguments `env` and `env_args` name; None where those of `own` are played."""
+    """The tasks that the arguments `env` and `env_args` name; None if `env` is not set."""
     data, env, env_args = args["data"], args["env"], args["env_args"]
     if env is None:
         if env_args is not None:
@@ -40,8 +40,7 @@ def with_grader(
 ) -> EnvGroupBuilder:
     """A copy of another environment's builder with this `grader` or `group_grader`, recorded as the environment `own`.
 
-    The record's arguments make it again: they name the other environment, with all that its builder says it was made
-    with.
+    The recorded arguments contain the name and the arguments of the other environment, so that it can be made again.
     """
     _refuse_second_grader(builder, own, graders)
     env_args = {**(args["env_args"] or {}), **builder.env_args}
