@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rolltrace.query import group_comparison as comparison
-from rolltrace.query import group_members
+from rolltrace.query import group_members, number_stats
 from rolltrace.query import message_truncation as excerpts
 from rolltrace.query import preference_matrix as matrices
 from rolltrace.query import reward_breakdown as terms
@@ -41,7 +41,7 @@ Fields = dict[str, Any]
 
 def structs() -> dict[str, type]:
     """By the name that the page gives it, every struct of an answer."""
-    modules = (answers, comparison, excerpts, group_members, matrices, rubrics, terms)
+    modules = (answers, comparison, excerpts, group_members, matrices, number_stats, rubrics, terms)
     found = ((name, kind, module.__name__) for module in modules for name, kind in vars(module).items())
     own = {name: kind for name, kind, module in found if inside(kind) is kind and kind.__module__ == module}
     return {page_name(name): kind for name, kind in own.items()} | RECORDS

@@ -1,4 +1,4 @@
-"""One run's numbers: what was played, how it ended, what it was rewarded, what was lost."""
+"""The summary of a run: totals, rewards, iterations, errors and losses."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.query.number_stats import NumberStats, stats_columns, stats_from_row
 from rolltrace.query.run import Run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, query_totals
@@ -16,21 +17,6 @@ from rolltrace.store.reader import RunReader
 
 _MAX_PROBLEMS = 20
 _MAX_ERRORS = 20
-
-
-class RewardStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Rewards of some rollouts; the statistics are over the finite ones."""
-
-    n: int
-    """How many are finite numbers."""
-    missing: int
-    """How many are null: failed, cancelled or not graded yet."""
-    non_finite: int
-    mean: float | None
-    std: float | None
-    """The standard deviation, of the population."""
-    min: float | None
-    max: float | None
 
 
 class IterationStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +28,7 @@ class IterationStats(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     groups_with_signal: int
     groups_without_signal: int
-    rewards: RewardStats
+    rewards: NumberStats
     failed: int
     """Rollouts whose status is not ok."""
     mean_steps: float | None
@@ -60,7 +46,7 @@ class FailureCount(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a run. `totals.Totals` says which rollouts count."""
+    """The numbers of a run. `RunTotals` says which rollouts count."""
 
     path: str
     run: str
@@ -68,35 +54,35 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     state: RunState
     planned: int | None
-    """How many rollouts (of games: episodes) the run is to have, where that is known."""
+    """How many rollouts (in games: episodes) the run is to have, if that is known."""
     finished: int
     """How many of those are there and were not cancelled."""
     rollouts: int
     """How many count."""
     retried: int
-    """Attempts that were tried again; only `errors` counts them."""
+    """Retried attempts; only `errors` counts them."""
     superseded: int
-    """Rollouts that a restart repeated; no other number counts them."""
+    """Rollouts that a later session played again; no other number counts them."""
     collides: int
-    """Rollouts of a place in a group that several sessions recorded at the same time; all of them count."""
+    """Rollouts of an index that several sessions recorded at the same time; all of them count."""
     groups: int
     groups_with_signal: int
     """Groups of at least two rewards, not all the same."""
     groups_without_signal: int
-    """Groups of at least two rewards, all the same: they teach nothing. Groups of fewer are in neither number."""
+    """Groups of at least two rewards, all equal: they have no learning signal. Smaller groups are in neither number."""
     envs: dict[str, int]
     policies: dict[str, int]
-    rewards: RewardStats
+    rewards: NumberStats
     iterations: tuple[IterationStats, ...]
     stop_reasons: dict[str, int]
     """The most frequent first; they sum up to all rollouts."""
     statuses: dict[str, int]
     errors: tuple[FailureCount, ...]
-    """The most frequent, of every attempt, also of those that were tried again."""
+    """The most frequent errors of all attempts, including retried ones."""
     attempts: int
-    """How many that is: rollouts and retried."""
+    """The number of all attempts: rollouts and retried."""
     steps: int
-    """How many there are, over all rollouts; so the tokens."""
+    """The sum over all rollouts; likewise the tokens."""
     prompt_tokens: int
     completion_tokens: int
     started_at: datetime | None
@@ -106,24 +92,14 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int
     open_sessions: int
     lost: int
-    """How many rollouts were begun and are not there, as the ledgers tell and the files do not refute."""
+    """How many rollouts were begun and are missing, by the ledgers and the files."""
     maybe_lost: int
-    """How many sessions that are not closed had in flight: being played, or lost with a writer that died."""
+    """How many rollouts open sessions have in flight: they are being played, or were lost when a writer died."""
     ledger: dict[str, int]
-    """The ledgers' counts as they tell them, summed up."""
+    """The sums of the ledgers' counts."""
     problems: tuple[str, ...]
-    """What could not be read: the first of it."""
+    """The first read errors."""
     problem_count: int
-
-
-def stats_columns(name: str) -> str:
-    """How the numbers of a column are spread, in SQL: the fields of `Rewards`."""
-    return f"""
-        count(*) filter (isfinite({name})) as n, count(*) filter ({name} is null) as missing,
-        count(*) filter (not isfinite({name})) as non_finite, avg({name}) filter (isfinite({name})) as mean,
-        stddev_pop({name}) filter (isfinite({name})) as std, min({name}) filter (isfinite({name})) as min,
-        max({name}) filter (isfinite({name})) as max
-    """
 
 
 _REWARDS = stats_columns("reward")
@@ -131,7 +107,8 @@ _NUMBERS = f"""
     select {_REWARDS},
         coalesce(sum(steps), 0)::bigint as steps, coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,
         coalesce(sum(completion_tokens), 0)::bigint as completion_tokens,
-        min(started_at) as started_at, max(ended_at) as ended_at, avg(seconds) as mean_seconds
+        min(started_at) as started_at, max(ended_at) as ended_at, avg(seconds) as mean_seconds,
+        min(iteration) as first_iteration, max(iteration) as last_iteration, count(distinct iteration) as iterations
     from {COUNTED_ROLLOUTS}
 """
 _SIGNALS = """
@@ -155,12 +132,37 @@ _ERRORS = f"""
 """
 
 
+class RolloutNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums and statistics over the rollouts that count, and over all groups."""
+
+    rewards: NumberStats
+    steps: int
+    prompt_tokens: int
+    completion_tokens: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    mean_seconds: float | None
+    first_iteration: int | None
+    last_iteration: int | None
+    iterations: int
+    """How many different iterations there are."""
+    groups_with_signal: int
+    groups_without_signal: int
+
+
+def query_numbers(run: Run) -> RolloutNumbers:
+    """The numbers of a run, for the summary and for the viewer."""
+    row = next(run.sql(_NUMBERS).dicts()) | next(run.sql(f"select {_SIGNALS} from groups").dicts())
+    fields = {name: row[name] for name in RolloutNumbers.__struct_fields__ if name in row}
+    times = {name: _in_utc(row[name]) for name in ("started_at", "ended_at")}
+    return RolloutNumbers(**{**fields, **times}, rewards=stats_from_row(row))
+
+
 def summarize(path: str | Path) -> RunSummary:
-    """The numbers of the run at `path`, through SQL, so that a large one takes no longer than its tables."""
+    """Summarize the run at `path`, with SQL."""
     with Run([RunReader(path)]) as run:
         totals = query_totals(run)
-        numbers = next(run.sql(_NUMBERS).dicts())
-        with_signal, without_signal = run.sql(f"select {_SIGNALS} from groups").fetchone() or (0, 0)
+        numbers = query_numbers(run)
         iterations = tuple(_iteration(row) for row in run.sql(_ITERATIONS).dicts())
         errors = tuple(FailureCount(*row) for row in run.sql(_ERRORS).fetchall())
         statuses = run.sql(f"select status, count(*) from {COUNTED_ROLLOUTS} group by 1 order by 2 desc, 1").fetchall()
@@ -181,11 +183,11 @@ def summarize(path: str | Path) -> RunSummary:
         collides=totals.collides,
         attempts=totals.rollouts + totals.retried,
         groups=totals.groups,
-        groups_with_signal=with_signal,
-        groups_without_signal=without_signal,
+        groups_with_signal=numbers.groups_with_signal,
+        groups_without_signal=numbers.groups_without_signal,
         envs=dict(totals.envs),
         policies=dict(totals.policies),
-        rewards=_rewards(numbers),
+        rewards=numbers.rewards,
         iterations=iterations,
         stop_reasons=dict(totals.stop_reasons),
         statuses=dict(statuses),
@@ -197,9 +199,12 @@ def summarize(path: str | Path) -> RunSummary:
         ledger=_sum(ledgers),
         problems=tuple(map(str, problems[:_MAX_PROBLEMS])),
         problem_count=len(problems),
-        started_at=_in_utc(numbers["started_at"]),
-        ended_at=_in_utc(numbers["ended_at"]),
-        **{name: numbers[name] for name in ("steps", "prompt_tokens", "completion_tokens", "mean_seconds")},
+        started_at=numbers.started_at,
+        ended_at=numbers.ended_at,
+        steps=numbers.steps,
+        prompt_tokens=numbers.prompt_tokens,
+        completion_tokens=numbers.completion_tokens,
+        mean_seconds=numbers.mean_seconds,
     )
 
 
@@ -207,18 +212,14 @@ def _in_utc(time: datetime | None) -> datetime | None:
     return None if time is None else time.replace(tzinfo=UTC)
 
 
-def _rewards(row: dict[str, Any]) -> RewardStats:
-    return RewardStats(**{name: row[name] for name in RewardStats.__struct_fields__})
-
-
 def _iteration(row: dict[str, Any]) -> IterationStats:
     counted = {name: row[name] or 0 for name in ("groups", "groups_with_signal", "groups_without_signal")}
     fields = {name: row[name] for name in IterationStats.__struct_fields__ if name != "rewards"}
-    return IterationStats(**{**fields, **counted}, rewards=_rewards(row))
+    return IterationStats(**{**fields, **counted}, rewards=stats_from_row(row))
 
 
 def _sum(ledgers: Iterable[Ledger]) -> dict[str, int]:
-    """Every count of the ledgers, those by reason over all reasons."""
+    """The sum of each count of the ledgers, over all reasons."""
     total: Counter[str] = Counter()
     for ledger in ledgers:
         for name, value in msgspec.structs.asdict(ledger).items():

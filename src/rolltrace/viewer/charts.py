@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from rolltrace.query.histogram import bin_number, bins_between, query_histogram, round_edges
+from rolltrace.query.number_stats import stats_columns
 from rolltrace.query.run import Run
-from rolltrace.query.run_summary import stats_columns
 from rolltrace.viewer.columns import find_measure
 from rolltrace.viewer.filters import RolloutSelection, select_rollouts
 from rolltrace.viewer.schemas import (
@@ -22,7 +22,7 @@ _MAX_ENVIRONMENTS = 100
 _MAX_KINDS = 50
 
 STATS_COLUMNS = stats_columns("value")
-"""The fields of `answers.Spread`, over a column `value` of doubles."""
+"""The fields of `NumberStats`, over a column `value`."""
 _QUANTILES = "quantile_cont(value, [0.05, 0.25, 0.5, 0.75, 0.95]) filter (isfinite(value)) as quantiles"
 _KIND = "error_layer || ': ' || error_type"
 

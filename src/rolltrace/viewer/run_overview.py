@@ -1,16 +1,15 @@
-"""What one run comes to: its counts, rewards, errors and ledger, and what else can be asked of it."""
+"""The overview of a run in the viewer: totals, rewards, errors, ledger, and its measures and columns."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rolltrace.query.run import Run
 from rolltrace.query.run_state import planned_episodes, settle_continued
+from rolltrace.query.run_summary import RolloutNumbers, query_numbers
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, query_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.freeform import to_json_mapping
-from rolltrace.viewer.charts import STATS_COLUMNS
 from rolltrace.viewer.columns import columns_with
 from rolltrace.viewer.open_runs import OpenRun, find_measures
 from rolltrace.viewer.schemas import (
@@ -18,7 +17,6 @@ from rolltrace.viewer.schemas import (
     ErrorKind,
     Iterations,
     LedgerSummary,
-    NumberStats,
     RunListEntry,
     RunResponse,
 )
@@ -26,17 +24,6 @@ from rolltrace.viewer.schemas import (
 _MAX_VALUES = 100
 _MAX_PROBLEMS = 20
 _MAX_EXAMPLE_CHARS = 1_000
-_NUMBERS = f"""
-    select {STATS_COLUMNS}, coalesce(sum(steps), 0)::bigint as steps,
-        coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,
-        coalesce(sum(completion_tokens), 0)::bigint as completion_tokens, avg(seconds) as mean_seconds,
-        min(started_at) as started_at, max(ended_at) as ended_at,
-        min(iteration) as first, max(iteration) as last, count(distinct iteration) as count
-    from (select *, reward as value from {COUNTED_ROLLOUTS})
-"""
-_SIGNALS = """
-    select count(*) filter (has_signal), count(*) filter (n >= 2 and not has_signal) from groups
-"""
 _VALUES = f"""
     select * from (
         select 'splits' as kind, split as value, count(*) as n from {COUNTED_ROLLOUTS} group by 2
@@ -52,14 +39,14 @@ _MAPS = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redactio
 
 
 def run_overview(run: OpenRun, card: RunListEntry) -> RunResponse:
-    """The numbers of a run; some of them stand on its card already."""
+    """The overview of a run; some fields are those of its entry in the run list."""
     revision, numbers = run.stamp.revision, run.run
-    told = run.cached("overview", lambda: _ask(numbers), lambda _: 20_000)
+    queried = run.cached("overview", lambda: _ask(numbers), lambda _: 20_000)
     measures = find_measures(run)
-    totals: RunTotals = told["totals"]
-    row, values = told["numbers"], told["values"]
+    totals: RunTotals = queried["totals"]
+    rollouts: RolloutNumbers = queried["numbers"]
     info, ledgers = numbers.info, list(numbers.ledgers().values())
-    problems = tuple(dict.fromkeys([*told["problems"], *numbers.problems]))
+    problems = tuple(dict.fromkeys([*queried["problems"], *numbers.problems]))
     return RunResponse(
         key=run.key,
         name=card.name,
@@ -79,18 +66,21 @@ def run_overview(run: OpenRun, card: RunListEntry) -> RunResponse:
         superseded=totals.superseded,
         collides=totals.collides,
         groups=totals.groups,
-        groups_with_signal=told["signals"][0],
-        groups_without_signal=told["signals"][1],
+        groups_with_signal=rollouts.groups_with_signal,
+        groups_without_signal=rollouts.groups_without_signal,
         envs=_counts(totals.envs),
         policies=_counts(totals.policies),
         stop_reasons=_counts(totals.stop_reasons),
-        **values,
-        errors=told["errors"],
-        rewards=NumberStats(**{name: row[name] for name in NumberStats.__struct_fields__}),
-        iterations=None if row["first"] is None else Iterations(row["first"], row["last"], row["count"]),
-        **{name: row[name] for name in ("steps", "prompt_tokens", "completion_tokens", "mean_seconds")},
-        started_at=_in_utc(row["started_at"]),
-        ended_at=_in_utc(row["ended_at"]),
+        **queried["values"],
+        errors=queried["errors"],
+        rewards=rollouts.rewards,
+        iterations=_iterations(rollouts),
+        steps=rollouts.steps,
+        prompt_tokens=rollouts.prompt_tokens,
+        completion_tokens=rollouts.completion_tokens,
+        mean_seconds=rollouts.mean_seconds,
+        started_at=rollouts.started_at,
+        ended_at=rollouts.ended_at,
         ledger=_ledger(ledgers, totals),
         problems=tuple(map(str, problems[:_MAX_PROBLEMS])),
         problem_count=len(problems),
@@ -100,27 +90,28 @@ def run_overview(run: OpenRun, card: RunListEntry) -> RunResponse:
 
 
 def _ask(run: Run) -> dict[str, Any]:
-    """What the tables say."""
+    """Query everything that comes from the tables."""
     values: dict[str, tuple[Count, ...]] = dict.fromkeys(("splits", "statuses", "tags"), ())
     for kind, value, n in run.sql(_VALUES):
         if len(values[kind]) < _MAX_VALUES and value is not None:
             values[kind] += (Count(value, n),)
     return {
         "totals": query_totals(run),
-        "numbers": next(run.sql(_NUMBERS).dicts()),
-        "signals": run.sql(_SIGNALS).fetchone() or (0, 0),
+        "numbers": query_numbers(run),
         "values": values,
         "errors": tuple(ErrorKind(layer, kind, n, example or "") for layer, kind, n, example in run.sql(_ERRORS)),
-        "problems": run.problems,  # last: what is asked before finds them
+        "problems": run.problems,  # last, because the queries before find them
     }
+
+
+def _iterations(numbers: RolloutNumbers) -> Iterations | None:
+    if numbers.first_iteration is None or numbers.last_iteration is None:
+        return None
+    return Iterations(numbers.first_iteration, numbers.last_iteration, numbers.iterations)
 
 
 def _counts(counts: Mapping[str, int]) -> tuple[Count, ...]:
     return tuple(Count(value, n) for value, n in list(counts.items())[:_MAX_VALUES])
-
-
-def _in_utc(time: datetime | None) -> datetime | None:
-    return None if time is None else time.replace(tzinfo=UTC)
 
 
 def _ledger(ledgers: Sequence[Ledger], totals: RunTotals) -> LedgerSummary:

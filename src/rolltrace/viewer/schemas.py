@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from rolltrace.query.histogram import Bin
+from rolltrace.query.number_stats import NumberStats
 from rolltrace.query.reward_breakdown import RewardTerm
 from rolltrace.trace.score import GroupKey
 
@@ -77,18 +78,6 @@ class ErrorKind(msgspec.Struct, frozen=True):
     type: str
     n: int
     example: str
-
-
-class NumberStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers about numbers; the statistics are over the finite ones."""
-
-    n: int
-    missing: int
-    non_finite: int
-    mean: float | None
-    std: float | None
-    min: float | None
-    max: float | None
 
 
 class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):

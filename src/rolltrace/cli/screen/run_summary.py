@@ -11,8 +11,9 @@ from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import print_wrapped
 from rolltrace.cli.screen.number_format import format_duration, plural, short_number
 from rolltrace.cli.screen.styles import state_line
+from rolltrace.query.number_stats import NumberStats
 from rolltrace.query.run_state import RunState
-from rolltrace.query.run_summary import IterationStats, RewardStats, RunSummary
+from rolltrace.query.run_summary import IterationStats, RunSummary
 from rolltrace.terminal_text import escape_line
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -94,7 +95,7 @@ def _groups_text(run: RunSummary) -> Text:
     return text
 
 
-def _rewards_text(rewards: RewardStats) -> Text:
+def _rewards_text(rewards: NumberStats) -> Text:
     if not rewards.n:
         text = Text("none")
     else:
