@@ -26,7 +26,7 @@ LIMITED = (
 def run(tmp_path_factory) -> Path:
     """A run that is large enough for `check` to need the disk."""
     path = tmp_path_factory.mktemp("runs") / "run"
-    play("arithmetic", "scripted:noisy", out=path, groups=2_500, group_size=4)
+    play("arithmetic", "scripted:noisy", out=path, groups=1_500, group_size=4)
     return path
 
 

@@ -23,6 +23,7 @@ class Tokenizer:
     def __init__(self, session, address):
         self._session = session
         self._address = address
+        self._special = None
 
     async def text(self, ids):
         """The text of tokens."""
@@ -30,10 +31,11 @@ class Tokenizer:
 
     async def without_special(self, ids):
         """The ids less those that stand around messages."""
-        marks = {"content": "<|im_end|><|im_start|><|endoftext|>", "parse_special": True}
-        special = (await self._ask("/tokenize", marks))["tokens"]
-        assert len(special) == 3
-        return [token for token in ids if token not in special]
+        if self._special is None:
+            marks = {"content": "<|im_end|><|im_start|><|endoftext|>", "parse_special": True}
+            self._special = (await self._ask("/tokenize", marks))["tokens"]
+            assert len(self._special) == 3
+        return [token for token in ids if token not in self._special]
 
     async def prompt(self, messages, tools=()):
         """What the model reads where it is sent these messages and tools."""

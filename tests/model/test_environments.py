@@ -21,7 +21,7 @@ from stage import Stage, recorded
 pytestmark = pytest.mark.core
 
 NAME = "local:SmolLM2-135M-Instruct"
-SAMPLING = Sampling(temperature=0.7, max_tokens=24)
+SAMPLING = Sampling(temperature=0.7, max_tokens=12)
 LIMITS = Limits(max_turns=2, continue_after_truncation=True)
 PATIENT = {"seconds": 600.0, "tries": 1}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "%s"}}\n</tool_call>'
@@ -129,7 +129,7 @@ async def test_a_tool_call(tmp_path, model, tokenizer):
 async def test_rubric(tmp_path, model, tokenizer):
     """The model grades itself; what it says is on record, and a score that cannot be read is a grader's failure."""
     (tmp_path / "trees.jsonl").write_bytes(RUBRIC)
-    args = {**PATIENT, "data": str(tmp_path / "trees.jsonl"), "max_tokens": 24}
+    args = {**PATIENT, "data": str(tmp_path / "trees.jsonl"), "max_tokens": 12}
     rollouts = await play_env(tmp_path / "run", model, "rubric", args)
     await assert_tokens(rollouts, tokenizer)
     for rollout in rollouts:
@@ -158,7 +158,7 @@ async def test_rubric_with_a_grammar(tmp_path, model, tokenizer):
 
 async def test_preference(tmp_path, model, tokenizer):
     """The model judges its own answers; each has a reward, or a score that says why there is none."""
-    args = {**PATIENT, "max_tokens": 24, "pattern": "one_way"}
+    args = {**PATIENT, "max_tokens": 12, "pattern": "one_way"}
     rollouts = await play_env(tmp_path / "run", model, "preference", args)
     await assert_tokens(rollouts, tokenizer)
     scores = list(RunReader(tmp_path / "run").scores())
