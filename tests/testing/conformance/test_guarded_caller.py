@@ -11,6 +11,7 @@ class Target:
         self.passed = []
         self.tasks = set()
         self.waiting = asyncio.Event()
+        self.caught = False
 
     async def walk(self, last):
         self.tasks.add(asyncio.current_task())
@@ -27,7 +28,7 @@ class Target:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            return "caught"
+            self.caught = True
 
 
 @pytest.fixture
@@ -63,20 +64,23 @@ async def test_all_calls_of_a_target_are_made_in_one_task(player):
     assert player.task.cancelling() == 0
 
 
-async def test_an_interrupted_call_is_cancelled_and_the_next_is_not(player):
-    """An interruption ends the call under way, with the tasks it waits for, and nothing after it."""
+async def test_a_call_is_cancelled_with_its_caller_and_the_next_is_not(player):
+    """Cancelling the caller ends the call under way, with the tasks it waits for, and nothing after it."""
     before = asyncio.all_tasks()
     call = asyncio.create_task(player.call("wait_in_tasks"))
     await player.target.waiting.wait()
-    player.interrupt()
-    assert (await call).cancelled
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
     assert asyncio.all_tasks() == before
     assert (await player.call("walk", 2)).value == 2
 
 
-async def test_a_call_interrupted_before_it_began_is_cancelled_too(player):
-    """There is no moment at which an interruption is lost."""
+async def test_a_call_cancelled_before_it_began_is_cancelled_too(player):
+    """There is no moment at which a cancellation is lost."""
     call = asyncio.create_task(player.call("catch"))
     await asyncio.sleep(0)  # the call is queued now, and the player has not looked
-    player.interrupt()
-    assert (await call).value == "caught"
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert player.target.caught

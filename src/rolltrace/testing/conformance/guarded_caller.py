@@ -158,7 +158,7 @@ class GuardedCaller:
             role_calls.task = self.task
 
     async def call(self, method: str, *arguments: Any, point: CancelPoint | None = None) -> CallOutcome:
-        """Call a method and wait for it until its timeout."""
+        """Call a method and wait for it until its timeout. If the waiting is cancelled, so is the call."""
         if self._given_up:
             return CallOutcome(hung=True)
         try:
@@ -174,13 +174,6 @@ class GuardedCaller:
             )
             return CallOutcome(result)
         return await self._wait_for(method, result if point is None else point.around(result))
-
-    def interrupt(self) -> None:
-        """Cancel the current call."""
-        if self._busy:
-            self.task.cancel()
-        else:
-            self._waiting = False
 
     async def stop(self) -> None:
         """End the task, if it can be ended."""
@@ -205,13 +198,19 @@ class GuardedCaller:
                 f"make sure that every await in `{method}` ends, with a timeout where it depends on others",
             )
             self._timeouts.mark_hung(method)
-            self.interrupt()
-            await asyncio.wait({reply}, timeout=self._timeouts.for_method(method))
-            self._given_up = not reply.done()
-        finally:
-            if not reply.done():
-                self.interrupt()
+            await self._cancel_call(method, reply)
+        except asyncio.CancelledError:
+            await self._cancel_call(method, reply)
+            raise
         return CallOutcome(hung=True)
+
+    async def _cancel_call(self, method: str, reply: "asyncio.Future[CallOutcome]") -> None:
+        if self._busy:
+            self.task.cancel()
+        else:
+            self._waiting = False
+        await asyncio.wait({reply}, timeout=self._timeouts.for_method(method))
+        self._given_up = not reply.done()
 
     async def _serve(self) -> None:
         while (job := await self._jobs.get()) is not None:

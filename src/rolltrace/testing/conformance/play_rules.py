@@ -1,10 +1,11 @@
 """The rules that are checked by playing: whole episodes, cancellation, misuse, abnormal completions, clean-up."""
 
-import asyncio
-
-from rolltrace.envs.env import Env
-from rolltrace.policies.policy import to_completion
+from rolltrace.envs.env import Env, EnvGroupBuilder
+from rolltrace.policies.policy import Completion, Request, to_completion
 from rolltrace.rollout.contract import attribute_of, is_count
+from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout.memory_sink import MemorySink
+from rolltrace.rollout.runner import Runner
 from rolltrace.testing.conformance.compare_plays import event_difference
 from rolltrace.testing.conformance.guarded_caller import CancelPoint, GuardedCaller
 from rolltrace.testing.conformance.harness import Harness, check_misuse
@@ -36,7 +37,11 @@ async def play_episode(
         ProbedEnv(env, harness, _where(envs, seat, style), point if seat == target else None)
         for seat, env in enumerate(envs)
     ]
-    await _play_together(seats, harness.styles[style])
+    if seats:
+        policy = _SeatPolicy(seats, harness.styles[style])
+        runner = Runner(policy, sink=MemorySink(run="check"), limits=Limits(max_turns=harness.turns))
+        async for _ in runner.play([_ProbedBuilder(seats)]):
+            pass
     when = "after a play" if point is None else "after a cancellation"
     if point is None:
         for seat in seats:
@@ -112,7 +117,7 @@ async def check_any_completion(harness: Harness, builder: GuardedCaller) -> None
                 harness.report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
             await _end(seat, _UNSTARTED)
             return
-        if await seat.start():
+        if await seat.start() is not None:
             outcome = await seat.caller.call("step", completion)
             what = f"`{kind}.step` on a completion that is {name}"
             fix = "let `step` charge for it by `completion.termination`, or leave `takes_any_completion` False"
@@ -126,7 +131,7 @@ async def check_observe(harness: Harness, builder: GuardedCaller) -> None:
     """`observe` must return the messages that were put in, or None."""
     if (seat := await _single_seat(harness, builder)) is None:
         return
-    if await seat.start():
+    if await seat.start() is not None:
         note = Message("user", "A note from outside the environment.")
         outcome = await seat.caller.call("observe", (note,))
         name = f"`{type(seat.caller.target).__name__}.observe`"
@@ -170,19 +175,36 @@ async def check_cleanup(harness: Harness, builders: list[GuardedCaller]) -> None
             )
 
 
-async def _play_together(seats: list[ProbedEnv], style: ReplyStyle) -> None:
-    """Play all seats; when one stops before its env is done, interrupt the others, which may wait for its moves."""
-    plays = {asyncio.create_task(seat.play(style)): seat for seat in seats}
-    pending = set(plays)
-    try:
-        while pending:
-            ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if not all(play.result() for play in ended):
-                for play in pending:
-                    plays[play].interrupt()
-    finally:
-        for play in pending:
-            play.cancel()
+class _ProbedBuilder(EnvGroupBuilder):
+    """One episode of envs that were made before."""
+
+    env = task = "check"
+
+    def __init__(self, seats: list[ProbedEnv]) -> None:
+        self.seats = len(seats)
+        self._seats = seats
+
+    async def make_episode(self, number: int) -> list[ProbedEnv]:
+        return self._seats
+
+
+class _SeatPolicy:
+    """Plays every seat of an episode in one style."""
+
+    name = "check"
+    version = None
+    context_length = None
+
+    def __init__(self, seats: list[ProbedEnv], style: ReplyStyle) -> None:
+        self._seats = seats
+        self._style = style
+
+    async def complete(self, request: Request) -> Completion:
+        index = None if request.identity is None else request.identity.index
+        return self._seats[index or 0].answer(self._style, request.step)
+
+    def count_tokens(self, request: Request) -> int:
+        return 1
 
 
 def _where(envs: list[Env], number: int, style: str) -> str:

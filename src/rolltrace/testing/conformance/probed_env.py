@@ -4,8 +4,9 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from rolltrace.envs.env import STEP_MAP_FIELDS, Env, StepResult
+from rolltrace.envs.env import STEP_MAP_FIELDS, Env, Observation, StepResult
 from rolltrace.envs.message_env import MessageEnvAdapter
+from rolltrace.errors import EnvError
 from rolltrace.policies.policy import Completion
 from rolltrace.testing.conformance.compare_plays import COMPARED, PlayEvent, without_timings
 from rolltrace.testing.conformance.guarded_caller import CallOutcome, CancelPoint
@@ -18,8 +19,11 @@ from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, ToolSpec
 
 
-class ProbedEnv:
-    """One environment that is played and checked."""
+class ProbedEnv(Env):
+    """Wraps an environment: the runner plays it, and what it returns is checked.
+
+    The runner gets only what it needs to go on. It does not close the environment: `check_end` does.
+    """
 
     def __init__(self, env: Env, harness: Harness, where: str = "", point: CancelPoint | None = None) -> None:
         self._before = harness.running()
@@ -27,11 +31,10 @@ class ProbedEnv:
         self.events: list[PlayEvent] = []
         self.done = False
         """Whether the env said so."""
-        self.cut = False
-        """Whether the play was ended before the env said that it is done."""
         self.prompt: tuple[Message, ...] = ()
         self.tools: tuple[ToolSpec, ...] = ()
         self._first: tuple[Message, ...] = ()
+        self.takes_any_completion = env.takes_any_completion is True
         self._harness = harness
         self._where = where
         self._point = point
@@ -39,37 +42,45 @@ class ProbedEnv:
         self._kept: list[tuple[str, Any, Any]] = []
         self._turns = 0
 
-    async def play(self, style: ReplyStyle) -> bool:
-        """Play for as many turns as the check allows; whether the env said that it is done."""
-        goes_on = await self.start()
-        for turn in range(self._harness.turns):
-            if not goes_on or self.cut or (completion := self._answer(style, turn)) is None:
-                return self.done
-            goes_on = await self.step(completion)
-        self.cut = self.cut or not self.done
-        return self.done
+    @property
+    def cut(self) -> bool:
+        """Whether the play ended before the env was done, and not because it raised."""
+        return not self.done and not (self.events and self.events[-1].raised)
 
-    def interrupt(self) -> None:
-        """End the play because another seat's has ended."""
-        self.cut = True
-        self.caller.interrupt()
+    async def initial_observation(self) -> Observation | StepResult:
+        """The first observation of the wrapped env."""
+        if (frozen := await self.start()) is not None:
+            return _observation(frozen)
+        if self.done:
+            return StepResult(0.0, True)
+        raise EnvError("There is no valid first observation: the violation is reported.")
 
-    async def start(self) -> bool:
-        """Ask for the first observation; returns whether there is one."""
+    async def step(self, completion: Completion) -> StepResult:
+        """The turn in the wrapped env."""
+        frozen = await self._take_turn(completion)
+        if self.done:
+            return StepResult(0.0, True)
+        if frozen is None:
+            raise EnvError("There is no valid result of the step: the violation is reported.")
+        return StepResult(0.0, False, _observation(frozen))
+
+    async def start(self) -> FrozenObservation | None:
+        """Ask for the first observation; None if there is none."""
         outcome = await self._call("initial_observation")
         if outcome is None:
-            return False
+            return None
         if isinstance(outcome.value, StepResult):
-            return self._end_at_once(outcome.value)
+            self._end_at_once(outcome.value)
+            return None
         self._keep_observation("the first observation", outcome.value)
         seen = self._harness.return_values.observation(outcome.value, self._name("initial_observation"), first=True)
         self.events.append(PlayEvent("the first observation", seen))
         if seen is not None:
             self.prompt = self._first = seen.messages
             self.tools = seen.tools
-        return seen is not None
+        return seen
 
-    def _end_at_once(self, returned: StepResult) -> bool:
+    def _end_at_once(self, returned: StepResult) -> None:
         """Take a `StepResult` in place of the first observation: the game was over before the first turn."""
         where = self._name("initial_observation")
         result = self._harness.return_values.result(returned, where)
@@ -79,7 +90,7 @@ class ProbedEnv:
                 f"{where} gave a `StepResult` that is not done",
                 "return an `Observation`, or a `StepResult` with `done=True` where there is nothing to play",
             )
-            return False
+            return
         self._keep_result("the first observation", result)
         seen = None
         if result.observation is not None:
@@ -89,18 +100,20 @@ class ProbedEnv:
         details = {field: without_timings(getattr(result, field)) for field in COMPARED}
         self.events.append(PlayEvent("the first observation", seen, as_number(result.reward), True, details=details))
         self.done = True
-        return False
 
-    async def step(self, completion: Completion) -> bool:
-        """Take a turn; returns whether there is another."""
+    async def _take_turn(self, completion: Completion) -> FrozenObservation | None:
+        """Take a turn; the observation, or None if the play cannot go on."""
         turn = f"step {len(self.events) - 1}"
         self._last = completion
-        outcome = await self._call("step", completion)
-        if outcome is None:
-            self._check_unfinished()
+        outcome = None
+        try:
+            outcome = await self._call("step", completion)
+        finally:
+            if outcome is None:
+                self._check_unfinished()
         result = None if outcome is None else self._harness.return_values.result(outcome.value, self._name(turn))
         if result is None:
-            return False
+            return None
         self._keep_result(turn, result)
         seen = None
         if result.observation is not None:
@@ -109,13 +122,12 @@ class ProbedEnv:
         reward = type(result.reward).__name__ if number is None else to_json_value(number, "", [])
         details = {field: without_timings(getattr(result, field)) for field in COMPARED}
         self.events.append(PlayEvent(turn, seen, reward, bool(result.done), details=details))
-        # What is not a bool says nothing: the play ends there, and nothing is made of it.
+        # The play ends if `done` is not a bool.
         self.done = is_bool(result.done) and bool(result.done)
-        self.cut = self.cut or not is_bool(result.done)
         self._turns += 1
         if seen is not None:
             self._show(seen, completion.message, turn)
-        return not self.done and not self.cut and seen is not None
+        return seen if is_bool(result.done) else None
 
     async def check_step_after_done(self) -> None:
         """A further step must be a clear error."""
@@ -168,7 +180,7 @@ class ProbedEnv:
             return outcome
         if role_calls is not None and role_calls.report_unusable_answer(outcome.error, calls_before, method):
             self.events.append(PlayEvent(method, raised=type(outcome.error).__name__))
-        elif not (outcome.cancelled and self.cut):
+        else:
             self._harness.report_raised(
                 Rule.PLAYS,
                 self._name(method),
@@ -203,16 +215,17 @@ class ProbedEnv:
             "with `asyncio.timeout`, because `asyncio.wait_for` can swallow it before Python 3.12",
         )
 
-    def _answer(self, style: ReplyStyle, turn: int) -> Completion | None:
+    def answer(self, style: ReplyStyle, turn: int) -> Completion:
+        """The policy's reply to the prompt; an error in the style is reported and raised again."""
         try:
             return style(self.prompt, self.tools, turn)
-        except Exception as error:  # noqa: BLE001 - the answers may be a function of the caller's
+        except Exception as error:
             self._harness.report.add(
                 Rule.ANSWERS,
                 f"no answer could be made for {self._name(f'turn {turn}')}: {short_repr(error)}",
                 "pass `answers` that answer every prompt of this environment, with tools whose parameters are a schema",
             )
-            return None
+            raise
 
     def _show(self, seen: FrozenObservation, response: Message, turn: str) -> None:
         """Make the observation part of the prompt, as a runner would."""
@@ -251,6 +264,10 @@ class ProbedEnv:
 
     def _name(self, call: str) -> str:
         return f"{call} of `{type(self.caller.target).__name__}`{self._where}"
+
+
+def _observation(frozen: FrozenObservation) -> Observation:
+    return Observation(frozen.messages, frozen.tools, frozen.stop, frozen.replaces_history is True)
 
 
 def _same_turn(message: Message, response: Message) -> bool:
