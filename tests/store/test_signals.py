@@ -151,7 +151,7 @@ def test_handler_at_every_moment(tmp_path, action, every):
         moment = 1
         while interrupted(work, moment, lambda: {action}):
             moment += {every}
-            if run._queue.is_closed:
+            if run.ledger.closed:
                 run = create_run(sys.argv[1], join=True)
         print(moment, flush=True)
         run.close()
