@@ -327,6 +327,8 @@ def expect_failure(case, layer, kind):
 
 
 def fields_of(builder):
-    """The fields of a `SingleEnvGroup` in a form that can be compared: two equal partials are not `==`."""
-    make = builder.make_env
-    return {**vars(builder), "make_env": (make.func, make.args, make.keywords)}
+    """The fields of a builder in a form that can be compared: two equal partials are not `==`."""
+    fields = dict(vars(builder))
+    if (make := fields.get("make_env")) is not None:
+        fields["make_env"] = (make.func, make.args, make.keywords)
+    return fields

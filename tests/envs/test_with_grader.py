@@ -16,7 +16,7 @@ from rolltrace.graders.rubric_grader import Criterion, RubricGrader
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.scripted import ScriptedReplies
-from stage import Counting, GradedStage, Stage
+from stage import Counting, GradedStage, Stage, fields_of
 
 ARGS = {"data": None, "env": "stage", "env_args": None, "tries": 2}
 RUBRIC = RubricGrader([Criterion("Is kind.")])
@@ -90,7 +90,7 @@ async def test_the_record_makes_the_same_builder_again(tmp_path, env, args):
     for again_args in (recorded, {key: value for key, value in recorded.items() if value is not None}):
         again = load_env(name, again_args).builder(number, episodes=2, seed=3)
         assert type(again) is type(builder)
-        assert vars(again) == vars(builder)
+        assert fields_of(again) == fields_of(builder)
 
 
 @pytest.mark.parametrize("env", ["rubric", "preference"])

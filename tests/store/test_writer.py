@@ -32,7 +32,7 @@ async def test_writer_is_a_sink(tmp_path):
         assert len([group async for group in runner.play([Stage(lambda number: Meddling(turns=1))], iteration=0)]) == 1
     [rollout] = RunReader(tmp_path / "run").rollouts()
     assert (rollout.run, rollout.session) == (writer.info.id, writer.session)
-    assert rollout.final.content == "4"
+    assert rollout.steps[0].trace.policy_response.content == "4"
 
 
 def test_each_line_is_one_rollout(tmp_path, make_line):
