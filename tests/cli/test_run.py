@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from asking import answer
-from rolltrace.cli.options_from_struct import field_docs
 from rolltrace.envs.registry import list_envs
 from rolltrace.jobs.demo_run import demo_envs
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.store.reader import RunReader
+from rolltrace.trace.field_docs import field_docs
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.stop_reasons import Status
 from viewing import viewing

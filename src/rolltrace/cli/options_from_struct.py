@@ -1,14 +1,12 @@
 """Command-line options derived from the fields of a struct: name, type, default and docstring are written once."""
 
-import ast
-import inspect
-import itertools
-import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 import msgspec
+
+from rolltrace.trace.field_docs import field_docs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 NONE = "none"
@@ -62,21 +60,6 @@ def struct_from_options(struct: type[msgspec.Struct], options: dict[str, Any]) -
     """The struct that the options describe; takes its fields out of `options`."""
     values = {name: options.pop(name) for name in struct.__struct_fields__}
     return struct(**{name: None if value is NONE else value for name, value in values.items() if value is not None})
-
-
-def field_docs(struct: type) -> dict[str, str]:
-    """The docstring under each field, on one line; empty if the source is not available."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
-    except OSError:
-        return {}
-    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    docs = {}
-    for field, below in itertools.pairwise(body):
-        is_doc = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_doc:
-            docs[field.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
-    return docs
 
 
 class _Value(click.ParamType[Any]):
