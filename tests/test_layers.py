@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "rolltrace"
 MODULES = sorted(path.relative_to(SOURCE.parent) for path in SOURCE.rglob("*.py"))
 
 BOTTOM = {
-    "cancellation", "errors", "version", "seeds", "expressions", "arguments", "imports", "deadline_pause",
+    "cancellation", "errors", "version", "seeds", "expressions", "arguments", "imports", "rollout_clock",
     "secret_redaction", "temp_folders", "terminal_text", "processes",
 }  # fmt: skip
 """Modules of the root that stand under every room; among themselves they need `errors` only, or little more."""

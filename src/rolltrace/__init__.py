@@ -26,7 +26,7 @@ _NAMES_BY_MODULE = {
     "rolltrace.graders.preference_grader": ("PreferenceGrader",),
     "rolltrace.graders.rubric_grader": ("Criterion", "RubricGrader"),
     "rolltrace.jobs.play": ("play", "play_async"),
-    "rolltrace.policies.role_calls": ("ask", "with_roles"),
+    "rolltrace.policies.roles": ("ask", "with_roles"),
     "rolltrace.policies.policy": ("Completion", "Policy", "Request"),
     "rolltrace.query.groups": ("Group", "GroupMember"),
     "rolltrace.query.run": ("Run", "open_run"),

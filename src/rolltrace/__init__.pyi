@@ -37,8 +37,8 @@ from rolltrace.jobs.play import play_async as play_async
 from rolltrace.policies.policy import Completion as Completion
 from rolltrace.policies.policy import Policy as Policy
 from rolltrace.policies.policy import Request as Request
-from rolltrace.policies.role_calls import ask as ask
-from rolltrace.policies.role_calls import with_roles as with_roles
+from rolltrace.policies.roles import ask as ask
+from rolltrace.policies.roles import with_roles as with_roles
 from rolltrace.query.groups import Group as Group
 from rolltrace.query.groups import GroupMember as GroupMember
 from rolltrace.query.run import Run as Run

@@ -1,13 +1,12 @@
-"""Tells a cancellation that somebody asked for from one that nobody did."""
+"""Tells a requested cancellation from a failure."""
 
 import asyncio
 
 
 def cancellation_requested() -> bool:
-    """Whether somebody, a time-out included, has asked the running task to stop.
+    """Whether the running task was asked to stop, by `cancel` or by a time-out.
 
-    Where nobody has, a `CancelledError` comes from code that awaited what it had itself cancelled: that is its failure,
-    and no reason to stop.
+    Otherwise a `CancelledError` is a failure of the code that raised it: it awaited something that it had cancelled.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -23,5 +22,5 @@ def is_failure(error: BaseException) -> bool:
 
 
 def _ends_process(error: BaseException) -> bool:
-    """Whether one of a group's exceptions is the end of more than the task that raised it."""
+    """Whether an exception of a group ends more than the task that raised it."""
     return not isinstance(error, Exception | SystemExit | BaseExceptionGroup | asyncio.CancelledError)

@@ -10,7 +10,7 @@ from envs.countdown import Countdown, countdowns
 from rolltrace.envs.game import ABORT_WAIT_SECONDS, GameTable
 from rolltrace.errors import EnvError, PolicyError
 from rolltrace.policies.policy import to_completion
-from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.roles import with_roles
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Sampling
@@ -286,7 +286,7 @@ async def test_seats_are_single_use_and_keep_to_their_turn():
 async def test_nobody_to_ask():
     """Outside a runner and a cast, an opponent cannot be asked, and that is said."""
     [env] = GameTable(Countdown(), play_as=1).envs()
-    with pytest.raises(PolicyError, match="Nobody plays the role 'opponent'"):
+    with pytest.raises(PolicyError, match="No policy plays the role 'opponent'"):
         await env.initial_observation()
     [env] = GameTable(Countdown(), play_as=1).envs()
     with with_roles(Mover(["2"], illegal=0)) as calls:

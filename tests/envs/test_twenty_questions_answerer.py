@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rolltrace.envs.twenty_questions import ANSWERER_REMINDER, YesNoAnswer, ask_answerer, read_answer
 from rolltrace.errors import PolicyError, RoleError
-from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.roles import with_roles
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.stop_reasons import Termination
 from stage import said

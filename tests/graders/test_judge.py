@@ -7,7 +7,7 @@ import pytest
 from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.judge import CORRECTION, FunctionJudge, PolicyJudge, validate_preference
-from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.roles import with_roles
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.scripted import ScriptedReplies

@@ -6,7 +6,7 @@ import pytest
 
 from rolltrace.errors import ContextOverflowError, GraderError, InputError, PolicyError
 from rolltrace.graders.retrying_question import GRADER_SAMPLING, RetryingQuestion, ask_all
-from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.roles import with_roles
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, Sampling, ToolCall
 from stage import never
@@ -123,7 +123,7 @@ async def test_a_role_that_nobody_plays_is_not_asked_again():
     """Outside a runner and a cast there is nobody, at the next try too."""
     inquiry = question(tries=5)
     await inquiry.run()
-    with pytest.raises(GraderError, match="got none in 1 try: Nobody plays the role 'grader' here"):
+    with pytest.raises(GraderError, match="got none in 1 try: No policy plays the role 'grader' here"):
         inquiry.result("a word")
 
 

@@ -12,7 +12,7 @@ from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.envs.prompt_only import PromptOnlyEnv
 from rolltrace.errors import GraderError, InputError, PolicyError
 from rolltrace.graders.rubric_grader import CORRECTION, Criterion, RubricGrader, criterion_names
-from rolltrace.policies.role_calls import with_roles
+from rolltrace.policies.roles import with_roles
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.scripted import ScriptedReplies
@@ -223,7 +223,7 @@ async def test_the_settings_reach_the_policy():
 
 async def test_nobody_to_ask():
     """Without a runner or a cast, the error says what is missing, and nobody tries again."""
-    with pytest.raises(GraderError, match=r"got none in 1 try: Nobody plays the role 'grader' here"):
+    with pytest.raises(GraderError, match=r"got none in 1 try: No policy plays the role 'grader' here"):
         await RubricGrader([KIND], tries=3).grade(await scored_rollout_id())
 
 

@@ -2,24 +2,25 @@ from contextlib import contextmanager
 
 import pytest
 
-from rolltrace.deadline_pause import DeadlinePause
 from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.scoring_pool import run_scorer
+from rolltrace.rollout_clock import RolloutClock
 
 
 async def test_the_wait_for_a_scorer_is_not_the_rollouts_time():
     """The rollout's clock is paused until there is a score, which has limits of its own."""
     events = []
 
-    @contextmanager
-    def pause():
-        events.append("from")
-        yield
-        events.append("to")
+    class ObservedClock(RolloutClock):
+        @contextmanager
+        def paused(self):
+            events.append("paused")
+            yield
+            events.append("resumed")
 
-    with DeadlinePause(pause):
+    with ObservedClock().use():
         assert await run_scorer(len, "abc", cpu_seconds=5.0) == 3
-    assert events == ["from", "to"]
+    assert events == ["paused", "resumed"]
 
 
 async def test_a_failure_is_a_grader_error():

@@ -16,7 +16,7 @@ from rolltrace.jobs.play import play
 from rolltrace.policies.policy import Completion, Request
 from rolltrace.policies.replay import ReplayPolicy
 from rolltrace.policies.replay_index import _KEPT, InMemoryRecords, ReplayIndex
-from rolltrace.policies.role_calls import ask
+from rolltrace.policies.roles import ask
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run

@@ -8,7 +8,7 @@ import pytest
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.errors import GraderError, InputError, PolicyError, RoleError
 from rolltrace.graders.grader import Grader, GroupGrade, GroupGrader
-from rolltrace.policies.role_calls import ask, with_roles
+from rolltrace.policies.roles import ask, with_roles
 from rolltrace.query.run import open_run
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.memory_sink import MemorySink
@@ -61,7 +61,7 @@ def talking():
 async def test_calls_are_recorded_with_their_step(tmp_path, monkeypatch):
     """Who was asked what, in which step, by which version, and what came back; the turns are the policy's own."""
     now = 100.0
-    monkeypatch.setattr("rolltrace.policies.role_calls.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("rolltrace.policies.roles.time", SimpleNamespace(perf_counter=lambda: now))
 
     def answer(request):
         nonlocal now

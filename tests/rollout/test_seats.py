@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from rolltrace.deadline_pause import pause_deadline
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.errors import GraderError
 from rolltrace.graders.grader import Grader
 from rolltrace.rollout.limits_and_penalties import Limits
+from rolltrace.rollout_clock import pause_deadline
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade
 from rolltrace.trace.stop_reasons import Termination

@@ -13,7 +13,7 @@ from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.graders.grader import Grader
 from rolltrace.graders.preference_grader import PreferenceGrader
 from rolltrace.graders.rubric_grader import Criterion, RubricGrader
-from rolltrace.policies.role_calls import ask
+from rolltrace.policies.roles import ask
 from rolltrace.query.run import open_run
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner

@@ -11,7 +11,7 @@ import pytest
 from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, StepResult
 from rolltrace.errors import EnvError
 from rolltrace.graders.grader import Grader, GroupGrader
-from rolltrace.policies.role_calls import ask
+from rolltrace.policies.roles import ask
 from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
 
@@ -302,7 +302,7 @@ MISTAKES = {
         AsksWhenMade(Sound),
         "makes-envs",
         (
-            "`AsksWhenMade.make_episode(0)` raised PolicyError(\"Nobody plays the role 'author' here: ask() works "
+            "`AsksWhenMade.make_episode(0)` raised PolicyError(\"No policy plays the role 'author' here: ask() works "
             'while a Runner plays, or inside `with with_roles(policy):`.")'
         ),
         "let `make_episode` make its environments without raising",

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.deadline_pause import pause_deadline
 from rolltrace.envs.env import Env, Observation, SingleUse, StepResult
 from rolltrace.errors import EnvError
 from rolltrace.policies.policy import Completion
-from rolltrace.policies.role_calls import ask
+from rolltrace.policies.roles import ask
+from rolltrace.rollout_clock import pause_deadline
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import StopReason
 

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from rolltrace.errors import ContextOverflowError, GraderError, InputError, PolicyError, RoleError
 from rolltrace.policies.policy import Completion
-from rolltrace.policies.role_calls import ask
+from rolltrace.policies.roles import ask
 from rolltrace.trace.message import Message, Sampling
 
 MAX_TRIES = 3

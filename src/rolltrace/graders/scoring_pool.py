@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from rolltrace.deadline_pause import pause_deadline
 from rolltrace.errors import GraderError, WorkerError
 from rolltrace.processes.pool import ProcessPool
+from rolltrace.rollout_clock import pause_deadline
 
 SCORING_POOL = ProcessPool()
 

@@ -23,7 +23,7 @@ from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
 from rolltrace.policies.policy import Policy
 from rolltrace.policies.policy_specs import close_policy
 from rolltrace.rollout.contract import require_observe
-from rolltrace.rollout.error_layer import close_with_timeout
+from rolltrace.rollout.episode import close_with_timeout
 from rolltrace.rollout.group_runner import GroupResult
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run

@@ -1,24 +1,203 @@
-"""Plays one episode: one rollout, or the rollouts of all seats of a game."""
+"""Plays one episode: one rollout, or one for each seat of a game; writes a line for each, whatever happens."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
+from rolltrace.cancellation import cancellation_requested
 from rolltrace.envs.env import Env, EnvGroupBuilder
+from rolltrace.errors import InputError
 from rolltrace.policies.policy import Policy
+from rolltrace.policies.roles import RoleCallContext, RoleCaller
 from rolltrace.policies.validation import require_awaitable
-from rolltrace.rollout.contract import validate_envs
-from rolltrace.rollout.error_layer import ENV_LAYER, LayerError
-from rolltrace.rollout.rollout_end import CANCELLED, EPISODE_ABORTED, end_for_failure
-from rolltrace.rollout.rollout_task import FinishedRollout, RolloutTask
+from rolltrace.rollout.contract import require_observe, validate_envs, validate_grade
+from rolltrace.rollout.rollout_end import (
+    CANCELLED,
+    ENV_LAYER,
+    EPISODE_ABORTED,
+    GRADER_LAYER,
+    FinishedRollout,
+    LayerError,
+    RolloutEnd,
+    end_for_failure,
+)
 from rolltrace.rollout.settings import RunnerSettings
+from rolltrace.rollout.turn_loop import TurnLoop
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.rollout import Header
+from rolltrace.trace.rollout import Failure, Header, Outcome, Rollout
 from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
 from rolltrace.trace.score import GroupKey
+from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 
 log = logging.getLogger(__name__)
+
+
+class RolloutTask:
+    """Plays one env of an episode, and writes exactly one line."""
+
+    def __init__(
+        self,
+        rollout_builder: RolloutBuilder,
+        role: str,
+        policy: Policy,
+        builder: EnvGroupBuilder,
+        settings: RunnerSettings,
+        on_record: Callable[[FinishedRollout], None],
+    ) -> None:
+        self.rollout_builder = rollout_builder
+        self.aborted = False
+        """Set before its task is cancelled because another seat ended the game for all."""
+        self.stopped_before_done = False
+        """Whether the play ended before the env was done. A grader that fails later does not change this."""
+        self._role = role
+        self._policy = policy
+        self._builder = builder
+        self._settings = settings
+        self._on_record = on_record
+        self._played: FinishedRollout | None = None
+        settings.in_flight.add(self)
+
+    @property
+    def played(self) -> FinishedRollout | None:
+        """The rollout once it is recorded."""
+        return self._played
+
+    async def play(self, env: Env) -> FinishedRollout:
+        """Play and record. Exceptions that are not failures of the rollout are raised after it is recorded."""
+        turn_loop = TurnLoop(env, self.rollout_builder, self._settings, self._policy, self._role)
+        with RoleCallContext(lambda: self._role_caller(turn_loop)), turn_loop.clock.use():
+            return await self._play(turn_loop, env)
+
+    def _role_caller(self, turn_loop: TurnLoop) -> RoleCaller:
+        return RoleCaller(
+            self._settings.roles,
+            self.rollout_builder.calls,
+            identity=turn_loop.identity,
+            seed=turn_loop.seed,
+            current_step=turn_loop.current_step,
+            acquire_slot=turn_loop.sampler.acquire_slot,
+            release_slot=self._settings.request_slots.release,
+            notes=self.rollout_builder.notes,
+        )
+
+    async def _play(self, turn_loop: TurnLoop, env: Env) -> FinishedRollout:
+        closed = False
+        stop: RolloutEnd | None = None
+        try:
+            require_observe(env, self._settings.limits)
+            stop = await turn_loop.play()
+            self.stopped_before_done = stop.status is not Status.OK or stop.by is StoppedBy.RUNNER
+            closed = True
+            await self._close(env)
+            stop = await self._call_hook_and_grader(stop)
+            if cancellation_requested():  # an env, hook or grader has swallowed it
+                raise asyncio.CancelledError
+            return self.record(stop)
+        except BaseException as error:
+            if not closed:
+                await self._close_after_cancellation(env)
+            if stop is not None and stop.error is not None:
+                self.rollout_builder.add_note("", f"before that the {_summary(stop.error)}")
+            turn_loop.recorder.set_env_failure(EPISODE_ABORTED if self.aborted else CANCELLED)
+            if self.aborted:
+                return self.record(EPISODE_ABORTED)
+            is_refused = isinstance(error, InputError)  # the settings do not fit the env
+            self.record(end_for_failure(failure_of(Layer.RUNNER, error)) if is_refused else CANCELLED)
+            raise
+
+    def record(self, stop: RolloutEnd) -> FinishedRollout:
+        """Write the line, if it is not written yet."""
+        if self._played is None:
+            self._played = FinishedRollout(self.rollout_builder, stop, self._outcome(stop))
+            self._on_record(self._played)
+        elif self not in self._settings.in_flight:  # else a signal handler has interrupted this method
+            return self._played
+        try:
+            self._settings.sink.end(self.rollout_builder, self._played.outcome)
+        except Exception:
+            # A sink must not raise. If it does, the record is lost, but not the rollout.
+            log.exception("The sink failed to take rollout %s", self.rollout_builder.id)
+        self._settings.in_flight.discard(self)
+        return self._played
+
+    def _outcome(self, stop: RolloutEnd) -> Outcome:
+        rewards = self.rollout_builder.rewards
+        limits = self._settings.limits
+        so_far = float(sum(rewards)) + stop.reward
+        if self.rollout_builder.grade is not None:
+            so_far += self.rollout_builder.grade.reward
+        is_final = stop.status is Status.OK and not self._builder.grades_groups
+        total, unclamped = stop.clamp(so_far, limits.zero_reward_on_limit) if is_final else (None, None)
+        return Outcome(
+            ended_at=utc_now(),
+            status=stop.status,
+            stop_reason=stop.reason,
+            stopped_by=stop.by,
+            error=stop.error,
+            reward=total,
+            reward_so_far=so_far,
+            unclamped_reward=unclamped,
+        )
+
+    async def _call_hook_and_grader(self, stop: RolloutEnd) -> RolloutEnd:
+        """Call `on_stop` and the grader; a failure of either is a failure of the rollout."""
+        hooks = self._settings.hooks
+        grader = self._builder.grader
+        try:
+            if hooks.on_stop is not None:
+                stop = _with_hook_reason(stop, await hooks.call("on_stop", self._rollout(stop)))
+            if grader is not None and stop.needs_grade:
+                rollout = self._rollout(stop)
+                with GRADER_LAYER:
+                    answer = await require_awaitable(grader.grade(rollout), grader, "grade")
+                    grade = validate_grade(answer, f"grader {type(grader).__name__}")
+                self.rollout_builder.grade = grade
+                if hooks.on_grade is not None:
+                    await hooks.call("on_grade", rollout, grade)
+        except LayerError as error:
+            failure = error.failure
+            if stop.error is not None:  # the first failure is the one that counts
+                self.rollout_builder.add_note("", f"after that the {_summary(failure)}")
+                return stop
+            self.rollout_builder.add_note(
+                "", f"played to an end ({stop.reason}, by {stop.by}) before the {failure.layer} failed"
+            )
+            return end_for_failure(failure)
+        return stop
+
+    def _rollout(self, stop: RolloutEnd) -> Rollout:
+        return self.rollout_builder.build(self._outcome(stop))
+
+    async def _close(self, env: Env) -> None:
+        """Close the env. A failure is recorded as a note."""
+        if type(env).close is Env.close:
+            return
+        error = await close_with_timeout(self._settings.limits.close_timeout, env.close, env)
+        if error is not None:
+            self.rollout_builder.add_note("", f"close of {type(env).__name__} raised {type(error).__name__}: {error}")
+
+    async def _close_after_cancellation(self, env: Env) -> None:
+        """Close after a cancellation; the record is written even if a second cancellation interrupts it."""
+        try:
+            await self._close(env)
+        except BaseException as error:  # noqa: BLE001 - the caller raises the first one again
+            self.rollout_builder.add_note(
+                "", f"close of {type(env).__name__} was interrupted by {type(error).__name__}"
+            )
+
+
+def _summary(failure: Failure) -> str:
+    return f"{failure.layer} failed: {failure.type}: {failure.message}"
+
+
+def _with_hook_reason(stop: RolloutEnd, name: str | None) -> RolloutEnd:
+    """The end with the hook's stop reason, if the env ended the rollout and gave no reason."""
+    if name is None or stop.reason_from_env or stop.by is not StoppedBy.ENV:
+        return stop
+    return msgspec.structs.replace(stop, reason=str(name))
 
 
 class Episode:
@@ -49,7 +228,7 @@ class Episode:
                 value = await require_awaitable(builder.make_episode(self._number), builder, "make_episode")
                 envs = validate_envs(value, builder)
         except LayerError as error:
-            stop = end_for_failure(failure_of(error.layer, error.cause))
+            stop = end_for_failure(error.failure)
             return [seat.record(stop) for seat in seats]
         except BaseException:
             for seat in seats:
@@ -136,3 +315,18 @@ async def _play_together(seats: Sequence[RolloutTask], envs: Sequence[Env]) -> l
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+async def close_with_timeout(
+    seconds: float, close: Callable[[], Awaitable[None]], owner: object
+) -> BaseException | None:
+    """Call `close` and return the exception it raised, if any; a failure here changes no reward."""
+    try:
+        async with asyncio.timeout(seconds):
+            with ENV_LAYER:
+                await require_awaitable(close(), owner, close.__name__)
+    except TimeoutError:  # only our own: one that `close` raises arrives as a LayerError
+        return TimeoutError(f"it did not end within {seconds} s")
+    except LayerError as error:
+        return error.cause
+    return None

@@ -12,12 +12,11 @@ from rolltrace.cancellation import cancellation_requested
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.errors import GraderError, RolltraceError
 from rolltrace.graders.grader import GroupGrade
-from rolltrace.policies.role_calls import RoleCallContext, RoleCaller
+from rolltrace.policies.roles import RoleCallContext, RoleCaller
 from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.contract import validate_grade, validate_group_grade
-from rolltrace.rollout.episode import Episode
-from rolltrace.rollout.error_layer import GRADER_LAYER, LayerError, close_with_timeout
-from rolltrace.rollout.rollout_task import FinishedRollout
+from rolltrace.rollout.episode import Episode, close_with_timeout
+from rolltrace.rollout.rollout_end import GRADER_LAYER, FinishedRollout, LayerError
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
 from rolltrace.seeds import derive_seed
@@ -189,9 +188,8 @@ class GroupRunner:
             rollouts = {member.id: member.rollout for member in members}
             given = await self._ask_grader(list(rollouts.values()), grader)
         except LayerError as error:
-            failure = failure_of(Layer.GRADER, error.cause)
-            self._score_failure(pending, failure)
-            self._score_failed_calls(failure)
+            self._score_failure(pending, error.failure)
+            self._score_failed_calls(error.failure)
             return
         except BaseException as error:
             self.record_interrupted(why := type(error).__qualname__)
@@ -211,7 +209,7 @@ class GroupRunner:
             await self._call_on_grade(judged, rollouts)
 
     async def _ask_grader(self, rollouts: Sequence[Rollout], grader: str) -> GroupGrade:
-        with RoleCallContext(self._asker), GRADER_LAYER:
+        with RoleCallContext(self._role_caller), GRADER_LAYER:
             value = await require_awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
             return validate_group_grade(value, grader)
 
@@ -221,16 +219,16 @@ class GroupRunner:
                 rollout = rollouts[member.id].with_scores(member.scores)
                 await self._settings.hooks.call("on_grade", rollout, grade)
             except LayerError as error:
-                self._score("on_grade", None, member=member, error=failure_of(Layer.HOOK, error.cause))
+                self._score("on_grade", None, member=member, error=error.failure)
 
-    def _asker(self) -> RoleCaller:
+    def _role_caller(self) -> RoleCaller:
         settings, key = self._settings, self.key
         return RoleCaller(
             settings.roles,
             self._calls,
             seed=derive_seed(settings.seed, key.split, key.iteration, key.group),
-            enter=settings.request_slots.acquire,
-            leave=settings.request_slots.release,
+            acquire_slot=settings.request_slots.acquire,
+            release_slot=settings.request_slots.release,
             notes=self._notes,
         )
 

@@ -8,7 +8,7 @@ import msgspec
 from rolltrace.envs.env import StepResult
 from rolltrace.policies.policy import Completion
 from rolltrace.policies.validation import require_awaitable
-from rolltrace.rollout.error_layer import HOOK_LAYER
+from rolltrace.rollout.rollout_end import HOOK_LAYER
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade, Identity, Rollout
 

@@ -1,19 +1,11 @@
-"""The limits of a rollout, the penalties for reaching them, and the clock and token budget that measure it."""
+"""The limits of a rollout, and the penalties for reaching them."""
 
-import asyncio
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
 
-from rolltrace.errors import InputError, PolicyError
-from rolltrace.policies.policy import Policy, Request
-from rolltrace.policies.validation import validate_token_count
-from rolltrace.rollout.error_layer import POLICY_LAYER
-from rolltrace.trace.rollout import Usage
-from rolltrace.trace.stop_reasons import StopReason
+from rolltrace.errors import InputError
 
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -64,101 +56,3 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise InputError(f"Expected {field.name} to fit its type, got {value!r}: {error}.") from None
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"Expected {field.name} to be a finite number, got {value}.")
-
-
-class RolloutClock(msgspec.Struct):
-    """The deadline of one rollout. It moves back by the time that the rollout spends waiting for others."""
-
-    _deadline: float | None = None
-    _timeout: asyncio.Timeout | None = None
-    """None before the start, after the end, and if the rollout has no time limit."""
-    _pauses: int = 0
-    _paused_at: float = 0.0
-
-    def start(self, seconds: float) -> asyncio.Timeout:
-        """A context manager that raises `TimeoutError` when the rollout has run for `seconds`."""
-        self._deadline = asyncio.get_running_loop().time() + seconds
-        self._timeout = asyncio.timeout_at(self._deadline)
-        return self._timeout
-
-    def stop(self) -> None:
-        """Ignore later pauses: the play is over."""
-        self._timeout = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a deadline to pause."""
-        return self._timeout is not None and not self._timeout.expired()
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether the time-out has cancelled the play."""
-        return self._timeout is not None and self._timeout.expired()
-
-    def is_late(self) -> bool:
-        """Whether the deadline has passed."""
-        return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """A block whose time does not count. Blocks may overlap in parallel tasks."""
-        if self._timeout is None or not self.is_running:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        if self._pauses == 0:
-            self._paused_at = loop.time()
-            self._timeout.reschedule(None)
-        self._pauses += 1
-        try:
-            yield
-        finally:
-            self._pauses -= 1
-            if self._pauses == 0:
-                self._resume(loop.time() - self._paused_at)
-
-    def _resume(self, paused_seconds: float) -> None:
-        if self._timeout is not None and self._deadline is not None and self.is_running:
-            self._deadline += paused_seconds
-            self._timeout.reschedule(self._deadline)
-
-
-class TokenBudget(msgspec.Struct):
-    """Counts the tokens of one rollout, and compares them with its limits before each request."""
-
-    _limits: Limits
-    _policy: Policy
-    _total: int = 0
-    _sampled: int = 0
-
-    def reached_limit(self, request: Request) -> StopReason | None:
-        """The first limit that keeps this request from being sent: context, total tokens, sampled tokens."""
-        limits = self._limits
-        context = self._policy.context_length if limits.context_length is None else limits.context_length
-        prompt_tokens: int | None = None
-        if context is not None or limits.max_total_tokens is not None:
-            with POLICY_LAYER:
-                prompt_tokens = validate_token_count(self._policy.count_tokens(request), self._policy)
-        if context is not None and prompt_tokens is not None and prompt_tokens + self._reserve(request) > context:
-            return StopReason.CONTEXT_OVERFLOW
-        if limits.max_total_tokens is not None and self._total + (prompt_tokens or 0) >= limits.max_total_tokens:
-            return StopReason.MAX_TOTAL_TOKENS
-        if limits.max_sampled_tokens is not None and self._sampled >= limits.max_sampled_tokens:
-            return StopReason.MAX_SAMPLED_TOKENS
-        return None
-
-    def count(self, usage: Usage | None) -> None:
-        """Add the tokens of one request and its response."""
-        if usage is not None:
-            self._total += usage.prompt_tokens + usage.completion_tokens
-            self._sampled += usage.completion_tokens
-        elif self._limits.max_total_tokens is not None or self._limits.max_sampled_tokens is not None:
-            with POLICY_LAYER:
-                raise PolicyError(
-                    f"A token budget is set, and policy {self._policy.name!r} does not report its usage: "
-                    "return Completion(usage=…), or set no budget."
-                )
-
-    def _reserve(self, request: Request) -> int:
-        reserve = self._limits.generation_reserve
-        return (request.sampling.max_tokens or 1) if reserve is None else reserve

@@ -1,26 +1,23 @@
 """Plays one env with one policy, and records it however the play ends."""
 
 import asyncio
-import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from rolltrace.cancellation import cancellation_requested
-from rolltrace.envs.env import STEP_MAP_FIELDS, Env, StepResult
+from rolltrace.envs.env import STEP_MAP_FIELDS, Env, Observation, StepResult
 from rolltrace.envs.tools import parse_error_of
-from rolltrace.errors import ContextOverflowError, EnvError, PolicyError
-from rolltrace.policies.policy import Completion, Policy, Request
-from rolltrace.policies.validation import coerce_completion, require_awaitable
+from rolltrace.errors import ContextOverflowError, EnvError
+from rolltrace.policies.policy import Policy, Request
+from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.contract import validate_first_observation, validate_observation, validate_step_result
-from rolltrace.rollout.error_layer import ENV_LAYER, HOOK_LAYER, POLICY_LAYER, LayerError
 from rolltrace.rollout.hooks import Turn
-from rolltrace.rollout.limits_and_penalties import RolloutClock, TokenBudget
-from rolltrace.rollout.rollout_end import RolloutEnd, end_at_limit, end_for_failure
+from rolltrace.rollout.rollout_end import ENV_LAYER, HOOK_LAYER, LayerError, RolloutEnd, end_at_limit, end_for_failure
+from rolltrace.rollout.sampler import PromptState, SampledTurn, Sampler, TokenBudget
 from rolltrace.rollout.settings import RunnerSettings
-from rolltrace.rollout.step_recorder import PromptState, SampledTurn, StepRecorder
+from rolltrace.rollout_clock import RolloutClock
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.failure import failure_of
@@ -35,45 +32,7 @@ CORRECTION = (
 )
 
 
-class Sampler(msgspec.Struct):
-    """Asks a policy for the turns of one rollout, within the limit of requests in flight."""
-
-    _policy: Policy
-    _rollout_builder: RolloutBuilder
-    _request_slots: asyncio.Semaphore
-    _clock: RolloutClock
-
-    async def sample(self, request: Request) -> SampledTurn:
-        """The policy's completion. Raises `ContextOverflowError` if the prompt is too long for the policy."""
-        policy, rollout_builder = self._policy, self._rollout_builder
-        rollout_builder.mark_prompt_sent()
-        await self.acquire_slot()
-        try:
-            started = time.perf_counter()
-            version = policy.version
-            try:
-                with POLICY_LAYER:
-                    answer = await require_awaitable(policy.complete(request), policy, "complete")
-                    seconds = time.perf_counter() - started
-                    rollout_builder.set_raw_response(_raw_text(answer))
-                    completion = coerce_completion(answer, policy, rollout_builder.notes)
-            except LayerError as error:
-                if isinstance(error.cause, PolicyError) and error.cause.raw is not None:
-                    rollout_builder.set_raw_response(error.cause.raw)
-                if isinstance(error.cause, ContextOverflowError):
-                    raise error.cause from error
-                raise
-        finally:
-            self._request_slots.release()
-        return SampledTurn(request, completion, seconds, version, completion.parse_error)
-
-    async def acquire_slot(self) -> None:
-        """Wait until another request may be sent. The wait does not count as the rollout's time."""
-        if not self._request_slots.locked():
-            await self._request_slots.acquire()
-            return
-        with self._clock.paused():
-            await self._request_slots.acquire()
+_EMPTY_RESULT = StepResult(0.0, done=False)
 
 
 class TurnLoop:
@@ -129,7 +88,7 @@ class TurnLoop:
         except TimeoutError:  # only our own: one of a policy or env arrives as a LayerError
             return end_at_limit(StopReason.TIMEOUT)
         except LayerError as error:
-            failure = failure_of(error.layer, error.cause)
+            failure = error.failure
             if self.clock.has_expired:
                 self.rollout_builder.add_note(
                     "", f"the {failure.layer} answered the time-out with {failure.type}: {failure.message}"
@@ -305,6 +264,77 @@ class TurnLoop:
         return RolloutEnd(StopReason.MAX_TOKENS if is_truncated else StopReason.COMPLETED, StoppedBy.ENV)
 
 
+class StepRecorder(msgspec.Struct):
+    """Records the steps of one rollout, also one that the env does not finish."""
+
+    _env: Env
+    _rollout_builder: RolloutBuilder
+    _last_step_unfinished: bool = False
+
+    def record(
+        self,
+        sampled: SampledTurn,
+        reward: float,
+        env_reward: float | None = None,
+        result: StepResult = _EMPTY_RESULT,
+    ) -> None:
+        """Add a step. Without `env_reward`, the env was not asked or failed, and the runner chose the reward."""
+        completion = sampled.completion
+        raw = completion.raw
+        version = completion.policy_version
+        self._rollout_builder.step(
+            completion.message,
+            reward=reward,
+            env_reward=env_reward,
+            reward_data=result.reward_data,
+            env_state=result.env_state,
+            extra=result.extra,
+            metrics=result.metrics,
+            logs=result.logs,
+            tools=sampled.request.tools,
+            sampling=sampled.request.sampling,
+            termination=completion.termination,
+            parse_error=sampled.parse_error,
+            raw=None if raw == completion.message.content else raw,
+            policy_version=sampled.policy_version if version is None else version,
+            usage=completion.usage,
+            seconds=sampled.seconds,
+            tokens=completion.tokens,
+        )
+
+    def record_unfinished(self, sampled: SampledTurn) -> Observation | None:
+        """Add a step that the env did not finish, and return what the env shows of it."""
+        result = self._unfinished_step()
+        self.record(sampled, 0.0, None, result)
+        self._last_step_unfinished = True
+        return result.observation
+
+    def mark_unfinished(self) -> None:
+        """Note that the env did not finish the turn of the last recorded step."""
+        self._last_step_unfinished = True
+
+    def set_env_failure(self, stop: RolloutEnd) -> None:
+        """Record why the env did not finish the last step, if it did not. Only the end of the rollout says why."""
+        if self._last_step_unfinished:
+            self._last_step_unfinished = False
+            self._rollout_builder.set_env_failure(stop.env_failure)
+
+    def _unfinished_step(self) -> StepResult:
+        env = type(self._env).__name__
+        try:
+            value = self._env.unfinished_step()
+            result = _EMPTY_RESULT if value is None else validate_step_result(value, self._env, "unfinished_step")
+        except Exception as error:  # noqa: BLE001 - the turn is recorded whatever the env does
+            failure = failure_of(Layer.ENV, error)
+            self._rollout_builder.add_note("", f"unfinished_step of {env} raised {failure.type}: {failure.message}")
+            return _EMPTY_RESULT
+        if result.reward:
+            self._rollout_builder.add_note(
+                "", f"unfinished_step of {env} gave the reward {result.reward}, which does not count"
+            )
+        return result
+
+
 def _correction(message: Message, parse_error: str) -> list[Message]:
     """Messages that ask the policy to correct its tool calls. Servers require a reply to each call that has an id."""
     replies = [
@@ -313,12 +343,3 @@ def _correction(message: Message, parse_error: str) -> list[Message]:
         if call.id is not None
     ]
     return [*replies, Message("user", CORRECTION.format(errors=parse_error))]
-
-
-def _raw_text(answer: Any) -> str:
-    """The text that a policy returned, before it is validated."""
-    if not isinstance(answer, Completion):
-        return describe(answer)
-    raw: Any = answer.raw
-    content: Any = getattr(answer.message, "content", answer.message) if raw is None else raw
-    return content if isinstance(content, str) else describe(content)

@@ -8,7 +8,7 @@ import pytest
 from rolltrace.envs.env import Env, EnvGroupBuilder, Grade, Observation, SingleUse, StepResult
 from rolltrace.errors import GraderError, InputError, PolicyError
 from rolltrace.graders.grader import Grader, GroupGrader
-from rolltrace.policies.role_calls import ask
+from rolltrace.policies.roles import ask
 from rolltrace.testing.check_env import check_env
 from rolltrace.testing.conformance.guarded_caller import CallTimeouts, CancelPoint, GuardedCaller
 from rolltrace.testing.conformance.probe_policies import RoleCallProbe, roles_of

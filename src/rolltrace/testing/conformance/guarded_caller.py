@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.policies.role_calls import RoleCallContext
+from rolltrace.policies.roles import RoleCallContext
 from rolltrace.testing.conformance.probe_policies import RoleCallProbe
 from rolltrace.testing.conformance.violations import Rule, ViolationLog
 

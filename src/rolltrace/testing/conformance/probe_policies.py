@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rolltrace.errors import RolltraceError
 from rolltrace.policies.policy import Completion, Policy, Request
-from rolltrace.policies.role_calls import RoleCaller
-from rolltrace.policies.roles import POLICY_ROLE, Roles
+from rolltrace.policies.roles import POLICY_ROLE, RoleCaller, Roles
 from rolltrace.testing.conformance.reply_styles import ReplyStyle
 from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_repr
 from rolltrace.testing.noisy import NoisyPolicy
@@ -59,7 +58,7 @@ class RoleCallProbe:
         """The task in which the methods run."""
         self._owner = owner
         self._report = report
-        self.asker = RoleCaller(roles, self.calls, step=lambda: self.step, enter=self._enter)
+        self.asker = RoleCaller(roles, self.calls, current_step=lambda: self.step, acquire_slot=self._enter)
 
     def report_unusable_answer(self, error: object, calls_before: int, method: str) -> bool:
         """Report an error of ours that was raised after asking another role: its answer could not be used.
