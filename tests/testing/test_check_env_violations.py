@@ -423,7 +423,7 @@ BROKEN_ENVS = [
     (Endless, "step-after-done", "answered StepResult", "saying that the environment is already done"),
     (RaisesOnText, "plays", "KeyError('move')", "let `step` take whatever a policy says"),
     (Exits, "plays", "SystemExit(1)", "let `initial_observation` take"),
-    (CancelsItself, "plays", "CancelledError though nobody cancelled it", "let `initial_observation` take"),
+    (CancelsItself, "plays", "CancelledError without being cancelled", "let `initial_observation` take"),
     (PickyOnePrompt, "any-completion", "a completion that is cut", "or leave `takes_any_completion` False"),
     (YesToAnyCompletion, "types", "is 'yes'", "set `takes_any_completion` to True or False"),
     (ForgetfulObserver, "observe", "without the message that was put in", "or None where that is unsupported"),

@@ -10,7 +10,7 @@ import pytest
 
 from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
 from rolltrace.testing.check_env import check_env
-from rolltrace.testing.conformance import guarded_caller, leftover_processes
+from rolltrace.testing.conformance import user_object
 from rolltrace.trace.message import Message
 
 STARTED = []
@@ -160,12 +160,11 @@ def only(builder, **arguments):
     ],
     ids=["a thread of the env", "a thread of the builder", "a child process"],
 )
-def test_what_is_left_running_is_found(builder, seen, monkeypatch):
+def test_what_is_left_running_is_found(builder, seen):
     """Threads and processes that outlive `close` and `cleanup` are named, with what to do about them."""
-    monkeypatch.setattr(leftover_processes, "_SECONDS", 0.1)
     if "processes" in seen and not sys.platform.startswith("linux"):
         pytest.skip("other systems do not list the children of a process")
-    violation = only(builder, answers=["Go."])
+    violation = only(builder, answers=["Go."], seconds=0.1)
     assert violation.rule == "nothing-running"
     assert violation.message.startswith(seen)
     assert violation.fix.startswith("end in `close`, and wait for, all ")
@@ -228,7 +227,7 @@ class BlocksWhenMade(Group):
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(guarded_caller, "clock", CLOCK)
+    monkeypatch.setattr(user_object, "clock", CLOCK)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Compares two plays, or two grades, without the times that they measured."""
+"""Snapshots of what an environment returns, and the first difference between two of them."""
 
 import re
 from collections.abc import Mapping
@@ -6,41 +6,42 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.testing.conformance.return_values import FrozenObservation
+from rolltrace.envs.env import Observation, StepResult
 from rolltrace.testing.conformance.violations import short_repr
 from rolltrace.trace.freeform import to_json_value
 
 _TIMES = re.compile(r"(?:^|_)(?:seconds|ms|time|times|timestamp|duration|elapsed|latency|at)$", re.IGNORECASE)
 
-COMPARED = ("reward_data", "env_state", "extra", "metrics", "stop_reason")
-"""What an env tells about a step that must be the same in two plays; logs may name whatever they like."""
+OBSERVATION_FIELDS = Observation.__struct_fields__
+_RESULT_FIELDS = tuple(field for field in StepResult.__struct_fields__ if field != "observation")
+_COMPARED = ("raised", *(field for field in _RESULT_FIELDS if field != "logs"), *OBSERVATION_FIELDS)
+"""What must be the same in two plays; logs may differ."""
 
 
 class PlayEvent(msgspec.Struct, frozen=True):
-    """The result of one call, for comparing plays."""
+    """The result of one call."""
 
     call: str
-    observation: FrozenObservation | None = None
-    reward: Any = None
-    done: Any = None
-    raised: str | None = None
-    details: dict[str, Any] = {}
-    """By the names of `COMPARED`."""
+    value: Any = None
+    """What the env returned."""
+    fields: Mapping[str, Any] = {}
+    """A snapshot of it, or only `raised`: the type of the exception."""
+
+
+def snapshot(value: Any) -> dict[str, Any]:
+    """The fields of a step result, with those of its observation beside them, or of an observation, as fresh JSON."""
+    fields: dict[str, Any] = {}
+    if isinstance(value, StepResult):
+        fields = {field: to_json_value(getattr(value, field), field, []) for field in _RESULT_FIELDS}
+        value = value.observation
+    if isinstance(value, Observation):
+        fields |= {field: to_json_value(getattr(value, field), field, []) for field in OBSERVATION_FIELDS}
+    return fields
 
 
 def without_timings(value: Any) -> Any:
     """The value as a record would hold it, with measured times left out."""
     return _without_times(to_json_value(value, "", []))
-
-
-def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
-    """Where two settled values first differ, with what is there in each."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in [*one, *(key for key in other if key not in one)]:
-            if found := difference(one.get(key), other.get(key)):
-                return f"[{key!r}]{found[0]}", found[1], found[2]
-        return None
-    return None if one == other else ("", one, other)
 
 
 def _without_times(value: Any) -> Any:
@@ -51,17 +52,21 @@ def _without_times(value: Any) -> Any:
     return value
 
 
-def event_difference(left: PlayEvent, right: PlayEvent) -> str:
-    """What differs between the outcomes of the same call in two plays."""
-    for field in ("raised", "reward", "done"):
-        if (one := getattr(left, field)) != (other := getattr(right, field)):
-            return f"`{field}` is {short_repr(one)}, then {short_repr(other)}"
-    for field in COMPARED:
-        if found := difference(left.details.get(field), right.details.get(field)):
-            return f"`{field}{found[0]}` is {short_repr(found[1])}, then {short_repr(found[2])}"
-    if left.observation is None or right.observation is None:
-        return "there is an observation in only one of them"
-    for field in left.observation.__struct_fields__:
-        if (one := getattr(left.observation, field)) != (other := getattr(right.observation, field)):
-            return f"`{field}` are {short_repr(one)}, then {short_repr(other)}"
-    return "its observation"
+def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
+    """Where two JSON values first differ, with what is there in each."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in [*one, *(key for key in other if key not in one)]:
+            if found := difference(one.get(key), other.get(key)):
+                return f"[{key!r}]{found[0]}", found[1], found[2]
+        return None
+    return None if one == other else ("", one, other)
+
+
+def event_difference(left: PlayEvent, right: PlayEvent) -> str | None:
+    """What differs between the outcomes of the same call in two plays, in words."""
+    for field in _COMPARED:
+        one, other = without_timings(left.fields.get(field)), without_timings(right.fields.get(field))
+        if found := difference(one, other):
+            verb = "are" if field in ("messages", "tools") else "is"
+            return f"`{field}{found[0]}` {verb} {short_repr(found[1])}, then {short_repr(found[2])}"
+    return None

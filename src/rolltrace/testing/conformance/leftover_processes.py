@@ -7,16 +7,16 @@ import pickle
 import threading
 from pathlib import Path
 
-from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.testing.conformance.harness import Harness
-from rolltrace.testing.conformance.play_rules import play_episode
+from rolltrace.testing.conformance.plays import play
+from rolltrace.testing.conformance.probed_builder import ProbedBuilder
 from rolltrace.testing.conformance.violations import Rule
 
 _PLAYS = 3
 """How often each style is played: leftovers grow with every play, a shared pool only now and then."""
 _OTHERS = ("asyncio", "tool-")
 """Prefixes of the names of threads that an environment need not end: the loop's own pool, and `Tool`."""
-_SECONDS = 1.0
+_MAX_SECONDS = 1.0
 """How long a thread or a process may take to end."""
 _LOOKS = 50
 """How often that is checked meanwhile."""
@@ -33,8 +33,9 @@ async def check_leftovers(harness: Harness, pickled: bytes) -> None:
     for style in harness.styles:
         before = _running()
         for _ in range(_PLAYS):
-            await _play_and_clean_up(harness, pickle.loads(pickled), style)  # noqa: S301 - the caller's own object
-        for kind, names in (await _left(before)).items():
+            builder = pickle.loads(pickled)  # noqa: S301 - the caller's own object
+            await play(harness, ProbedBuilder(builder, harness, [style], clean_up=True))
+        for kind, names in (await _left(before, min(harness.seconds, _MAX_SECONDS))).items():
             harness.report.add(
                 Rule.NOTHING_RUNNING,
                 f"{len(names)} {kind} of {_PLAYS} plays (style: {style}) were still running after `close` and "
@@ -43,19 +44,13 @@ async def check_leftovers(harness: Harness, pickled: bytes) -> None:
             )
 
 
-async def _play_and_clean_up(harness: Harness, builder: EnvGroupBuilder, style: str) -> None:
-    caller = harness.guard(builder)
-    await play_episode(harness, caller, style)
-    await caller.call("cleanup")
-
-
-async def _left(before: _Running) -> dict[str, list[str]]:
+async def _left(before: _Running, seconds: float) -> dict[str, list[str]]:
     """The threads and processes that every play has left running, after waiting for them to end."""
     left = _more(before)
     for _ in range(_LOOKS):
         if not left:
             break
-        await asyncio.sleep(_SECONDS / _LOOKS)
+        await asyncio.sleep(seconds / _LOOKS)
         left = _more(before)
     return left
 
@@ -78,12 +73,11 @@ def _children() -> set[int]:
     """The processes that this one has started and that have not ended; not all of them where the system hides them."""
     known = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
     own = str(os.getpid())
-    listed = (path for path in Path("/proc").glob("[0-9]*/stat"))
-    return known | {int(path.parent.name) for path in listed if _parent(path) == own}
+    return known | {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == own}
 
 
 def _parent(path: Path) -> str | None:
-    """The parent of a process that runs; one that has ended is listed until somebody asks how it ended."""
+    """The parent of a running process, or None; a process that has ended is listed until its parent waits for it."""
     try:
         state, parent = path.read_text().rpartition(")")[2].split()[:2]
     except (OSError, ValueError):

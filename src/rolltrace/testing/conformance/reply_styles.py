@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.errors import InputError
+from rolltrace.errors import ContextOverflowError, InputError
 from rolltrace.policies.policy import Completion, to_completion
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
 from rolltrace.trace.stop_reasons import Termination
@@ -63,19 +63,30 @@ def _tool_calls(_messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], tur
 _DEFAULT_STYLES: dict[str, ReplyStyle] = {"text": _text, "answer": _final_answer, "tool calls": _tool_calls}
 
 
-def abnormal_completions() -> dict[str, Completion]:
-    """What a one-prompt environment must take besides answers that ended well."""
-    unread = ToolCall("", '{"expression": "1 +', error="not JSON")
-    return {
-        "cut": Completion(message=Message("assistant", "The answer is"), termination=Termination.LENGTH),
-        "malformed": Completion(
-            message=Message("assistant", "<think>so", tool_calls=(unread,)),
-            termination=Termination.MALFORMED,
-            parse_error="no end of turn",
-            raw="<think>so",
-        ),
-        "empty": Completion(message=Message("assistant", "")),
-    }
+NO_ROOM = "no room"
+"""The style in which the prompt leaves no room for an answer, so that the runner ends the rollout without steps."""
+
+
+def _no_room(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], _turn: int) -> Completion:
+    raise ContextOverflowError("The check leaves no room for an answer.")
+
+
+def unusual_styles() -> dict[str, ReplyStyle]:
+    """Styles that not every environment is played in."""
+    return {NO_ROOM: _no_room} | {name: _cycle([completion]) for name, completion in UNUSUAL_COMPLETIONS.items()}
+
+
+UNUSUAL_COMPLETIONS = {
+    "cut": Completion(message=Message("assistant", "The answer is"), termination=Termination.LENGTH),
+    "malformed": Completion(
+        message=Message("assistant", "<think>so", tool_calls=(ToolCall("", '{"expression": "1 +', error="not JSON"),)),
+        termination=Termination.MALFORMED,
+        parse_error="no end of turn",
+        raw="<think>so",
+    ),
+    "empty": Completion(message=Message("assistant", "")),
+}
+"""What an environment with `takes_any_completion` must take besides answers that ended well."""
 
 
 def example_of(schema: Any) -> Any:

@@ -1,6 +1,7 @@
 """Environments and graders that ask others, as the check plays them."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 import pytest
@@ -10,9 +11,6 @@ from rolltrace.errors import GraderError, InputError, PolicyError
 from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.roles import ask
 from rolltrace.testing.check_env import check_env
-from rolltrace.testing.conformance.guarded_caller import CallTimeouts, CancelPoint, GuardedCaller
-from rolltrace.testing.conformance.probe_policies import RoleCallProbe, roles_of
-from rolltrace.testing.conformance.violations import ViolationLog
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
 
@@ -132,20 +130,20 @@ def asked():
     ASKED.clear()
 
 
-class AsksTwice:
-    async def ask(self):
-        for _ in range(2):
-            await ask("referee", question("Good?"))
+class SwallowsAfterQuestions(Asking):
+    """Asks often, and then takes a cancellation for the end of a wait."""
+
+    async def judged(self, move):
+        for number in range(12):
+            await ask("referee", question(f"What is {number} + 1?"))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return 1.0
 
 
-async def test_a_question_is_one_place_to_be_cancelled_at():
-    """The places that are tried are few: an answer must not use them up."""
-    report = ViolationLog()
-    caller = GuardedCaller(AsksTwice(), report, CallTimeouts(5.0), RoleCallProbe(roles_of(None), "AsksTwice", report))
-    point = CancelPoint(3)
-    assert (await caller.call("ask", point=point)).returned
-    assert point.reached == 2
-    await caller.stop()
+def test_a_question_is_one_place_to_be_cancelled_at():
+    """Few awaits of a play are tried: many questions before an await do not hide it."""
+    assert only(Group(SwallowsAfterQuestions)).rule == "cancellation"
 
 
 @pytest.mark.parametrize("kind", [Asking, InParallel, AwaitsLater])
