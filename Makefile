@@ -47,9 +47,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 
-# The pages of docs/ that are made from the code.
+# The files that are made from the code: pages of docs/, and the types of the viewer's page.
 docs: $(READY)
 	$(BIN)/python -m rolltrace.cli.reference > docs/commands.md
+	$(BIN)/python -m rolltrace.viewer.typescript_types > web/src/source/schema.ts
 
 # What things cost, on this machine; docs/performance.md says what the figures mean.
 bench: $(READY)

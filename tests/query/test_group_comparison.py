@@ -1,6 +1,5 @@
 """A group's members side by side: what is shared, what differs, what each reward is made of, why nothing is learnt."""
 
-import json
 import math
 
 import pytest
@@ -11,7 +10,7 @@ from answers import score, write
 from rollout_builders import header, outcome, read
 from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.jobs.play import play
-from rolltrace.query.group_comparison import compare_group, encode_comparison
+from rolltrace.query.group_comparison import compare_group
 from rolltrace.query.group_members import first_difference
 from rolltrace.query.message_truncation import MAX_CHARACTERS, MAX_MESSAGES
 from rolltrace.query.reward_breakdown import reward_components, reward_terms
@@ -22,6 +21,7 @@ from rolltrace.trace.rollout import EndedBeforeFirstTurn, Failure, Grade
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
+from rolltrace.trace.strict_json import encode_json
 from rolltrace.trace.text_transform import hash_text
 
 KEY = GroupKey("train", 0, "sums", "g")
@@ -512,7 +512,7 @@ def test_long_texts_and_conversations_are_cut(group, path):
     assert huge.messages[0].omitted == 1_000_000 - MAX_CHARACTERS
     assert len(many.messages) == MAX_MESSAGES
     assert len(many.messages) + many.omitted == 299
-    assert len(encode_comparison(found)) < 200_000
+    assert len(encode_json(found)) < 200_000
 
 
 def test_a_very_large_group_is_compared_by_its_best(group, path):
@@ -548,25 +548,3 @@ def test_damage_costs_only_what_it_held(opened, path):
     segment.write_bytes(segment.read_bytes().replace(b"answer 1", b"answer\x001"))
     found = compare_group(run, KEY)
     assert [one.index for one in found.members] == [2, 0]
-
-
-def test_json_is_strict(group, path):
-    """What is sent to a page any JSON reader can read; numbers that are not finite are spelt as in records."""
-    with create_run(path) as writer:
-        with writer.rollout(
-            env="sums", task="t", group="g", index=0, iteration=0, task_data={"nan": math.nan, "bytes": b"x"}
-        ) as rollout:
-            rollout.step(prompt="\u202e\x00?", response="!", reward=math.inf, reward_data={"a": math.nan, "\x00": 1})
-        member(writer, 1, "b", 1.0)
-    found = group()
-
-    def refuse(name):
-        raise AssertionError(f"{name} is no JSON")
-
-    sent = json.loads(encode_comparison(found), parse_constant=refuse)
-    assert sent["mean"] == "NaN"
-    assert sent["members"][0]["reward"] == "Infinity"
-    assert sent["members"][0]["reward_data"] == {"a": "NaN", "\x00": 1.0}
-    assert sent["task_data"] == {"nan": {"$float": "NaN"}, "bytes": {"$bytes": "eA=="}}
-    assert set(sent) == set(found.__struct_fields__)
-    assert set(sent["members"][0]) == set(found.members[0].__struct_fields__)

@@ -106,3 +106,41 @@ def test_of_very_many_scores_the_newest_are_told(asked: tuple[Ask, list[str]]):
     ask, ids = asked
     scores = ask("rollout", id=ids[2])["scores"]
     assert [score["name"] for score in scores] == ["reward", *(f"other{number}" for number in range(21, 520))]
+
+
+def test_answers_are_strict_json_with_exact_integers(tmp_path: Path):
+    """A browser can read every number: those that are not finite, and integers that it would round, are text."""
+    long = 2**53 + 1
+    task_data = {"nan": math.nan, "bytes": b"x", "long": long, "text": f'"{long}" is a text'}
+    with create_run(tmp_path / "run") as writer:
+        fields = {"env_state": {"long": -long, "exact": 2**53}, "reward_data": {"a": math.nan}}
+        first = write(writer, index=0, seed=2**63 - 1, task_data=task_data, reward=math.inf, step=fields)
+        write(writer, index=1)
+        score(writer, first, 1.0, name="other", data={"long": [long]})
+    library = OpenRuns(tmp_path)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    def ask(question: str, **parameters: str) -> Any:
+        sent = Api(library).handlers[question](RequestParameters([("run", "run"), *parameters.items()]))
+        return json.loads(sent, parse_constant=refuse)
+
+    try:
+        group = ask("group", split="train", iteration="0", env="sums", group="g")["group"]
+        found = ask("rollout", id=first)
+    finally:
+        library.close()
+    sent_task = {
+        "nan": {"$float": "NaN"},
+        "bytes": {"$bytes": "eA=="},
+        "long": str(long),
+        "text": f'"{long}" is a text',
+    }
+    assert group["task_data"] == found["rollout"]["task_data"] == sent_task
+    assert group["mean"] == "NaN"
+    assert group["members"][0]["reward"] == found["reward"] == "Infinity"
+    assert group["members"][0]["reward_data"] == {"a": "NaN"}
+    assert found["rollout"]["seed"] == str(2**63 - 1)
+    assert found["rollout"]["steps"][0]["env_state"] == {"long": str(-long), "exact": 2**53}
+    assert found["scores"][0]["data"] == {"long": [str(long)]}

@@ -2,7 +2,7 @@
 import { writeFilter, type Operation } from "./filters";
 import { address } from "./router";
 import type { Parameters } from "./source/source";
-import type { GroupKey } from "./source/records";
+import type { GroupKey } from "./source/schema";
 
 export const toRuns = (): string => address([]);
 export const toRun = (run: string, parameters: Parameters = {}): string => address(["run", run], parameters);

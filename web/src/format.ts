@@ -1,12 +1,12 @@
 // How numbers, times and sizes are written; records keep them raw.
-import type { Num } from "./source/records";
+import type { Float } from "./source/schema";
 
 const WHOLE = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const NONE = "–";
 
 /** A reward or metric: enough digits to tell neighbours apart, none that say nothing. */
-export function number(value: Num | boolean | null | undefined, digits = 3): string {
+export function number(value: Float | boolean | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return NONE;
   if (typeof value === "boolean") return value ? "1" : "0";
   if (typeof value === "string") return value === "NaN" ? "NaN" : value === "Infinity" ? "∞" : "−∞";
@@ -18,7 +18,7 @@ export function number(value: Num | boolean | null | undefined, digits = 3): str
 }
 
 /** With a sign: for advantages and differences. */
-export function signed(value: Num | null | undefined, digits = 3): string {
+export function signed(value: Float | null | undefined, digits = 3): string {
   const text = number(value, digits);
   return typeof value === "number" && value > 0 ? `+${text}` : text;
 }
@@ -36,7 +36,7 @@ export function share(part: number, whole: number): string {
   return `${percent < 10 && percent % 1 !== 0 ? percent.toFixed(1) : percent.toFixed(0)} %`;
 }
 
-export function seconds(value: Num | null | undefined): string {
+export function seconds(value: Float | null | undefined): string {
   if (typeof value !== "number") return number(value);
   if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
   if (value < 60) return `${value.toFixed(value < 9.995 ? 2 : 1)} s`;
@@ -71,7 +71,7 @@ export function ago(value: string | null | undefined, now = Date.now()): string 
 export const memberNumber = (index: number | null): string => (index === null ? "#?" : `#${index}`);
 
 /** The finite number in a value, else null. */
-export const finite = (value: Num | boolean | null | undefined): number | null => (typeof value === "number" && Number.isFinite(value) ? value : null);
+export const finite = (value: Float | boolean | null | undefined): number | null => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
 function minus(text: string): string {
   return text.replace("-", "−");

@@ -1,4 +1,5 @@
 // What the known reasons to stop mean, and their colours: one list for badges, charts and tiles. Environments may name others.
+import type { StopReason } from "./source/schema";
 
 /** `ended`: as it should be. `limit`: cut off before its own end. */
 type Meaning = "ended" | "limit" | "unreadable" | "failed" | "cancelled";
@@ -9,8 +10,7 @@ interface Known {
   colour?: string;
 }
 
-/** By the names of rolltrace.trace.stop_reasons.StopReason. */
-const REASONS: Record<string, Known> = {
+const REASONS: Record<StopReason, Known> = {
   completed: { meaning: "ended", colour: "calm" },
   tool_stopped: { meaning: "ended", colour: "calm-2" },
   max_turns: { meaning: "limit", colour: "series-3" },
@@ -26,7 +26,7 @@ const REASONS: Record<string, Known> = {
   episode_aborted: { meaning: "cancelled", colour: "series-5" },
 };
 
-const known = (reason: string): Known | undefined => (Object.hasOwn(REASONS, reason) ? REASONS[reason] : undefined);
+const known = (reason: string): Known | undefined => (Object.hasOwn(REASONS, reason) ? REASONS[reason as StopReason] : undefined);
 
 export const hasEnded = (reason: string): boolean => known(reason)?.meaning === "ended";
 export const isLimit = (reason: string): boolean => known(reason)?.meaning === "limit";

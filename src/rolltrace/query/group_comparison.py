@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import asdict
 
 from rolltrace.errors import InputError, RolltraceError, UnknownNameError
 from rolltrace.query.group_members import Member, compare_member, member_transcript
@@ -20,11 +19,10 @@ from rolltrace.query.table_schema import group_condition, sql_literal
 from rolltrace.query.why_no_signal import MemberStatus, why_no_signal
 from rolltrace.store.sessions import Sessions
 from rolltrace.trace.freeform import from_json_mapping
-from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.json_numbers import Float
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
-from rolltrace.trace.strict_json import encode_json
 from rolltrace.trace.transcript import TranscriptMessage, shared_prompt
 
 MAX_MEMBERS = 256
@@ -38,7 +36,7 @@ class GroupScore(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    value: float | None
+    value: Float | None
     producer: str
     created_at: datetime
     error: Failure | None
@@ -58,8 +56,8 @@ class GroupComparison(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """How many members the group has; the next numbers are those of the table `groups`."""
     n: int
-    mean: float | None
-    std: float | None
+    mean: Float | None
+    std: Float | None
     has_signal: bool
     no_signal: str | None
     """Why every advantage is zero or missing; None if the group has a learning signal."""
@@ -202,11 +200,6 @@ def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupC
         retried=loaded.retried,
         collides=loaded.collides,
     )
-
-
-def encode_comparison(comparison: GroupComparison) -> bytes:
-    """Encode a comparison as one JSON object, with `task_data` as in records."""
-    return encode_json({**asdict(comparison), "task_data": FrozenMap.of(comparison.task_data)})
 
 
 def _member_status(rollout: Rollout, member: Member) -> MemberStatus:

@@ -8,6 +8,7 @@ import msgspec
 
 from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
 from rolltrace.query.reward_breakdown import RewardTerm, reward_components, reward_terms
+from rolltrace.trace.json_numbers import Float
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Failure, Rollout
 from rolltrace.trace.text_transform import is_hashed_text
@@ -115,14 +116,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str
     error: Failure | None
     """Why it failed, or why its group's grade is missing."""
-    reward: float | None
-    advantage: float | None
+    reward: Float | None
+    advantage: Float | None
     """The reward minus the mean of the group."""
     terms: tuple[RewardTerm, ...]
     """The terms whose sum is the reward; without a reward, the terms that are known so far."""
-    reward_data: dict[str, float]
+    reward_data: dict[str, Float]
     """The numbers behind the reward: summed over the steps, and from the graders."""
-    scores: dict[str, float | None]
+    scores: dict[str, Float | None]
     """Other late scores, the latest of each name."""
     messages: tuple[TruncatedMessage, ...]
     """The conversation after the shared prompt, in order."""

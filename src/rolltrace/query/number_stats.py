@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.trace.json_numbers import Float
+
 
 class NumberStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of some numbers; mean, std, min and max are over the finite ones."""
@@ -14,11 +16,11 @@ class NumberStats(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
     """How many are null: the rollout failed, was cancelled or is not graded yet."""
     non_finite: int
-    mean: float | None
-    std: float | None
+    mean: Float | None
+    std: Float | None
     """The standard deviation, of the population."""
-    min: float | None
-    max: float | None
+    min: Float | None
+    max: Float | None
 
 
 def stats_columns(name: str) -> str:

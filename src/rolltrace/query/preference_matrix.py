@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.json_numbers import as_float
+from rolltrace.trace.json_numbers import Float, as_float
 from rolltrace.trace.text_transform import hash_text
 
 _MOST = 512
@@ -19,12 +19,12 @@ class PreferenceMatrix(msgspec.Struct, frozen=True, kw_only=True):
     """The members that took part, in the order of the comparison; one that is no member is None, and last."""
     indexes: tuple[int | None, ...]
     """Their places in the group."""
-    cells: tuple[tuple[float | None, ...], ...]
+    cells: tuple[tuple[Float | None, ...], ...]
     """How far the member of the row, shown first, was preferred to that of the column, shown second: from −1 to 1.
 
     None where two did not meet so, or nobody could tell.
     """
-    numbers: dict[str, float]
+    numbers: dict[str, Float]
     """What the grader says of the whole, such as how often both orders agree."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.json_numbers import as_float
+from rolltrace.trace.json_numbers import Float, as_float
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.stop_reasons import StopReason
 
@@ -21,7 +21,7 @@ class RewardTerm(msgspec.Struct, frozen=True):
     """`steps`, `grade`, `group grade`; `env` where it was over before the first turn; `limit`, its charge where there
     was no step, and `clamp`, what it took; `score`, a later one that says the whole; `unexplained`, what is left over.
     """
-    value: float
+    value: Float
 
 
 def reward_terms(rollout: Rollout) -> tuple[RewardTerm, ...]:

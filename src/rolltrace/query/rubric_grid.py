@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.json_numbers import as_float
+from rolltrace.trace.json_numbers import Float, as_float
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.text_transform import hash_text
 
@@ -18,14 +18,14 @@ class RubricCriterion(msgspec.Struct, frozen=True):
     """One thing that was looked for."""
 
     name: str
-    weight: float | None = None
+    weight: Float | None = None
     text: str | None = None
 
 
 class RubricCell(msgspec.Struct, frozen=True):
     """What was found of a criterion in one rollout."""
 
-    value: float | None = None
+    value: Float | None = None
     words: str | None = None
     """The last that the grader said about it."""
 

@@ -10,7 +10,15 @@ from msgspec.structs import force_setattr, replace
 
 from rolltrace.errors import ChecksumError, NewerVersionError, OlderVersionError, RecordError
 from rolltrace.trace.freeform import Note, from_json_mapping, to_json_mapping
-from rolltrace.trace.json_numbers import as_float, json_floats, json_number, json_numbers, parse_number, parse_numbers
+from rolltrace.trace.json_numbers import (
+    Float,
+    as_float,
+    json_floats,
+    json_number,
+    json_numbers,
+    parse_number,
+    parse_numbers,
+)
 from rolltrace.trace.message import Sampling, decode_hook
 from rolltrace.trace.quote import FindTextSource, TextSource, resolve_quotes, rollout_unavailable, text_source
 from rolltrace.trace.quote_search import add_quotes
@@ -19,13 +27,16 @@ from rolltrace.trace.score import Score
 from rolltrace.trace.strict_json import encode_lossy, json_encoder
 
 __all__ = [
+    "OMITTED_IF_DEFAULT",
     "RecordVersion",
+    "RolloutWithScores",
     "add_checksum",
     "copy_score",
     "decode_rollout",
     "decode_score",
     "encode_rollout",
     "encode_score",
+    "encode_whole_score",
     "encode_with_scores",
     "json_encoder",
     "json_numbers",
@@ -46,6 +57,15 @@ _NUMBERS = {
 }  # fmt: skip
 _NUMBER_MAPS = {"reward_data", "reward_weights", "metrics"}
 _FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data"}
+
+OMITTED_IF_DEFAULT: dict[type, dict[str, Any]] = {
+    Rollout: {"ended_before_first_turn": None},
+    Step: {"env_failure": None, "reward_weights": {}},
+    Tokens: {"shared_prefix": 0, "char_lengths": None},
+    Call: {"continues_call": None, "about": None, "termination": None, "quotes": ()},
+    Score: {"calls": ()},
+}
+"""By record, the fields that are omitted where they have their default; records with `omit_defaults` omit others."""
 
 Record = TypeVar("Record", Rollout, Score)
 
@@ -72,10 +92,21 @@ def encode_rollout(rollout: Rollout) -> bytes:
 
     Its calls quote its messages.
     """
-    fields = _wire_rollout(rollout)
+    fields = _wire(rollout)
     if rollout.calls:
         fields["calls"] = [wire_call(call) for call in add_quotes(rollout.calls, [text_source(rollout)])]
     return add_checksum(_encode(fields))
+
+
+class RolloutWithScores(Rollout, frozen=True, kw_only=True):
+    """A rollout as `encode_with_scores` writes it, apart from `scores`: with the reward as it stands now."""
+
+    reward: Float | None
+    """The total as it stands now, late scores included."""
+    line_reward: Float | None = msgspec.field(name="line_reward")
+    """The total on the rollout's line; None while a group grade is pending, or if status is not ok."""
+    group_grade: Grade | None
+    """What the group's grader said; None if the reward is the line's, null, or a plain score without a grade."""
 
 
 def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
@@ -84,7 +115,7 @@ def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
     It is not a line of a run: it also has `line_reward`, `group_grade` and (unless left out) `scores`, and no checksum.
     """
     grade = rollout.group_grade
-    fields = _wire_rollout(rollout) | {
+    fields = _wire(rollout) | {
         "reward": json_number(rollout.reward),
         "line_reward": json_number(rollout.line_reward),
         "group_grade": None if grade is None else wire_grade(grade),
@@ -92,13 +123,6 @@ def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
     if all_scores:
         fields["scores"] = [_wire_score(score) for score in rollout.scores]
     return _encode(fields) + b"\n"
-
-
-def _wire_rollout(rollout: Rollout) -> dict[str, Any]:
-    fields = _wire(rollout)
-    if rollout.ended_before_first_turn is None:
-        del fields["ended_before_first_turn"]
-    return fields
 
 
 def encode_score(score: Score, sources: Sequence[TextSource] = (), *, quotes: bool = True) -> bytes:
@@ -112,16 +136,18 @@ def encode_score(score: Score, sources: Sequence[TextSource] = (), *, quotes: bo
     return add_checksum(_encode(fields))
 
 
+def encode_whole_score(score: Score) -> bytes:
+    """A score as JSON for programs that read: its calls have their whole text, and there is no checksum."""
+    return _encode(_wire_score(score))
+
+
 def _wire_score(score: Score) -> dict[str, Any]:
     value: Any = score.value
     if value is not None and type(value) is not float:
         number = as_float(value)
         data = score.data if number is not None else {**score.data, "value": value}
         score = replace(score, value=number, data=data)
-    fields = _wire(score)
-    if not score.calls:
-        del fields["calls"]
-    return fields
+    return _wire(score)
 
 
 def decode_rollout(line: bytes) -> Rollout:
@@ -255,9 +281,17 @@ def _encode(fields: dict[str, Any]) -> bytes:
 
 
 def _wire(record: Any) -> dict[str, Any]:
-    """A record as the encoder must be given it: numbers spelt out, markers in place of what JSON lacks."""
+    """A record as the encoder must be given it: non-finite numbers as text, markers in place of what JSON lacks."""
     names = zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True)
-    return {written: _wire_field(written, getattr(record, name)) for name, written in names}
+    fields = {written: _wire_field(written, getattr(record, name)) for name, written in names}
+    return _without_defaults(record, fields)
+
+
+def _without_defaults(record: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    for name, default in OMITTED_IF_DEFAULT.get(type(record), {}).items():
+        if getattr(record, name) == default:
+            del fields[name]
+    return fields
 
 
 def _wire_field(name: str, value: Any) -> Any:
@@ -274,7 +308,7 @@ def _wire_field(name: str, value: Any) -> Any:
     if name == "logprobs" and value is not None:
         return json_floats(value)
     if name == "steps":
-        return [_wire_step(step) for step in value]
+        return [_wire(step) for step in value]
     if name == "calls":
         return [wire_call(call) for call in value]
     if name == "sampling" and isinstance(value, tuple):
@@ -282,33 +316,14 @@ def _wire_field(name: str, value: Any) -> Any:
     return value
 
 
-def _wire_step(step: Step) -> dict[str, Any]:
-    fields = _wire(step)
-    if step.env_failure is None:
-        del fields["env_failure"]
-    if not step.reward_weights:
-        del fields["reward_weights"]
-    return fields
-
-
 def wire_tokens(tokens: Tokens) -> dict[str, Any]:
-    """Tokens as the encoder must be given them: without what there is none of."""
-    fields = _wire(tokens)
-    if not tokens.shared_prefix:
-        del fields["shared_prefix"]
-    if tokens.char_lengths is None:
-        del fields["char_lengths"]
-    return fields
-
-
-_LEFT_OUT = frozenset({"continues_call", "about", "termination", "quotes"})
-"""The fields of a call that are left out where they are empty."""
+    """Tokens as the encoder must be given them."""
+    return _wire(tokens)
 
 
 def wire_call(call: Call) -> dict[str, Any]:
     """A call as the encoder must be given it."""
-    fields = {name: json_number(getattr(call, name)) for name in call.__struct_fields__}
-    return {name: value for name, value in fields.items() if value not in (None, ()) or name not in _LEFT_OUT}
+    return _without_defaults(call, {name: json_number(getattr(call, name)) for name in call.__struct_fields__})
 
 
 def wire_sampling(sampling: Sampling) -> dict[str, Any]:

@@ -17,7 +17,7 @@ json_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 """Encodes records; raises an error if a text is not valid UTF-8."""
 _value_encoder = msgspec.json.Encoder(enc_hook=encode_hook, decimal_format="number")
 
-_MAX_BROWSER_INTEGER = 2**53
+MAX_BROWSER_INTEGER = 2**53
 """The numbers of a browser are exact up to this."""
 _UNESCAPED_BYTES = frozenset(range(0x20, 0x7F)) - frozenset(b"\\\"'")
 
@@ -76,7 +76,7 @@ def to_json_types(value: Any, *, for_browser: bool = False) -> Any:
     if kind is float:
         return json_number(value)
     if kind is int:
-        is_rounded = for_browser and not -_MAX_BROWSER_INTEGER <= value <= _MAX_BROWSER_INTEGER
+        is_rounded = for_browser and not -MAX_BROWSER_INTEGER <= value <= MAX_BROWSER_INTEGER
         return str(value) if is_rounded else value
     if isinstance(value, msgspec.Struct):
         return {name: to_json_types(getattr(value, name), for_browser=for_browser) for name in value.__struct_fields__}

@@ -107,7 +107,7 @@ def findings_response(report: AuditReport) -> FindingsResponse:
     found = tuple(
         AuditResult(
             name=result.audit,
-            severity=outcome_severity(result).value,
+            severity=outcome_severity(result),
             about=result.about,
             count=result.count,
             error=result.error,

@@ -1,16 +1,17 @@
-"""What a question that could not be answered is told: a status, the kind of error and its message."""
+"""Errors as HTTP responses: a status, the type of the error and its message."""
 
 import logging
 
 import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, RunNotFoundError, StorageError, UnknownNameError
+from rolltrace.viewer.schemas import ErrorDetail, ErrorResponse
 
 _logger = logging.getLogger("rolltrace.viewer")
 
 
 class HttpError(msgspec.Struct, frozen=True):
-    """Why there is no answer."""
+    """An error response."""
 
     status: int
     type: str
@@ -18,9 +19,9 @@ class HttpError(msgspec.Struct, frozen=True):
 
     @property
     def body(self) -> bytes:
-        """As the page reads it."""
+        """The JSON of the response."""
         message = self.message.encode("utf-8", "replace").decode()
-        return msgspec.json.encode({"error": {"type": self.type, "message": message}})
+        return msgspec.json.encode(ErrorResponse(ErrorDetail(self.type, message)))
 
 
 OUT_OF_MEMORY = HttpError(
@@ -29,13 +30,13 @@ OUT_OF_MEMORY = HttpError(
 
 
 def http_error_of(error: Exception) -> HttpError:
-    """What an error is told as; of one that nobody expected only its kind is told, and the log has the rest."""
+    """The response for an error; for an unexpected error it names only the type, and the log has the rest."""
     kind = type(error).__name__
     if isinstance(error, RunNotFoundError | UnknownNameError):
         return HttpError(404, kind, str(error))
     if isinstance(error, StorageError):
         return HttpError(503, kind, str(error))
-    # The engine's own advice is not for here.
+    # DuckDB's message suggests settings that a user of the viewer cannot change.
     if kind == "OutOfMemoryException" or (isinstance(error, InputError) and str(error).startswith("Out of Memory")):
         return OUT_OF_MEMORY
     if isinstance(error, RolltraceError):

@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 
 from rolltrace.query.run import Run
-from rolltrace.query.run_state import planned_episodes, run_state
+from rolltrace.query.run_state import RunState, planned_episodes, run_state
 from rolltrace.query.run_totals import query_totals
 from rolltrace.trace.score import GroupKey
 from rolltrace.version import __version__
@@ -126,6 +126,6 @@ class ReportData:
         )
 
 
-def _state(run: Run) -> str:
+def _state(run: Run) -> RunState:
     """The state of the whole run, of which an excerpt has only some rollouts."""
-    return run_state(run.ledgers().values(), planned_episodes(run.info), query_totals(run).finished).value
+    return run_state(run.ledgers().values(), planned_episodes(run.info), query_totals(run).finished)

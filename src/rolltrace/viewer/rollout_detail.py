@@ -1,24 +1,23 @@
-"""One rollout with all that stands around it, and one group with its neighbours."""
+"""The responses about one rollout, with its scores and its group, and about one group, with the groups next to it."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from rolltrace.query.group_comparison import compare_group, encode_comparison
+from rolltrace.query.group_comparison import compare_group
 from rolltrace.query.reward_breakdown import reward_terms
 from rolltrace.query.run import Run
 from rolltrace.query.table_schema import GROUP_COLUMNS, GROUP_ORDER, group_condition
-from rolltrace.trace.codec import encode_score, encode_with_scores
+from rolltrace.trace.codec import encode_whole_score, encode_with_scores, wire_free_form
+from rolltrace.trace.json_numbers import INT64_LIMIT
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
-from rolltrace.viewer.json_response import encode_response
+from rolltrace.viewer.json_response import long_integers_as_text
 from rolltrace.viewer.open_runs import OpenRun
 from rolltrace.viewer.schemas import Attempt, GroupResponse, GroupSibling, RolloutGroup, RolloutResponse
 
-_LONG = re.compile(rb"(?<![0-9.eE+])[0-9]{16,}(?![0-9.eE])")
-_MAX_PLACES = 1_000
+_MAX_MEMBERS = 1_000
 _MAX_SCORES = 500
 _ROLLOUTS = """
     select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session,
@@ -27,20 +26,20 @@ _ROLLOUTS = """
 """
 _OWN = f"{_ROLLOUTS} where id = ?"
 _KEYS = f"select distinct {GROUP_COLUMNS} from rollouts where not retried order by {GROUP_ORDER}"
-_NOTHING: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "std": None, "has_signal": False}
+_NO_GROUP: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "std": None, "has_signal": False}
 
 
 def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
-    """The rollout of this id, whole."""
+    """The rollout of this id."""
     tables = run.run
     record = tables.get(rollout)
-    if not _fits(record.iteration):  # the tables do not hold it
-        return _alone(record)
+    if not -INT64_LIMIT <= record.iteration < INT64_LIMIT:  # the tables do not have it
+        return _without_group(record)
     return _GroupContext(tables, record.group_key).response(record)
 
 
 def member_responses(run: OpenRun, key: GroupKey) -> Iterator[RolloutResponse]:
-    """Every rollout of a group, whole, including retried attempts."""
+    """Every rollout of a group, including retried attempts."""
     context = _GroupContext(run.run, key)
     for record in run.run.rollouts(where=group_condition(key), order_by='"index", attempt, id'):
         yield context.response(record)
@@ -52,70 +51,66 @@ class _GroupContext:
     def __init__(self, tables: Run, key: GroupKey) -> None:
         self._tables = tables
         is_in_group = group_condition(key)
-        order = f'order by "index", session, attempt, id limit {_MAX_PLACES}'
+        order = f'order by "index", session, attempt, id limit {_MAX_MEMBERS}'
         self._rows = list(tables.sql(f"{_ROLLOUTS} where {is_in_group} {order}").dicts())
         stats = f"select size, n, mean, std, has_signal from groups where {is_in_group}"
-        self._group = next(tables.sql(stats).dicts(), _NOTHING)
+        self._group = next(tables.sql(stats).dicts(), _NO_GROUP)
         self._counted = list(filter(_counts, self._rows))
 
     def response(self, record: Rollout) -> RolloutResponse:
-        """A rollout with that."""
+        """The response about a rollout of the group."""
         own = next((row for row in self._rows if row["id"] == record.id), None)
-        if own is None:  # of a very large group not all rows are there
+        if own is None:  # only the first rows of a very large group are loaded
             own = next(self._tables.sql(_OWN, [record.id]).dicts(), None)
         reward, total, mean = record.reward, record.reward_score, self._group["mean"]
         is_member = own is not None and _counts(own)
         return RolloutResponse(
-            rollout=_raw(encode_with_scores(record, all_scores=False)),
+            rollout=_rollout_json(record),
             reward=reward,
             advantage=reward - mean if is_member and reward is not None and mean is not None else None,
             terms=reward_terms(record),
-            scores=tuple(_raw(encode_score(score, quotes=False)) for score in _newest(record)),
+            scores=_scores_json(record),
             reward_score=None if total is None else total.id,
-            group=RolloutGroup(**self._group, members=tuple(map(_place, self._counted))),
-            seats=tuple(_place(row) for row in _seats(record, own, self._rows)),
+            group=RolloutGroup(**self._group, members=tuple(map(_sibling, self._counted))),
+            seats=tuple(_sibling(row) for row in _seats(record, own, self._rows)),
             attempts=tuple(_attempt(row) for row in self._rows if row["index"] == record.index),
         )
 
 
 def group_response(run: OpenRun, key: GroupKey) -> GroupResponse:
     """A group, and the groups before and after it."""
-    compared = encode_comparison(compare_group(run.run, key))
+    comparison = compare_group(run.run, key)
+    comparison = msgspec.structs.replace(comparison, task_data=wire_free_form(comparison.task_data))
     keys = run.cached("groups", lambda: run.run.sql(_KEYS).fetchall(), lambda found: 250 * len(found))
     try:
         position = keys.index(msgspec.structs.astuple(key))
     except ValueError:
-        return GroupResponse(group=msgspec.Raw(compared), previous=None, next=None)
+        return GroupResponse(group=comparison, previous=None, next=None)
     before = keys[position - 1] if position else None
     after = keys[position + 1] if position + 1 < len(keys) else None
     return GroupResponse(
-        group=msgspec.Raw(compared),
+        group=comparison,
         previous=None if before is None else GroupKey(*before),
         next=None if after is None else GroupKey(*after),
     )
 
 
-def _alone(record: Rollout) -> RolloutResponse:
+def _without_group(record: Rollout) -> RolloutResponse:
     return RolloutResponse(
-        rollout=_raw(encode_with_scores(record, all_scores=False)), reward=record.reward, advantage=None,
-        terms=reward_terms(record), scores=tuple(_raw(encode_score(score, quotes=False)) for score in _newest(record)),
-        reward_score=None if record.reward_score is None else record.reward_score.id,
-        group=RolloutGroup(**_NOTHING, members=()), seats=(), attempts=(),
+        rollout=_rollout_json(record), reward=record.reward, advantage=None, terms=reward_terms(record),
+        scores=_scores_json(record), reward_score=None if record.reward_score is None else record.reward_score.id,
+        group=RolloutGroup(**_NO_GROUP, members=()), seats=(), attempts=(),
     )  # fmt: skip
 
 
-def _fits(number: int) -> bool:
-    return -(2**63) <= number < 2**63
-
-
-def _newest(record: Rollout) -> Sequence[Score]:
-    """As many of its scores as are shown, the one that gives the reward always among them."""
+def _newest_scores(record: Rollout) -> Sequence[Score]:
+    """The newest scores, and always the one that gives the reward."""
     newest, total = record.scores[-_MAX_SCORES:], record.reward_score
     return newest if total is None or total in newest else [total, *newest[1:]]
 
 
 def _seats(record: Rollout, own: dict[str, Any] | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The seats of the same play: of the same attempt of the same session."""
+    """All seats of the same episode, attempt and session."""
     if own is None or record.seat is None:
         return []
     same = ("episode", "attempt", "session")
@@ -126,7 +121,7 @@ def _counts(row: dict[str, Any]) -> bool:
     return not row["superseded"] and not row["retried"]
 
 
-def _place(row: dict[str, Any]) -> GroupSibling:
+def _sibling(row: dict[str, Any]) -> GroupSibling:
     return GroupSibling(**{name: row[name] for name in GroupSibling.__struct_fields__})
 
 
@@ -134,8 +129,9 @@ def _attempt(row: dict[str, Any]) -> Attempt:
     return Attempt(**{name: row[name] for name in Attempt.__struct_fields__})
 
 
-def _raw(line: bytes) -> msgspec.Raw:
-    """A record as it is, but for integers that a browser would round: those become text."""
-    if _LONG.search(line) is None:
-        return msgspec.Raw(line.rstrip(b"\n"))
-    return msgspec.Raw(encode_response(msgspec.json.decode(line)))
+def _rollout_json(record: Rollout) -> msgspec.Raw:
+    return msgspec.Raw(long_integers_as_text(encode_with_scores(record, all_scores=False)))
+
+
+def _scores_json(record: Rollout) -> tuple[msgspec.Raw, ...]:
+    return tuple(msgspec.Raw(long_integers_as_text(encode_whole_score(score))) for score in _newest_scores(record))

@@ -164,7 +164,7 @@ def _card(key: str, listed: ListedRun, facts: _ListNumbers, problem: str | None)
     return RunListEntry(
         key=key,
         name=listed.name,
-        state=listed.state.value,
+        state=listed.state,
         live=listed.state is RunState.RUNNING,
         errors=facts.errors,
         sparkline=sparkline(facts.curve),
@@ -178,7 +178,7 @@ def _card(key: str, listed: ListedRun, facts: _ListNumbers, problem: str | None)
 
 def _unreadable(key: str, path: Path, problem: str) -> RunListEntry:
     return RunListEntry(
-        key=key, name=path.name, run=None, created_at=None, written_at=None, state=RunState.UNKNOWN.value, live=False,
+        key=key, name=path.name, run=None, created_at=None, written_at=None, state=RunState.UNKNOWN, live=False,
         rollouts=None, recorded=0, planned=None, finished=None, groups=None, lost=0, maybe_lost=0, collides=None,
         errors=None, mean_reward=None, sparkline=(), envs=None, policies=None, bytes=0, problem=problem,
     )  # fmt: skip

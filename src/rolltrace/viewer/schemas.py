@@ -1,56 +1,70 @@
-"""The answers of the server; `web/src/source/answers.ts` names the same fields, and a test says so."""
+"""The responses of the server as JSON objects.
+
+`typescript_types` makes the page's types of them: names, fields and docstrings are written here only. `Float` marks
+numbers that may not be finite.
+"""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
+from rolltrace.check.audit import Severity
+from rolltrace.query.group_comparison import GroupComparison
 from rolltrace.query.histogram import Bin
 from rolltrace.query.number_stats import NumberStats
 from rolltrace.query.reward_breakdown import RewardTerm
-from rolltrace.trace.score import GroupKey
+from rolltrace.query.run_state import RunState
+from rolltrace.trace.codec import RolloutWithScores
+from rolltrace.trace.json_numbers import Float
+from rolltrace.trace.score import GroupKey, Score
 
-Numbers = dict[str, int]
+Counts = dict[str, int]
+
+
+def _json_of(record: type) -> msgspec.Meta:
+    """Say which type describes the JSON of a field whose own type does not."""
+    return msgspec.Meta(extra={"json_of": record})
 
 
 class RunListEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the list."""
 
     key: str
-    """Its path below the folder; names the run in every other question."""
+    """The path below the folder; every other request names the run by it."""
     name: str
     run: str | None
     created_at: datetime | None
     written_at: datetime | None
-    state: str
+    state: RunState
     live: bool
     """Whether its state is `running`."""
     rollouts: int | None
-    """How many count; None where the run is too large to be read for a list."""
+    """The number without retried and superseded rollouts; None if the run is too large to be read for a list."""
     recorded: int
     planned: int | None
-    """How many episodes it is to have, where that was stated."""
+    """The planned number of episodes; None if the run states none."""
     finished: int | None
-    """How many episodes are finished; None where the run is too large to be read for a list."""
+    """The number of finished episodes; None if the run is too large to be read for a list."""
     groups: int | None
     lost: int
     maybe_lost: int
     collides: int | None
-    """Rollouts of places that several sessions recorded at once."""
+    """The number of rollouts in slots that several sessions recorded at the same time."""
     errors: int | None
-    """Rollouts whose status is `error`."""
-    mean_reward: float | None
-    sparkline: tuple[float | None, ...]
-    """Mean reward over iterations."""
+    """The number of rollouts whose status is `error`."""
+    mean_reward: Float | None
+    sparkline: tuple[Float | None, ...]
+    """The mean reward over iterations, at most 60 points; None for iterations without a reward."""
     envs: tuple[str, ...] | None
     policies: tuple[str, ...] | None
     bytes: int
     problem: str | None
-    """What keeps it from being read, in a sentence."""
+    """Why the run, or a part of it, cannot be read."""
 
 
 class RunsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs below the folder, the newest first."""
+    """`GET /api/runs`: all runs below the folder, the newest first."""
 
     folder: str
     version: str
@@ -59,13 +73,16 @@ class RunsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """By run, what changes whenever its files do."""
+    """`GET /api/revisions`: by run key, a text that changes whenever the files of the run do.
+
+    It costs little: the page asks every second, and repeats its requests about the runs that have changed.
+    """
 
     revisions: dict[str, str]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many rollouts have a value."""
+    """The number of rollouts that have a value."""
 
     value: str
     n: int
@@ -81,27 +98,31 @@ class ErrorKind(msgspec.Struct, frozen=True):
 
 
 class LedgerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of everything that was begun, over all sessions."""
+    """What became of the rollouts that were started, over all sessions."""
 
     sessions: int
     open_sessions: int
     dispatched: int
     recorded: int
-    unrecordable: Numbers
-    dropped: Numbers
+    unrecordable: Counts
+    dropped: Counts
     in_flight: int
     lost: int
     maybe_lost: int
     is_balanced: bool
     scores_recorded: int
-    scores_dropped: Numbers
-    blobs_dropped: Numbers
-    redaction_failed: Numbers
-    sync_failed: Numbers
+    scores_dropped: Counts
+    blobs_dropped: Counts
+    redaction_failed: Counts
+    sync_failed: Counts
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A number that a rollout has."""
+    """A number of a rollout that can be charted.
+
+    `reward_data.NAME` is summed over the steps, `grade.NAME` is from the rollout's grader, and `metrics.NAME` is of the
+    rollout, else the mean over its steps.
+    """
 
     name: str
     label: str
@@ -109,7 +130,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of the table of rollouts: one of SQL's, or a measure."""
+    """A column of the table of rollouts: a column of the SQL table, or a measure."""
 
     name: str
     label: str
@@ -117,15 +138,16 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Iterations(msgspec.Struct, frozen=True):
-    """Which iterations there are."""
+    """The iterations of a run."""
 
     first: int
     last: int
     count: int
+    """The number of distinct iterations."""
 
 
 class RunResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run comes to."""
+    """`GET /api/run?run=`: the overview of one run."""
 
     key: str
     name: str
@@ -135,13 +157,13 @@ class RunResponse(msgspec.Struct, frozen=True, kw_only=True):
     config: Any
     package_version: str | None
     code_revision: str | None
-    state: str
+    state: RunState
     live: bool
     revision: str
     planned: int | None
-    """How many episodes it is to have, where that was stated."""
+    """The planned number of episodes; None if the run states none."""
     finished: int
-    """How many episodes are finished."""
+    """The number of finished episodes."""
     rollouts: int
     retried: int
     superseded: int
@@ -158,6 +180,7 @@ class RunResponse(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[ErrorKind, ...]
     rewards: NumberStats
     iterations: Iterations | None
+    """None if there are no rollouts."""
     steps: int
     prompt_tokens: int
     completion_tokens: int
@@ -166,40 +189,43 @@ class RunResponse(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None
     ledger: LedgerSummary
     problems: tuple[str, ...]
+    """The first of the errors that were met in reading the run."""
     problem_count: int
+    """The number of all of them."""
     measures: tuple[Measure, ...]
     columns: tuple[Column, ...]
 
 
 class SeriesBin(NumberStats, frozen=True, kw_only=True):
-    """Some iterations, both ends included, and how a measure lies in them."""
+    """The distribution of a measure over the iterations from `first` to `last`, both included."""
 
     first: int
     last: int
     rollouts: int
-    q05: float | None
-    q25: float | None
-    median: float | None
-    q75: float | None
-    q95: float | None
+    q05: Float | None
+    q25: Float | None
+    median: Float | None
+    q75: Float | None
+    q95: Float | None
 
 
 class SeriesResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A measure over iterations."""
+    """`GET /api/series?run=&measure=&FILTERS`: a measure over iterations."""
 
     measure: str
     bins: tuple[SeriesBin, ...]
+    """At most 200, each of the same number of iterations: usually one."""
 
 
 class OutcomesBin(msgspec.Struct, frozen=True, kw_only=True):
-    """Some iterations, and how their rollouts ended."""
+    """How the rollouts of the iterations from `first` to `last`, both included, ended."""
 
     first: int
     last: int
     rollouts: int
-    stop_reasons: Numbers
-    statuses: Numbers
-    errors: Numbers
+    stop_reasons: Counts
+    statuses: Counts
+    errors: Counts
     """By `LAYER: TYPE`."""
     groups: int
     groups_with_signal: int
@@ -207,13 +233,13 @@ class OutcomesBin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomesResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """How rollouts ended over iterations."""
+    """`GET /api/outcomes?run=&FILTERS`: how rollouts ended, over iterations."""
 
     bins: tuple[OutcomesBin, ...]
 
 
 class HistogramResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """How a measure is distributed."""
+    """`GET /api/histogram?run=&measure=&bins=&FILTERS`: the distribution of a measure."""
 
     measure: str
     bins: tuple[Bin, ...]
@@ -223,64 +249,75 @@ class HistogramResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentStats(NumberStats, frozen=True, kw_only=True):
-    """How a measure is distributed in one environment."""
+    """The distribution of a measure in one environment."""
 
     env: str
     rollouts: int
-    median: float | None
+    median: Float | None
     bins: tuple[Bin, ...]
-    stop_reasons: Numbers
+    stop_reasons: Counts
 
 
 class EnvironmentsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A measure by environment, over shared bins."""
+    """`GET /api/environments?run=&measure=&bins=&FILTERS`: a measure by environment; all have the same bins."""
 
     measure: str
     environments: tuple[EnvironmentStats, ...]
 
 
+class RolloutRow(TypedDict):
+    """A row of the table of rollouts: its id, and by name the columns that were requested."""
+
+    id: str
+
+
 class RolloutsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Some rows of a listing."""
+    """`GET /api/rollouts?run=&FILTERS&sort=-reward,iteration&offset=&limit=&columns=a,b`: rows of the table."""
 
     total: int
     offset: int
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[Annotated[dict[str, Any], _json_of(RolloutRow)], ...]
 
 
 class FacetsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rollouts have each value of some columns."""
+    """`GET /api/facets?run=&FILTERS&columns=env,stop_reason`: the number of rollouts with each value of some columns.
+
+    Filters on a column do not apply to its own values.
+    """
 
     facets: dict[str, tuple[Count, ...]]
+    """By column, at most 100 values, the most frequent first."""
 
 
 class NeighboursResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rollout stands in a listing."""
+    """`GET /api/neighbours?run=&id=&FILTERS&sort=`: the rows before and after a rollout in the table."""
 
     position: int | None
+    """From 0; None if the table does not have the rollout."""
     total: int
     previous: str | None
     next: str | None
 
 
 class SqlColumn(msgspec.Struct, frozen=True):
-    """A column of a statement's result."""
+    """A column of the result of a query."""
 
     name: str
     type: str
 
 
 class SqlResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a statement gave."""
+    """`POST /api/sql {run, sql, limit}`: the result of a query."""
 
     columns: tuple[SqlColumn, ...]
     rows: tuple[tuple[Any, ...], ...]
     more: bool
-    """Whether there are more rows than were asked for."""
+    """Whether the query has more rows than the limit."""
     seconds: float
 
 
 class AuditFinding(msgspec.Struct, frozen=True):
-    """One thing that an audit found."""
+    """One finding of an audit."""
 
     message: str
     rollout: str | None
@@ -288,10 +325,10 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one audit came to."""
+    """An audit that found something, or that failed."""
 
     name: str
-    severity: str
+    severity: Severity
     about: str
     count: int
     error: str | None
@@ -299,12 +336,14 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of the run came to."""
+    """`GET /api/findings?run=` and `POST /api/check {run}`: the result of a check of the run."""
 
     state: Literal["absent", "running", "ready", "failed"]
+    """`absent`: not requested yet; a large run is checked only after `POST /api/check`."""
     stale: bool
-    """Whether the run has changed since."""
+    """Whether the run has changed since the check."""
     audits: int
+    """How many audits ran."""
     found: tuple[AuditResult, ...]
     message: str | None
 
@@ -320,22 +359,23 @@ class GroupSibling(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     stop_reason: str
     steps: int
-    reward: float | None
+    reward: Float | None
 
 
 class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The group that a rollout is of."""
+    """The group that a rollout belongs to."""
 
     size: int
     n: int
-    mean: float | None
-    std: float | None
+    """The number of rewards."""
+    mean: Float | None
+    std: Float | None
     has_signal: bool
     members: tuple[GroupSibling, ...]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One play of a place in a group."""
+    """An attempt at the same index of a group."""
 
     id: str
     attempt: int
@@ -347,29 +387,41 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout, whole."""
+    """`GET /api/rollout?run=&id=`: one rollout with its scores, its group and its other attempts."""
 
-    rollout: msgspec.Raw
-    reward: float | None
-    """As it stands now, late scores included."""
-    advantage: float | None
+    rollout: Annotated[msgspec.Raw, _json_of(RolloutWithScores)]
+    reward: Float | None
+    """The total as it stands now, late scores included."""
+    advantage: Float | None
     terms: tuple[RewardTerm, ...]
-    """What the reward is the sum of; where there is none, what is known of it so far."""
-    scores: tuple[msgspec.Raw, ...]
-    """Late facts about this rollout, oldest first: the newest of them where there are very many."""
+    """The terms whose sum is the reward; without a reward, the terms that are known so far."""
+    scores: tuple[Annotated[msgspec.Raw, _json_of(Score)], ...]
+    """Late scores of this rollout, the oldest first; if there are very many, only the newest."""
     reward_score: str | None
-    """The id of the one among them that the reward comes from; None where it comes from the rollout itself."""
+    """The id of the score that gives the reward; None if the rollout itself gives it."""
     group: RolloutGroup
     seats: tuple[GroupSibling, ...]
-    """The other seats of the same episode, this one included; empty where it is no game."""
+    """All seats of the same episode; empty if it is not a game."""
     attempts: tuple[Attempt, ...]
-    """Other attempts and sessions of the same place, this one included."""
+    """All attempts and sessions at the same index."""
 
 
 class GroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A group, its members side by side."""
+    """`GET /api/group?run=&split=&iteration=&env=&group=`: a group with its members side by side."""
 
-    group: msgspec.Raw
-    """As `query.comparison` encodes it."""
+    group: GroupComparison
     previous: GroupKey | None
     next: GroupKey | None
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """The type and message of an error."""
+
+    type: str
+    message: str
+
+
+class ErrorResponse(msgspec.Struct, frozen=True):
+    """The body of every response whose HTTP status is an error."""
+
+    error: ErrorDetail

@@ -2,7 +2,7 @@
 import { area, line } from "d3-shape";
 import { useCallback, useMemo } from "react";
 import { finite } from "../format";
-import type { SeriesBin } from "../source/answers";
+import type { SeriesBin } from "../source/schema";
 import { IterationPlot, type Place } from "./iteration-plot";
 
 interface Properties {

@@ -8,7 +8,7 @@ import { usePointed, usePointing } from "./pointed";
 import { labelled } from "./ticks";
 import { useWidth } from "./use-width";
 
-export interface Bin {
+export interface IterationBin {
   first: number;
   last: number;
 }
@@ -22,7 +22,7 @@ export interface Place {
 }
 
 interface Properties {
-  bins: readonly Bin[];
+  bins: readonly IterationBin[];
   domain: readonly [number, number];
   label: string;
   height?: number;
@@ -80,7 +80,7 @@ export const IterationPlot = memo(function IterationPlot({ bins, domain, label, 
   );
 });
 
-function Chosen({ bins, place, at }: { bins: readonly Bin[]; place: Place; at: number | null }) {
+function Chosen({ bins, place, at }: { bins: readonly IterationBin[]; place: Place; at: number | null }) {
   const index = at === null ? -1 : bins.findIndex((bin) => bin.first <= at && at <= bin.last);
   if (index < 0) return null;
   return <rect className="chart-chosen" x={index * place.step} width={Math.max(2, place.step)} height={place.height} />;

@@ -1,13 +1,13 @@
 // Which colour a stop reason has: the same in every chart, calm for what is as it should be.
 import { colourOf } from "../stop-reasons";
-import type { Part } from "./shares";
+import type { Share } from "./shares";
 
 const FREE = ["series-1", "series-3", "series-6", "series-7", "series-2", "series-4"];
 const MOST = 8;
 export const OTHERS = "all others";
 
 /** The reasons as parts of a stack, what is as it should be at the top, at most eight parts; the rare ones are one. */
-export function reasonParts(counts: Iterable<readonly [string, number]>): Part[] {
+export function reasonParts(counts: Iterable<readonly [string, number]>): Share[] {
   const frequent = [...counts].sort((one, other) => other[1] - one[1] || one[0].localeCompare(other[0])).map(([name]) => name);
   const named = frequent.length > MOST ? frequent.slice(0, MOST - 1) : frequent;
   const taken = new Set(named.map(colourOf));
@@ -19,4 +19,4 @@ export function reasonParts(counts: Iterable<readonly [string, number]>): Part[]
 }
 
 /** Whether a part is as it should be. */
-export const isCalm = (part: Part): boolean => part.colour.startsWith("calm");
+export const isCalm = (part: Share): boolean => part.colour.startsWith("calm");

@@ -2,7 +2,7 @@
 import { scaleLinear } from "d3-scale";
 import { useRef, useState } from "react";
 import { count, number, plural, share } from "../format";
-import type { HistogramAnswer } from "../source/answers";
+import type { Bin } from "../source/schema";
 import "./range-histogram.css";
 import { RangeHandle } from "./range-handle";
 import { axisNumber } from "./ticks";
@@ -17,7 +17,7 @@ export interface ValueRange {
 }
 
 interface Properties {
-  bins: HistogramAnswer["bins"];
+  bins: Bin[];
   range: ValueRange;
   /** What is measured, in words. */
   label: string;
@@ -104,7 +104,7 @@ export function RangeHistogram({ bins, range, label, height, choose }: Propertie
 }
 
 interface BarProperties {
-  bin: HistogramAnswer["bins"][number];
+  bin: Bin;
   left: number;
   width: number;
   most: number;
@@ -123,7 +123,7 @@ function Bar({ bin, left, width, most, height, chosen, over }: BarProperties) {
   );
 }
 
-function edgesOf(bins: Properties["bins"]): number[] {
+function edgesOf(bins: Bin[]): number[] {
   const last = bins[bins.length - 1];
   return last === undefined ? [] : [...bins.map((bin) => bin.low), last.high];
 }
@@ -134,7 +134,7 @@ function rangeOf([left, right]: Edges, edges: readonly number[]): ValueRange {
   return { min: left <= 0 ? null : (edges[left] ?? null), max: right >= last ? null : (edges[right] ?? null), inclusive: right >= last };
 }
 
-function isWithin(bin: BarProperties["bin"], { min, max, inclusive }: ValueRange): boolean {
+function isWithin(bin: Bin, { min, max, inclusive }: ValueRange): boolean {
   const middle = (bin.low + bin.high) / 2;
   return (min === null || middle >= min || bin.high > min) && (max === null || (inclusive ? bin.low <= max : bin.low < max));
 }
@@ -147,20 +147,20 @@ function closest(edges: readonly number[], value: number): number {
   return best;
 }
 
-function told1(bin: BarProperties["bin"], last: boolean): string {
+function told1(bin: Bin, last: boolean): string {
   if (bin.low === bin.high) return `${number(bin.low)} · ${plural(bin.n, "rollout")}`;
   return `${number(bin.low)} to ${last ? "" : "below "}${number(bin.high)} · ${plural(bin.n, "rollout")}`;
 }
 
-function inWords(range: ValueRange, bins: Properties["bins"]): string {
+function inWords(range: ValueRange, bins: Bin[]): string {
   const within = bins.filter((bin) => isWithin(bin, range)).reduce((sum, bin) => sum + bin.n, 0);
   const all = bins.reduce((sum, bin) => sum + bin.n, 0);
   const ends = range.min === null && range.max === null ? "all" : `${range.min === null ? "up" : number(range.min)} to ${range.max === null ? "the greatest" : `below ${number(range.max)}`}`;
   return `${ends} · ${plural(within, "rollout")}, ${share(within, all)}`;
 }
 
-function summary(bins: Properties["bins"]): string {
-  const fullest = bins.reduce<BarProperties["bin"] | null>((best, bin) => (best === null || bin.n > best.n ? bin : best), null);
+function summary(bins: Bin[]): string {
+  const fullest = bins.reduce<Bin | null>((best, bin) => (best === null || bin.n > best.n ? bin : best), null);
   if (fullest === null) return "There are no values.";
   const all = bins.reduce((sum, bin) => sum + bin.n, 0);
   return `${count(all)} values from ${number(bins[0]?.low)} to ${number(bins[bins.length - 1]?.high)}; most, ${count(fullest.n)}, are from ${number(fullest.low)} to ${number(fullest.high)}.`;

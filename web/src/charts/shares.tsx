@@ -1,17 +1,17 @@
 // Shares of a whole over iterations, as stacked bars: each piece is a link to what it stands for.
 import { useCallback, useMemo } from "react";
 import { share } from "../format";
-import { IterationPlot, type Bin, type Place } from "./iteration-plot";
+import { IterationPlot, type IterationBin, type Place } from "./iteration-plot";
 
-export interface Part {
+export interface Share {
   name: string;
   /** A class that gives it its colour, see palette.ts. */
   colour: string;
 }
-interface Properties<Row extends Bin> {
+interface Properties<Row extends IterationBin> {
   bins: readonly Row[];
   /** From the bottom up. */
-  parts: readonly Part[];
+  parts: readonly Share[];
   amount: (bin: Row, part: string) => number;
   whole: (bin: Row) => number;
   label: string;
@@ -28,7 +28,7 @@ interface Properties<Row extends Bin> {
 
 const percent = (value: number): string => share(value, 1);
 
-export function Shares<Row extends Bin>({ bins, parts, amount, whole, behind, does, closely, ...frame }: Properties<Row>) {
+export function Shares<Row extends IterationBin>({ bins, parts, amount, whole, behind, does, closely, ...frame }: Properties<Row>) {
   const pieces = useMemo(() => bins.map((bin) => stacked(bin, parts, amount, whole(bin))), [bins, parts, amount, whole]);
   const top = useMemo(() => highest(pieces, parts, closely), [pieces, parts, closely]);
   const domain = useMemo<[number, number]>(() => [0, top], [top]);
@@ -62,7 +62,7 @@ export function Shares<Row extends Bin>({ bins, parts, amount, whole, behind, do
   );
 }
 
-function stacked<Row>(bin: Row, parts: readonly Part[], amount: (bin: Row, part: string) => number, whole: number) {
+function stacked<Row>(bin: Row, parts: readonly Share[], amount: (bin: Row, part: string) => number, whole: number) {
   let low = 0;
   return parts.flatMap((part) => {
     const value = whole > 0 ? amount(bin, part.name) / whole : 0;
@@ -74,7 +74,7 @@ function stacked<Row>(bin: Row, parts: readonly Part[], amount: (bin: Row, part:
 }
 
 /** Where the axis ends: at the whole, or a little above the parts that are looked at closely. */
-function highest(pieces: readonly (readonly { part: Part; high: number }[])[], parts: readonly Part[], closely: number | undefined): number {
+function highest(pieces: readonly (readonly { part: Share; high: number }[])[], parts: readonly Share[], closely: number | undefined): number {
   if (closely === undefined) return 1;
   const seen = new Set(parts.slice(0, closely));
   const most = Math.max(0, ...pieces.flatMap((column) => column.filter(({ part }) => seen.has(part)).map(({ high }) => high)));

@@ -2,10 +2,10 @@
 import { count, share } from "../format";
 import "./charts.css";
 import { Name } from "../parts/name";
-import type { Part } from "./shares";
+import type { Share } from "./shares";
 
 interface Properties {
-  parts: readonly Part[];
+  parts: readonly Share[];
   amount: (part: string) => number;
   whole: number;
   to: (part: string) => string;

@@ -1,5 +1,5 @@
 // Small marks: how a run or a rollout stands.
-import type { RunCard } from "../source/answers";
+import type { RunState } from "../source/schema";
 import { count } from "../format";
 import { hasEnded } from "../stop-reasons";
 import { Visible } from "./said";
@@ -14,7 +14,7 @@ export function Badge({ tone = "plain", children, title }: { tone?: Tone; childr
   );
 }
 
-const STATES: Record<RunCard["state"], { tone: Tone; title: string }> = {
+const STATES: Record<RunState, { tone: Tone; title: string }> = {
   running: { tone: "good", title: "A session is open, and wrote its ledger in the last 30 seconds" },
   complete: { tone: "plain", title: "Every session was closed, and what was planned is there" },
   interrupted: { tone: "warn", title: "Every session was closed, and some of what was planned is not there" },
@@ -22,7 +22,7 @@ const STATES: Record<RunCard["state"], { tone: Tone; title: string }> = {
   unknown: { tone: "plain", title: "There is no ledger" },
 };
 
-export function RunState({ state, live }: { state: RunCard["state"]; live: boolean }) {
+export function RunStateBadge({ state, live }: { state: RunState; live: boolean }) {
   const { tone, title } = STATES[state];
   return (
     <Badge tone={tone} title={title}>
@@ -41,7 +41,7 @@ export function Collides({ n }: { n: number | null }) {
   );
 }
 
-export function StopReason({ reason, status }: { reason: string; status: string }) {
+export function StopReasonBadge({ reason, status }: { reason: string; status: string }) {
   const tone: Tone = status === "error" ? "bad" : status === "cancelled" ? "warn" : hasEnded(reason) ? "plain" : "warn";
   return (
     <Badge tone={tone}>

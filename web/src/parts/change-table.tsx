@@ -1,5 +1,5 @@
 // What changed in a value, as a table of paths with the value before and after.
-import type { Json } from "../source/records";
+import type { Json } from "../source/schema";
 import type { Change } from "./changes";
 import { pathText } from "./changes";
 import { JsonLeaf, JsonTree } from "./json-tree";

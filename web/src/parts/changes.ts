@@ -1,5 +1,5 @@
 // What changed between two values: the paths that were added, removed or given another value.
-import type { Json } from "../source/records";
+import type { Json } from "../source/schema";
 
 export interface Change {
   path: (string | number)[];

@@ -1,11 +1,11 @@
 // What went wrong: the part of the system, the exception, its words, and the traceback folded.
-import type { FailureRecord } from "../source/records";
+import type { Failure } from "../source/schema";
 import { Badge } from "./badge";
 import { CopyButton } from "./copy-button";
 import { Said, Visible } from "./said";
 import "./failure.css";
 
-export function Failure({ error, children }: { error: FailureRecord; children?: React.ReactNode }) {
+export function FailureBox({ error, children }: { error: Failure; children?: React.ReactNode }) {
   return (
     <div className="failure" role="group" aria-label="Error">
       <div className="row wrap">

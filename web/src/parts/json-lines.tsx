@@ -1,7 +1,7 @@
 // JSON as indented lines, coloured, of any length; a line that is long is folded.
 import { useMemo, useState } from "react";
 import { short } from "../format";
-import type { Json } from "../source/records";
+import type { Json } from "../source/schema";
 import { Visible, whole } from "./said";
 import { VirtualRows } from "./virtual-rows";
 import "./json.css";

@@ -1,5 +1,5 @@
 // Markers: what stands in a record's free-form places for what JSON does not have.
-import type { Json } from "../source/records";
+import type { Json } from "../source/schema";
 
 /** What a marker means, in a word; null for any other value. */
 export function marker(value: Json): string | null {

@@ -1,7 +1,7 @@
 // Any JSON as a tree that unfolds; only what is unfolded is there, and long lists come in parts.
 import { useState } from "react";
 import { count, short } from "../format";
-import type { Json } from "../source/records";
+import type { Json } from "../source/schema";
 import { marker } from "./json-marker";
 import { Visible, whole } from "./said";
 import { TextPiece } from "./text-piece";

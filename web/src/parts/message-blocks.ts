@@ -1,5 +1,5 @@
 // A message cut into blocks, each of which can be drawn by itself: a long one costs only what is in sight.
-import type { Json, MessageRecord, PartRecord, ToolCallRecord } from "../source/records";
+import type { Json, Message, Part, ToolCall } from "../source/schema";
 import { codeUnits } from "./characters";
 import { readJson } from "./json-text";
 import { foldedLength, isLaidOut, pieces, type Channel } from "./text-pieces";
@@ -8,9 +8,9 @@ export type Block = { key: string; inside: boolean } & (
   | { kind: "label"; text: string; tone: "plain" | "reasoning" }
   | { kind: "text"; fold: string; channel: Channel; text: string; from: number; mono: boolean }
   | { kind: "fold"; fold: string; channel: Channel; open: boolean; hidden: number }
-  | { kind: "part"; part: PartRecord }
-  | { kind: "call"; call: ToolCallRecord; told: ToldCall }
-  | { kind: "answer"; message: MessageRecord }
+  | { kind: "part"; part: Part }
+  | { kind: "call"; call: ToolCall; told: ToldCall }
+  | { kind: "answer"; message: Message }
   | { kind: "problem"; text: string }
   | { kind: "other"; value: Json }
 );
@@ -20,7 +20,7 @@ export interface ToldCall {
   /** Counting from 1 through the rollout; null outside of one. */
   number: number | null;
   /** The tool's answer, where it is told together with the call. */
-  answer: MessageRecord | null;
+  answer: Message | null;
   /** Why the tool failed, as the environment says. */
   failure: string | null;
   seconds: number | null;
@@ -37,17 +37,17 @@ interface Telling {
 }
 
 /** The blocks of a message, in order: reasoning, content with its parts, calls with their answers. */
-export function blocksOf(message: MessageRecord, telling: Telling): Block[] {
+export function blocksOf(message: Message, telling: Telling): Block[] {
   return [...reasoningBlocks(message, telling), ...contentBlocks(message, telling, false), ...callBlocks(message, telling)];
 }
 
-function* reasoningBlocks(message: MessageRecord, { key, opened }: Telling): Iterable<Block> {
+function* reasoningBlocks(message: Message, { key, opened }: Telling): Iterable<Block> {
   if (!message.reasoning) return;
   yield { kind: "label", key: `${key}/thinks`, inside: false, text: "Reasoning", tone: "reasoning" };
   yield* textBlocks(`${key}/reasoning`, "reasoning", message.reasoning, opened, false);
 }
 
-function* contentBlocks(message: MessageRecord, { key, opened }: Telling, inside: boolean): Iterable<Block> {
+function* contentBlocks(message: Message, { key, opened }: Telling, inside: boolean): Iterable<Block> {
   const channel: Channel = inside || message.role === "tool" ? "result" : message.role === "system" || message.role === "developer" ? "system" : "content";
   const parts = message.parts ?? [];
   let from = 0;
@@ -65,7 +65,7 @@ function* contentBlocks(message: MessageRecord, { key, opened }: Telling, inside
   if (message.other !== undefined && message.other !== null) yield { kind: "other", key: `${key}/other`, inside, value: message.other };
 }
 
-function* callBlocks(message: MessageRecord, telling: Telling): Iterable<Block> {
+function* callBlocks(message: Message, telling: Telling): Iterable<Block> {
   for (const [place, call] of (message.tool_calls ?? []).entries()) {
     const key = `${telling.key}/call${place}`;
     const told = telling.calls?.[place] ?? UNTOLD;
@@ -79,7 +79,7 @@ function* callBlocks(message: MessageRecord, telling: Telling): Iterable<Block> 
   }
 }
 
-function* argumentBlocks(call: ToolCallRecord, key: string, opened: ReadonlySet<string>): Iterable<Block> {
+function* argumentBlocks(call: ToolCall, key: string, opened: ReadonlySet<string>): Iterable<Block> {
   const text = call.arguments ?? "{}";
   const read = call.error ? { text, problem: call.error, fields: null } : readJson(text);
   if (read.fields === null) yield* textBlocks(`${key}/arguments`, "arguments", read.text, opened, true);

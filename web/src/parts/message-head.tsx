@@ -1,6 +1,6 @@
 // Who says a message, and a button that copies it.
 import type { ReactNode } from "react";
-import type { MessageRecord } from "../source/records";
+import type { Message } from "../source/schema";
 import { CopyButton } from "./copy-button";
 import { Visible } from "./said";
 
@@ -9,7 +9,7 @@ const ROLES = new Set(["system", "user", "assistant", "tool"]);
 /** The class that colours a role. */
 export const roleClass = (role: string): string => `role-${role === "developer" ? "system" : ROLES.has(role) ? role : "other"}`;
 
-export function MessageHead({ message, children }: { message: MessageRecord; children?: ReactNode }) {
+export function MessageHead({ message, children }: { message: Message; children?: ReactNode }) {
   return (
     <div className="message-head">
       <bdi className="message-role">
@@ -34,6 +34,6 @@ export function MessageHead({ message, children }: { message: MessageRecord; chi
 }
 
 /** A message as one would paste it: its text, or where it has none all of it as JSON. */
-function messageText(message: MessageRecord): string {
+function messageText(message: Message): string {
   return message.content !== "" ? message.content : JSON.stringify(message, null, 2);
 }

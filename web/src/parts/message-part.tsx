@@ -1,7 +1,7 @@
 // A part of a message that is not text: an image is shown, anything else is named.
 import { useState } from "react";
 import { useSource } from "../source/source";
-import type { PartRecord } from "../source/records";
+import type { Part } from "../source/schema";
 import { Badge } from "./badge";
 import { CopyButton } from "./copy-button";
 import { JsonTree } from "./json-tree";
@@ -9,7 +9,7 @@ import { Visible } from "./said";
 
 const RASTER = /^image\/(png|jpeg|gif|webp)$/;
 
-export function MessagePart({ run, part }: { run: string; part: PartRecord }) {
+export function MessagePart({ run, part }: { run: string; part: Part }) {
   const source = useSource();
   const [broken, setBroken] = useState(false);
   const type = part.media_type ?? "image/png";

@@ -1,7 +1,7 @@
 // One message by itself, folded where it is long.
 import { useCallback, useMemo, useState, type ReactNode } from "react";
 import { plural } from "../format";
-import type { MessageRecord } from "../source/records";
+import type { Message } from "../source/schema";
 import { MessageBlock } from "./message-block";
 import { blocksOf, type ToldCall } from "./message-blocks";
 import { MessageHead, roleClass } from "./message-head";
@@ -9,7 +9,7 @@ import "./message.css";
 
 interface MessageProperties {
   run: string;
-  message: MessageRecord;
+  message: Message;
   /** How many characters of its text were left out before it came here. */
   cut?: number;
   /** What is known about its tool calls, in their order. */
@@ -20,7 +20,7 @@ interface MessageProperties {
   aside?: ReactNode;
 }
 
-export function Message({ run, message, cut = 0, calls, find = "", aside }: MessageProperties) {
+export function MessageView({ run, message, cut = 0, calls, find = "", aside }: MessageProperties) {
   const [opened, setOpened] = useState<ReadonlySet<string>>(new Set());
   const toggle = useCallback((fold: string) => setOpened((before) => toggled(before, fold)), []);
   const blocks = useMemo(() => blocksOf(message, { key: "message", opened, ...(calls === undefined ? {} : { calls }) }), [message, opened, calls]);

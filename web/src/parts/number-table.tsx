@@ -1,14 +1,14 @@
 // Named numbers as a table: reward data and metrics.
 import { number } from "../format";
-import type { Num } from "../source/records";
+import type { Float } from "../source/schema";
 import { Visible, whole } from "./said";
 
 interface NumberTableProperties {
   /** What the numbers are, for those who hear the table. */
   caption: string;
-  numbers: Record<string, Num | boolean>;
+  numbers: Record<string, Float | boolean>;
   /** The same numbers one step before, to tell what changed. */
-  before?: Record<string, Num | boolean> | undefined;
+  before?: Record<string, Float | boolean> | undefined;
 }
 
 export function NumberTable({ caption, numbers, before }: NumberTableProperties) {

@@ -1,16 +1,16 @@
 // A reward as a number that is read at a glance: colour says the sign, never the only thing that says it.
 import { number, signed } from "../format";
-import type { Num } from "../source/records";
+import type { Float } from "../source/schema";
 
-export function Reward({ value, digits }: { value: Num | null; digits?: number }) {
+export function Reward({ value, digits }: { value: Float | null; digits?: number }) {
   return <span className={`number mono ${tone(value)}`}>{number(value, digits)}</span>;
 }
 
-export function Advantage({ value }: { value: Num | null }) {
+export function Advantage({ value }: { value: Float | null }) {
   return <span className={`number mono ${tone(value)}`}>{signed(value)}</span>;
 }
 
-function tone(value: Num | null): string {
+function tone(value: Float | null): string {
   if (value === null) return "faint";
   if (typeof value !== "number") return "bad";
   return value > 0 ? "good" : value < 0 ? "bad" : "soft";

@@ -1,6 +1,6 @@
 // Answers from the server that the page was loaded from.
 import { AnswerError, searchOf, type Parameters, type Source } from "./source";
-import type { ErrorAnswer } from "./answers";
+import type { ErrorResponse } from "./schema";
 
 const POSTED = new Set(["sql", "check"]);
 
@@ -35,7 +35,7 @@ async function reach(address: string, init?: RequestInit): Promise<Response> {
 
 async function refusal(response: Response): Promise<AnswerError> {
   try {
-    const { error } = (await response.json()) as ErrorAnswer;
+    const { error } = (await response.json()) as ErrorResponse;
     return new AnswerError(error.type, error.message, response.status);
   } catch {
     return new AnswerError("Error", `The server answered ${response.status} ${response.statusText}.`, response.status);

@@ -2,7 +2,7 @@
 import { keepPreviousData, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { useSource, type Parameters } from "./source";
-import type { RevisionsAnswer } from "./answers";
+import type { RevisionsResponse } from "./schema";
 
 const LOOK_EVERY = 1_000;
 const REVISIONS = ["revisions"];
@@ -27,7 +27,7 @@ export function useAnswer<Answer>(question: string, parameters: Parameters = {},
 /** Why the server cannot be asked at present; null while it answers. */
 export function useLostServer(): Error | null {
   const source = useSource();
-  const { error } = useQuery({ queryKey: REVISIONS, queryFn: () => source.ask<RevisionsAnswer>("revisions"), enabled: false });
+  const { error } = useQuery({ queryKey: REVISIONS, queryFn: () => source.ask<RevisionsResponse>("revisions"), enabled: false });
   return error;
 }
 
@@ -38,7 +38,7 @@ export function useLiveRuns(): void {
   const known = useRef<Record<string, string> | null>(null);
   const { data } = useQuery({
     queryKey: REVISIONS,
-    queryFn: () => source.ask<RevisionsAnswer>("revisions"),
+    queryFn: () => source.ask<RevisionsResponse>("revisions"),
     enabled: source.live,
     refetchInterval: LOOK_EVERY,
     retry: false,

@@ -1,10 +1,10 @@
 // The members of a game: which play, and which seat.
 import { memberNumber } from "../../format";
-import { StopReason } from "../../parts/badge";
+import { StopReasonBadge } from "../../parts/badge";
 import { Name } from "../../parts/name";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { Member } from "../../source/comparison";
+import type { Member } from "../../source/schema";
 import type { GroupState } from "./group-state";
 
 /** Whether the members are seats of games. */
@@ -58,7 +58,7 @@ function Seat({ member, state }: { member: Member | undefined; state: GroupState
     <span className="row wrap" {...(member === state.selected ? { "aria-current": "true" as const } : {})}>
       <Link to={state.to({ member: member.id })}>{memberNumber(member.index)}</Link>
       <Reward value={member.reward} />
-      <StopReason reason={member.stop_reason} status={member.status} />
+      <StopReasonBadge reason={member.stop_reason} status={member.status} />
       <span className="small soft">
         <Name text={member.policy} most={40} />
       </span>

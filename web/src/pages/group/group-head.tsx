@@ -7,14 +7,12 @@ import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { GroupAnswer } from "../../source/answers";
-import type { Comparison, Member } from "../../source/comparison";
-import type { GroupKey } from "../../source/records";
+import type { GroupComparison, GroupKey, GroupResponse, Member } from "../../source/schema";
 import { nameOf } from "./numbers";
 
 interface GroupHeadProperties {
   run: string;
-  answer: GroupAnswer;
+  answer: GroupResponse;
   toMember: (id: string) => string;
   toGroup: (key: GroupKey) => string;
 }
@@ -43,8 +41,8 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
           </p>
         </div>
         <nav className="row" aria-label="Other groups">
-          <Step to={answer.previous} toGroup={toGroup} word="Previous" mark="←" keys="[" />
-          <Step to={answer.next} toGroup={toGroup} word="Next" mark="→" keys="]" />
+          <NeighbourLink to={answer.previous} toGroup={toGroup} word="Previous" mark="←" keys="[" />
+          <NeighbourLink to={answer.next} toGroup={toGroup} word="Next" mark="→" keys="]" />
         </nav>
       </header>
       <Signal group={group} />
@@ -78,7 +76,7 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
   );
 }
 
-function Signal({ group }: { group: Comparison }) {
+function Signal({ group }: { group: GroupComparison }) {
   if (group.no_signal === null) return null;
   return (
     <div className="group-no-signal" role="note">
@@ -90,7 +88,7 @@ function Signal({ group }: { group: Comparison }) {
   );
 }
 
-function Collision({ group }: { group: Comparison }) {
+function Collision({ group }: { group: GroupComparison }) {
   if (group.collides === 0) return null;
   return (
     <div className="group-no-signal" role="note">
@@ -102,7 +100,7 @@ function Collision({ group }: { group: Comparison }) {
   );
 }
 
-function SignalBadge({ group }: { group: Comparison }) {
+function SignalBadge({ group }: { group: GroupComparison }) {
   return group.no_signal === null ? (
     <Badge tone="good" title="Rewards differ: members have advantages">
       carries a signal
@@ -129,7 +127,7 @@ function FailedMembers({ members, toMember }: { members: readonly Member[]; toMe
   );
 }
 
-function Step({ to, toGroup, word, mark, keys }: { to: GroupKey | null; toGroup: (key: GroupKey) => string; word: string; mark: string; keys: string }) {
+function NeighbourLink({ to, toGroup, word, mark, keys }: { to: GroupKey | null; toGroup: (key: GroupKey) => string; word: string; mark: string; keys: string }) {
   if (to === null)
     return (
       <button type="button" className="button" disabled aria-label={`${word} group: there is none`}>

@@ -1,18 +1,17 @@
 // One message of a member: as everywhere, with a mark where it first differs from the neighbour's.
 import { useCallback, useMemo, useState } from "react";
 import { plural } from "../../format";
-import { toggled, Message } from "../../parts/message";
+import { toggled, MessageView } from "../../parts/message";
 import { MessageBlock } from "../../parts/message-block";
 import { blocksOf, type Block } from "../../parts/message-blocks";
 import { MessageHead, roleClass } from "../../parts/message-head";
 import { isLaidOut } from "../../parts/text-pieces";
-import type { Difference, Excerpt } from "../../source/comparison";
-import type { MessageRecord } from "../../source/records";
+import type { Difference, Message, TruncatedMessage } from "../../source/schema";
 import { DifferenceMark, DifferingText } from "./differing-text";
 
 interface GroupMessageProperties {
   run: string;
-  excerpt: Excerpt;
+  excerpt: TruncatedMessage;
   /** Whether all of it is the same as the neighbour's. */
   soft?: boolean;
   /** Where it differs from the neighbour's, where it does. */
@@ -24,14 +23,14 @@ export function GroupMessage({ run, excerpt, soft = false, difference = null, ne
   if (difference !== null) return <DifferingMessage run={run} excerpt={excerpt} difference={difference} neighbour={neighbour} />;
   return (
     <div className={soft ? "group-soft" : undefined}>
-      <Message run={run} message={excerpt.message} cut={excerpt.omitted} />
+      <MessageView run={run} message={excerpt.message} cut={excerpt.omitted} />
     </div>
   );
 }
 
 interface DifferingMessageProperties {
   run: string;
-  excerpt: Excerpt;
+  excerpt: TruncatedMessage;
   difference: Difference;
   neighbour: string;
 }
@@ -67,7 +66,7 @@ function DifferingMessage({ run, excerpt, difference, neighbour }: DifferingMess
 }
 
 /** The text in which the difference is; null where the message has none there. */
-function textOf(message: MessageRecord, { field, number }: Difference): string | null {
+function textOf(message: Message, { field, number }: Difference): string | null {
   if (field === "reasoning") return message.reasoning || null;
   if (field === "content") return message.content || null;
   if (field === "tool_calls") return message.tool_calls?.[number ?? 0] === undefined ? null : (message.tool_calls[number ?? 0]?.arguments ?? "{}");

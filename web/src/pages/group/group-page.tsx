@@ -5,7 +5,7 @@ import { Answered, Empty, Loading } from "../../parts/states";
 import { useRoute } from "../../router";
 import { Shell } from "../../shell";
 import { useAnswer } from "../../source/use-answer";
-import type { GroupAnswer } from "../../source/answers";
+import type { GroupResponse } from "../../source/schema";
 import { keyOf } from "./group-state";
 import { GroupView } from "./group-view";
 import "./group.css";
@@ -13,7 +13,7 @@ import "./group.css";
 export function GroupPage({ run }: { run: string }) {
   const route = useRoute();
   const key = keyOf(route);
-  const answer = useAnswer<GroupAnswer>("group", { run, ...key }, { enabled: key !== null });
+  const answer = useAnswer<GroupResponse>("group", { run, ...key }, { enabled: key !== null });
   const crumbs = [
     { label: "Runs", to: toRuns() },
     { label: run, to: toRun(run) },

@@ -1,7 +1,7 @@
 // Late scores about the group as a whole.
 import { number, time } from "../../format";
 import { Visible } from "../../parts/said";
-import type { GroupScore } from "../../source/comparison";
+import type { GroupScore } from "../../source/schema";
 
 const MOST = 50;
 

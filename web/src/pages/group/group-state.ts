@@ -1,8 +1,7 @@
 // What of the view of a group is in its address: the member one looks at, the layout, and which two are compared.
 import { useMemo } from "react";
 import { changed, useRoute, type Route } from "../../router";
-import type { Member } from "../../source/comparison";
-import type { GroupKey } from "../../source/records";
+import type { GroupKey, Member } from "../../source/schema";
 
 type View = "columns" | "table";
 

@@ -6,8 +6,7 @@ import { finite, number, signed } from "../../format";
 import { NARROW, useMedia } from "../../parts/use-media";
 import { address, go, useRoute } from "../../router";
 import { useShortcuts } from "../../shortcuts";
-import type { GroupAnswer } from "../../source/answers";
-import type { GroupKey } from "../../source/records";
+import type { GroupKey, GroupResponse } from "../../source/schema";
 import { EpisodesTable, isGame } from "./episodes-table";
 import { GroupHead } from "./group-head";
 import { GroupScores } from "./group-scores";
@@ -19,7 +18,7 @@ import { PreferenceTable } from "./preference-table";
 import { RubricTable } from "./rubric-table";
 import { SharedPrompt } from "./shared-prompt";
 
-export function GroupView({ run, answer }: { run: string; answer: GroupAnswer }) {
+export function GroupView({ run, answer }: { run: string; answer: GroupResponse }) {
   const { group } = answer;
   const route = useRoute();
   const state = useGroupState(group.members);
@@ -54,7 +53,7 @@ export function GroupView({ run, answer }: { run: string; answer: GroupAnswer })
   );
 }
 
-function useKeys(run: string, answer: GroupAnswer, state: GroupState, toGroup: (key: GroupKey) => string): void {
+function useKeys(run: string, answer: GroupResponse, state: GroupState, toGroup: (key: GroupKey) => string): void {
   const keys = useMemo(() => {
     const { members } = answer.group;
     const place = state.selected === undefined ? -1 : members.indexOf(state.selected);

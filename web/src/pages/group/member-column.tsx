@@ -2,12 +2,12 @@
 import { memo, useRef } from "react";
 import { toRollout } from "../../addresses";
 import { count, memberNumber, plural, seconds } from "../../format";
-import { StopReason } from "../../parts/badge";
-import { Failure } from "../../parts/failure";
+import { StopReasonBadge } from "../../parts/badge";
+import { FailureBox } from "../../parts/failure";
 import { Name } from "../../parts/name";
 import { Advantage, Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { Member } from "../../source/comparison";
+import type { Member } from "../../source/schema";
 import { MemberText } from "./member-text";
 import { nameOf, type Row } from "./numbers";
 import { RewardNumbers } from "./reward-numbers";
@@ -64,7 +64,7 @@ export const MemberColumn = memo(function MemberColumn({ frame, member, place, b
           </span>
         </div>
         <div className="row spread small">
-          <StopReason reason={member.stop_reason} status={member.status} />
+          <StopReasonBadge reason={member.stop_reason} status={member.status} />
           <span title="Advantage: the reward less the group's mean">
             <span className="faint">adv </span>
             <Advantage value={member.advantage} />
@@ -82,7 +82,7 @@ export const MemberColumn = memo(function MemberColumn({ frame, member, place, b
             Policy <Name text={`${member.policy}${member.policy_version === null ? "" : ` @ ${member.policy_version}`}`} />
           </p>
         )}
-        {member.error !== null && <Failure error={member.error} />}
+        {member.error !== null && <FailureBox error={member.error} />}
         <Terms member={member} place={place} rows={frame.terms} extent={frame.extent} oneTerm={frame.oneTerm} />
         {frame.numbers.length > 0 && <RewardNumbers rows={frame.numbers} place={place} caption="Reward data" />}
         {frame.hidden > 0 && (

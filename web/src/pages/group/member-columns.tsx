@@ -2,7 +2,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useLayoutEffect, useRef } from "react";
 import { useWidth } from "../../charts/use-width";
-import type { Member } from "../../source/comparison";
+import type { Member } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { MemberColumn, type ColumnFrame } from "./member-column";
 

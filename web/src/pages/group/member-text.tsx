@@ -3,7 +3,7 @@ import { useState } from "react";
 import { toRollout } from "../../addresses";
 import { count, plural } from "../../format";
 import { Link } from "../../router";
-import type { Member } from "../../source/comparison";
+import type { Member } from "../../source/schema";
 import { DifferenceMark } from "./differing-text";
 import { GroupMessage } from "./group-message";
 

@@ -2,7 +2,7 @@
 import { useMemo } from "react";
 import { plural } from "../../format";
 import { Link } from "../../router";
-import type { Comparison } from "../../source/comparison";
+import type { GroupComparison } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import type { ColumnFrame } from "./member-column";
 import { MemberColumns } from "./member-columns";
@@ -19,7 +19,7 @@ const MANY = 12;
 
 interface MembersCardProperties {
   run: string;
-  group: Comparison;
+  group: GroupComparison;
   state: GroupState;
   narrow: boolean;
 }
@@ -65,7 +65,7 @@ function Choice({ to, chosen, label }: { to: string; chosen: boolean; label: str
 }
 
 /** The best and the worst, unless a member is chosen: then that and its neighbour. */
-function pairFor(group: Comparison, state: GroupState): string {
+function pairFor(group: GroupComparison, state: GroupState): string {
   const { members } = group;
   const place = state.named && state.selected !== undefined ? members.indexOf(state.selected) : -1;
   const worst = members.findLast((member) => member.reward !== null && member !== members[0]) ?? members.at(-1);
@@ -73,7 +73,7 @@ function pairFor(group: Comparison, state: GroupState): string {
   return place === 0 ? `${members[0]?.id},${members[1]?.id}` : `${members[place - 1]?.id},${members[place]?.id}`;
 }
 
-function frameOf(run: string, group: Comparison, all: boolean): ColumnFrame {
+function frameOf(run: string, group: GroupComparison, all: boolean): ColumnFrame {
   const { members } = group;
   const numbers = rowsOf(members, (member) => member.reward_data);
   const shown = all || numbers.length <= MANY ? numbers : numbers.filter((row) => row.differs);

@@ -2,10 +2,10 @@
 import { useEffect, useRef } from "react";
 import { toRollout } from "../../addresses";
 import { count, finite, number, seconds, signed } from "../../format";
-import { StopReason } from "../../parts/badge";
+import { StopReasonBadge } from "../../parts/badge";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { Member } from "../../source/comparison";
+import type { Member } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { nameOf, rowsOf, termRows, type Row } from "./numbers";
 
@@ -72,7 +72,7 @@ export function MembersTable({ run, members, metrics, state }: MembersTablePrope
                 )),
               )}
               <td>
-                <StopReason reason={member.stop_reason} status={member.status} />
+                <StopReasonBadge reason={member.stop_reason} status={member.status} />
               </td>
             </tr>
           ))}

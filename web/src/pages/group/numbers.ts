@@ -1,19 +1,18 @@
 // The numbers of all members under common names, so that they can be put beside each other.
 import { memberNumber } from "../../format";
-import type { Member } from "../../source/comparison";
-import type { Num } from "../../source/records";
+import type { Float, Member } from "../../source/schema";
 
 /** A number that members have, or may lack. */
 export interface Row {
   name: string;
   /** In the order of the members; undefined where one has none. */
-  values: (Num | null | undefined)[];
+  values: (Float | null | undefined)[];
   /** Whether they are not all the same; a member that has no such numbers at all, because it failed, makes no difference. */
   differs: boolean;
 }
 
 /** One row for each name that a member has, in the order in which they come. */
-export function rowsOf(members: readonly Member[], numbers: (member: Member) => Record<string, Num | null>): Row[] {
+export function rowsOf(members: readonly Member[], numbers: (member: Member) => Record<string, Float | null>): Row[] {
   const all = members.map((member) => new Map(Object.entries(numbers(member))));
   const names = [...new Set(all.flatMap((one) => [...one.keys()]))];
   return names.map((name) => {

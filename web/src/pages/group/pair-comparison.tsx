@@ -7,9 +7,7 @@ import { Reward } from "../../parts/reward";
 import { Said, Visible } from "../../parts/said";
 import { go, Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { RolloutAnswer } from "../../source/answers";
-import type { Member } from "../../source/comparison";
-import type { MessageRecord } from "../../source/records";
+import type { Member, Message, RolloutResponse } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { nameOf } from "./numbers";
 import { wordDifferences, type Stretch } from "./word-differences";
@@ -69,10 +67,10 @@ function Chooser({ label, members, chosen, other, choose }: ChooserProperties) {
 }
 
 /** What a member said last: from the comparison where that has all of it, else from its record. */
-function LastResponse({ run, member, children }: { run: string; member: Member; children: (message: MessageRecord | null) => React.ReactNode }) {
+function LastResponse({ run, member, children }: { run: string; member: Member; children: (message: Message | null) => React.ReactNode }) {
   const near = member.messages.findLast((excerpt) => excerpt.step !== null);
   const isWhole = member.omitted === 0 && (near === undefined || near.omitted === 0);
-  const record = useAnswer<RolloutAnswer>("rollout", { run, id: member.id }, { enabled: !isWhole, keep: false });
+  const record = useAnswer<RolloutResponse>("rollout", { run, id: member.id }, { enabled: !isWhole, keep: false });
   if (isWhole) return <>{children(near?.message ?? null)}</>;
   return (
     <Answered of={record} loading={<Loading />}>
@@ -84,7 +82,7 @@ function LastResponse({ run, member, children }: { run: string; member: Member; 
   );
 }
 
-function Both({ run, members, messages }: { run: string; members: [Member, Member]; messages: [MessageRecord | null, MessageRecord | null] }) {
+function Both({ run, members, messages }: { run: string; members: [Member, Member]; messages: [Message | null, Message | null] }) {
   if (messages.every((message) => message === null)) return <p className="soft">Neither of them said anything.</p>;
   return (
     <div className="stack">
@@ -102,7 +100,7 @@ function Both({ run, members, messages }: { run: string; members: [Member, Membe
   );
 }
 
-const callsOf = (message: MessageRecord | null): string => (message?.tool_calls ?? []).map((call) => `${call.name} ${call.arguments ?? "{}"}`).join("\n");
+const callsOf = (message: Message | null): string => (message?.tool_calls ?? []).map((call) => `${call.name} ${call.arguments ?? "{}"}`).join("\n");
 
 /** The longest texts that are compared; longer ones are shown as they are. */
 const LONGEST = 200_000;

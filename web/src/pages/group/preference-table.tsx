@@ -2,8 +2,7 @@
 import { finite, number, signed } from "../../format";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { Member, PreferenceMatrix } from "../../source/comparison";
-import type { Num } from "../../source/records";
+import type { Float, Member, PreferenceMatrix } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { nameOf } from "./numbers";
 
@@ -128,7 +127,7 @@ function isSplit(matrix: PreferenceMatrix, row: number, column: number): boolean
 
 const disagrees = (matrix: PreferenceMatrix): boolean => matrix.cells.some((cells, row) => cells.some((_, column) => isSplit(matrix, row, column)));
 
-function verdictOf(value: Num | null): { mark: string; words: string; tone: string } {
+function verdictOf(value: Float | null): { mark: string; words: string; tone: string } {
   if (value === null) return { mark: "·", words: "not judged", tone: "faint" };
   const told = finite(value);
   if (told === null) return { mark: "?", words: number(value), tone: "faint" };

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { finite, number, plural } from "../../format";
 import { Said, Visible } from "../../parts/said";
 import { go, Link } from "../../router";
-import type { Member, RubricGrid } from "../../source/comparison";
+import type { Member, RubricGrid } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { nameOf } from "./numbers";
 

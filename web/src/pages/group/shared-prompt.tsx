@@ -1,10 +1,10 @@
 // The task: the prompt that all members share, once, and the data that the task is made of.
 import { plural } from "../../format";
 import { JsonTree } from "../../parts/json-tree";
-import { Message } from "../../parts/message";
-import type { Comparison } from "../../source/comparison";
+import { MessageView } from "../../parts/message";
+import type { GroupComparison } from "../../source/schema";
 
-export function SharedPrompt({ run, group }: { run: string; group: Comparison }) {
+export function SharedPrompt({ run, group }: { run: string; group: GroupComparison }) {
   const data = Object.keys(group.task_data).length > 0;
   return (
     <section className="card group-shared" aria-label="The task">
@@ -15,7 +15,7 @@ export function SharedPrompt({ run, group }: { run: string; group: Comparison })
       <div className="body stack">
         {group.shared.length === 0 && <p className="soft">The first prompts have no message in common: each member has its own below.</p>}
         {group.shared.map((excerpt, place) => (
-          <Message key={place} run={run} message={excerpt.message} cut={excerpt.omitted} />
+          <MessageView key={place} run={run} message={excerpt.message} cut={excerpt.omitted} />
         ))}
         {group.shared_omitted > 0 && <p className="small soft">{plural(group.shared_omitted, "more message")} not shown here.</p>}
         {data && (

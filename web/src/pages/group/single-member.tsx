@@ -1,7 +1,7 @@
 // One member at a time, for narrow screens: a list to choose from, and a step to either side.
 import { number } from "../../format";
 import { go, Link } from "../../router";
-import type { Member } from "../../source/comparison";
+import type { Member } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { MemberColumn, type ColumnFrame } from "./member-column";
 import { nameOf } from "./numbers";
@@ -14,7 +14,7 @@ export function SingleMember({ frame, members, state }: { frame: ColumnFrame; me
   return (
     <div className="group-single">
       <div className="group-switch row">
-        <Step to={members[place - 1]} state={state} word="Better member" mark="‹" />
+        <NeighbourLink to={members[place - 1]} state={state} word="Better member" mark="‹" />
         <select className="field" aria-label="Member" value={member.id} onChange={(event) => go(state.to({ member: event.target.value }))}>
           {members.map((one, rank) => (
             <option key={one.id} value={one.id}>
@@ -22,7 +22,7 @@ export function SingleMember({ frame, members, state }: { frame: ColumnFrame; me
             </option>
           ))}
         </select>
-        <Step to={members[place + 1]} state={state} word="Worse member" mark="›" />
+        <NeighbourLink to={members[place + 1]} state={state} word="Worse member" mark="›" />
       </div>
       <MemberColumn
         key={member.id}
@@ -39,7 +39,7 @@ export function SingleMember({ frame, members, state }: { frame: ColumnFrame; me
   );
 }
 
-function Step({ to, state, word, mark }: { to: Member | undefined; state: GroupState; word: string; mark: string }) {
+function NeighbourLink({ to, state, word, mark }: { to: Member | undefined; state: GroupState; word: string; mark: string }) {
   if (to === undefined)
     return (
       <button type="button" className="button" disabled aria-label={`${word}: there is none`}>

@@ -1,8 +1,7 @@
 // What a member's reward is the sum of, as bars that begin where the one before ended, and as numbers.
 import { Visible } from "../../parts/said";
 import { finite, number, signed } from "../../format";
-import type { Member } from "../../source/comparison";
-import type { Num } from "../../source/records";
+import type { Float, Member } from "../../source/schema";
 import type { Row } from "./numbers";
 
 /** One scale for all members, so that bars can be compared across columns. */
@@ -57,7 +56,7 @@ export function Terms({ member, place, rows, extent, oneTerm }: TermsProperties)
 
 interface TermProperties {
   name: string;
-  value: Num | null | undefined;
+  value: Float | null | undefined;
   from: number;
   to: number;
   extent: Extent;

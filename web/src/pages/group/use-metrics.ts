@@ -3,19 +3,17 @@ import { useMemo } from "react";
 import { filtersOf } from "../../addresses";
 import { speltList } from "../../names";
 import { useAnswer } from "../../source/use-answer";
-import type { RolloutsAnswer, RunAnswer } from "../../source/answers";
-import type { Comparison } from "../../source/comparison";
-import type { Num } from "../../source/records";
+import type { Float, GroupComparison, RolloutsResponse, RunResponse } from "../../source/schema";
 import { rowsOf, type Row } from "./numbers";
 
 /** More would be no table that anybody reads. */
 const MOST = 40;
 const PREFIX = "metrics.";
 
-export function useMetrics(run: string, group: Comparison, enabled: boolean): Row[] {
-  const about = useAnswer<RunAnswer>("run", { run }, { enabled });
+export function useMetrics(run: string, group: GroupComparison, enabled: boolean): Row[] {
+  const about = useAnswer<RunResponse>("run", { run }, { enabled });
   const names = (about.data?.measures ?? []).filter((measure) => measure.kind === "metrics").map((measure) => measure.name).slice(0, MOST);
-  const listing = useAnswer<RolloutsAnswer>(
+  const listing = useAnswer<RolloutsResponse>(
     "rollouts",
     {
       run,
@@ -28,7 +26,7 @@ export function useMetrics(run: string, group: Comparison, enabled: boolean): Ro
   return useMemo(() => {
     const byId = new Map((listing.data?.rows ?? []).map((row) => [row.id, row]));
     return rowsOf(group.members, (member) =>
-      Object.fromEntries(names.flatMap((name) => (isNumber(byId.get(member.id)?.[name]) ? [[name.slice(PREFIX.length), byId.get(member.id)?.[name] as Num]] : []))),
+      Object.fromEntries(names.flatMap((name) => (isNumber(byId.get(member.id)?.[name]) ? [[name.slice(PREFIX.length), byId.get(member.id)?.[name] as Float]] : []))),
     );
     // The names come with the answer about the run.
   }, [listing.data, about.data, group.members]);

@@ -3,12 +3,11 @@ import { time } from "../../format";
 import { Fact } from "../../parts/fact";
 import { Name } from "../../parts/name";
 import { NumberTable } from "../../parts/number-table";
-import type { RolloutAnswer } from "../../source/answers";
-import type { Json } from "../../source/records";
+import type { EndedBeforeFirstTurn, Json, RolloutResponse } from "../../source/schema";
 import { FreeForm, PanelSection } from "./panel-section";
 import { RewardTerms } from "./rollout-end";
 
-export function AboutTab({ answer }: { answer: RolloutAnswer }) {
+export function AboutTab({ answer }: { answer: RolloutResponse }) {
   const { rollout } = answer;
   return (
     <>
@@ -47,7 +46,7 @@ export function AboutTab({ answer }: { answer: RolloutAnswer }) {
       )}
       <FreeForm title="Task data" value={rollout.task_data} />
       <FreeForm title="Environment's arguments" value={rollout.env_args} />
-      {rollout.ended_before_first_turn != null && <EndedBeforeFirstTurn result={rollout.ended_before_first_turn} />}
+      {rollout.ended_before_first_turn !== undefined && <EndedBeforeFirstTurnSection result={rollout.ended_before_first_turn} />}
       {rollout.notes.length > 0 && (
         <PanelSection title="Notes about the record">
           <ul className="note-list small">
@@ -66,7 +65,7 @@ export function AboutTab({ answer }: { answer: RolloutAnswer }) {
   );
 }
 
-function EndedBeforeFirstTurn({ result }: { result: NonNullable<RolloutAnswer["rollout"]["ended_before_first_turn"]> }) {
+function EndedBeforeFirstTurnSection({ result }: { result: EndedBeforeFirstTurn }) {
   return (
     <PanelSection title="Over before the first turn">
       <NumberTable caption="What the environment gave" numbers={{ reward: result.reward, ...result.reward_data, ...result.metrics }} />

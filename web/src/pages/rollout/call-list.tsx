@@ -2,15 +2,15 @@
 import { useEffect, useRef, useState } from "react";
 import { plural, seconds } from "../../format";
 import { Badge } from "../../parts/badge";
-import { Failure } from "../../parts/failure";
-import { Message, toggled } from "../../parts/message";
+import { FailureBox } from "../../parts/failure";
+import { MessageView, toggled } from "../../parts/message";
 import { Name } from "../../parts/name";
 import { Visible, whole } from "../../parts/said";
 import { TextPiece } from "../../parts/text-piece";
 import { VirtualRows, type VirtualRowsHandle } from "../../parts/virtual-rows";
-import type { CallRecord, MessageRecord } from "../../source/records";
+import type { Call, Message } from "../../source/schema";
 
-export function CallList({ run, calls, chosen = null }: { run: string; calls: readonly CallRecord[]; chosen?: number | null }) {
+export function CallList({ run, calls, chosen = null }: { run: string; calls: readonly Call[]; chosen?: number | null }) {
   const [opened, setOpened] = useState<ReadonlySet<string>>(new Set(calls.length === 1 ? ["0"] : []));
   const list = useRef<VirtualRowsHandle>(null);
   useEffect(() => {
@@ -20,7 +20,7 @@ export function CallList({ run, calls, chosen = null }: { run: string; calls: re
   return (
     <VirtualRows rows={calls} keyOf={(_, index) => index} estimate={() => 58} label="Calls" className="panel-rows" handle={list}>
       {(call, index) => (
-        <Call
+        <CallEntry
           run={run}
           calls={calls}
           index={index}
@@ -35,15 +35,15 @@ export function CallList({ run, calls, chosen = null }: { run: string; calls: re
 
 interface CallProperties {
   run: string;
-  calls: readonly CallRecord[];
+  calls: readonly Call[];
   index: number;
   chosen: boolean;
   open: boolean;
   toggle: () => void;
 }
 
-function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
-  const call = calls[index] as CallRecord;
+function CallEntry({ run, calls, index, chosen, open, toggle }: CallProperties) {
+  const call = calls[index] as Call;
   const [earlier, setEarlier] = useState(false);
   const before = open ? conversationBefore(calls, index) : [];
   return (
@@ -92,7 +92,7 @@ function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
             </button>
           )}
           {[...(earlier ? before : []), ...call.prompt, ...(call.reply === null ? [] : [call.reply])].map((message, place) => (
-            <Message key={place} run={run} message={message} />
+            <MessageView key={place} run={run} message={message} />
           ))}
           {call.raw !== null && (
             <details>
@@ -100,7 +100,7 @@ function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
               <TextPiece text={call.raw.slice(0, 50_000)} mono />
             </details>
           )}
-          {call.error !== null && <Failure error={call.error} />}
+          {call.error !== null && <FailureBox error={call.error} />}
         </div>
       )}
     </article>
@@ -108,8 +108,8 @@ function Call({ run, calls, index, chosen, open, toggle }: CallProperties) {
 }
 
 /** All that was said before a call's own prompt, in the calls that it continues. */
-function conversationBefore(calls: readonly CallRecord[], index: number): MessageRecord[] {
-  const before: MessageRecord[] = [];
+function conversationBefore(calls: readonly Call[], index: number): Message[] {
+  const before: Message[] = [];
   let at = calls[index]?.continues_call ?? null;
   // Only earlier calls can be continued; a record that says otherwise must not lead in a circle.
   for (let last = index; at !== null && at < last && at >= 0; ) {

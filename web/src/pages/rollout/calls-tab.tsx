@@ -2,13 +2,13 @@
 import { Fragment } from "react";
 import { plural } from "../../format";
 import { Name } from "../../parts/name";
-import type { RolloutRecord } from "../../source/records";
+import type { Rollout } from "../../source/schema";
 import { CallList } from "./call-list";
 
 /** How many roles are named. */
 const MOST = 6;
 
-export function CallsTab({ run, rollout, chosen }: { run: string; rollout: RolloutRecord; chosen: number | null }) {
+export function CallsTab({ run, rollout, chosen }: { run: string; rollout: Rollout; chosen: number | null }) {
   const roles = [...new Set(rollout.calls.map((call) => call.role))];
   if (roles.length === 0) return <p className="soft">No model calls were made besides the policy's turns.</p>;
   return (

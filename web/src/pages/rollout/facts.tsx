@@ -6,12 +6,12 @@ import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
 import { Advantage, Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 
 /** How much of a name is shown; the rest is told where one points at it. */
 const MOST = 48;
 
-export function Facts({ answer, group }: { answer: RolloutAnswer; group: string }) {
+export function Facts({ answer, group }: { answer: RolloutResponse; group: string }) {
   const { rollout } = answer;
   const asked = sum(rollout.steps, (step) => step.usage?.prompt_tokens ?? 0);
   const said = sum(rollout.steps, (step) => step.usage?.completion_tokens ?? 0);
@@ -60,7 +60,7 @@ function Place({ split, iteration }: { split: string; iteration: number }) {
   );
 }
 
-function rewardNote({ rollout, reward, terms }: RolloutAnswer): string | null {
+function rewardNote({ rollout, reward, terms }: RolloutResponse): string | null {
   if (reward === null) return rollout.status === "ok" ? "grade pending" : `so far ${number(rollout.reward_so_far)}`;
   const clamp = terms.find((term) => term.name === "clamp");
   if (clamp !== undefined) return `clamped by ${signed(clamp.value)}`;

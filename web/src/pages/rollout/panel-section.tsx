@@ -1,6 +1,6 @@
 // A titled part of the side panel.
 import type { ReactNode } from "react";
-import type { Json } from "../../source/records";
+import type { Json } from "../../source/schema";
 import { JsonTree } from "../../parts/json-tree";
 
 export function PanelSection({ title, note, children }: { title: string; note?: ReactNode; children: ReactNode }) {

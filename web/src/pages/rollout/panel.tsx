@@ -2,7 +2,7 @@
 import type { ReactNode } from "react";
 import { count } from "../../format";
 import { Link, useRoute } from "../../router";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 import { AboutTab } from "./about-tab";
 import { CallsTab } from "./calls-tab";
 import { PromptTab } from "./prompt-tab";
@@ -13,7 +13,7 @@ import { StepTab } from "./step-tab";
 import { TokensTab } from "./tokens-tab";
 import { shownStep, toView, viewState, type Tab } from "./view-state";
 
-export function Panel({ run, answer }: { run: string; answer: RolloutAnswer }) {
+export function Panel({ run, answer }: { run: string; answer: RolloutResponse }) {
   const route = useRoute();
   const state = viewState(route);
   const { rollout } = answer;
@@ -48,7 +48,7 @@ function Shown({ tab, children }: { tab: Tab; children: ReactNode }) {
 }
 
 /** The tabs that have something to show, and those that every rollout has. */
-function tabsOf({ rollout, scores }: RolloutAnswer): { name: Tab; label: string; amount: number | null }[] {
+function tabsOf({ rollout, scores }: RolloutResponse): { name: Tab; label: string; amount: number | null }[] {
   const { steps } = rollout;
   return [
     { name: "step", label: "Step", amount: null, there: steps.length > 0 },

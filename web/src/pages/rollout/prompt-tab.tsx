@@ -5,14 +5,14 @@ import { CopyButton } from "../../parts/copy-button";
 import { jsonText } from "../../parts/json-lines";
 import { VirtualRows } from "../../parts/virtual-rows";
 import { Link, useRoute } from "../../router";
-import type { RolloutRecord, StepRecord } from "../../source/records";
+import type { Rollout, Step } from "../../source/schema";
 import { messagesOf, rangesText } from "./storyline";
 import { TranscriptRow } from "./transcript-row";
 import { messageRows, rowHeight } from "./transcript-rows";
 import { useFolds } from "./use-folds";
 import { toView } from "./view-state";
 
-export function PromptTab({ run, rollout, step }: { run: string; rollout: RolloutRecord; step: StepRecord | null }) {
+export function PromptTab({ run, rollout, step }: { run: string; rollout: Rollout; step: Step | null }) {
   const route = useRoute();
   const { opened, toggle } = useFolds();
   const ranges = step?.prompt ?? rollout.pending_prompt;

@@ -3,9 +3,9 @@ import { useMemo } from "react";
 import { bytes } from "../../format";
 import { CopyButton } from "../../parts/copy-button";
 import { JsonLines, jsonText } from "../../parts/json-lines";
-import type { RolloutRecord } from "../../source/records";
+import type { Rollout } from "../../source/schema";
 
-export function RawTab({ rollout }: { rollout: RolloutRecord }) {
+export function RawTab({ rollout }: { rollout: Rollout }) {
   const text = useMemo(() => jsonText(rollout), [rollout]);
   return (
     <>

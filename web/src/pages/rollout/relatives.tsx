@@ -6,11 +6,11 @@ import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { GroupPlace, RolloutAnswer } from "../../source/answers";
+import type { GroupSibling, RolloutResponse } from "../../source/schema";
 
 const MOST = 40;
 
-export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: string) => string }) {
+export function Relatives({ answer, to }: { answer: RolloutResponse; to: (id: string) => string }) {
   const { rollout, seats, attempts, group } = answer;
   const members = group.members.toSorted((one, other) => (one.index ?? Infinity) - (other.index ?? Infinity) || 0);
   if (seats.length < 2 && attempts.length < 2 && members.length < 2) return null;
@@ -53,7 +53,7 @@ export function Relatives({ answer, to }: { answer: RolloutAnswer; to: (id: stri
 }
 
 /** At most so many members, with this one among them. */
-function around(members: readonly GroupPlace[], id: string): readonly GroupPlace[] {
+function around(members: readonly GroupSibling[], id: string): readonly GroupSibling[] {
   const here = members.findIndex((member) => member.id === id);
   const from = Math.max(0, Math.min(here - MOST / 2, members.length - MOST));
   return members.slice(from, from + MOST);

@@ -1,18 +1,18 @@
 // How the rollout ended, and what its reward is the sum of.
 import { number, time } from "../../format";
-import { StopReason } from "../../parts/badge";
+import { StopReasonBadge } from "../../parts/badge";
 import { NumberTable } from "../../parts/number-table";
 import { Reward } from "../../parts/reward";
 import { whole } from "../../parts/said";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 
-export function RolloutEnd({ answer }: { answer: RolloutAnswer }) {
+export function RolloutEnd({ answer }: { answer: RolloutResponse }) {
   const { rollout } = answer;
   return (
     <section className="rollout-end" aria-label="How it ended">
       <div className="row wrap">
         <h3>End</h3>
-        <StopReason reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
+        <StopReasonBadge reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
         <span className="small faint">
           stopped by the {rollout.stopped_by === "env" ? "environment" : "runner"}, {time(rollout.ended_at)}
         </span>
@@ -34,7 +34,7 @@ const ABOUT: Readonly<Record<string, string>> = {
 };
 
 /** The reward as a sum; where there is none, what is known of it so far. */
-export function RewardTerms({ answer: { terms, reward } }: { answer: RolloutAnswer }) {
+export function RewardTerms({ answer: { terms, reward } }: { answer: RolloutResponse }) {
   return (
     <p className="small">
       {terms.map(({ name, value }, place) => (

@@ -1,17 +1,17 @@
 // Which rollout it is, how it stands, and its nearest relatives.
 import { memberNumber } from "../../format";
-import { Badge, StopReason } from "../../parts/badge";
+import { Badge, StopReasonBadge } from "../../parts/badge";
 import { CopyButton } from "../../parts/copy-button";
 import { Name } from "../../parts/name";
 import { whole } from "../../parts/said";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 import { Facts } from "./facts";
 import { Relatives } from "./relatives";
 import type { Walk } from "./use-walk";
 import { WalkBar } from "./walk-bar";
 
 interface RolloutHeaderProperties {
-  answer: RolloutAnswer;
+  answer: RolloutResponse;
   walk: Walk;
   group: string;
   toRelative: (id: string) => string;
@@ -31,7 +31,7 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
             <Name text={rollout.task} />
             <span className="faint"> {memberNumber(rollout.index)}</span>
           </h1>
-          <StopReason reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
+          <StopReasonBadge reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
           <span className="small faint">stopped by the {rollout.stopped_by === "env" ? "environment" : "runner"}</span>
           {later && <Badge tone="warn">tried again</Badge>}
           {here?.superseded && (

@@ -5,7 +5,7 @@ import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
 import { useRoute } from "../../router";
 import { Shell } from "../../shell";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { RolloutView } from "./rollout-view";
 import { useWalk } from "./use-walk";
@@ -14,7 +14,7 @@ import "./panel.css";
 
 export function RolloutPage({ run, id }: { run: string; id: string }) {
   const route = useRoute();
-  const answer = useAnswer<RolloutAnswer>("rollout", { run, id });
+  const answer = useAnswer<RolloutResponse>("rollout", { run, id });
   const walk = useWalk(run, id, route);
   const name = answer.data === undefined ? "Rollout" : `${plain(answer.data.rollout.task, 60)} ${memberNumber(answer.data.rollout.index)}`;
   return (

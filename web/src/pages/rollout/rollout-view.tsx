@@ -4,7 +4,7 @@ import { toGroup } from "../../addresses";
 import { StepTimeline } from "../../charts/step-timeline";
 import { go, useRoute } from "../../router";
 import { useShortcuts, type Shortcut } from "../../shortcuts";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 import { Panel } from "./panel";
 import { RolloutHeader } from "./rollout-header";
 import { storyline } from "./storyline";
@@ -15,7 +15,7 @@ import { toNeighbour, toView, viewState } from "./view-state";
 
 interface RolloutViewProperties {
   run: string;
-  answer: RolloutAnswer;
+  answer: RolloutResponse;
   walk: Walk;
 }
 

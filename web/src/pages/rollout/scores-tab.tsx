@@ -1,13 +1,13 @@
 // What was learnt about the rollout after it had ended.
 import { number, time } from "../../format";
 import { Badge } from "../../parts/badge";
-import { Failure } from "../../parts/failure";
+import { FailureBox } from "../../parts/failure";
 import { Name } from "../../parts/name";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 import { CallList } from "./call-list";
 import { Fields } from "./panel-section";
 
-export function ScoresTab({ run, answer }: { run: string; answer: RolloutAnswer }) {
+export function ScoresTab({ run, answer }: { run: string; answer: RolloutResponse }) {
   return (
     <>
       <h2 className="panel-title">Scores that came late</h2>
@@ -25,9 +25,9 @@ export function ScoresTab({ run, answer }: { run: string; answer: RolloutAnswer 
           <p className="small faint">
             by <Name text={score.producer} />, {time(score.created_at)}
           </p>
-          {score.error !== null && <Failure error={score.error} />}
+          {score.error !== null && <FailureBox error={score.error} />}
           <Fields value={score.data} open={2} />
-          {(score.calls ?? []).length > 0 && <CallList run={run} calls={score.calls} />}
+          {score.calls !== undefined && <CallList run={run} calls={score.calls} />}
         </section>
       ))}
     </>

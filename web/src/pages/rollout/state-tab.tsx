@@ -4,12 +4,12 @@ import { ChangeTable } from "../../parts/change-table";
 import { changesBetween } from "../../parts/changes";
 import { CopyButton } from "../../parts/copy-button";
 import { jsonText } from "../../parts/json-lines";
-import type { RolloutRecord, StepRecord } from "../../source/records";
+import type { Rollout, Step } from "../../source/schema";
 import { Fields, PanelSection } from "./panel-section";
 
 const MOST = 200;
 
-export function StateTab({ rollout, step }: { rollout: RolloutRecord; step: StepRecord | null }) {
+export function StateTab({ rollout, step }: { rollout: Rollout; step: Step | null }) {
   const before = step === null ? undefined : rollout.steps.findLast((one) => one.step < step.step);
   const changes = useMemo(() => (step === null || before === undefined ? [] : changesBetween(before.env_state, step.env_state, MOST)), [step, before]);
   if (step === null) return <p className="soft">No step was taken.</p>;

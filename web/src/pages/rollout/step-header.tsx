@@ -4,7 +4,7 @@ import { Badge } from "../../parts/badge";
 import { Name } from "../../parts/name";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { CallRecord, EnvFailure } from "../../source/records";
+import type { Call, EnvFailure } from "../../source/schema";
 import type { Taken } from "./storyline";
 
 interface StepHeaderProperties {
@@ -14,7 +14,7 @@ interface StepHeaderProperties {
   /** Where the step, and the calls that were made in it, are shown. */
   to: string;
   toCalls: string;
-  calls: readonly CallRecord[];
+  calls: readonly Call[];
   onSelect: () => void;
 }
 

@@ -5,12 +5,12 @@ import { Name } from "../../parts/name";
 import { NumberTable } from "../../parts/number-table";
 import { Reward } from "../../parts/reward";
 import { TextPiece } from "../../parts/text-piece";
-import type { RolloutRecord, StepRecord } from "../../source/records";
+import type { Rollout, Step } from "../../source/schema";
 import { FreeForm, PanelSection } from "./panel-section";
 import { ENV_FAILURES } from "./step-header";
 import { ToolList } from "./tool-list";
 
-export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepRecord | null }) {
+export function StepTab({ rollout, step }: { rollout: Rollout; step: Step | null }) {
   if (step === null) return <p className="soft">No step was taken.</p>;
   const before = rollout.steps.findLast((one) => one.step < step.step);
   const sampling = step.sampling === null ? undefined : rollout.sampling[step.sampling];
@@ -63,7 +63,7 @@ export function StepTab({ rollout, step }: { rollout: RolloutRecord; step: StepR
       )}
       <FreeForm title="Extra" value={step.extra} />
       <FreeForm title="Logs" value={step.logs} />
-      {sampling !== undefined && <FreeForm title="Sampling" value={sampling} />}
+      {sampling !== undefined && <FreeForm title="Sampling" value={{ ...sampling }} />}
       {tools !== undefined && (
         <PanelSection title="Tools offered" note={count(tools.length)}>
           <ToolList tools={tools} />

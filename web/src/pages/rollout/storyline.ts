@@ -1,21 +1,23 @@
 // The order in which a rollout is told: each message once, each step before its answer, tools' answers with their calls.
 import { UNTOLD, type ToldCall } from "../../parts/message-blocks";
-import type { Json, MessageRecord, Range, RolloutRecord, StepRecord } from "../../source/records";
+import type { Json, Message, Rollout, Step } from "../../source/schema";
+
+type Range = Step["prompt"][number];
 
 export interface Said {
   kind: "said";
-  message: MessageRecord;
+  message: Message;
   /** Its place in the record's `messages`; null for an answer that the conversation did not keep. */
   index: number | null;
   /** The step whose answer it is. */
-  step: StepRecord | null;
+  step: Step | null;
   calls: ToldCall[];
   /** In a tool's answer that is told by itself, the number of the call. */
   answers: number | null;
 }
 export interface Taken {
   kind: "step";
-  step: StepRecord;
+  step: Step;
   /** The sum of rewards up to and with this step. */
   total: number;
 }
@@ -25,20 +27,20 @@ interface Remark {
 }
 export type Event = Said | Taken | Remark;
 
-export function storyline(rollout: RolloutRecord): Event[] {
+export function storyline(rollout: Rollout): Event[] {
   return paired(tell(rollout));
 }
 
 /** The messages that some ranges name. */
-export function messagesOf(rollout: RolloutRecord, ranges: readonly Range[]): MessageRecord[] {
+export function messagesOf(rollout: Rollout, ranges: readonly Range[]): Message[] {
   return ranges.flatMap(([first, last]) => rollout.messages.slice(Math.max(first, 0), last));
 }
 
-export function responseOf(rollout: RolloutRecord, step: StepRecord): MessageRecord | null {
+export function responseOf(rollout: Rollout, step: Step): Message | null {
   return typeof step.response === "number" ? (rollout.messages[step.response] ?? null) : step.response;
 }
 
-function tell(rollout: RolloutRecord): Event[] {
+function tell(rollout: Rollout): Event[] {
   const events: Event[] = [];
   const told = new Set<number>();
   // All messages before this one were told: a conversation that only grows is then told in one pass.
@@ -46,7 +48,7 @@ function tell(rollout: RolloutRecord): Event[] {
   // What the prompt before held, and its answer.
   let before: Range[] = [];
   let total = 0;
-  const say = (index: number, step: StepRecord | null = null) => {
+  const say = (index: number, step: Step | null = null) => {
     const message = rollout.messages[index];
     if (message === undefined) return;
     told.add(index);
@@ -79,7 +81,7 @@ function tell(rollout: RolloutRecord): Event[] {
   return events;
 }
 
-function said(message: MessageRecord, index: number | null, step: StepRecord | null): Said {
+function said(message: Message, index: number | null, step: Step | null): Said {
   return { kind: "said", message, index, step, calls: [], answers: null };
 }
 
@@ -141,7 +143,7 @@ function paired(events: Event[]): Event[] {
 }
 
 /** What an environment with tools notes about each call, in `extra.tool_calls`. */
-function toolFacts(step: StepRecord | null): { [key: string]: Json }[] {
+function toolFacts(step: Step | null): { [key: string]: Json }[] {
   const facts = step?.extra.tool_calls;
   return Array.isArray(facts) ? facts.filter((one): one is { [key: string]: Json } => typeof one === "object" && one !== null && !Array.isArray(one)) : [];
 }

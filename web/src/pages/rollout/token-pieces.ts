@@ -1,7 +1,7 @@
 // The tokens of a step's answer: the text that each gave, and how likely it was.
 import { finite } from "../../format";
 import { endOf } from "../../parts/characters";
-import type { RolloutRecord, StepRecord } from "../../source/records";
+import type { Rollout, Step } from "../../source/schema";
 import { responseOf } from "./storyline";
 
 export interface TokenPiece {
@@ -15,7 +15,7 @@ export interface TokenPiece {
 /** What stands for a chance of none at all: its logarithm is not finite. */
 const NEVER = -1e9;
 
-export function tokenPieces(rollout: RolloutRecord, step: StepRecord): TokenPiece[] {
+export function tokenPieces(rollout: Rollout, step: Step): TokenPiece[] {
   const { tokens } = step;
   if (tokens === null) return [];
   const lengths = tokens.char_lengths ?? null;

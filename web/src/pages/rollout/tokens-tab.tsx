@@ -2,14 +2,14 @@
 import { useMemo, useState, type KeyboardEvent } from "react";
 import { count, number, plural } from "../../format";
 import { Visible, whole } from "../../parts/said";
-import type { RolloutRecord, StepRecord } from "../../source/records";
+import type { Rollout, Step } from "../../source/schema";
 import { PanelSection } from "./panel-section";
 import { chance, surprise, tokenFigures, tokenPieces, type TokenPiece } from "./token-pieces";
 import { TokenText } from "./token-text";
 
 const LEGEND = ["≥ 90 %", "≥ 50 %", "≥ 20 %", "≥ 5 %", "≥ 1 %", "less"];
 
-export function TokensTab({ rollout, step }: { rollout: RolloutRecord; step: StepRecord | null }) {
+export function TokensTab({ rollout, step }: { rollout: Rollout; step: Step | null }) {
   const pieces = useMemo(() => (step === null ? [] : tokenPieces(rollout, step)), [rollout, step]);
   const figures = useMemo(() => tokenFigures(pieces), [pieces]);
   const [at, setAt] = useState<number | null>(null);

@@ -1,9 +1,9 @@
 // The tools that were offered: name, what it says it does, and its arguments.
 import { JsonTree } from "../../parts/json-tree";
 import { Said, Visible, whole } from "../../parts/said";
-import type { RolloutRecord } from "../../source/records";
+import type { ToolSpec } from "../../source/schema";
 
-export function ToolList({ tools }: { tools: RolloutRecord["tools"][number] }) {
+export function ToolList({ tools }: { tools: ToolSpec[] }) {
   return (
     <ul className="tool-list">
       {tools.slice(0, 200).map((tool, place) => (

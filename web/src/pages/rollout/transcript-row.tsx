@@ -1,7 +1,7 @@
 // Draws one row of the transcript.
 import { memo, type ReactNode } from "react";
 import { Badge } from "../../parts/badge";
-import { Failure } from "../../parts/failure";
+import { FailureBox } from "../../parts/failure";
 import { MessageBlock } from "../../parts/message-block";
 import { MessageHead, roleClass } from "../../parts/message-head";
 import { TextPiece } from "../../parts/text-piece";
@@ -69,7 +69,7 @@ export const TranscriptRow = memo(function TranscriptRow({ run, row, toggle, fin
     case "failure":
       return (
         <div className="transcript-failure">
-          <Failure error={row.error} />
+          <FailureBox error={row.error} />
         </div>
       );
     case "end":

@@ -1,6 +1,6 @@
 // The transcript as rows, each of which is drawn by itself: step headers, heads of messages, blocks of text, and the end.
 import { blocksOf, textBlocks, type Block } from "../../parts/message-blocks";
-import type { FailureRecord, MessageRecord, RolloutRecord } from "../../source/records";
+import type { Failure, Message, Rollout } from "../../source/schema";
 import type { Event, Said, Taken } from "./storyline";
 
 export type Row = { key: string; /** The step it belongs to; null before the first. */ step: number | null; role: string } & (
@@ -11,7 +11,7 @@ export type Row = { key: string; /** The step it belongs to; null before the fir
   | { kind: "remark"; text: string }
   | { kind: "label"; text: string }
   | { kind: "parse error"; text: string }
-  | { kind: "failure"; error: FailureRecord }
+  | { kind: "failure"; error: Failure }
   | { kind: "end" }
 );
 
@@ -20,7 +20,7 @@ export class RowMaker {
   private readonly folded: Row[][];
 
   constructor(
-    private readonly rollout: RolloutRecord,
+    private readonly rollout: Rollout,
     private readonly events: readonly Event[],
   ) {
     this.folded = this.make(new Set());
@@ -74,7 +74,7 @@ export class RowMaker {
 
 const eventKey = (place: number): string => `e${place}`;
 
-function* eventRows(event: Event, key: string, step: number | null, opened: ReadonlySet<string>, version: RolloutRecord["policy_version"]): Iterable<Row> {
+function* eventRows(event: Event, key: string, step: number | null, opened: ReadonlySet<string>, version: Rollout["policy_version"]): Iterable<Row> {
   if (event.kind === "step") {
     yield { kind: "step", key, step, role: "", taken: event, versionChanged: event.step.policy_version !== version };
     return;
@@ -99,7 +99,7 @@ function* rawRows(raw: string, key: string, step: number | null, opened: Readonl
 }
 
 /** The rows of messages by themselves, such as those of a prompt. */
-export function messageRows(messages: readonly MessageRecord[], opened: ReadonlySet<string>): Row[] {
+export function messageRows(messages: readonly Message[], opened: ReadonlySet<string>): Row[] {
   return messages.flatMap((message, place) => {
     const said: Said = { kind: "said", message, index: place, step: null, calls: [], answers: null };
     return [...eventRows(said, `m${place}`, null, opened, null)];

@@ -3,7 +3,7 @@ import { group } from "d3-array";
 import { useEffect, useImperativeHandle, useMemo, useRef, useState, type Ref } from "react";
 import { VirtualRows, type VirtualRowsHandle } from "../../parts/virtual-rows";
 import { useRoute } from "../../router";
-import type { RolloutAnswer } from "../../source/answers";
+import type { RolloutResponse } from "../../source/schema";
 import { FindBar } from "./find-bar";
 import { RolloutEnd } from "./rollout-end";
 import { StepHeader } from "./step-header";
@@ -26,7 +26,7 @@ export interface TranscriptHandle {
 
 interface TranscriptProperties {
   run: string;
-  answer: RolloutAnswer;
+  answer: RolloutResponse;
   events: readonly Event[];
   handle: Ref<TranscriptHandle>;
 }

@@ -3,7 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useEffect } from "react";
 import type { Route } from "../../router";
 import { useSource } from "../../source/source";
-import type { NeighboursAnswer } from "../../source/answers";
+import type { NeighboursResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { listing, toListing, toNeighbour } from "./view-state";
 
@@ -18,7 +18,7 @@ export interface Walk {
 export function useWalk(run: string, id: string, route: Route): Walk {
   const source = useSource();
   const client = useQueryClient();
-  const { data, isPlaceholderData } = useAnswer<NeighboursAnswer>("neighbours", { run, id, ...listing(route) });
+  const { data, isPlaceholderData } = useAnswer<NeighboursResponse>("neighbours", { run, id, ...listing(route) });
   const known = isPlaceholderData ? undefined : data;
   const next = known?.next ?? null;
   useEffect(() => {
@@ -34,7 +34,7 @@ export function useWalk(run: string, id: string, route: Route): Walk {
   };
 }
 
-function placeText(neighbours: NeighboursAnswer | undefined): string {
+function placeText(neighbours: NeighboursResponse | undefined): string {
   if (neighbours === undefined) return "…";
   const total = neighbours.total.toLocaleString("en");
   return neighbours.position === null ? `not among these ${total}` : `${(neighbours.position + 1).toLocaleString("en")} of ${total}`;

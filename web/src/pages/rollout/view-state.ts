@@ -2,7 +2,7 @@
 import { toRollout, toRollouts } from "../../addresses";
 import { address, changed, type Route } from "../../router";
 import type { Parameters } from "../../source/source";
-import type { RolloutRecord, StepRecord } from "../../source/records";
+import type { Rollout, Step } from "../../source/schema";
 
 const TABS = ["step", "state", "prompt", "tokens", "calls", "scores", "about", "raw"] as const;
 export type Tab = (typeof TABS)[number];
@@ -30,7 +30,7 @@ export function viewState({ parameters }: Route): ViewState {
 }
 
 /** The step that the panel is about: the chosen one, else the first. */
-export function shownStep(rollout: RolloutRecord, state: ViewState): StepRecord | null {
+export function shownStep(rollout: Rollout, state: ViewState): Step | null {
   return rollout.steps.find((one) => one.step === state.step) ?? rollout.steps[0] ?? null;
 }
 

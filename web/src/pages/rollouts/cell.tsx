@@ -2,13 +2,12 @@
 import { memo } from "react";
 import { toGroup } from "../../addresses";
 import { finite, number, seconds, time } from "../../format";
-import { Badge, StopReason } from "../../parts/badge";
+import { Badge, StopReasonBadge } from "../../parts/badge";
 import { plain } from "../../parts/plain";
 import { Advantage, Reward } from "../../parts/reward";
 import { Visible, whole } from "../../parts/said";
 import { Link } from "../../router";
-import type { Column, RolloutRow } from "../../source/answers";
-import type { GroupKey, Json, Num } from "../../source/records";
+import type { Column, Float, GroupKey, Json, RolloutRow } from "../../source/schema";
 
 const LONGEST = 240;
 
@@ -26,14 +25,14 @@ export const Cell = memo(function Cell({ run, row, column, reach, reachable }: C
   const value = row[column.name] ?? null;
   if (column.name === "group") return <GroupCell run={run} row={row} reachable={reachable} />;
   if (value === null) return <span className="faint">–</span>;
-  if (column.name === "reward") return <RewardCell value={value as Num} reach={reach} />;
-  if (column.name === "advantage") return <Advantage value={value as Num} />;
-  if (column.name === "stop_reason") return <StopReason reason={cut(textOf(value))} status={textOf(row.status ?? "ok")} />;
+  if (column.name === "reward") return <RewardCell value={value as Float} reach={reach} />;
+  if (column.name === "advantage") return <Advantage value={value as Float} />;
+  if (column.name === "stop_reason") return <StopReasonBadge reason={cut(textOf(value))} status={textOf(row.status ?? "ok")} />;
   if (column.name === "status") return <Badge tone={value === "ok" ? "good" : value === "error" ? "bad" : "warn"}>{plain(textOf(value))}</Badge>;
-  if (column.name === "seconds") return <>{seconds(value as Num)}</>;
+  if (column.name === "seconds") return <>{seconds(value as Float)}</>;
   switch (column.type) {
     case "number":
-      return <>{column.name === "seed" ? textOf(value) : number(value as Num)}</>;
+      return <>{column.name === "seed" ? textOf(value) : number(value as Float)}</>;
     case "time":
       return <>{time(textOf(value))}</>;
     case "boolean":
@@ -47,7 +46,7 @@ export const Cell = memo(function Cell({ run, row, column, reach, reachable }: C
   }
 });
 
-function RewardCell({ value, reach }: { value: Num; reach: CellProperties["reach"] }) {
+function RewardCell({ value, reach }: { value: Float; reach: CellProperties["reach"] }) {
   const size = finite(value);
   return (
     <span className="rollouts-reward">

@@ -2,7 +2,7 @@
 import { useMemo } from "react";
 import { plain } from "../../parts/plain";
 import { Visible, whole } from "../../parts/said";
-import type { Column } from "../../source/answers";
+import type { Column } from "../../source/schema";
 import { conditionsOf } from "./filters";
 import { EVERYTHING, isNarrowed, useListing } from "./listing";
 

@@ -1,7 +1,7 @@
 // The menu that filters by one column, as its type asks for.
 import type { Filter } from "../../filters";
 import { Name } from "../../parts/name";
-import type { Column } from "../../source/answers";
+import type { Column } from "../../source/schema";
 import { capital, exchanged, isTrue } from "./filters";
 import { useListing } from "./listing";
 import { NumberFilter } from "./number-filter";

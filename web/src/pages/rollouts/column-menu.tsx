@@ -3,7 +3,7 @@ import { useState, type RefObject } from "react";
 import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
 import { Popover } from "../../parts/popover";
-import type { Column } from "../../source/answers";
+import type { Column } from "../../source/schema";
 import { capital } from "./filters";
 import type { Change } from "./listing";
 

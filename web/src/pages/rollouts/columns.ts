@@ -1,6 +1,6 @@
 // The columns of the table: which are usual, how wide they are, and which way they are sorted first.
 import { whole } from "../../parts/said";
-import type { Column, RunAnswer } from "../../source/answers";
+import type { Column, RunResponse } from "../../source/schema";
 
 const USUAL = ["iteration", "env", "group", "index", "reward", "advantage", "stop_reason", "steps", "completion_tokens", "seconds", "tags"];
 /** Where only two or three columns are seen at once, those that matter most come first. */
@@ -39,7 +39,7 @@ const OF_TYPE: Record<Column["type"], number> = { text: 140, number: 96, time: 1
 const LONGEST_LABEL = 80;
 
 /** The run with labels that fit a heading: keys that a model or an environment made may be of any length. */
-export function labelled(run: RunAnswer): RunAnswer {
+export function labelled(run: RunResponse): RunResponse {
   const fitted = <One extends { label: string }>(one: One): One => (one.label.length > LONGEST_LABEL ? { ...one, label: `${whole(one.label, LONGEST_LABEL)}…` } : one);
   return { ...run, columns: run.columns.map(fitted), measures: run.measures.map(fitted) };
 }

@@ -4,7 +4,7 @@ import { RangeHistogram, type ValueRange } from "../../charts/range-histogram";
 import { plural } from "../../format";
 import { plain } from "../../parts/plain";
 import { Answered } from "../../parts/states";
-import type { HistogramAnswer, Measure } from "../../source/answers";
+import type { HistogramResponse, Measure } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { boundsOf, capital, exchanged } from "./filters";
 import { selectionOf, useListing } from "./listing";
@@ -21,7 +21,7 @@ interface DistributionProperties {
 export function Distribution({ run, measure, label, small = false }: DistributionProperties) {
   const { listing, change } = useListing();
   const others = useMemo(() => listing.filters.filter((one) => one.column !== measure), [listing.filters, measure]);
-  const answer = useAnswer<HistogramAnswer>("histogram", { run, measure, bins: small ? 28 : 64, ...selectionOf(listing, others) });
+  const answer = useAnswer<HistogramResponse>("histogram", { run, measure, bins: small ? 28 : 64, ...selectionOf(listing, others) });
   const bounds = boundsOf(listing.filters, measure);
   const range: ValueRange = { min: numberOf(bounds.min), max: numberOf(bounds.max), inclusive: bounds.inclusive };
   const choose = ({ min, max, inclusive }: ValueRange, options: { replace: boolean }): void =>
@@ -45,7 +45,7 @@ export function DistributionCard({ run, measures }: { run: string; measures: rea
   const { listing, change } = useListing();
   const { measure } = listing;
   const others = listing.filters.filter((one) => one.column !== measure);
-  const { data } = useAnswer<HistogramAnswer>("histogram", { run, measure, bins: 64, ...selectionOf(listing, others) });
+  const { data } = useAnswer<HistogramResponse>("histogram", { run, measure, bins: 64, ...selectionOf(listing, others) });
   const label = plain(measures.find((one) => one.name === measure)?.label ?? measure);
   return (
     <section className="card rollouts-distribution" aria-label={`Distribution of ${label}`}>

@@ -2,7 +2,7 @@
 import { count } from "../../format";
 import { Popover } from "../../parts/popover";
 import { Visible, whole } from "../../parts/said";
-import type { Column, FacetsAnswer } from "../../source/answers";
+import type { Column, FacetsResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { ColumnFilter } from "./column-filter";
 import { FACETS } from "./columns";
@@ -12,7 +12,7 @@ import { selectionOf, useListing } from "./listing";
 /** Only columns that tell rollouts apart are offered, and those that are filtered by. */
 export function FacetBar({ run, columns }: { run: string; columns: ReadonlyMap<string, Column> }) {
   const { listing } = useListing();
-  const { data } = useAnswer<FacetsAnswer>("facets", { run, ...selectionOf(listing), columns: FACETS.join(",") });
+  const { data } = useAnswer<FacetsResponse>("facets", { run, ...selectionOf(listing), columns: FACETS.join(",") });
   return FACETS.map((name) => {
     const column = columns.get(name);
     const own = listing.filters.filter((one) => one.column === name);

@@ -2,7 +2,7 @@
 import { useState, type RefObject } from "react";
 import { Name } from "../../parts/name";
 import { Popover } from "../../parts/popover";
-import type { Column } from "../../source/answers";
+import type { Column } from "../../source/schema";
 import { ColumnFilter } from "./column-filter";
 import { capital } from "./filters";
 import { Funnel } from "./table-head";

@@ -1,7 +1,7 @@
 // Conditions on columns: put together, and told in plain words.
 import type { Filter, Operation } from "../../filters";
 import { number, time } from "../../format";
-import type { Column } from "../../source/answers";
+import type { Column } from "../../source/schema";
 
 /** Some filters on one column that are told, and taken away, as one. */
 export interface Condition {

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "react";
 import type { Filter } from "../../filters";
 import { plain } from "../../parts/plain";
-import type { Column } from "../../source/answers";
+import type { Column } from "../../source/schema";
 import type { OwnFilters } from "./column-filter";
 import { Distribution } from "./distribution";
 import { boundsOf } from "./filters";

@@ -5,7 +5,7 @@ import { finite } from "../../format";
 import { plain } from "../../parts/plain";
 import { useRowWindow } from "../../parts/use-row-window";
 import type { Parameters } from "../../source/source";
-import type { Column, RunAnswer } from "../../source/answers";
+import type { Column, RunResponse } from "../../source/schema";
 import { NEEDED, widthOf } from "./columns";
 import { selectionOf, speltSort, walkOf, type Change, type Listing } from "./listing";
 import { TableHead } from "./table-head";
@@ -22,7 +22,7 @@ const WHILE_LOADING = 12;
 const STANDS_STILL = 150;
 
 interface TableProperties {
-  run: RunAnswer;
+  run: RunResponse;
   columns: readonly Column[];
   listing: Listing;
   change: Change;
@@ -114,7 +114,7 @@ function questionOf(run: string, listing: Listing, columns: readonly Column[]): 
   return { run, ...selectionOf(listing), sort: speltSort(listing.sort), columns: speltList([...names]) };
 }
 
-function reachOf({ rewards }: RunAnswer): readonly [number, number] | null {
+function reachOf({ rewards }: RunResponse): readonly [number, number] | null {
   const [min, max] = [finite(rewards.min), finite(rewards.max)];
   if (min === null || max === null || min === max) return null;
   return [Math.min(0, min), Math.max(0, max)];

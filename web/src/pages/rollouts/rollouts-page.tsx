@@ -5,7 +5,7 @@ import { count, plural } from "../../format";
 import { Answered, Loading } from "../../parts/states";
 import { NARROW, useMedia } from "../../parts/use-media";
 import { Shell } from "../../shell";
-import type { RunAnswer } from "../../source/answers";
+import type { RunResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { Chips } from "./chips";
 import { byName, chosen, labelled } from "./columns";
@@ -20,7 +20,7 @@ import type { Rows } from "./use-rows";
 type Told = Pick<Rows, "total" | "error" | "awaited">;
 
 export function RolloutsPage({ run }: { run: string }) {
-  const answer = useAnswer<RunAnswer>("run", { run });
+  const answer = useAnswer<RunResponse>("run", { run });
   const crumbs = [{ label: "Runs", to: toRuns() }, { label: answer.data?.name ?? run, to: toRun(run) }, { label: "Rollouts" }];
   return (
     <Shell crumbs={crumbs} run={run} tab="rollouts">
@@ -31,7 +31,7 @@ export function RolloutsPage({ run }: { run: string }) {
   );
 }
 
-function RolloutsView({ run: known }: { run: RunAnswer }) {
+function RolloutsView({ run: known }: { run: RunResponse }) {
   const run = useMemo(() => labelled(known), [known]);
   const { listing, change } = useListing();
   const [told, setTold] = useState<Told>({ total: null, error: null, awaited: true });
@@ -58,7 +58,7 @@ function RolloutsView({ run: known }: { run: RunAnswer }) {
 }
 
 /** How many there are, in words. */
-function found({ total, error, awaited }: Told, listing: Listing, run: RunAnswer): string {
+function found({ total, error, awaited }: Told, listing: Listing, run: RunResponse): string {
   if (awaited && error === null) return listing.search === "" ? "Counting…" : "Searching all that was said; this may take some seconds…";
   if (total === null) return "";
   const all = run.rollouts + (listing.retried ? run.retried : 0);

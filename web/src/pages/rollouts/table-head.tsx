@@ -2,7 +2,7 @@
 import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
 import { Popover } from "../../parts/popover";
-import type { Column } from "../../source/answers";
+import type { Column } from "../../source/schema";
 import { ColumnFilter } from "./column-filter";
 import { descendsFirst, isNumeric } from "./columns";
 import { capital } from "./filters";

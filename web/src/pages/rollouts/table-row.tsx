@@ -4,7 +4,7 @@ import { toRollout } from "../../addresses";
 import { count } from "../../format";
 import { Link } from "../../router";
 import type { Parameters } from "../../source/source";
-import type { Column, RolloutRow } from "../../source/answers";
+import type { Column, RolloutRow } from "../../source/schema";
 import { Cell } from "./cell";
 import { isNumeric } from "./columns";
 

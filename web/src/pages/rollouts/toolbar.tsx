@@ -3,7 +3,7 @@ import { useMemo, useRef, useState } from "react";
 import { count } from "../../format";
 import { useShortcuts } from "../../shortcuts";
 import { useSource } from "../../source/source";
-import type { Column, RunAnswer } from "../../source/answers";
+import type { Column, RunResponse } from "../../source/schema";
 import { ColumnMenu } from "./column-menu";
 import { ConditionField } from "./condition-field";
 import { FacetBar } from "./facet-bar";
@@ -12,7 +12,7 @@ import { useListing } from "./listing";
 import { SearchField } from "./search-field";
 
 interface ToolbarProperties {
-  run: RunAnswer;
+  run: RunResponse;
   columns: ReadonlyMap<string, Column>;
   shown: readonly Column[];
   error: Error | null;

@@ -1,7 +1,7 @@
 // Keeps what one looks at in its place while rows are added before it.
 import { useEffect, useRef, useState } from "react";
 import type { Parameters } from "../../source/source";
-import type { NeighboursAnswer } from "../../source/answers";
+import type { NeighboursResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 
 interface Anchor {
@@ -29,7 +29,7 @@ export function useAnchor({ run, walk, row, fresh, shift }: Anchored): void {
   if (row === null || held.current?.walk !== key) held.current = null;
   if (row != null && fresh && held.current?.index !== row.index) held.current = { ...row, walk: key };
   const id = held.current?.id ?? null;
-  const { data, isFetching } = useAnswer<NeighboursAnswer>("neighbours", { run, id, ...walk }, { enabled: id !== null, keep: false });
+  const { data, isFetching } = useAnswer<NeighboursResponse>("neighbours", { run, id, ...walk }, { enabled: id !== null, keep: false });
   // What was answered before the run grew would move it back.
   const position = isFetching ? null : (data?.position ?? null);
   useEffect(() => {

@@ -2,7 +2,7 @@
 import { useQueries } from "@tanstack/react-query";
 import { useCallback, useEffect, useState } from "react";
 import { useSource, type Parameters } from "../../source/source";
-import type { RolloutRow, RolloutsAnswer } from "../../source/answers";
+import type { RolloutRow, RolloutsResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 
 const PAGE = 100;
@@ -27,7 +27,7 @@ type FirstPage = ReturnType<typeof useFirstPage>;
 
 /** The first page is always at hand: it tells the total, also while the run grows. */
 export function useFirstPage(question: Parameters) {
-  return useAnswer<RolloutsAnswer>("rollouts", { ...question, offset: 0, limit: PAGE });
+  return useAnswer<RolloutsResponse>("rollouts", { ...question, offset: 0, limit: PAGE });
 }
 
 /** The rows around those that can be seen: from `top`, without `bottom`. */
@@ -40,7 +40,7 @@ export function useRows(question: Parameters, first: FirstPage, top: number, bot
       const parameters = { ...question, offset: page * PAGE, limit: PAGE };
       return {
         queryKey: [String(question.run ?? ""), "rollouts", parameters],
-        queryFn: () => source.ask<RolloutsAnswer>("rollouts", parameters),
+        queryFn: () => source.ask<RolloutsResponse>("rollouts", parameters),
       };
     }),
   });
@@ -56,7 +56,7 @@ export function useRows(question: Parameters, first: FirstPage, top: number, bot
   };
 }
 
-function find(answers: readonly (RolloutsAnswer | undefined)[], index: number): RolloutRow | undefined {
+function find(answers: readonly (RolloutsResponse | undefined)[], index: number): RolloutRow | undefined {
   for (const answer of answers) {
     const row = answer?.rows[index - answer.offset];
     if (row !== undefined) return row;

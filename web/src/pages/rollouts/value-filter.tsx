@@ -6,7 +6,7 @@ import { count, plural } from "../../format";
 import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
 import { Visible, whole } from "../../parts/said";
-import type { Column, Count, FacetsAnswer } from "../../source/answers";
+import type { Column, Count, FacetsResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import type { OwnFilters } from "./column-filter";
 import { selectionOf, useListing } from "./listing";
@@ -16,7 +16,7 @@ const LONGEST = 160;
 
 export function ValueFilter({ run, column, own, set }: OwnFilters & { run: string; column: Column }) {
   const { listing } = useListing();
-  const facets = useAnswer<FacetsAnswer>("facets", { run, ...selectionOf(listing), columns: spelt(column.name) }, { enabled: column.type !== "json" });
+  const facets = useAnswer<FacetsResponse>("facets", { run, ...selectionOf(listing), columns: spelt(column.name) }, { enabled: column.type !== "json" });
   // Where they cannot be counted the table says why, and text can still be looked for.
   if (column.type === "json" || (facets.error !== null && facets.data === undefined)) return <Within own={own} set={set} values={[]} column={column} />;
   return (

@@ -47,14 +47,14 @@ export function ChartCard({ name, title, selection, controls, readout, figures, 
   );
 }
 
-interface ReadoutProperties<Bin> {
-  bins: readonly Bin[];
+interface ReadoutProperties<Row> {
+  bins: readonly Row[];
   chosen: number | null;
-  children: (bin: Bin) => ReactNode;
+  children: (bin: Row) => ReactNode;
 }
 
 /** What is at the iteration that is pointed at, else at the chosen one, else at the last. */
-export function Readout<Bin extends { first: number; last: number }>({ bins, chosen, children }: ReadoutProperties<Bin>) {
+export function Readout<Row extends { first: number; last: number }>({ bins, chosen, children }: ReadoutProperties<Row>) {
   const at = usePointed() ?? chosen;
   const bin = bins.find((one) => at !== null && one.first <= at && at <= one.last) ?? bins[bins.length - 1];
   return (

@@ -5,7 +5,7 @@ import { Empty } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { go } from "../../router";
 import { useShortcuts } from "../../shortcuts";
-import type { OutcomesBin, RunAnswer, SeriesBin } from "../../source/answers";
+import type { OutcomesBin, RunResponse, SeriesBin } from "../../source/schema";
 import { sentence } from "./environments";
 import { GroupSignal } from "./group-signal";
 import { MeasurePicker, titleOf } from "./measure-picker";
@@ -15,7 +15,7 @@ import { StopReasons } from "./stop-reasons";
 import { ValueHistogram } from "./value-histogram";
 
 interface Properties {
-  answer: RunAnswer;
+  answer: RunResponse;
   bins: readonly SeriesBin[];
   lengths: readonly SeriesBin[];
   lengthName: string;

@@ -2,7 +2,7 @@
 import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
 import { Said } from "../../parts/said";
-import type { Json } from "../../source/records";
+import type { Json } from "../../source/schema";
 
 export function Config({ config }: { config: Json }) {
   const entries = config !== null && typeof config === "object" && !Array.isArray(config) ? Object.entries(config) : null;

@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 import { filter } from "../../addresses";
 import { Histogram } from "../../charts/histogram";
 import { reasonParts } from "../../charts/palette";
-import type { Part } from "../../charts/shares";
+import type { Share } from "../../charts/shares";
 import { Stack } from "../../charts/stack";
 import { count, number, plural } from "../../format";
 import { Name } from "../../parts/name";
@@ -11,12 +11,11 @@ import { plain } from "../../parts/plain";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { EnvironmentsAnswer } from "../../source/answers";
+import type { EnvironmentsResponse, EnvironmentStats } from "../../source/schema";
 import { Value } from "./chart-card";
 import { valued, type Selection } from "./selection";
 import { amountOf, reasonFilters, sums } from "./stop-reasons";
 
-type Environment = EnvironmentsAnswer["environments"][number];
 const MOST = 24;
 
 interface Properties {
@@ -27,7 +26,7 @@ interface Properties {
 
 export function Environments({ title, selection, controls }: Properties) {
   const { run, measure, filters } = selection;
-  const answer = useAnswer<EnvironmentsAnswer>("environments", { run, measure, filter: filters });
+  const answer = useAnswer<EnvironmentsResponse>("environments", { run, measure, filter: filters });
   return (
     <section className="stack" aria-labelledby="run-environments">
       <header className="row wrap spread">
@@ -44,7 +43,7 @@ export function Environments({ title, selection, controls }: Properties) {
   );
 }
 
-function Cards({ environments, title, selection }: { environments: readonly Environment[]; title: string; selection: Selection }) {
+function Cards({ environments, title, selection }: { environments: readonly EnvironmentStats[]; title: string; selection: Selection }) {
   const [shown, setShown] = useState(MOST);
   const parts = useMemo(() => reasonParts(sums(environments)), [environments]);
   if (environments.length === 0) return <Empty title="No rollouts">Nothing that matches was recorded yet.</Empty>;
@@ -64,7 +63,7 @@ function Cards({ environments, title, selection }: { environments: readonly Envi
   );
 }
 
-function Card({ one, parts, title, selection }: { one: Environment; parts: readonly Part[]; title: string; selection: Selection }) {
+function Card({ one, parts, title, selection }: { one: EnvironmentStats; parts: readonly Share[]; title: string; selection: Selection }) {
   const { measure } = selection;
   const here = selection.env === null ? [filter("env", "is", one.env)] : [];
   return (

@@ -6,9 +6,9 @@ import { Badge } from "../../parts/badge";
 import { plain } from "../../parts/plain";
 import { Said } from "../../parts/said";
 import { Link } from "../../router";
-import type { ErrorKind, RunAnswer } from "../../source/answers";
+import type { ErrorKind, RunResponse } from "../../source/schema";
 
-export function Errors({ answer }: { answer: RunAnswer }) {
+export function Errors({ answer }: { answer: RunResponse }) {
   return (
     <section className="card" aria-labelledby="run-errors">
       <header>
@@ -41,7 +41,7 @@ export function Errors({ answer }: { answer: RunAnswer }) {
   );
 }
 
-function Kind({ kind, answer }: { kind: ErrorKind; answer: RunAnswer }) {
+function Kind({ kind, answer }: { kind: ErrorKind; answer: RunResponse }) {
   const filters = [kind.layer === "" ? filter("error_layer", "null") : filter("error_layer", "is", kind.layer), filter("error_type", "is", kind.type)];
   return (
     <tr>

@@ -10,7 +10,7 @@ import { Answered } from "../../parts/states";
 import { Link } from "../../router";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
-import type { AuditResult, FindingsAnswer } from "../../source/answers";
+import type { AuditResult, FindingsResponse } from "../../source/schema";
 
 const LOOK_EVERY = 1_000;
 const TONES = { error: "bad", warning: "warn", info: "plain" } as const;
@@ -19,7 +19,7 @@ const FEW = 5;
 
 /** The findings; asked again while a check is running. */
 export function useFindings(run: string) {
-  const answer = useAnswer<FindingsAnswer>("findings", { run });
+  const answer = useAnswer<FindingsResponse>("findings", { run });
   const running = answer.data?.state === "running";
   const { refetch } = answer;
   useEffect(() => {
@@ -47,7 +47,7 @@ export function Findings({ run, answer }: { run: string; answer: ReturnType<type
   );
 }
 
-function Standing({ findings: { state, stale, audits } }: { findings: FindingsAnswer }) {
+function Standing({ findings: { state, stale, audits } }: { findings: FindingsResponse }) {
   if (state === "running") return <Badge tone="accent">checking…</Badge>;
   if (state === "failed") return <Badge tone="bad">failed</Badge>;
   if (state === "absent") return <Badge>not checked</Badge>;
@@ -86,7 +86,7 @@ function Again({ run, answer }: { run: string; answer: ReturnType<typeof useFind
   );
 }
 
-function Found({ run, findings }: { run: string; findings: FindingsAnswer }) {
+function Found({ run, findings }: { run: string; findings: FindingsResponse }) {
   const { state, found, message, audits } = findings;
   if (state === "absent" && message !== null)
     return (

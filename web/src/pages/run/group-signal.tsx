@@ -2,17 +2,17 @@
 import { useCallback } from "react";
 import { filter } from "../../addresses";
 import { Figures, linked } from "../../charts/figures";
-import { Shares, type Part } from "../../charts/shares";
+import { Shares, type Share } from "../../charts/shares";
 import { iterationsOf } from "../../charts/ticks";
 import { count, plural, share } from "../../format";
-import type { OutcomesBin } from "../../source/answers";
+import type { OutcomesBin } from "../../source/schema";
 import { ChartCard, Closely, isClose, Readout, Value } from "./chart-card";
 import { within, type Selection } from "./selection";
 
 const WITHOUT = "no signal";
 const FEW = "fewer than two rewards";
 const WITH = "signal";
-const PARTS: readonly Part[] = [
+const PARTS: readonly Share[] = [
   { name: WITHOUT, colour: "series-2" },
   { name: FEW, colour: "series-5" },
   { name: WITH, colour: "calm" },

@@ -2,11 +2,11 @@
 import type { ReactNode } from "react";
 import { ago, count, plural, seconds, short, time } from "../../format";
 import { Name } from "../../parts/name";
-import { Collides, RunState } from "../../parts/badge";
+import { Collides, RunStateBadge } from "../../parts/badge";
 import { plain } from "../../parts/plain";
-import type { RunAnswer } from "../../source/answers";
+import type { RunResponse } from "../../source/schema";
 
-export function Heading({ answer }: { answer: RunAnswer }) {
+export function Heading({ answer }: { answer: RunResponse }) {
   const { policies, groups, steps, started_at, ended_at } = answer;
   return (
     <header className="run-heading">
@@ -14,7 +14,7 @@ export function Heading({ answer }: { answer: RunAnswer }) {
         <h1>
           <Name text={answer.name} />
         </h1>
-        <RunState state={answer.state} live={answer.live} />
+        <RunStateBadge state={answer.state} live={answer.live} />
         <Collides n={answer.collides} />
         {answer.path !== answer.name && (
           <span className="small faint run-path" title={plain(answer.path, 1_000)}>

@@ -2,9 +2,9 @@
 import { count, plural } from "../../format";
 import { Badge } from "../../parts/badge";
 import { Name } from "../../parts/name";
-import type { LedgerSummary, RunAnswer } from "../../source/answers";
+import type { LedgerSummary, RunResponse } from "../../source/schema";
 
-export function Ledger({ answer }: { answer: RunAnswer }) {
+export function Ledger({ answer }: { answer: RunResponse }) {
   const { ledger } = answer;
   return (
     <section className="card" aria-labelledby="run-ledger-title" id="run-ledger" tabIndex={-1}>
@@ -56,7 +56,7 @@ function Sum({ ledger }: { ledger: LedgerSummary }) {
   );
 }
 
-function Told({ answer }: { answer: RunAnswer }) {
+function Told({ answer }: { answer: RunResponse }) {
   const told = [...ofSessions(answer.ledger), ...ofRepeats(answer)];
   return told.length === 0 ? null : <p className="soft">{told.join(" ")}</p>;
 }
@@ -71,7 +71,7 @@ function ofSessions({ sessions, open_sessions, lost, maybe_lost }: LedgerSummary
   ];
 }
 
-function ofRepeats({ ledger, retried, superseded, collides }: RunAnswer): string[] {
+function ofRepeats({ ledger, retried, superseded, collides }: RunResponse): string[] {
   return [
     ...(retried > 0 ? [`${plural(retried, "attempt")} failed and ${was(retried)} tried again; only the last attempts count.`] : []),
     ...(superseded > 0 ? [`${plural(superseded, "rollout")} ${was(superseded)} repeated after a restart; the later ones count.`] : []),

@@ -1,7 +1,7 @@
 // Chooses the measure that is drawn: the reward, a part of it, a grade, a metric, a length.
 import { plain } from "../../parts/plain";
 import { go } from "../../router";
-import type { Measure } from "../../source/answers";
+import type { Measure } from "../../source/schema";
 import type { Selection } from "./selection";
 
 const KINDS: readonly [Measure["kind"], string][] = [

@@ -4,8 +4,7 @@ import { Distribution } from "../../charts/distribution";
 import { Figures } from "../../charts/figures";
 import { iterationsOf } from "../../charts/ticks";
 import { count, finite, number } from "../../format";
-import type { SeriesBin } from "../../source/answers";
-import type { Num } from "../../source/records";
+import type { Float, SeriesBin } from "../../source/schema";
 import { ChartCard, Readout, Value } from "./chart-card";
 import type { Selection } from "./selection";
 
@@ -52,7 +51,7 @@ export function MeasureSeries({ name, title, label, bins, selection, height, con
 }
 
 function Numbers({ bin, mean, digits }: { bin: SeriesBin; mean: boolean; digits: number }) {
-  const told = (value: Num | null) => number(value, digits);
+  const told = (value: Float | null) => number(value, digits);
   return (
     <>
       <Value name="n">{count(bin.n)}</Value>

@@ -7,7 +7,7 @@ import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { HistogramAnswer, Measure } from "../../source/answers";
+import type { HistogramResponse, Measure } from "../../source/schema";
 import { Value } from "./chart-card";
 import { shortLabel } from "./measure-picker";
 import { valued, type Selection } from "./selection";
@@ -38,7 +38,7 @@ export function OtherMeasures({ measures, selection }: { measures: readonly Meas
 
 function Other({ measure, selection }: { measure: Measure; selection: Selection }) {
   const { run, filters } = selection;
-  const answer = useAnswer<HistogramAnswer>("histogram", { run, measure: measure.name, bins: 16, filter: filters });
+  const answer = useAnswer<HistogramResponse>("histogram", { run, measure: measure.name, bins: 16, filter: filters });
   return (
     <section className="card environment" aria-label={plain(measure.label)}>
       <header>

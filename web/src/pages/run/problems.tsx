@@ -1,9 +1,9 @@
 // What could not be read of a run: said first, and calmly.
 import { count, plural } from "../../format";
 import { Visible } from "../../parts/said";
-import type { RunAnswer } from "../../source/answers";
+import type { RunResponse } from "../../source/schema";
 
-export function Problems({ answer: { problems, problem_count } }: { answer: RunAnswer }) {
+export function Problems({ answer: { problems, problem_count } }: { answer: RunResponse }) {
   if (problem_count === 0) return null;
   return (
     <section className="card run-problems" id="run-problems" tabIndex={-1} aria-labelledby="run-problems-title">

@@ -6,7 +6,7 @@ import { Answered, Empty, Loading } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { Shell } from "../../shell";
 import { useAnswer } from "../../source/use-answer";
-import type { OutcomesAnswer, RunAnswer, SeriesAnswer } from "../../source/answers";
+import type { OutcomesResponse, RunResponse, SeriesResponse } from "../../source/schema";
 import { Charts } from "./charts";
 import { Config } from "./config";
 import { Environments } from "./environments";
@@ -25,7 +25,7 @@ import { Verdict } from "./verdict";
 import { Vitals } from "./vitals";
 
 export function RunPage({ run }: { run: string }) {
-  const answer = useAnswer<RunAnswer>("run", { run });
+  const answer = useAnswer<RunResponse>("run", { run });
   const selection = useSelection(run, answer.data);
   const pointed = useMemo(() => new Pointed(), []);
   return (
@@ -39,7 +39,7 @@ export function RunPage({ run }: { run: string }) {
   );
 }
 
-function Overview({ answer, selection }: { answer: RunAnswer; selection: Selection }) {
+function Overview({ answer, selection }: { answer: RunResponse; selection: Selection }) {
   const findings = useFindings(selection.run);
   return (
     <div className="run stack">
@@ -61,21 +61,21 @@ function Overview({ answer, selection }: { answer: RunAnswer; selection: Selecti
   );
 }
 
-function Nothing({ answer: { live, problem_count } }: { answer: RunAnswer }) {
+function Nothing({ answer: { live, problem_count } }: { answer: RunResponse }) {
   if (live) return <Empty title="No rollouts yet">The run was begun; its rollouts appear here as they end.</Empty>;
   if (problem_count > 0) return <Empty title="No rollouts">Nothing of it can be read; what stands in the way is said above.</Empty>;
   return <Empty title="No rollouts">The run was begun, and nothing was recorded in it.</Empty>;
 }
 
-function Numbers({ answer, selection }: { answer: RunAnswer; selection: Selection }) {
+function Numbers({ answer, selection }: { answer: RunResponse; selection: Selection }) {
   const { run, filters, measure } = selection;
   // Not every policy says how many tokens it took; the turns are always known.
   const inTokens = answer.completion_tokens > 0;
   const lengthName = inTokens ? "length, tokens" : "length, turns";
-  const rewards = useAnswer<SeriesAnswer>("series", { run, measure: "reward", filter: filters });
-  const lengths = useAnswer<SeriesAnswer>("series", { run, measure: inTokens ? "completion_tokens" : "steps", filter: [...filters, ANSWERED] });
-  const outcomes = useAnswer<OutcomesAnswer>("outcomes", { run, filter: filters });
-  const drawn = useAnswer<SeriesAnswer>("series", { run, measure, filter: filters });
+  const rewards = useAnswer<SeriesResponse>("series", { run, measure: "reward", filter: filters });
+  const lengths = useAnswer<SeriesResponse>("series", { run, measure: inTokens ? "completion_tokens" : "steps", filter: [...filters, ANSWERED] });
+  const outcomes = useAnswer<OutcomesResponse>("outcomes", { run, filter: filters });
+  const drawn = useAnswer<SeriesResponse>("series", { run, measure, filter: filters });
   const title = titleOf(answer.measures, measure);
   return (
     <Answered of={outcomes} loading={<Waiting />}>

@@ -3,9 +3,8 @@ import { useMemo } from "react";
 import { filter, toRollouts } from "../../addresses";
 import { changed, useRoute, type Route } from "../../router";
 import type { Parameters } from "../../source/source";
-import type { HistogramAnswer, RunAnswer } from "../../source/answers";
+import type { Bin, RunResponse } from "../../source/schema";
 
-type HistogramBin = HistogramAnswer["bins"][number];
 
 export const ALL = "*";
 
@@ -27,12 +26,12 @@ export interface Selection {
   rollouts: (...filters: readonly string[]) => string;
 }
 
-export function useSelection(run: string, answer: RunAnswer | undefined): Selection {
+export function useSelection(run: string, answer: RunResponse | undefined): Selection {
   const route = useRoute();
   return useMemo(() => select(run, route, answer), [run, route, answer]);
 }
 
-function select(run: string, route: Route, answer: RunAnswer | undefined): Selection {
+function select(run: string, route: Route, answer: RunResponse | undefined): Selection {
   const { parameters } = route;
   const split = chosenSplit(parameters.get("split"), answer);
   const env = parameters.get("env");
@@ -53,7 +52,7 @@ function select(run: string, route: Route, answer: RunAnswer | undefined): Selec
 }
 
 /** Training and evaluations are not mixed unless one asks for it. */
-function chosenSplit(asked: string | null, answer: RunAnswer | undefined): string | null {
+function chosenSplit(asked: string | null, answer: RunResponse | undefined): string | null {
   if (asked !== null) return asked === ALL ? null : asked;
   const splits = answer?.splits ?? [];
   return splits.length > 1 ? (splits.find(({ value }) => value === "train") ?? splits[0])?.value ?? null : null;
@@ -66,7 +65,7 @@ export const ANSWERED = filter("steps", "min", 1);
 export const within = (bin: { first: number; last: number }): string[] => [filter("iteration", "min", bin.first), filter("iteration", "max", bin.last)];
 
 /** Filters for the values of a bar. */
-export function valued(measure: string, bin: HistogramBin, last: boolean): string[] {
+export function valued(measure: string, bin: Bin, last: boolean): string[] {
   if (bin.low === bin.high) return [filter(measure, "is", bin.low)];
   return [filter(measure, "min", bin.low), filter(measure, last ? "max" : "below", bin.high)];
 }

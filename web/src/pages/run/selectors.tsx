@@ -2,10 +2,10 @@
 import { count } from "../../format";
 import { plain } from "../../parts/plain";
 import { go } from "../../router";
-import type { Count, RunAnswer } from "../../source/answers";
+import type { Count, RunResponse } from "../../source/schema";
 import { ALL, type Selection } from "./selection";
 
-export function Selectors({ answer, selection }: { answer: RunAnswer; selection: Selection }) {
+export function Selectors({ answer, selection }: { answer: RunResponse; selection: Selection }) {
   const several = answer.splits.length > 1 || answer.envs.length > 1 || selection.env !== null || selection.split !== null;
   if (!several) return null;
   return (

@@ -3,12 +3,12 @@ import { useCallback, useMemo } from "react";
 import { filter } from "../../addresses";
 import { Figures, linked } from "../../charts/figures";
 import { isCalm, OTHERS, reasonParts } from "../../charts/palette";
-import { Shares, type Part } from "../../charts/shares";
+import { Shares, type Share } from "../../charts/shares";
 import { iterationsOf } from "../../charts/ticks";
 import { count, plural, share } from "../../format";
 import { Name } from "../../parts/name";
 import { plain } from "../../parts/plain";
-import type { OutcomesBin } from "../../source/answers";
+import type { OutcomesBin } from "../../source/schema";
 import { ChartCard, Closely, isClose, Readout, Value } from "./chart-card";
 import { within, type Selection } from "./selection";
 
@@ -76,7 +76,7 @@ export function StopReasons({ bins, selection, height }: Properties) {
 
 const rolloutsOf = (bin: OutcomesBin): number => bin.rollouts;
 
-function Reasons({ bin, parts, amount }: { bin: OutcomesBin; parts: readonly Part[]; amount: (bin: OutcomesBin, part: string) => number }) {
+function Reasons({ bin, parts, amount }: { bin: OutcomesBin; parts: readonly Share[]; amount: (bin: OutcomesBin, part: string) => number }) {
   const most = parts.map(({ name }) => ({ name, n: amount(bin, name) })).filter(({ n }) => n > 0);
   return (
     <>
@@ -90,7 +90,7 @@ function Reasons({ bin, parts, amount }: { bin: OutcomesBin; parts: readonly Par
   );
 }
 
-function words(bin: OutcomesBin, parts: readonly Part[], amount: (bin: OutcomesBin, part: string) => number): string {
+function words(bin: OutcomesBin, parts: readonly Share[], amount: (bin: OutcomesBin, part: string) => number): string {
   const each = parts.map(({ name }) => ({ name, n: amount(bin, name) })).filter(({ n }) => n > 0);
   return `${iterationsOf(bin)}: ${plural(bin.rollouts, "rollout")}; ${each.map(({ name, n }) => `${plain(name)} ${share(n, bin.rollouts)}`).join(", ")}`;
 }
@@ -103,18 +103,18 @@ export function sums(bins: readonly { stop_reasons: Record<string, number> }[]):
 }
 
 /** How many rollouts a part has; of very many reasons, the rare ones are not told by name. */
-export function amountOf(reasons: Record<string, number>, rollouts: number, parts: readonly Part[], part: string): number {
+export function amountOf(reasons: Record<string, number>, rollouts: number, parts: readonly Share[], part: string): number {
   if (!isRest(parts, part)) return Object.hasOwn(reasons, part) ? (reasons[part] ?? 0) : 0;
   return rollouts - named(parts).reduce((sum, name) => sum + amountOf(reasons, rollouts, parts, name), 0);
 }
 
 /** Filters for the rollouts of a part: its reason, or none of those that have a part of their own. */
-export function reasonFilters(parts: readonly Part[], part: string): string[] {
+export function reasonFilters(parts: readonly Share[], part: string): string[] {
   if (!isRest(parts, part)) return [filter("stop_reason", "is", part)];
   return named(parts).map((name) => filter("stop_reason", "not", name));
 }
 
-const named = (parts: readonly Part[]): string[] => parts.filter((part) => !isRest(parts, part.name)).map(({ name }) => name);
+const named = (parts: readonly Share[]): string[] => parts.filter((part) => !isRest(parts, part.name)).map(({ name }) => name);
 
 // A reason may have the very name of the rest, but then there are fewer than eight parts.
-const isRest = (parts: readonly Part[], part: string): boolean => part === OTHERS && parts.length === 8;
+const isRest = (parts: readonly Share[], part: string): boolean => part === OTHERS && parts.length === 8;

@@ -1,6 +1,6 @@
 // What a series comes to in a word: its mean, and its mean at the beginning and at the end.
 import { finite } from "../../format";
-import type { OutcomesBin, SeriesBin } from "../../source/answers";
+import type { OutcomesBin, SeriesBin } from "../../source/schema";
 
 export interface Trend {
   mean: number | null;

@@ -9,7 +9,7 @@ import { Answered, Empty, Loading } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { HistogramAnswer, SeriesBin } from "../../source/answers";
+import type { Bin, HistogramResponse, SeriesBin } from "../../source/schema";
 import { iterationsOf } from "../../charts/ticks";
 import { valued, within, type Selection } from "./selection";
 
@@ -24,7 +24,7 @@ export function ValueHistogram({ title, bins, selection, height }: Properties) {
   const { run, measure, filters, iteration } = selection;
   const bin = iteration === null ? undefined : bins.find((one) => one.first <= iteration && iteration <= one.last);
   const where = bin === undefined ? [] : within(bin);
-  const answer = useAnswer<HistogramAnswer>("histogram", { run, measure, bins: 24, filter: [...filters, ...where] });
+  const answer = useAnswer<HistogramResponse>("histogram", { run, measure, bins: 24, filter: [...filters, ...where] });
   const domain = useMemo(() => reach(bins), [bins]);
   const n = bin === undefined ? bins.reduce((sum, one) => sum + one.rollouts, 0) : bin.rollouts;
   return (
@@ -48,7 +48,7 @@ export function ValueHistogram({ title, bins, selection, height }: Properties) {
 }
 
 interface DrawnProperties {
-  found: HistogramAnswer;
+  found: HistogramResponse;
   height: number;
   domain: readonly [number, number] | undefined;
   title: string;
@@ -62,7 +62,7 @@ function Drawn({ found, height, domain, title, where, caption, selection }: Draw
   const asTable = selection.route.parameters.getAll("table").includes("measure");
   const label = `Distribution of ${plain(title)}, ${caption}`;
   if (found.n === 0 && found.missing + found.non_finite === 0) return <Empty title="No rollouts">Nothing was recorded here.</Empty>;
-  const to = (bin: HistogramAnswer["bins"][number], last: boolean) => selection.rollouts(...where, ...valued(measure, bin, last));
+  const to = (bin: Bin, last: boolean) => selection.rollouts(...where, ...valued(measure, bin, last));
   return (
     <>
       {asTable ? (
@@ -102,8 +102,8 @@ function Walk({ bins, bin, selection }: { bins: readonly SeriesBin[]; bin: Serie
   const after = bins[index + 1];
   return (
     <span className="row run-walk">
-      <Step to={before === undefined ? null : selection.with({ iteration: before.first })} label="The iteration before" sign="‹" />
-      <Step to={after === undefined ? null : selection.with({ iteration: after.first })} label="The iteration after" sign="›" />
+      <IterationLink to={before === undefined ? null : selection.with({ iteration: before.first })} label="The iteration before" sign="‹" />
+      <IterationLink to={after === undefined ? null : selection.with({ iteration: after.first })} label="The iteration after" sign="›" />
       <Link className="button quiet" to={selection.with({ iteration: null })} aria-label="Show all iterations">
         ✕
       </Link>
@@ -111,7 +111,7 @@ function Walk({ bins, bin, selection }: { bins: readonly SeriesBin[]; bin: Serie
   );
 }
 
-function Step({ to, label, sign }: { to: string | null; label: string; sign: string }) {
+function IterationLink({ to, label, sign }: { to: string | null; label: string; sign: string }) {
   return to === null ? (
     <span className="button quiet faint" aria-hidden="true">
       {sign}
@@ -131,7 +131,7 @@ function reach(bins: readonly SeriesBin[]): [number, number] | undefined {
 }
 
 /** The shared axis, a little wider where the bars' round ends need it; their own where they would be too thin on that. */
-function around(domain: readonly [number, number] | undefined, bins: HistogramAnswer["bins"]): [number, number] | undefined {
+function around(domain: readonly [number, number] | undefined, bins: Bin[]): [number, number] | undefined {
   const [first, last] = [bins[0], bins[bins.length - 1]];
   if (domain === undefined || first === undefined || last === undefined) return undefined;
   if (last.high - first.low < 0.4 * (domain[1] - domain[0])) return undefined;

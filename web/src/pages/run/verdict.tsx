@@ -2,7 +2,7 @@
 import { filter, toRollouts } from "../../addresses";
 import { count, plural, share } from "../../format";
 import { useSource } from "../../source/source";
-import type { FindingsAnswer, RunAnswer } from "../../source/answers";
+import type { FindingsResponse, RunResponse } from "../../source/schema";
 
 interface Concern {
   tone: "bad" | "warn";
@@ -12,7 +12,7 @@ interface Concern {
   part?: string;
 }
 
-export function Verdict({ answer, findings }: { answer: RunAnswer; findings: FindingsAnswer | undefined }) {
+export function Verdict({ answer, findings }: { answer: RunResponse; findings: FindingsResponse | undefined }) {
   const { live } = useSource();
   const concerns = [...ofRecord(answer), ...ofRewards(answer, live), ...ofFindings(findings)].sort((one, other) => rank(one) - rank(other));
   if (answer.rollouts === 0) return null;
@@ -55,7 +55,7 @@ function show(part: string): void {
 
 const rank = (concern: Concern): number => (concern.tone === "bad" ? 0 : 1);
 
-function ofRecord({ ledger, problem_count, state, planned, finished, collides }: RunAnswer): Concern[] {
+function ofRecord({ ledger, problem_count, state, planned, finished, collides }: RunResponse): Concern[] {
   const found: Concern[] = [];
   const dropped = Object.values(ledger.dropped).reduce((sum, n) => sum + n, 0);
   if (problem_count > 0) found.push({ tone: "bad", text: `${plural(problem_count, "problem")} in the files`, part: "run-problems" });
@@ -68,7 +68,7 @@ function ofRecord({ ledger, problem_count, state, planned, finished, collides }:
   return found;
 }
 
-function ofRewards({ key, statuses, rollouts, rewards, groups, groups_without_signal }: RunAnswer, live: boolean): Concern[] {
+function ofRewards({ key, statuses, rollouts, rewards, groups, groups_without_signal }: RunResponse, live: boolean): Concern[] {
   const found: Concern[] = [];
   const failed = statuses.find(({ value }) => value === "error")?.n ?? 0;
   const well = statuses.find(({ value }) => value === "ok")?.n ?? 0;
@@ -96,7 +96,7 @@ function ofRewards({ key, statuses, rollouts, rewards, groups, groups_without_si
   return found;
 }
 
-function ofFindings(findings: FindingsAnswer | undefined): Concern[] {
+function ofFindings(findings: FindingsResponse | undefined): Concern[] {
   if (findings === undefined) return [];
   if (findings.state === "failed") return [{ tone: "warn", text: "the check failed", part: "run-findings" }];
   const of = (severity: string) => findings.found.filter((one) => one.severity === severity && one.count > 0).length;
@@ -106,7 +106,7 @@ function ofFindings(findings: FindingsAnswer | undefined): Concern[] {
   ];
 }
 
-function calm({ ledger, rollouts }: RunAnswer, findings: FindingsAnswer | undefined): string {
+function calm({ ledger, rollouts }: RunResponse, findings: FindingsResponse | undefined): string {
   const said = [`all ${count(rollouts)} rollouts ended without a failure`];
   if (ledger.is_balanced && ledger.sessions > 0) said.push("the ledger adds up");
   if (findings?.state === "ready" && !findings.stale) said.push(`${plural(findings.audits, "audit")} found nothing wrong`);

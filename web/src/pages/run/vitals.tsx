@@ -4,14 +4,14 @@ import { filter } from "../../addresses";
 import { Sparkline } from "../../charts/sparkline";
 import { count, number, plural, share } from "../../format";
 import { Link } from "../../router";
-import type { OutcomesBin, RunAnswer, SeriesBin } from "../../source/answers";
+import type { OutcomesBin, RunResponse, SeriesBin } from "../../source/schema";
 import { isLimit } from "../../stop-reasons";
 import { groupsWithout } from "./group-signal";
 import { ANSWERED, type Selection } from "./selection";
 import { shareOf, trendOf, type ShareTrend, type Trend } from "./trend";
 
 interface Properties {
-  answer: RunAnswer;
+  answer: RunResponse;
   rewards: readonly SeriesBin[];
   lengths: readonly SeriesBin[];
   lengthName: string;
@@ -27,9 +27,9 @@ export function Vitals({ answer, rewards, lengths, lengthName, outcomes, selecti
   return (
     <dl className="vitals">
       <Moving name="Mean reward" of={trendOf(rewards)} to={selection.rollouts()} strong />
-      <Part name="Groups without signal" of={flat} unit="group" to={groupsWithout(selection)} warn={0.5} />
-      <Part name="Failed" of={errors} unit="rollout" to={selection.rollouts(filter("status", "is", "error"))} warn={0} bad={0.05} />
-      <Part name="Hit a limit" of={cut} unit="rollout" to={limited(outcomes, selection)} warn={0.1} />
+      <FractionVital name="Groups without signal" of={flat} unit="group" to={groupsWithout(selection)} warn={0.5} />
+      <FractionVital name="Failed" of={errors} unit="rollout" to={selection.rollouts(filter("status", "is", "error"))} warn={0} bad={0.05} />
+      <FractionVital name="Hit a limit" of={cut} unit="rollout" to={limited(outcomes, selection)} warn={0.1} />
       <Moving name={`Response ${lengthName}`} of={trendOf(lengths)} to={selection.rollouts(ANSWERED)} />
       <Progress answer={answer} />
     </dl>
@@ -62,7 +62,7 @@ function Moving({ name, of, to, strong = false }: { name: string; of: Trend; to:
   );
 }
 
-interface PartProperties {
+interface FractionVitalProperties {
   name: string;
   of: ShareTrend;
   unit: string;
@@ -72,7 +72,7 @@ interface PartProperties {
   bad?: number;
 }
 
-function Part({ name, of, unit, to, warn, bad = 2 }: PartProperties) {
+function FractionVital({ name, of, unit, to, warn, bad = 2 }: FractionVitalProperties) {
   const value = of.whole === 0 ? 0 : of.part / of.whole;
   const tone = of.part === 0 ? "" : value >= bad ? "bad" : value >= warn ? "warn" : "";
   return (
@@ -82,7 +82,7 @@ function Part({ name, of, unit, to, warn, bad = 2 }: PartProperties) {
   );
 }
 
-function Progress({ answer }: { answer: RunAnswer }) {
+function Progress({ answer }: { answer: RunResponse }) {
   const { planned, finished, rollouts } = answer;
   const done = planned !== null && planned > 0 ? Math.min(1, finished / planned) : null;
   return (

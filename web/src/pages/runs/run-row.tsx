@@ -3,13 +3,13 @@ import { toRollouts, toRun, filter } from "../../addresses";
 import { Sparkline } from "../../charts/sparkline";
 import { ago, bytes, count, finite, number, plural, share, time } from "../../format";
 import { Name } from "../../parts/name";
-import { Badge, Collides, RunState } from "../../parts/badge";
+import { Badge, Collides, RunStateBadge } from "../../parts/badge";
 import { plain } from "../../parts/plain";
 import { Visible } from "../../parts/said";
 import { Link } from "../../router";
-import type { RunCard } from "../../source/answers";
+import type { RunListEntry } from "../../source/schema";
 
-export function RunRow({ run }: { run: RunCard }) {
+export function RunRow({ run }: { run: RunListEntry }) {
   const folder = run.key === run.name ? "" : run.key.slice(0, Math.max(0, run.key.length - run.name.length));
   return (
     <tr role="row" className={run.problem === null ? "run-row" : "run-row damaged"}>
@@ -29,7 +29,7 @@ export function RunRow({ run }: { run: RunCard }) {
         )}
       </th>
       <td role="cell" className="runs-state">
-        {run.problem === null ? <RunState state={run.state} live={run.live} /> : <Badge tone="warn">cannot be read</Badge>}
+        {run.problem === null ? <RunStateBadge state={run.state} live={run.live} /> : <Badge tone="warn">cannot be read</Badge>}
         <Collides n={run.collides} />
       </td>
       <td role="cell" className="runs-progress">
@@ -57,7 +57,7 @@ export function RunRow({ run }: { run: RunCard }) {
   );
 }
 
-function Progress({ run }: { run: RunCard }) {
+function Progress({ run }: { run: RunListEntry }) {
   const planned = run.planned !== null && run.planned > 0 ? run.planned : null;
   const finished = run.finished ?? run.recorded;
   const isPartial = planned !== null && finished < planned;
@@ -77,7 +77,7 @@ function Progress({ run }: { run: RunCard }) {
   );
 }
 
-function Rewarded({ run }: { run: RunCard }) {
+function Rewarded({ run }: { run: RunListEntry }) {
   const values = run.sparkline.map(finite);
   const last = values.findLast((value) => value !== null) ?? null;
   if (last === null && run.mean_reward === null) return <span className="faint">–</span>;
@@ -98,7 +98,7 @@ function Rewarded({ run }: { run: RunCard }) {
   );
 }
 
-function Failures({ run }: { run: RunCard }) {
+function Failures({ run }: { run: RunListEntry }) {
   const lost = run.lost > 0 && <span className="bad small"> {count(run.lost)} lost</span>;
   if (run.errors === null) return lost || <span className="faint">–</span>;
   if (run.errors === 0) return lost || <span className="faint">0</span>;

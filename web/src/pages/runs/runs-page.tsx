@@ -8,7 +8,7 @@ import { Shell } from "../../shell";
 import { useShortcuts } from "../../shortcuts";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
-import type { RunsAnswer } from "../../source/answers";
+import type { RunsResponse } from "../../source/schema";
 import { RunRow } from "./run-row";
 import "./runs.css";
 import { matching, orderOf, sorted, written, type Order } from "./sorting";
@@ -27,7 +27,7 @@ const COLUMNS: readonly [name: string, title: string, firstDown: boolean][] = [
 ];
 
 export function RunsPage() {
-  const answer = useAnswer<RunsAnswer>("runs");
+  const answer = useAnswer<RunsResponse>("runs");
   useShortcuts(useMemo(() => KEYS, []));
   return (
     <Shell crumbs={[{ label: "Runs" }]}>
@@ -38,7 +38,7 @@ export function RunsPage() {
   );
 }
 
-function Listing({ answer }: { answer: RunsAnswer }) {
+function Listing({ answer }: { answer: RunsResponse }) {
   const route = useRoute();
   const words = route.parameters.get("q") ?? "";
   const order = orderOf(route.parameters.get("sort"));

@@ -1,13 +1,13 @@
 // In which order runs are listed, as the address says it.
 import { finite } from "../../format";
-import type { RunCard } from "../../source/answers";
+import type { RunListEntry } from "../../source/schema";
 
 export interface Order {
   column: string;
   down: boolean;
 }
 
-const VALUES: Record<string, (run: RunCard) => number | string | null> = {
+const VALUES: Record<string, (run: RunListEntry) => number | string | null> = {
   name: (run) => run.key,
   state: (run) => (run.live ? "0" : run.problem === null ? run.state : "z"),
   progress: (run) => run.rollouts ?? run.recorded,
@@ -32,7 +32,7 @@ export function written(order: Order): string | null {
 }
 
 /** What is not known stands last, whichever way it is sorted. */
-export function sorted(runs: readonly RunCard[], order: Order): RunCard[] {
+export function sorted(runs: readonly RunListEntry[], order: Order): RunListEntry[] {
   const value = VALUES[order.column] ?? (() => null);
   return [...runs].sort((one, other) => {
     const [left, right] = [value(one), value(other)];
@@ -43,7 +43,7 @@ export function sorted(runs: readonly RunCard[], order: Order): RunCard[] {
 }
 
 /** The runs whose path, environments or policies hold every word. */
-export function matching(runs: readonly RunCard[], words: string): RunCard[] {
+export function matching(runs: readonly RunListEntry[], words: string): RunListEntry[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   return runs.filter((run) => {
     const text = [run.key, ...(run.envs ?? []), ...(run.policies ?? [])].join(" ").toLowerCase();

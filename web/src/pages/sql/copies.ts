@@ -1,14 +1,13 @@
 // The rows of an answer as text to copy.
-import type { SqlAnswer } from "../../source/answers";
-import type { Json } from "../../source/records";
+import type { Json, SqlResponse } from "../../source/schema";
 
 /** As RFC 4180 has it; null is an empty field, and text that is empty is quoted. */
-export function asCsv({ columns, rows }: SqlAnswer): string {
+export function asCsv({ columns, rows }: SqlResponse): string {
   return [columns.map((column) => field(column.name)), ...rows.map((row) => row.map(field))].map((line) => `${line.join(",")}\r\n`).join("");
 }
 
 /** One object a row. Where columns share a name, each row is a list. */
-export function asJson({ columns, rows }: SqlAnswer): string {
+export function asJson({ columns, rows }: SqlResponse): string {
   const names = columns.map((column) => column.name);
   if (new Set(names).size < names.length) return JSON.stringify(rows, null, 2);
   return JSON.stringify(

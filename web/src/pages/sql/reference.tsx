@@ -1,7 +1,7 @@
 // The tables and their columns; a click writes a name into the statement.
 import { useState } from "react";
 import { Answered, Loading } from "../../parts/states";
-import type { SqlAnswer } from "../../source/answers";
+import type { SqlResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { INSERT } from "./editor";
 
@@ -48,7 +48,7 @@ function Table({ run, name, about }: { run: string; name: string; about: string 
 }
 
 function Columns({ run, table }: { run: string; table: string }) {
-  const answer = useAnswer<SqlAnswer>("sql", { run, sql: `select * from ${table} limit 0`, limit: 1 });
+  const answer = useAnswer<SqlResponse>("sql", { run, sql: `select * from ${table} limit 0`, limit: 1 });
   return (
     <Answered of={answer} loading={<Loading lines={3} height={12} />}>
       {({ columns }) => (

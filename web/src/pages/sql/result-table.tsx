@@ -7,8 +7,7 @@ import { plain } from "../../parts/plain";
 import { Said, Visible, whole } from "../../parts/said";
 import { useRowWindow } from "../../parts/use-row-window";
 import { Link } from "../../router";
-import type { SqlAnswer } from "../../source/answers";
-import type { Json } from "../../source/records";
+import type { Json, SqlResponse } from "../../source/schema";
 
 const ROW = 30;
 const HEAD = 46;
@@ -22,7 +21,7 @@ interface Opened {
   text: string;
 }
 
-export function ResultTable({ run, answer }: { run: string; answer: SqlAnswer }) {
+export function ResultTable({ run, answer }: { run: string; answer: SqlResponse }) {
   const scroller = useRef<HTMLDivElement>(null);
   const sheet = useRef<HTMLDialogElement>(null);
   const [opened, setOpened] = useState<Opened | null>(null);
@@ -128,7 +127,7 @@ function Value({ run, column, value, open }: { run: string; column: string; valu
 const isNumeric = (type: string): boolean => NUMERIC.test(type);
 
 /** As wide as its first values want, within bounds. */
-function widthOf({ columns, rows }: SqlAnswer, place: number): number {
+function widthOf({ columns, rows }: SqlResponse, place: number): number {
   const column = columns[place];
   const letters = rows.slice(0, 50).map((row) => lettersOf(row[place] ?? null));
   const longest = Math.max(column?.name.length ?? 0, Math.min(12, column?.type.length ?? 0), ...letters);

@@ -4,14 +4,14 @@ import { plural, seconds } from "../../format";
 import { CopyButton } from "../../parts/copy-button";
 import { Said } from "../../parts/said";
 import { Empty, Loading } from "../../parts/states";
-import type { SqlAnswer } from "../../source/answers";
+import type { SqlResponse } from "../../source/schema";
 import { asCsv, asJson } from "./copies";
 import { ResultTable } from "./result-table";
 
 interface ResultProperties {
   run: string;
   asked: string;
-  answer: UseQueryResult<SqlAnswer, Error>;
+  answer: UseQueryResult<SqlResponse, Error>;
   /** Asks for more rows; null where there are no more to be had. */
   more: (() => void) | null;
 }

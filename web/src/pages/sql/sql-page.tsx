@@ -6,7 +6,7 @@ import { Empty } from "../../parts/states";
 import { changed, go, Link, useRoute } from "../../router";
 import { Shell } from "../../shell";
 import { useSource } from "../../source/source";
-import type { RunAnswer, SqlAnswer } from "../../source/answers";
+import type { RunResponse, SqlResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { Editor } from "./editor";
 import { Reference } from "./reference";
@@ -18,7 +18,7 @@ export const MOST = 10_000;
 
 export function SqlPage({ run }: { run: string }) {
   const { live } = useSource();
-  const { data } = useAnswer<RunAnswer>("run", { run });
+  const { data } = useAnswer<RunResponse>("run", { run });
   return (
     <Shell crumbs={[{ label: "Runs", to: toRuns() }, { label: data?.name ?? run, to: toRun(run) }, { label: "SQL" }]} run={run} tab="sql">
       {live ? (
@@ -63,9 +63,9 @@ function SqlView({ run }: { run: string }) {
 /** A statement is run when somebody asks for it, and not by itself whenever the run grows. */
 function useStatement(run: string, sql: string, limit: number) {
   const source = useSource();
-  return useQuery<SqlAnswer, Error>({
+  return useQuery<SqlResponse, Error>({
     queryKey: ["sql", run, sql, limit],
-    queryFn: () => source.ask<SqlAnswer>("sql", { run, sql, limit }),
+    queryFn: () => source.ask<SqlResponse>("sql", { run, sql, limit }),
     enabled: sql !== "",
     staleTime: Infinity,
     retry: false,

@@ -1,15 +1,13 @@
 // What a report carries inside its file: a head as JSON, and packs of answers, which are unpacked when one is asked for.
 import type { Selection } from "../source";
-import type { FindingsAnswer, GroupAnswer, RolloutAnswer, RunAnswer, RunsAnswer } from "../answers";
-import type { Comparison, Excerpt, Member } from "../comparison";
-import type { Json, MessageRecord } from "../records";
+import type { FindingsResponse, GroupComparison, GroupResponse, Json, Member, Message, RolloutResponse, RunResponse, RunsResponse, TruncatedMessage } from "../schema";
 
 export interface Head {
   v: 1;
   /** The run's key in every address. */
   run: string;
   selection: Selection;
-  answers: { run: RunAnswer; runs: RunsAnswer; findings: FindingsAnswer };
+  answers: { run: RunResponse; runs: RunsResponse; findings: FindingsResponse };
   /** The table of rollouts, column by column. */
   columns: Record<string, Json[]>;
   /** By rollout id, and by group, the pack that holds it. */
@@ -20,18 +18,18 @@ export interface Head {
 }
 
 interface Pack {
-  rollouts: Record<string, RolloutAnswer>;
+  rollouts: Record<string, RolloutResponse>;
   groups: Record<string, CarriedGroup>;
 }
 
 /** A message of a rollout in the same pack: messages are carried once. */
 type Reference = readonly [rollout: string, place: number];
 
-export type CarriedExcerpt = Omit<Excerpt, "message"> & { message: MessageRecord | Reference };
+export type CarriedExcerpt = Omit<TruncatedMessage, "message"> & { message: Message | Reference };
 
 /** An answer on a group whose messages may be references. */
-export type CarriedGroup = Omit<GroupAnswer, "group"> & {
-  group: Omit<Comparison, "shared" | "members"> & {
+export type CarriedGroup = Omit<GroupResponse, "group"> & {
+  group: Omit<GroupComparison, "shared" | "members"> & {
     shared: CarriedExcerpt[];
     members: (Omit<Member, "messages"> & { messages: CarriedExcerpt[] })[];
   };

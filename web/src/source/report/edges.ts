@@ -1,6 +1,6 @@
 // Bins whose edges are round, the same as rolltrace.query.histogram makes them.
 import { bisectRight } from "d3-array";
-import type { HistogramAnswer } from "../answers";
+import type { Bin } from "../schema";
 
 const ROUND = [1, 2, 2.5, 5];
 
@@ -22,7 +22,7 @@ export function edgesOf(values: readonly number[], most: number): number[] {
   return [low, high];
 }
 
-export function inBins(values: readonly number[], edges: readonly number[]): HistogramAnswer["bins"] {
+export function inBins(values: readonly number[], edges: readonly number[]): Bin[] {
   if (edges.length === 0) return [];
   const counts = new Array<number>(Math.max(1, edges.length - 1)).fill(0);
   for (const value of values) {

@@ -1,8 +1,7 @@
 // Answers from the report that the page stands in: asked the same questions as a server, it answers them alike.
 import { readList } from "../../names";
 import { AnswerError, type Parameters, type Selection, type Source } from "../source";
-import type { Column, FacetsAnswer, GroupAnswer, NeighboursAnswer, RolloutAnswer, RolloutRow, RolloutsAnswer } from "../answers";
-import type { Excerpt } from "../comparison";
+import type { Column, FacetsResponse, GroupResponse, NeighboursResponse, RolloutResponse, RolloutRow, RolloutsResponse, TruncatedMessage } from "../schema";
 import { pack, type CarriedExcerpt, type CarriedGroup, type Head } from "./carried";
 import { filtered, rowsOf, sorted, textOf, type Row } from "./rows";
 import { environments, histogramOf, outcomes, series } from "./statistics";
@@ -48,14 +47,14 @@ export class ReportSource implements Source {
     return this.head.images[blob] ?? null;
   }
 
-  private async rollout(id: string): Promise<RolloutAnswer> {
+  private async rollout(id: string): Promise<RolloutResponse> {
     const place = this.head.rollouts[id];
     const answer = place === undefined ? undefined : (await pack(place)).rollouts[id];
     if (answer === undefined) throw missing(`rollout ${id}`);
     return answer;
   }
 
-  private async group({ split, iteration, env, group }: Parameters): Promise<GroupAnswer> {
+  private async group({ split, iteration, env, group }: Parameters): Promise<GroupResponse> {
     const key = JSON.stringify([split, Number(iteration), env, group]);
     const place = this.head.groups[key];
     const carried = place === undefined ? undefined : await pack(place);
@@ -84,7 +83,7 @@ export class ReportSource implements Source {
     return sorted(await this.found(parameters), String(parameters.sort ?? ""), this.columns);
   }
 
-  private async rollouts(parameters: Parameters): Promise<RolloutsAnswer> {
+  private async rollouts(parameters: Parameters): Promise<RolloutsResponse> {
     const rows = await this.listed(parameters);
     const offset = Number(parameters.offset ?? 0);
     const names = namesIn(parameters.columns);
@@ -92,15 +91,15 @@ export class ReportSource implements Source {
     return { total: rows.length, offset, rows: shown.map((row) => only(row, names)) };
   }
 
-  private async neighbours(parameters: Parameters): Promise<NeighboursAnswer> {
+  private async neighbours(parameters: Parameters): Promise<NeighboursResponse> {
     const rows = await this.listed(parameters);
     const position = rows.findIndex((row) => row.id === parameters.id);
     if (position < 0) return { position: null, total: rows.length, previous: null, next: null };
     return { position, total: rows.length, previous: rows[position - 1]?.id ?? null, next: rows[position + 1]?.id ?? null };
   }
 
-  private async facets(parameters: Parameters): Promise<FacetsAnswer> {
-    const facets: FacetsAnswer["facets"] = {};
+  private async facets(parameters: Parameters): Promise<FacetsResponse> {
+    const facets: FacetsResponse["facets"] = {};
     for (const column of namesIn(parameters.columns)) {
       const counts = new Map<string, number>();
       for (const row of await this.found(parameters, column)) {
@@ -129,8 +128,8 @@ function missing(what: string): AnswerError {
 }
 
 /** Messages of a group are carried once, with its rollouts: here they are put back into their places. */
-function withMessages({ group, ...answer }: CarriedGroup, rollouts: Record<string, RolloutAnswer>): GroupAnswer {
-  const read = ({ message, ...rest }: CarriedExcerpt): Excerpt => {
+function withMessages({ group, ...answer }: CarriedGroup, rollouts: Record<string, RolloutResponse>): GroupResponse {
+  const read = ({ message, ...rest }: CarriedExcerpt): TruncatedMessage => {
     if (!isReference(message)) return { ...rest, message };
     const [id, place] = message;
     const whole = rollouts[id]?.rollout.messages[place];

@@ -2,8 +2,7 @@
 import { readFilter, type Filter } from "../../filters";
 import { readList } from "../../names";
 import { AnswerError, type Parameters } from "../source";
-import type { Column, RolloutRow } from "../answers";
-import type { Json } from "../records";
+import type { Column, Json, RolloutRow } from "../schema";
 
 export type Row = RolloutRow;
 

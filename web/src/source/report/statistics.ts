@@ -1,8 +1,7 @@
 // Numbers about the rows of a report, computed as the server computes them about a run.
 import { max, mean, min, quantileSorted } from "d3-array";
 import type { Parameters } from "../source";
-import type { EnvironmentsAnswer, HistogramAnswer, OutcomesAnswer, OutcomesBin, SeriesAnswer, Spread } from "../answers";
-import type { Json, Num } from "../records";
+import type { EnvironmentsResponse, Float, HistogramResponse, Json, NumberStats, OutcomesBin, OutcomesResponse, SeriesResponse } from "../schema";
 import { edgesOf, inBins } from "./edges";
 import type { Row } from "./rows";
 
@@ -10,7 +9,7 @@ const MOST_SERIES_BINS = 200;
 /** As the server has it. */
 const HISTOGRAM_BINS = 20;
 
-export function series(rows: readonly Row[], parameters: Parameters): SeriesAnswer {
+export function series(rows: readonly Row[], parameters: Parameters): SeriesResponse {
   const measure = String(parameters.measure ?? "reward");
   const bins = byIteration(rows).map(({ first, last, rows: some }) => {
     const values = finiteOf(some, measure);
@@ -23,19 +22,19 @@ export function series(rows: readonly Row[], parameters: Parameters): SeriesAnsw
   return { measure, bins };
 }
 
-export function outcomes(rows: readonly Row[], all: readonly Row[]): OutcomesAnswer {
+export function outcomes(rows: readonly Row[], all: readonly Row[]): OutcomesResponse {
   const signals = signalsOf(all);
   return { bins: byIteration(rows).map((bin) => outcomesBin(bin, signals)) };
 }
 
-export function histogramOf(rows: readonly Row[], parameters: Parameters): HistogramAnswer {
+export function histogramOf(rows: readonly Row[], parameters: Parameters): HistogramResponse {
   const measure = String(parameters.measure ?? "reward");
   const { n, missing, non_finite } = spreadOf(rows, measure);
   const values = finiteOf(rows, measure);
   return { measure, bins: inBins(values, edgesOf(values, binsIn(parameters))), n, missing, non_finite };
 }
 
-export function environments(rows: readonly Row[], parameters: Parameters): EnvironmentsAnswer {
+export function environments(rows: readonly Row[], parameters: Parameters): EnvironmentsResponse {
   const measure = String(parameters.measure ?? "reward");
   const edges = edgesOf(finiteOf(rows, measure), binsIn(parameters));
   const found = [...grouped(rows, (row) => String(row.env))].map(([env, some]) => {
@@ -106,7 +105,7 @@ function groupOf(row: Row): string {
   return JSON.stringify([row.split, row.iteration, row.env, row.group]);
 }
 
-function spreadOf(rows: readonly Row[], measure: string): Spread {
+function spreadOf(rows: readonly Row[], measure: string): NumberStats {
   const values = finiteOf(rows, measure);
   const missing = rows.filter((row) => (row[measure] ?? null) === null).length;
   return {
@@ -127,9 +126,9 @@ function deviationOf(values: readonly number[]): number | undefined {
 }
 
 /** As JSON has it. */
-function told(value: number | undefined): Num | null {
+function told(value: number | undefined): Float | null {
   if (value === undefined) return null;
-  return Number.isFinite(value) ? value : (String(value) as Num);
+  return Number.isFinite(value) ? value : (String(value) as Float);
 }
 
 /** The finite values of a measure, from the smallest on. */

@@ -1,0 +1,172 @@
+"""The types of the page, from the server's responses: `python -m rolltrace.viewer.typescript_types > FILE`.
+
+`make docs` writes `web/src/source/schema.ts` with it. The source is `msgspec.inspect` and not a JSON schema: in a JSON
+schema a field with a default is optional, whether it is always written or not.
+"""
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+from rolltrace.trace.blob import Blob
+from rolltrace.trace.codec import OMITTED_IF_DEFAULT
+from rolltrace.trace.field_docs import field_docs
+from rolltrace.trace.frozen import FrozenMap
+from rolltrace.trace.json_numbers import NON_FINITE
+from rolltrace.trace.rollout import Header
+from rolltrace.trace.stop_reasons import StopReason
+from rolltrace.viewer import schemas
+
+_WIDTH = 120
+_HEAD = """\
+// The responses of the server and the records in them. Made by rolltrace.viewer.typescript_types: do not edit.
+// An integer that a browser would round comes as text. Only types of fields where that is usual say so.
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+/** A number; one that is not finite comes as text. */
+export type Float = number | "NaN" | "Infinity" | "-Infinity";
+"""
+_SIMPLE = {
+    types.StrType: "string",
+    types.IntType: "number",
+    types.FloatType: "number",
+    types.BoolType: "boolean",
+    types.NoneType: "null",
+    types.DateTimeType: "string",
+    types.AnyType: "Json",
+}
+_CUSTOM = {FrozenMap: "Record<string, Json>", Blob: "string"}
+_LONG_INTEGERS = {(Header, "seed")}
+"""Fields whose integers are usually too long for a browser."""
+
+
+def typescript_types() -> str:
+    """The source of `schema.ts`: every response, and every type that one of them refers to."""
+    declarations = Declarations()
+    for cls in vars(schemas).values():
+        if isinstance(cls, type) and issubclass(cls, msgspec.Struct) and cls.__module__ == schemas.__name__:
+            declarations.name_of(cls)
+    declarations.name_of(StopReason)
+    return "\n".join([_HEAD, *declarations.sources()])
+
+
+class Declarations:
+    """Declarations of classes, in the order in which they are first referred to."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, type] = {}
+
+    def name_of(self, cls: type) -> str:
+        """The name of a class, which is declared."""
+        if self._classes.setdefault(cls.__name__, cls) is not cls:
+            raise TypeError(f"Expected one class of the name {cls.__name__}, got two: rename one of them.")
+        return cls.__name__
+
+    def sources(self) -> Iterator[str]:
+        """The declarations; those that one of them refers to come after it."""
+        done = 0
+        while done < len(self._classes):
+            cls = list(self._classes.values())[done]
+            yield _comment(inspect.getdoc(cls) or "") + "".join(self._declaration(cls))
+            done += 1
+
+    def _declaration(self, cls: type) -> Iterator[str]:
+        if issubclass(cls, Enum):
+            yield f"export type {cls.__name__} ={_one_of([_quoted(member.value) for member in cls], _WIDTH - 40)};\n"
+            return
+        bases = [base for base in cls.__bases__ if issubclass(base, msgspec.Struct) and base is not msgspec.Struct]
+        extends = f" extends {', '.join(map(self.name_of, bases))}" if bases else ""
+        docs = field_docs(cls)
+        yield f"export interface {cls.__name__}{extends} {{\n"
+        for field in types.type_info(cls).fields:  # type: ignore[attr-defined]
+            if field.name in cls.__annotations__:
+                yield _comment(docs.get(field.name, ""), "  ") + self._field(cls, field)
+        if not issubclass(cls, msgspec.Struct):  # a TypedDict may have other keys
+            yield "  [key: string]: Json;\n"
+        yield "}\n"
+
+    def _field(self, cls: type, field: types.Field) -> str:
+        kinds, mark = _alternatives(field.type), ""
+        if (cls, field.name) in _LONG_INTEGERS:
+            kinds = (*kinds, types.StrType())
+        if _is_optional(cls, field):
+            mark = "?"
+            if field.default is None:  # null is the default, which is omitted
+                kinds = tuple(kind for kind in kinds if not isinstance(kind, types.NoneType))
+        return f"  {field.encode_name}{mark}: {self._union(kinds)};\n"
+
+    def _type(self, kind: types.Type) -> str:
+        if type(kind) in _SIMPLE:
+            return _SIMPLE[type(kind)]
+        match kind:
+            case types.Metadata(type=inner, extra=extra):
+                return self._type(inner) if extra is None else self.name_of(extra["json_of"])
+            case types.StructType(cls=cls) | types.EnumType(cls=cls):
+                return self.name_of(cls)
+            case types.CustomType(cls=cls):
+                return _CUSTOM[cls]
+            case types.DictType(value_type=value):
+                return f"Record<string, {self._type(value)}>"
+            case types.VarTupleType(item_type=item):
+                name = self._type(item)
+                return f"({name})[]" if isinstance(item, types.UnionType) and " | " in name else f"{name}[]"
+            case types.TupleType(item_types=items):
+                return f"[{', '.join(map(self._type, items))}]"
+            case types.UnionType() | types.LiteralType():
+                return self._union(_alternatives(kind))
+        raise TypeError(f"Expected a type that has a form in TypeScript, got {kind}.")
+
+    def _union(self, kinds: Iterable[types.Type]) -> str:
+        names: dict[str, None] = {}
+        for kind in kinds:
+            if isinstance(kind, types.LiteralType):
+                is_float = set(kind.values) == set(NON_FINITE)
+                names |= dict.fromkeys(["Float"] if is_float else map(_quoted, kind.values))
+            else:
+                names[self._type(kind)] = None
+        if "Float" in names:
+            names.pop("number", None)
+        return " | ".join(sorted(names, key="null".__eq__))
+
+
+def _alternatives(kind: types.Type) -> tuple[types.Type, ...]:
+    return kind.types if isinstance(kind, types.UnionType) else (kind,)
+
+
+def _is_optional(cls: type, field: types.Field) -> bool:
+    """Whether the field is not written where it has its default."""
+    omits = isinstance(cls, msgspec.StructMeta) and cls.__struct_config__.omit_defaults and not field.required
+    return omits or field.name in OMITTED_IF_DEFAULT.get(cls, ())
+
+
+def _quoted(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _one_of(names: list[str], width: int) -> str:
+    line = " " + " | ".join(names)
+    return line if len(line) <= width else "".join(f"\n  | {name}" for name in names)
+
+
+def _comment(text: str, indent: str = "") -> str:
+    """A docstring as a comment; its Python values are written as those of JavaScript."""
+    if not text:
+        return ""
+    text = re.sub(r"\bNone\b", "null", " ".join(text.split())).replace("*/", "* /")
+    line = f"{indent}/** {text} */\n"
+    if len(line) <= _WIDTH + 1:
+        return line
+    prefix = f"{indent} * "
+    lines = textwrap.wrap(text, _WIDTH, initial_indent=prefix, subsequent_indent=prefix, break_on_hyphens=False)
+    return "\n".join([f"{indent}/**", *lines, f"{indent} */\n"])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(typescript_types())

@@ -1,0 +1,920 @@
+// The responses of the server and the records in them. Made by rolltrace.viewer.typescript_types: do not edit.
+// An integer that a browser would round comes as text. Only types of fields where that is usual say so.
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+/** A number; one that is not finite comes as text. */
+export type Float = number | "NaN" | "Infinity" | "-Infinity";
+
+/** One run of the list. */
+export interface RunListEntry {
+  /** The path below the folder; every other request names the run by it. */
+  key: string;
+  name: string;
+  run: string | null;
+  created_at: string | null;
+  written_at: string | null;
+  state: RunState;
+  /** Whether its state is `running`. */
+  live: boolean;
+  /** The number without retried and superseded rollouts; null if the run is too large to be read for a list. */
+  rollouts: number | null;
+  recorded: number;
+  /** The planned number of episodes; null if the run states none. */
+  planned: number | null;
+  /** The number of finished episodes; null if the run is too large to be read for a list. */
+  finished: number | null;
+  groups: number | null;
+  lost: number;
+  maybe_lost: number;
+  /** The number of rollouts in slots that several sessions recorded at the same time. */
+  collides: number | null;
+  /** The number of rollouts whose status is `error`. */
+  errors: number | null;
+  mean_reward: Float | null;
+  /** The mean reward over iterations, at most 60 points; null for iterations without a reward. */
+  sparkline: (Float | null)[];
+  envs: string[] | null;
+  policies: string[] | null;
+  bytes: number;
+  /** Why the run, or a part of it, cannot be read. */
+  problem: string | null;
+}
+
+/** `GET /api/runs`: all runs below the folder, the newest first. */
+export interface RunsResponse {
+  folder: string;
+  version: string;
+  runs: RunListEntry[];
+  total: number;
+}
+
+/**
+ * `GET /api/revisions`: by run key, a text that changes whenever the files of the run do. It costs little: the page
+ * asks every second, and repeats its requests about the runs that have changed.
+ */
+export interface RevisionsResponse {
+  revisions: Record<string, string>;
+}
+
+/** The number of rollouts that have a value. */
+export interface Count {
+  value: string;
+  n: number;
+}
+
+/** Failures of one kind. */
+export interface ErrorKind {
+  layer: string;
+  type: string;
+  n: number;
+  example: string;
+}
+
+/** What became of the rollouts that were started, over all sessions. */
+export interface LedgerSummary {
+  sessions: number;
+  open_sessions: number;
+  dispatched: number;
+  recorded: number;
+  unrecordable: Record<string, number>;
+  dropped: Record<string, number>;
+  in_flight: number;
+  lost: number;
+  maybe_lost: number;
+  is_balanced: boolean;
+  scores_recorded: number;
+  scores_dropped: Record<string, number>;
+  blobs_dropped: Record<string, number>;
+  redaction_failed: Record<string, number>;
+  sync_failed: Record<string, number>;
+}
+
+/**
+ * A number of a rollout that can be charted. `reward_data.NAME` is summed over the steps, `grade.NAME` is from the
+ * rollout's grader, and `metrics.NAME` is of the rollout, else the mean over its steps.
+ */
+export interface Measure {
+  name: string;
+  label: string;
+  kind: "grade" | "metrics" | "reward_data" | "rollout";
+}
+
+/** A column of the table of rollouts: a column of the SQL table, or a measure. */
+export interface Column {
+  name: string;
+  label: string;
+  type: "boolean" | "json" | "number" | "tags" | "text" | "time";
+}
+
+/** The iterations of a run. */
+export interface Iterations {
+  first: number;
+  last: number;
+  /** The number of distinct iterations. */
+  count: number;
+}
+
+/** `GET /api/run?run=`: the overview of one run. */
+export interface RunResponse {
+  key: string;
+  name: string;
+  path: string;
+  run: string | null;
+  created_at: string | null;
+  config: Json;
+  package_version: string | null;
+  code_revision: string | null;
+  state: RunState;
+  live: boolean;
+  revision: string;
+  /** The planned number of episodes; null if the run states none. */
+  planned: number | null;
+  /** The number of finished episodes. */
+  finished: number;
+  rollouts: number;
+  retried: number;
+  superseded: number;
+  collides: number;
+  groups: number;
+  groups_with_signal: number;
+  groups_without_signal: number;
+  splits: Count[];
+  envs: Count[];
+  policies: Count[];
+  tags: Count[];
+  stop_reasons: Count[];
+  statuses: Count[];
+  errors: ErrorKind[];
+  rewards: NumberStats;
+  /** null if there are no rollouts. */
+  iterations: Iterations | null;
+  steps: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+  mean_seconds: number | null;
+  started_at: string | null;
+  ended_at: string | null;
+  ledger: LedgerSummary;
+  /** The first of the errors that were met in reading the run. */
+  problems: string[];
+  /** The number of all of them. */
+  problem_count: number;
+  measures: Measure[];
+  columns: Column[];
+}
+
+/** The distribution of a measure over the iterations from `first` to `last`, both included. */
+export interface SeriesBin extends NumberStats {
+  first: number;
+  last: number;
+  rollouts: number;
+  q05: Float | null;
+  q25: Float | null;
+  median: Float | null;
+  q75: Float | null;
+  q95: Float | null;
+}
+
+/** `GET /api/series?run=&measure=&FILTERS`: a measure over iterations. */
+export interface SeriesResponse {
+  measure: string;
+  /** At most 200, each of the same number of iterations: usually one. */
+  bins: SeriesBin[];
+}
+
+/** How the rollouts of the iterations from `first` to `last`, both included, ended. */
+export interface OutcomesBin {
+  first: number;
+  last: number;
+  rollouts: number;
+  stop_reasons: Record<string, number>;
+  statuses: Record<string, number>;
+  /** By `LAYER: TYPE`. */
+  errors: Record<string, number>;
+  groups: number;
+  groups_with_signal: number;
+  groups_without_signal: number;
+}
+
+/** `GET /api/outcomes?run=&FILTERS`: how rollouts ended, over iterations. */
+export interface OutcomesResponse {
+  bins: OutcomesBin[];
+}
+
+/** `GET /api/histogram?run=&measure=&bins=&FILTERS`: the distribution of a measure. */
+export interface HistogramResponse {
+  measure: string;
+  bins: Bin[];
+  n: number;
+  missing: number;
+  non_finite: number;
+}
+
+/** The distribution of a measure in one environment. */
+export interface EnvironmentStats extends NumberStats {
+  env: string;
+  rollouts: number;
+  median: Float | null;
+  bins: Bin[];
+  stop_reasons: Record<string, number>;
+}
+
+/** `GET /api/environments?run=&measure=&bins=&FILTERS`: a measure by environment; all have the same bins. */
+export interface EnvironmentsResponse {
+  measure: string;
+  environments: EnvironmentStats[];
+}
+
+/** `GET /api/rollouts?run=&FILTERS&sort=-reward,iteration&offset=&limit=&columns=a,b`: rows of the table. */
+export interface RolloutsResponse {
+  total: number;
+  offset: number;
+  rows: RolloutRow[];
+}
+
+/**
+ * `GET /api/facets?run=&FILTERS&columns=env,stop_reason`: the number of rollouts with each value of some columns.
+ * Filters on a column do not apply to its own values.
+ */
+export interface FacetsResponse {
+  /** By column, at most 100 values, the most frequent first. */
+  facets: Record<string, Count[]>;
+}
+
+/** `GET /api/neighbours?run=&id=&FILTERS&sort=`: the rows before and after a rollout in the table. */
+export interface NeighboursResponse {
+  /** From 0; null if the table does not have the rollout. */
+  position: number | null;
+  total: number;
+  previous: string | null;
+  next: string | null;
+}
+
+/** A column of the result of a query. */
+export interface SqlColumn {
+  name: string;
+  type: string;
+}
+
+/** `POST /api/sql {run, sql, limit}`: the result of a query. */
+export interface SqlResponse {
+  columns: SqlColumn[];
+  rows: Json[][];
+  /** Whether the query has more rows than the limit. */
+  more: boolean;
+  seconds: number;
+}
+
+/** One finding of an audit. */
+export interface AuditFinding {
+  message: string;
+  rollout: string | null;
+  data: Json;
+}
+
+/** An audit that found something, or that failed. */
+export interface AuditResult {
+  name: string;
+  severity: Severity;
+  about: string;
+  count: number;
+  error: string | null;
+  findings: AuditFinding[];
+}
+
+/** `GET /api/findings?run=` and `POST /api/check {run}`: the result of a check of the run. */
+export interface FindingsResponse {
+  /** `absent`: not requested yet; a large run is checked only after `POST /api/check`. */
+  state: "absent" | "failed" | "ready" | "running";
+  /** Whether the run has changed since the check. */
+  stale: boolean;
+  /** How many audits ran. */
+  audits: number;
+  found: AuditResult[];
+  message: string | null;
+}
+
+/** A rollout of the same group or episode. */
+export interface GroupSibling {
+  id: string;
+  index: number | null;
+  seat: number | null;
+  episode: number | null;
+  policy: string;
+  status: string;
+  stop_reason: string;
+  steps: number;
+  reward: Float | null;
+}
+
+/** The group that a rollout belongs to. */
+export interface RolloutGroup {
+  size: number;
+  /** The number of rewards. */
+  n: number;
+  mean: Float | null;
+  std: Float | null;
+  has_signal: boolean;
+  members: GroupSibling[];
+}
+
+/** An attempt at the same index of a group. */
+export interface Attempt {
+  id: string;
+  attempt: number;
+  session: string;
+  status: string;
+  stop_reason: string;
+  superseded: boolean;
+  collides: boolean;
+}
+
+/** `GET /api/rollout?run=&id=`: one rollout with its scores, its group and its other attempts. */
+export interface RolloutResponse {
+  rollout: RolloutWithScores;
+  /** The total as it stands now, late scores included. */
+  reward: Float | null;
+  advantage: Float | null;
+  /** The terms whose sum is the reward; without a reward, the terms that are known so far. */
+  terms: RewardTerm[];
+  /** Late scores of this rollout, the oldest first; if there are very many, only the newest. */
+  scores: Score[];
+  /** The id of the score that gives the reward; null if the rollout itself gives it. */
+  reward_score: string | null;
+  group: RolloutGroup;
+  /** All seats of the same episode; empty if it is not a game. */
+  seats: GroupSibling[];
+  /** All attempts and sessions at the same index. */
+  attempts: Attempt[];
+}
+
+/** `GET /api/group?run=&split=&iteration=&env=&group=`: a group with its members side by side. */
+export interface GroupResponse {
+  group: GroupComparison;
+  previous: GroupKey | null;
+  next: GroupKey | null;
+}
+
+/** The type and message of an error. */
+export interface ErrorDetail {
+  type: string;
+  message: string;
+}
+
+/** The body of every response whose HTTP status is an error. */
+export interface ErrorResponse {
+  error: ErrorDetail;
+}
+
+/** Why a rollout ended; an environment may name others of its own. */
+export type StopReason =
+  | "completed"
+  | "tool_stopped"
+  | "max_turns"
+  | "max_tool_calls"
+  | "max_tokens"
+  | "max_total_tokens"
+  | "max_sampled_tokens"
+  | "parse_error"
+  | "context_overflow"
+  | "timeout"
+  | "error"
+  | "cancelled"
+  | "episode_aborted";
+
+/** The state of a run, over all its sessions. */
+export type RunState = "running" | "complete" | "interrupted" | "died" | "unknown";
+
+/** Statistics of some numbers; mean, std, min and max are over the finite ones. */
+export interface NumberStats {
+  /** How many are finite. */
+  n: number;
+  /** How many are null: the rollout failed, was cancelled or is not graded yet. */
+  missing: number;
+  non_finite: number;
+  mean: Float | null;
+  /** The standard deviation, of the population. */
+  std: Float | null;
+  min: Float | null;
+  max: Float | null;
+}
+
+/** How many values there are from `low` up to, not including, `high`; in the last bin `high` counts too. */
+export interface Bin {
+  low: number;
+  high: number;
+  n: number;
+}
+
+/** A row of the table of rollouts: its id, and by name the columns that were requested. */
+export interface RolloutRow {
+  id: string;
+  [key: string]: Json;
+}
+
+/** How bad a finding is. An `INFO` does not make a check fail. */
+export type Severity = "error" | "warning" | "info";
+
+/** A rollout as `encode_with_scores` writes it, apart from `scores`: with the reward as it stands now. */
+export interface RolloutWithScores extends Rollout {
+  /** The total on the rollout's line; null while a group grade is pending, or if status is not ok. */
+  line_reward: Float | null;
+  /** The total as it stands now, late scores included. */
+  reward: Float | null;
+  /** What the group's grader said; null if the reward is the line's, null, or a plain score without a grade. */
+  group_grade: Grade | null;
+}
+
+/** One of the numbers that a reward is the sum of. */
+export interface RewardTerm {
+  /**
+   * `steps`, `grade`, `group grade`; `env` where it was over before the first turn; `limit`, its charge where there was
+   * no step, and `clamp`, what it took; `score`, a later one that says the whole; `unexplained`, what is left over.
+   */
+  name: string;
+  value: Float;
+}
+
+/** One line of `scores/`, a late fact: name, value, data, producer and time. It names one rollout, or one group. */
+export interface Score {
+  /** The version of the format. */
+  v: number;
+  /** Unique everywhere. */
+  id: string;
+  run: string;
+  session: string;
+  /** The id of the rollout it is about. */
+  rollout: string | null;
+  /** The group it is about. */
+  group: GroupKey | null;
+  /** `reward` is the rollout's total, and the latest one counts. */
+  name: string;
+  /** null where it could not be found out; `error` then says why. */
+  value: Float | null;
+  data: Record<string, Json>;
+  producer: string;
+  created_at: string;
+  error: Failure | null;
+  /** Model calls that were made to find it out. */
+  calls?: Call[];
+}
+
+/** A group and its members: for each index, the last attempt that is not superseded. */
+export interface GroupComparison {
+  split: string;
+  iteration: number;
+  env: string;
+  group: string;
+  task: string;
+  /** The task data of the first member. */
+  task_data: Record<string, Json>;
+  /** How many members the group has; the next numbers are those of the table `groups`. */
+  size: number;
+  n: number;
+  mean: Float | null;
+  std: Float | null;
+  has_signal: boolean;
+  /** Why every advantage is zero or missing; null if the group has a learning signal. */
+  no_signal: string | null;
+  /** The messages with which every first prompt begins. */
+  shared: TruncatedMessage[];
+  /** How many further messages of the shared prompt were left out. */
+  shared_omitted: number;
+  /** The best reward first, rewards that are NaN or null last, then by index. */
+  members: Member[];
+  /** How many further members were left out. */
+  omitted: number;
+  matrix: PreferenceMatrix | null;
+  rubric: RubricGrid | null;
+  /** About the group as a whole, the earliest first. */
+  scores: GroupScore[];
+  /** How many attempts were retried. */
+  retried: number;
+  /** How many members are in slots that several sessions recorded at the same time. */
+  collides: number;
+}
+
+/** Which group of a run. */
+export interface GroupKey {
+  split: string;
+  iteration: number;
+  env: string;
+  group: string;
+}
+
+/**
+ * One line of a run: all steps of one env by one policy. A rollout that was read through an opened run also knows its
+ * late `scores`; they are not part of the line.
+ */
+export interface Rollout extends Header {
+  ended_at: string;
+  status: Status;
+  /** A `StopReason`, or what the environment named. */
+  stop_reason: string;
+  stopped_by: StoppedBy;
+  error: Failure | null;
+  /** `reward` on the line: the total known at the end; null while a group grade is pending, or if status is not ok. */
+  reward: Float | null;
+  /** The sum of the step rewards, or that of an env which had no turn to give, and the grade, whatever the status. */
+  reward_so_far: Float;
+  /** The total before a limit clamped it. */
+  unclamped_reward: Float | null;
+  /** What the rollout's own grader said. */
+  grade: Grade | null;
+  /** Each message occurrence, in the order in which the conversation held it. */
+  messages: Message[];
+  /** The distinct sets of tools that were offered. */
+  tools: ToolSpec[][];
+  /** The distinct settings that were sampled with. */
+  sampling: Sampling[];
+  steps: Step[];
+  /** The conversation as it stood at the end. */
+  final: [number, number][];
+  /** What the policy was sent where no step resulted. */
+  pending_prompt: [number, number][] | null;
+  /** What came back where no step resulted. */
+  pending_raw: string | null;
+  calls: Call[];
+  metrics: Record<string, boolean | Float>;
+  notes: Note[];
+  /** What the env told where the policy had no turn at all. */
+  ended_before_first_turn?: EndedBeforeFirstTurn;
+}
+
+/** What a grader says of a rollout. */
+export interface Grade {
+  reward: Float;
+  /** The numbers behind the reward. */
+  reward_data: Record<string, boolean | Float>;
+  /** What is not a number: reference answers, matchups, criteria. */
+  extra: Record<string, Json>;
+}
+
+/** What went wrong, and in which layer. */
+export interface Failure {
+  layer: Layer;
+  type: string;
+  message: string;
+  traceback: string;
+}
+
+/** A model call that is not a turn of the policy: of a grader, an answerer or an opponent. */
+export interface Call {
+  role: string;
+  policy: string;
+  prompt: Message[];
+  reply: Message | null;
+  /** The step during which it was made; null where the rollout was already over. */
+  step: number | null;
+  policy_version: number | string | null;
+  raw: string | null;
+  error: Failure | null;
+  usage: Usage | null;
+  seconds: Float | null;
+  /** The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated. */
+  continues_call?: number;
+  /** What was asked about, in a word: a criterion, a seat, the ids of two rollouts that are compared. */
+  about?: string;
+  /** How the reply ended. */
+  termination?: Termination;
+  /** What is put back into `prompt` and `reply`, in this order. A call that was read has its text, and no quotes. */
+  quotes?: Quote[];
+}
+
+/** A message of which long texts are cut. */
+export interface TruncatedMessage {
+  message: Message;
+  /** How many characters were left out. */
+  omitted: number;
+  /** The step whose answer it is; null for what the policy did not say. */
+  step: number | null;
+}
+
+/** One rollout of a group. */
+export interface Member {
+  id: string;
+  index: number | null;
+  episode: number | null;
+  seat: number | null;
+  attempt: number;
+  policy: string;
+  policy_version: number | string | null;
+  status: string;
+  stop_reason: string;
+  /** Why it failed, or why its group's grade is missing. */
+  error: Failure | null;
+  reward: Float | null;
+  /** The reward minus the mean of the group. */
+  advantage: Float | null;
+  /** The terms whose sum is the reward; without a reward, the terms that are known so far. */
+  terms: RewardTerm[];
+  /** The numbers behind the reward: summed over the steps, and from the graders. */
+  reward_data: Record<string, Float>;
+  /** Other late scores, the latest of each name. */
+  scores: Record<string, Float | null>;
+  /** The conversation after the shared prompt, in order. */
+  messages: TruncatedMessage[];
+  /** How many further messages were left out. */
+  omitted: number;
+  steps: number;
+  prompt_tokens: number | null;
+  /** The sum over the steps with known usage; null if no step has any. */
+  completion_tokens: number | null;
+  seconds: number;
+  /** Where it first differs from the member before it; null for the first member, and if the two are equal. */
+  differs: Difference | null;
+}
+
+/** What came of a tournament; rows and columns are in the order of `ids`. */
+export interface PreferenceMatrix {
+  /** The members that took part, in the order of the comparison; one that is no member is null, and last. */
+  ids: (string | null)[];
+  /** Their places in the group. */
+  indexes: (number | null)[];
+  /**
+   * How far the member of the row, shown first, was preferred to that of the column, shown second: from −1 to 1. null
+   * where two did not meet so, or nobody could tell.
+   */
+  cells: (Float | null)[][];
+  /** What the grader says of the whole, such as how often both orders agree. */
+  numbers: Record<string, Float>;
+}
+
+/** Criteria by members. */
+export interface RubricGrid {
+  criteria: RubricCriterion[];
+  /** The members, in the order of the comparison. */
+  ids: string[];
+  /** A row for each criterion, in it a cell for each member. */
+  cells: RubricCell[][];
+}
+
+/** A late score about the group. */
+export interface GroupScore {
+  id: string;
+  name: string;
+  value: Float | null;
+  producer: string;
+  created_at: string;
+  /** Without its traceback. */
+  error: Failure | null;
+}
+
+/** What is known of a rollout when it starts; each field is a field of `Rollout`. */
+export interface Header {
+  /** The version of the format. */
+  v: number;
+  /** Unique everywhere. */
+  id: string;
+  run: string;
+  /** `train`, or the name of an evaluation. */
+  split: string;
+  iteration: number;
+  env: string;
+  /** What the environment was made with. */
+  env_args: Record<string, Json>;
+  /** What the episode's chance was drawn from. */
+  seed: number | string | null;
+  task: string;
+  /** What the task is made of, the reference answer included; no policy sees it. */
+  task_data: Record<string, Json>;
+  /** The rollouts of one env group builder; unique within an iteration. */
+  group: string;
+  /** Its place in the group: episode × seats + seat, through all retries; null if nobody numbered the members. */
+  index: number | null;
+  /** 0, or how many plays of the same episode failed before. */
+  attempt: number;
+  /** In a game, which play of the group. */
+  episode: number | null;
+  /** In a game, which player. */
+  seat: number | null;
+  policy: string;
+  /** The version that the first prompt was for; each step has the one that answered. */
+  policy_version: number | string | null;
+  tags: string[];
+  /** One opening of the run for writing. */
+  session: string;
+  started_at: string;
+}
+
+/** Whether a rollout has a reward that means something. */
+export type Status = "ok" | "error" | "cancelled";
+
+/** Who ended a rollout. */
+export type StoppedBy = "env" | "runner";
+
+/** One message of a conversation. */
+export interface Message {
+  /** `system`, `user`, `assistant`, `tool`, or another that a policy understands. */
+  role: string;
+  /** Its text: what a reader sees of it; never null. */
+  content: string;
+  /** What is not text, in order. */
+  parts?: Part[];
+  /** What the policy asked for. */
+  tool_calls?: ToolCall[];
+  /** In a tool's answer, the call it answers. */
+  tool_call_id?: string;
+  /** Who speaks, where the role does not say it; in a tool's answer, the tool. */
+  name?: string;
+  /** What the policy thought before it spoke, where that is known apart from the content. */
+  reasoning?: string;
+  /** Its other fields, as they came. */
+  other?: Record<string, Json>;
+}
+
+/** A tool that a policy may call. */
+export interface ToolSpec {
+  name: string;
+  description: string;
+  /** The arguments, as a JSON schema of an object. */
+  parameters: Record<string, Json>;
+}
+
+/** How a policy is asked to sample; null leaves it to the policy. */
+export interface Sampling {
+  temperature?: Float;
+  top_p?: Float;
+  top_k?: number;
+  min_p?: Float;
+  max_tokens?: number;
+  stop?: string[];
+  /** Settings that only some policies know. */
+  other?: Record<string, Json>;
+}
+
+/** One policy turn. */
+export interface Step {
+  step: number;
+  /** Ranges of the rollout's `messages`. */
+  prompt: [number, number][];
+  /** Index of the message where the following prompt or `final` holds it, else the message itself. */
+  response: number | Message;
+  /** Index into the rollout's `tools`. */
+  tools: number | null;
+  /** Index into the rollout's `sampling`. */
+  sampling: number | null;
+  reward: Float;
+  /**
+   * What the env gave; null where it was not asked, or did not finish the turn. Differs from `reward` where a limit
+   * replaced it.
+   */
+  env_reward: Float | null;
+  /** The numbers behind the reward. */
+  reward_data: Record<string, boolean | Float>;
+  env_state: Record<string, Json>;
+  extra: Record<string, Json>;
+  metrics: Record<string, boolean | Float>;
+  logs: Record<string, Json>;
+  termination: Termination | null;
+  parse_error: string | null;
+  /** The policy's answer before it was parsed, where that differs from the response's content. */
+  raw: string | null;
+  policy_version: number | string | null;
+  usage: Usage | null;
+  /** How long the policy took to answer. */
+  seconds: Float | null;
+  tokens: Tokens | null;
+  /** Why the env did not finish this turn; null where it did, or was not asked. */
+  env_failure?: EnvFailure;
+  /** By the names of `reward_data`, the weight of each number in the reward; empty if nobody said. */
+  reward_weights?: Record<string, boolean | Float>;
+}
+
+/** Something about the record itself that a reader should know. */
+export interface Note {
+  /** Where in the record, such as `steps[3].env_state.board`; empty for the whole. */
+  path: string;
+  /** What happened to it. */
+  message: string;
+}
+
+/** What an env told where it was over before the policy's first turn, so that there is no step to tell it. */
+export interface EndedBeforeFirstTurn {
+  reward: Float;
+  /** The numbers behind the reward. */
+  reward_data: Record<string, boolean | Float>;
+  env_state: Record<string, Json>;
+  extra: Record<string, Json>;
+  metrics: Record<string, boolean | Float>;
+  logs: Record<string, Json>;
+}
+
+/** Which part of the system a failure came from. */
+export type Layer = "policy" | "env" | "grader" | "tool" | "limit" | "hook" | "runner" | "caller";
+
+/** Tokens that one completion took. */
+export interface Usage {
+  prompt_tokens: number;
+  completion_tokens: number;
+}
+
+/** How a completion ended. */
+export type Termination = "stop_sequence" | "eos" | "tool_calls" | "length" | "malformed";
+
+/**
+ * Text of a call that the run holds elsewhere: it is stored there, and put back when the call is read. The text is that
+ * of message `message_index` or of `step`; with a `char_range`, a part of it. If `offset` is null, the whole messages
+ * of `message_range` are quoted.
+ */
+export interface Quote {
+  /** The message of the stored prompt that the text is cut from, or that whole messages come before; null: `reply`. */
+  prompt_index?: number;
+  /** Where the text belongs: the number of characters of that message's stored content before it. */
+  offset?: number;
+  /** The rollout that is quoted; null: that of the same line. */
+  rollout?: string;
+  /** An earlier call of the same line that is quoted in place of a rollout; its messages are those of its prompt. */
+  call_index?: number;
+  /** The message that is quoted. */
+  message_index?: number;
+  /** The step whose response is quoted, where the rollout's `messages` do not hold it. */
+  step?: number;
+  /** The tool call of that message whose arguments are quoted. */
+  tool_call_index?: number;
+  /** Whether that message's reasoning is quoted and not its content. */
+  reasoning?: boolean;
+  /** The characters that are quoted; null: all. */
+  char_range?: [number, number];
+  /** The whole messages that are quoted. */
+  message_range?: [number, number];
+}
+
+/** Where a member's text first differs from its neighbour's. */
+export interface Difference {
+  /** The index in the member's `messages`, counting omitted ones; the end of the list if only the other goes on. */
+  message: number;
+  /** The offset in the text that differs, in code points of the whole text; 0 if the text is hashed. */
+  character: number;
+  /** The id of the member that it was compared with. */
+  of: string;
+  /** Which text of the message differs; for `tool_calls`, the arguments. */
+  field: "content" | "parts" | "reasoning" | "role" | "tool_calls";
+  /** The index of the tool call or part. */
+  number: number | null;
+}
+
+/** One thing that was looked for. */
+export interface RubricCriterion {
+  name: string;
+  weight: Float | null;
+  text: string | null;
+}
+
+/** What was found of a criterion in one rollout. */
+export interface RubricCell {
+  value: Float | null;
+  /** The last that the grader said about it. */
+  words: string | null;
+}
+
+/** A part of a message that is not plain text, or a mark where a new text part begins. */
+export interface Part {
+  /** `image`, `audio`, `video`, `file`, `thinking`, `refusal`, `text` (a mark), or the name a provider gave it. */
+  type: string;
+  /** Where it stands: the number of characters of the message's `content` before it. */
+  offset?: number;
+  /** Text of its own, such as a thought between two pieces of text. */
+  text?: string;
+  /** The address of something that is not carried, kept as an address. */
+  url?: string;
+  /** The bytes it carries. */
+  blob?: string;
+  /** Such as `image/png`. */
+  media_type?: string;
+  /** Its other fields, as they came. */
+  other?: Record<string, Json>;
+}
+
+/** One call of a tool that the policy asked for. */
+export interface ToolCall {
+  /** The tool's name as the policy wrote it; empty where it could not be read. */
+  name: string;
+  /** The arguments exactly as the policy wrote them: JSON if it was careful. */
+  arguments?: string;
+  /** What the tool's answer refers to. */
+  id?: string;
+  /** Why the call could not be parsed; `arguments` then holds its raw text. */
+  error?: string;
+  /** Its other fields, as they came. */
+  other?: Record<string, Json>;
+}
+
+/** The tokens of one step, where they were asked for. */
+export interface Tokens {
+  /** Ids of the whole prompt when they are handed in; in a record, those after the shared prefix. */
+  prompt: number[];
+  response: number[];
+  /** Log-probability of each response token under the policy that sampled it. */
+  logprobs: Float[] | null;
+  /** How many ids the prompt shares with the start of the step before (its prompt and response together). */
+  shared_prefix?: number;
+  /**
+   * How many characters of the step's text (`raw`, else the response's content) each response token gave. Special
+   * tokens gave 0; the parts of one character are counted with the last.
+   */
+  char_lengths?: number[];
+}
+
+/** Why an env did not finish a turn of the policy. */
+export type EnvFailure = "raised" | "timed_out" | "cancelled" | "aborted";
