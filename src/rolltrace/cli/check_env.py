@@ -21,7 +21,7 @@ import click
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="How many seconds any one await may take.",
+    help="How many seconds any one call may take.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: env, ok, and violations of rule, message, fix.")
 def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int, timeout: float, as_json: bool) -> None:

@@ -12,21 +12,18 @@ from rolltrace.envs.tasks import make_builder
 from rolltrace.envs.user_envs import as_tasks
 from rolltrace.errors import InputError
 from rolltrace.policies.policy import Policy
-from rolltrace.policies.roles import Roles
 from rolltrace.testing.conformance.harness import Harness
 from rolltrace.testing.conformance.leftover_processes import check_leftovers
 from rolltrace.testing.conformance.play_rules import (
     check_any_completion,
     check_cancellation,
-    check_cleanup,
     check_copy,
     check_grade_group,
     check_observe,
     check_plays,
-    check_step_before_start,
+    check_unstarted,
 )
-from rolltrace.testing.conformance.plays import roles_of
-from rolltrace.testing.conformance.reply_styles import Replies, styles_of
+from rolltrace.testing.conformance.reply_styles import Replies
 from rolltrace.testing.conformance.static_rules import check_graders, check_pickles, is_builder, validate_builder
 from rolltrace.testing.conformance.violations import Rule, Violation
 
@@ -34,7 +31,7 @@ __all__ = ["Rule", "Violation", "check_env", "check_env_async"]
 
 
 _EPISODES = 3
-"""How many episodes the builder is asked for, where `check_env` makes it: if one fails, two are left to compare."""
+"""The episodes of a builder that `check_env` makes: if one fails, two are left to compare."""
 
 
 def check_env(
@@ -57,18 +54,18 @@ def check_env(
     `answers` says what to answer: texts, messages or completions, cycled over the turns, or a function of the prompt's
     messages and tools. By default there are several styles, among them calls of the tools that are offered. `roles` are
     policies for the roles that the environment or its graders ask; by default a scripted one answers from the prompt.
-    `turns` bounds a play, and `seconds` any one await.
+    `turns` bounds a play, and `seconds` any one call.
 
     It blocks until it is done, also where an event loop is running: it always uses a loop of its own.
     """
-    checking = _CheckEnv(answers, roles, turns, seconds)
+    harness = Harness(answers, roles, turns, seconds)
     builder = _builder_of(env, args or {}, task, seed)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return checking.run(builder)
+        return _run(harness, builder)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(checking.run, builder).result()
+        return pool.submit(_run, harness, builder).result()
 
 
 async def check_env_async(
@@ -82,12 +79,13 @@ async def check_env_async(
     turns: int = 8,
     seconds: float = 30.0,
 ) -> list[Violation]:
-    """`check_env` in the running loop; every task that appears in it meanwhile is taken for the environment's."""
-    return await _CheckEnv(answers, roles, turns, seconds).check(_builder_of(env, args or {}, task, seed))
+    """`check_env` in the running loop. It takes every task that starts meanwhile for the environment's."""
+    harness = Harness(answers, roles, turns, seconds)
+    return await _check(harness, _builder_of(env, args or {}, task, seed))
 
 
 def _builder_of(env: Any, args: Mapping[str, Any], task: int, seed: int) -> EnvGroupBuilder:
-    """The builder to check: the one that was given, or one made as `rolltrace run` makes it."""
+    """The builder to check: `env` itself, or one made as `rolltrace run` makes it."""
     if isinstance(env, EnvGroupBuilder) and not args:
         return env
     if isinstance(env, str):
@@ -100,42 +98,31 @@ def _builder_of(env: Any, args: Mapping[str, Any], task: int, seed: int) -> EnvG
     return make_builder(tasks, task, episodes=_EPISODES, seed=seed)
 
 
-class _CheckEnv:
-    """A check with its settings, which are the caller's to get right."""
-
-    def __init__(self, answers: Replies | None, roles: Mapping[str, Policy] | None, turns: int, seconds: float) -> None:
-        if turns < 1 or seconds <= 0:
-            raise InputError(f"Expected at least one turn and some seconds, got turns={turns} and seconds={seconds}.")
-        self._styles = styles_of(answers)
-        self._roles: Roles = roles_of(roles)
-        self._turns = turns
-        self._seconds = seconds
-
-    def run(self, builder: EnvGroupBuilder) -> list[Violation]:
-        """Check in a loop of its own."""
-        # Not `asyncio.run`: that waits for all tasks to end, and a task that refuses to must not hang the check.
-        loop = asyncio.new_event_loop()
-        try:
-            violations = loop.run_until_complete(self.check(builder))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            return violations
-        finally:
-            loop.close()
-
-    async def check(self, builder: EnvGroupBuilder) -> list[Violation]:
-        """Check in the running loop."""
-        harness = Harness(self._styles, self._roles, self._turns, self._seconds)
-        if is_builder(harness, builder):
-            before = asyncio.all_tasks()
-            await _check(harness, builder)
-            if not harness.report.has(Rule.NOTHING_RUNNING):
-                fix = "cancel and await in `cleanup` every task that `make_episode` started"
-                await harness.check_leftover_tasks(before, "after `cleanup`", fix)
-            harness.report_blocking()
-        return harness.report.violations
+def _run(harness: Harness, builder: EnvGroupBuilder) -> list[Violation]:
+    """Check in a loop of its own."""
+    # Not `asyncio.run`: that waits for all tasks to end, and a task that refuses to must not hang the check.
+    loop = asyncio.new_event_loop()
+    try:
+        violations = loop.run_until_complete(_check(harness, builder))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        return violations
+    finally:
+        loop.close()
 
 
-async def _check(harness: Harness, builder: EnvGroupBuilder) -> None:
+async def _check(harness: Harness, builder: EnvGroupBuilder) -> list[Violation]:
+    """Check in the running loop."""
+    if is_builder(harness, builder):
+        before = asyncio.all_tasks()
+        await _check_rules(harness, builder)
+        if not harness.report.has(Rule.NOTHING_RUNNING):
+            fix = "cancel and await in `cleanup` every task that `make_episode` started"
+            await harness.check_leftover_tasks(before, "after `cleanup`", fix)
+        harness.report_blocking()
+    return harness.report.violations
+
+
+async def _check_rules(harness: Harness, builder: EnvGroupBuilder) -> None:
     """All rules, in an order in which the builder is cleaned up last."""
     validate_builder(harness, builder)
     check_graders(harness, builder)
@@ -143,11 +130,10 @@ async def _check(harness: Harness, builder: EnvGroupBuilder) -> None:
     first = await check_plays(harness, builder)
     if pickled is not None and first:
         await check_copy(harness, pickle.loads(pickled), first)  # noqa: S301 - the caller's own
-    await check_step_before_start(harness, builder)
     await check_any_completion(harness, builder)
     await check_observe(harness, builder)
     await check_cancellation(harness, builder)
     await check_grade_group(harness, builder)
     if pickled is not None:
         await check_leftovers(harness, pickled)
-    await check_cleanup(harness, builder)
+    await check_unstarted(harness, builder)

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from rolltrace.envs.env import Env
+from rolltrace.errors import InputError
+from rolltrace.policies.policy import Policy
 from rolltrace.policies.roles import Roles
-from rolltrace.testing.conformance.reply_styles import ReplyStyle, unusual_styles
+from rolltrace.testing.conformance.reply_styles import Replies, styles_of, unusual_styles
 from rolltrace.testing.conformance.return_values import ReturnValueCheck
 from rolltrace.testing.conformance.violations import Rule, ViolationLog
+from rolltrace.testing.noisy import NoisyPolicy
 
 _LOOP_ITERATIONS = 20
 """How many iterations of the event loop a task that was cancelled, but not awaited, gets to end in."""
@@ -21,10 +25,15 @@ _MIN_CALLS = 3
 class Harness:
     """The settings and results of one check."""
 
-    def __init__(self, styles: dict[str, ReplyStyle], roles: Roles, turns: int, seconds: float) -> None:
-        self.styles = styles
-        self.all_styles = {**styles, **unusual_styles()}
-        self.roles = roles
+    def __init__(
+        self, answers: Replies | None, policies: Mapping[str, Policy] | None, turns: int, seconds: float
+    ) -> None:
+        if turns < 1 or seconds <= 0:
+            raise InputError(f"Expected at least one turn and some seconds, got turns={turns} and seconds={seconds}.")
+        self.styles = styles_of(answers)
+        self.all_styles = {**self.styles, **unusual_styles()}
+        self.roles = Roles(NoisyPolicy(correct=1.0), dict(policies or {}))
+        """The caller's policies by role, and a scripted one, which answers from the prompt alone, for other roles."""
         self.turns = turns
         self.seconds = seconds
         self.report = ViolationLog()

@@ -6,9 +6,10 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
 from rolltrace.testing.conformance.harness import Harness
-from rolltrace.testing.conformance.plays import play
+from rolltrace.testing.conformance.play_rules import play
 from rolltrace.testing.conformance.probed_builder import ProbedBuilder
 from rolltrace.testing.conformance.violations import Rule
 
@@ -21,21 +22,16 @@ _MAX_SECONDS = 1.0
 _LOOKS = 50
 """How often that is checked meanwhile."""
 
-_Running = dict[str, dict[threading.Thread | int, str]]
-"""The names of what runs beside the loop, by kind and by thread or process id.
-
-A thread is its own key, which keeps it alive: the id of an object that is gone may be that of a new one.
-"""
-
 
 async def check_leftovers(harness: Harness, pickled: bytes) -> None:
     """Play in every style, each play with a builder of its own; what there is more of each time is left behind."""
     for style in harness.styles:
         before = _running()
         for _ in range(_PLAYS):
-            builder = pickle.loads(pickled)  # noqa: S301 - the caller's own object
-            await play(harness, ProbedBuilder(builder, harness, [style], clean_up=True))
-        for kind, names in (await _left(before, min(harness.seconds, _MAX_SECONDS))).items():
+            copy = pickle.loads(pickled)  # noqa: S301 - the caller's own object
+            await play(harness, ProbedBuilder(copy, harness, [style], clean_up=True))
+        for kind, left in (await _leftovers(before, min(harness.seconds, _MAX_SECONDS))).items():
+            names = sorted(one.name if isinstance(one, threading.Thread) else f"process {one}" for one in left)
             harness.report.add(
                 Rule.NOTHING_RUNNING,
                 f"{len(names)} {kind} of {_PLAYS} plays (style: {style}) were still running after `close` and "
@@ -44,29 +40,22 @@ async def check_leftovers(harness: Harness, pickled: bytes) -> None:
             )
 
 
-async def _left(before: _Running, seconds: float) -> dict[str, list[str]]:
+async def _leftovers(before: dict[str, set[Any]], seconds: float) -> dict[str, set[Any]]:
     """The threads and processes that every play has left running, after waiting for them to end."""
-    left = _more(before)
+    left: dict[str, set[Any]] = {}
     for _ in range(_LOOKS):
+        now = _running()
+        left = {kind: now[kind] - before[kind] for kind in before if len(now[kind] - before[kind]) >= _PLAYS}
         if not left:
-            break
+            return {}
         await asyncio.sleep(seconds / _LOOKS)
-        left = _more(before)
     return left
 
 
-def _more(before: _Running) -> dict[str, list[str]]:
-    now = _running()
-    fresh = {kind: [name for key, name in now[kind].items() if key not in before[kind]] for kind in before}
-    return {kind: names for kind, names in fresh.items() if len(names) >= _PLAYS}
-
-
-def _running() -> _Running:
-    threads = [thread for thread in threading.enumerate() if not thread.name.startswith(_OTHERS)]
-    return {
-        "threads": {thread: thread.name for thread in threads},
-        "child processes": {number: f"process {number}" for number in sorted(_children())},
-    }
+def _running() -> dict[str, set[Any]]:
+    """The threads, and the ids of the child processes."""
+    threads = {thread for thread in threading.enumerate() if not thread.name.startswith(_OTHERS)}
+    return {"threads": threads, "child processes": _children()}
 
 
 def _children() -> set[int]:

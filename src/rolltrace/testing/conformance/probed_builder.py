@@ -1,26 +1,23 @@
 """Wraps a builder that the runner plays: what its `make_episode`, its graders and its `cleanup` do."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rolltrace.envs.env import Env, EnvGroupBuilder, StepResult
 from rolltrace.errors import EnvError
 from rolltrace.graders.grader import Grader
 from rolltrace.policies.policy import Completion
-from rolltrace.rollout.contract import attribute_of, invalid_builder_fields, is_count
+from rolltrace.rollout.contract import attribute_of, invalid_builder_fields, is_count, is_name
 from rolltrace.testing.conformance.harness import Harness
 from rolltrace.testing.conformance.probed_env import ProbedEnv
 from rolltrace.testing.conformance.probed_graders import ProbedGrader, ProbedGroupGrader
 from rolltrace.testing.conformance.reply_styles import NO_ROOM
-from rolltrace.testing.conformance.user_object import AlreadyReported, UserObject
+from rolltrace.testing.conformance.user_object import AlreadyReported, CancelPoint, UserObject
 from rolltrace.testing.conformance.violations import Rule, short_repr
 from rolltrace.trace.rollout import Grade, Rollout
 
 _COPIED_FIELDS = ("env", "task", "tags", "seats", "env_args", "task_data", "seed")
-
-MakeProbe = Callable[[Env, str, int], ProbedEnv]
-"""Wraps an env, with the words that say how it is played, and its seat."""
 
 
 class ProbedBuilder(EnvGroupBuilder):
@@ -34,7 +31,8 @@ class ProbedBuilder(EnvGroupBuilder):
         harness: Harness,
         styles: Sequence[str],
         *,
-        make_probe: MakeProbe | None = None,
+        probe_class: type[ProbedEnv] = ProbedEnv,
+        point: CancelPoint | None = None,
         first_episode: int = 0,
         graded: bool = False,
         clean_up: bool = False,
@@ -53,7 +51,9 @@ class ProbedBuilder(EnvGroupBuilder):
         self._builder = builder
         self._user = UserObject(builder, harness)
         self._harness = harness
-        self._make_probe = make_probe or (lambda env, where, _seat: ProbedEnv(env, harness, where))
+        self._report = harness.report
+        self._probe_class = probe_class
+        self._point = point
         self._first_episode = first_episode
         self._clean_up = clean_up
         grader = attribute_of(builder, "grader")
@@ -70,13 +70,31 @@ class ProbedBuilder(EnvGroupBuilder):
         self._check_envs(envs, name)
         self.known_tasks |= asyncio.all_tasks()
         self._harness.made += envs
-        style = f"style: {self.styles[number]}"
-        probes = []
-        for seat, env in enumerate(envs):
-            probe = self._make_probe(env, f" ({style})" if self.seats == 1 else f" ({style}, seat {seat})", seat)
-            self.probes[number * self.seats + seat] = probe
-            probes.append(probe)
-        return probes
+        return [self._wrap(env, number, seat) for seat, env in enumerate(envs)]
+
+    def _wrap(self, env: Env, number: int, seat: int) -> ProbedEnv:
+        style = self.styles[number]
+        where = f" (style: {style})" if self.seats == 1 else f" (style: {style}, seat {seat})"
+        point = self._point if self._point is not None and self._point.seat == seat else None
+        probe = self._probe_class(env, self._harness, style, where, point)
+        self.probes[number * self.seats + seat] = probe
+        return probe
+
+    def role_of(self, seat: int) -> str:
+        """The policy, after a look at the role that the user's builder names."""
+        try:
+            role = self._builder.role_of(seat)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            what = f"raised {short_repr(error)}"
+        else:
+            what = "" if is_name(role) else f"gave {short_repr(role)}"
+        if what:
+            self._report.add(
+                Rule.BUILDER,
+                f"`{self._user.name}.role_of({seat})` {what}",
+                "let `role_of` name a role for every seat, such as `policy` or `opponent`",
+            )
+        return super().role_of(seat)
 
     async def cleanup(self) -> None:
         """Call the user's `cleanup` twice, if the builder is not needed any more."""
@@ -109,10 +127,10 @@ class ProbedBuilder(EnvGroupBuilder):
             known.add(id(env))
             if not isinstance(takes := env.takes_any_completion, bool):
                 message = f"`takes_any_completion` of `{type(env).__name__}` is {short_repr(takes)}"
-                self._harness.report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
+                self._report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
 
     def _refuse(self, message: str, fix: str) -> None:
-        self._harness.report.add(Rule.MAKES_ENVS, message, fix)
+        self._report.add(Rule.MAKES_ENVS, message, fix)
         raise AlreadyReported
 
 

@@ -11,6 +11,7 @@ from rolltrace.errors import RolltraceError
 from rolltrace.policies.policy import Completion, to_completion
 from rolltrace.testing.conformance.compare_plays import OBSERVATION_FIELDS, PlayEvent, snapshot
 from rolltrace.testing.conformance.harness import Harness
+from rolltrace.testing.conformance.reply_styles import UNUSUAL_COMPLETIONS
 from rolltrace.testing.conformance.return_values import is_bool
 from rolltrace.testing.conformance.user_object import AlreadyReported, CancelPoint, UserObject
 from rolltrace.testing.conformance.violations import Rule, short_repr
@@ -26,22 +27,24 @@ class ProbedEnv(Env):
     `close` adds the calls that a runner never makes: `step` after `done`, and a second `close`.
     """
 
-    def __init__(
-        self, env: Env, harness: Harness, where: str = "", *, point: CancelPoint | None = None, unusual: str = ""
-    ) -> None:
-        """`point` cancels the play, and `unusual` is the kind of completion that it is played with."""
+    when = "after a play"
+    """When `close` is called, in words."""
+
+    def __init__(self, env: Env, harness: Harness, style: str, where: str, point: CancelPoint | None) -> None:
+        """`where` says in words how the env is played, and `point` cancels the play."""
         self.takes_any_completion = env.takes_any_completion is True
-        self.when = "after a play" if point is None else "after a cancellation"
-        """When `close` is called, in words."""
+        if point is not None:
+            self.when = "after a cancellation"
         self.events: list[PlayEvent] = []
         self.done = False
         """Whether the env said so."""
         self._env = env
         self._user = UserObject(env, harness)
         self._harness = harness
+        self._report = harness.report
+        self._style = style
         self._where = where
         self._point = point
-        self._unusual = unusual
         self._first_prompt: tuple[Message, ...] = ()
         self._prompt: tuple[Message, ...] = ()
         self._last: Completion | None = None
@@ -62,7 +65,7 @@ class ProbedEnv(Env):
 
     async def initial_observation(self) -> Observation | StepResult:
         """The first observation of the user's env."""
-        if self._harness.report.has(Rule.HANGS):
+        if self._report.has(Rule.HANGS):
             raise AlreadyReported  # to play on would take as long again
         value = await self._call("initial_observation")
         where = self.describe("initial_observation")
@@ -71,7 +74,7 @@ class ProbedEnv(Env):
         else:
             self._check_result(value, where, finished=False)
             if not self.done:
-                self._harness.report.add(
+                self._report.add(
                     Rule.TYPES,
                     f"{where} gave a `StepResult` that is not done",
                     "return an `Observation`, or a `StepResult` with `done=True` where there is nothing to play",
@@ -91,19 +94,17 @@ class ProbedEnv(Env):
         return value  # type: ignore[no-any-return]
 
     def unfinished_step(self) -> StepResult | None:
-        """What the user's env tells of a step that did not return."""
-        name, fix = (
-            self.describe("`unfinished_step`"),
-            "return a `StepResult` or None at once, whatever `step` was doing",
-        )
+        """The partial result of a step that raised or was cancelled, from the user's env."""
+        name = self.describe("`unfinished_step`")
+        fix = "return a `StepResult` or None at once, whatever `step` was doing"
         try:
             value: Any = self._env.unfinished_step()
         except Exception as error:
-            self._harness.report.add(Rule.TYPES, f"{name} raised {short_repr(error)}", fix)
+            self._report.add(Rule.TYPES, f"{name} raised {short_repr(error)}", fix)
             raise
         if inspect.iscoroutine(value):
             value.close()
-            self._harness.report.add(Rule.TYPES, f"{name} is `async def`", fix)
+            self._report.add(Rule.TYPES, f"{name} is `async def`", fix)
             return None
         if value is not None:
             self._harness.return_values.result(value, name, finished=False)
@@ -117,7 +118,7 @@ class ProbedEnv(Env):
         if value is not None:
             seen = self._harness.return_values.observation(value, name)
             if isinstance(value, Observation) and not all(message in seen for message in messages):
-                self._harness.report.add(
+                self._report.add(
                     Rule.OBSERVE,
                     f"{name} returned an observation without the message that was put in",
                     "return an `Observation` with the messages that it was given, or None where that is unsupported",
@@ -143,8 +144,9 @@ class ProbedEnv(Env):
         try:
             value = await self._user.run(method, *arguments, work=work, point=self._point)
         except BaseException as error:
-            self.events.append(PlayEvent(method, fields={"raised": type(error).__name__}))
-            self._report_error(error, method)
+            if is_failure(error):  # and not a cancellation
+                self.events.append(PlayEvent(method, fields={"raised": type(error).__name__}))
+                self._report_error(error, method)
             raise
         if self._point is not None and self._point.fired:
             self._report_cancellation(method, "went on")
@@ -152,10 +154,10 @@ class ProbedEnv(Env):
 
     def _report_error(self, error: BaseException, method: str) -> None:
         if self._point is not None and self._point.fired:
-            if is_failure(error) and not isinstance(error, AlreadyReported):
+            if not isinstance(error, AlreadyReported):
                 self._report_cancellation(method, f"raised {short_repr(error)}")
-        elif self._unusual and method == "step":
-            name = f"`{self._user.name}.step` on a completion that is {self._unusual}"
+        elif self._style in UNUSUAL_COMPLETIONS and method == "step":
+            name = f"`{self._user.name}.step` on a completion that is {self._style}"
             fix = "let `step` charge for it by `completion.termination`, or leave `takes_any_completion` False"
             self._user.report_error(error, method, Rule.ANY_COMPLETION, name, fix)
         else:
@@ -163,7 +165,7 @@ class ProbedEnv(Env):
             self._user.report_error(error, method, Rule.PLAYS, self.describe(method), fix)
 
     def _report_cancellation(self, method: str, what: str) -> None:
-        self._harness.report.add(
+        self._report.add(
             Rule.CANCELLATION,
             f"{self.describe(method)} {what} when it was cancelled at an await",
             "let `CancelledError` through: clean up in `finally`, raise it again where it is caught, and bound waits "
@@ -184,7 +186,7 @@ class ProbedEnv(Env):
             what = "messages that are already in the prompt"
         else:
             return
-        self._harness.report.add(
+        self._report.add(
             Rule.NEW_MESSAGES,
             f"the observation of {self.describe(turn)} contains {what}",
             "return only what is new, or the whole prompt with `replaces_history=True`",
@@ -203,7 +205,7 @@ class ProbedEnv(Env):
             if isinstance(error, _CLEAR_ERRORS) and not isinstance(error, _UNCLEAR_ERRORS) and str(error).strip():
                 return
             what = f"raised {short_repr(error)}"
-        self._harness.report.add(
+        self._report.add(
             rule,
             f"`{self._user.name}.step` {when} {what}",
             "call `require_active()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying "
@@ -217,7 +219,7 @@ class ProbedEnv(Env):
             now = snapshot(event.value)
             for field, before in event.fields.items():
                 if field not in skipped and field in now and now[field] != before:
-                    self._harness.report.add(
+                    self._report.add(
                         Rule.UNCHANGING,
                         f"`{field}` of {event.call} of `{self._user.name}` changed after it was returned, "
                         f"from {short_repr(before)} to {short_repr(now[field])}",
@@ -227,19 +229,15 @@ class ProbedEnv(Env):
 
 
 class UnstartedEnv(ProbedEnv):
-    """An env that the runner ends before its first turn: `step` may come too early, and `close` comes anyway."""
+    """An env that the runner ends before its first turn: `step` comes too early, and `close` without a start."""
 
-    def __init__(self, env: Env, harness: Harness, *, steps: bool) -> None:
-        super().__init__(env, harness)
-        self.when = "on an environment that was never started"
-        self._steps = steps
+    when = "on an environment that was never started"
 
     async def initial_observation(self) -> StepResult:
-        """The end, perhaps after a `step` that comes too early: a runner never makes that call."""
-        if self._steps:
-            too_early = to_completion("Answer: 1")
-            when, reason = "before `initial_observation`", "has not been started"
-            await self._check_misuse(Rule.STEP_BEFORE_START, too_early, when, reason)
+        """The end, after a `step` that comes too early: a runner never makes that call."""
+        too_early = to_completion("Answer: 1")
+        when, reason = "before `initial_observation`", "has not been started"
+        await self._check_misuse(Rule.STEP_BEFORE_START, too_early, when, reason)
         return StepResult(0.0, done=True)
 
 

@@ -24,6 +24,7 @@ class ProbedGrader(Grader):
     def __init__(self, grader: Grader, harness: Harness) -> None:
         self._grader = grader
         self._harness = harness
+        self._report = harness.report
 
     async def grade(self, rollout: Rollout) -> Grade:
         """The first grade, for the runner."""
@@ -44,7 +45,7 @@ class ProbedGrader(Grader):
             found = difference(without_timings(getattr(first, field)), without_timings(getattr(again, field)))
             if found is not None:
                 where, one, other = found
-                self._harness.report.add(
+                self._report.add(
                     Rule.GRADER,
                     f"`{type(self._grader).__name__}.grade` graded one rollout in two ways: `{field}{where}` is "
                     f"{short_repr(one)}, then {short_repr(other)}",
@@ -59,6 +60,7 @@ class ProbedGroupGrader:
         overrides = type(builder).grade_group is not EnvGroupBuilder.grade_group
         self._grader: Any = builder if overrides else builder.group_grader
         self._harness = harness
+        self._report = harness.report
         self._name = f"`{type(self._grader).__name__}.grade_group`"
 
     async def grade_forms(
@@ -93,7 +95,7 @@ class ProbedGroupGrader:
             grades = grades.grades
         if not isinstance(grades, Mapping):
             fix = "return a dict from rollout id to a `Grade` whose `reward` is a number, or a `GroupGrade` with one"
-            self._harness.report.add(Rule.GRADE_GROUP, f"{self._name} gave {short_repr(grades)}", fix)
+            self._report.add(Rule.GRADE_GROUP, f"{self._name} gave {short_repr(grades)}", fix)
             return {}
         self._check_ids(rollouts, grades)
         return self._valid_rewards(rollouts, grades)
@@ -102,7 +104,7 @@ class ProbedGroupGrader:
         known = {rollout.id for rollout in rollouts}
         needed = {rollout.id for rollout in rollouts if rollout.status is Status.OK}
         if not needed <= set(grades) <= known:
-            self._harness.report.add(
+            self._report.add(
                 Rule.GRADE_GROUP,
                 f"{self._name} graded {short_repr(sorted(map(str, grades)))}, of {short_repr(sorted(known))}",
                 "use `rollout.id` as the key, and grade every rollout whose status is `ok`",
@@ -124,7 +126,7 @@ class ProbedGroupGrader:
 
     def _check_refusal(self, error: Exception, rollout: Rollout) -> None:
         if rollout.status is Status.OK:
-            self._harness.report.add(
+            self._report.add(
                 Rule.GRADE_GROUP,
                 f"{self._name} gave {short_repr(error)} in place of a grade, for a rollout that was played to an end",
                 "grade every rollout whose status is `ok`; where the grade depends on what others answer, pass `roles` "
@@ -135,7 +137,7 @@ class ProbedGroupGrader:
         for rollout, one in rewards.items():
             other = again.get(rollout, one)
             if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):
-                self._harness.report.add(
+                self._report.add(
                     Rule.GRADE_GROUP,
                     f"{self._name} gave a rollout {one:g}, and {other:g} when {when}",
                     "grade by what is in a rollout, never by its place in a list: build the grades in one pass over "

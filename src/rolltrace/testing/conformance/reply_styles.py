@@ -1,4 +1,4 @@
-"""What a policy might say: deterministic answers of several styles, to exercise environments with."""
+"""Deterministic replies in several styles, for playing environments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def _final_answer(_messages: tuple[Message, ...], _tools: tuple[ToolSpec, ...], 
 
 
 def _tool_calls(_messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], turn: int) -> Completion:
-    """Calls the tools one after the other, with text each third turn; text where there are none."""
+    """Calls the tools in turn, with text each third turn; only text if no tools are offered."""
     if not tools or turn % 3 == 2:
         return to_completion(f"Answer: {turn + 1}")
     tool = tools[turn % len(tools)]
@@ -90,7 +90,7 @@ UNUSUAL_COMPLETIONS = {
 
 
 def example_of(schema: Any) -> Any:
-    """A small value that fits a JSON schema, as far as the schema's common words say."""
+    """A small value that fits a JSON schema, as far as the schema's common keywords say."""
     return _Example(schema).of(schema, 0)
 
 

@@ -22,7 +22,7 @@ class ReturnValueCheck:
         self._report = report
 
     def observation(self, value: Any, where: str, *, first: bool = False) -> tuple[Message, ...]:
-        """Check an observation. Returns its messages, or () if there are none to read."""
+        """Check an observation. Returns its messages, or () if they cannot be read."""
         if not isinstance(value, Observation):
             self._wrong_type(f"{where} gave {_what(value)} where an observation belongs", "return an `Observation`")
             return ()

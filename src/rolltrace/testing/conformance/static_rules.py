@@ -5,7 +5,7 @@ from typing import Any
 
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.graders.grader import Grader, GroupGrader
-from rolltrace.rollout.contract import MISSING, attribute_of, invalid_builder_fields, is_count, is_name
+from rolltrace.rollout.contract import MISSING, attribute_of, invalid_builder_fields
 from rolltrace.testing.conformance.harness import Harness
 from rolltrace.testing.conformance.violations import Rule, short_repr
 
@@ -27,26 +27,6 @@ def validate_builder(harness: Harness, builder: Any) -> None:
             Rule.BUILDER,
             f"`{name}` of `{type(builder).__name__}` {what}",
             f"set the builder's `{name}` to {expected}",
-        )
-    _check_roles(harness, builder)
-
-
-def _check_roles(harness: Harness, builder: Any) -> None:
-    """`role_of` must name a role for each seat."""
-    seats = attribute_of(builder, "seats")
-    for seat in range(seats if is_count(seats) else 1):
-        try:
-            role = builder.role_of(seat)
-        except Exception as error:  # noqa: BLE001 - it may raise anything
-            what = f"raised {short_repr(error)}"
-        else:
-            if is_name(role):
-                continue
-            what = f"gave {short_repr(role)}"
-        harness.report.add(
-            Rule.BUILDER,
-            f"`{type(builder).__name__}.role_of({seat})` {what}",
-            "let `role_of` name a role for every seat, such as `policy` or `opponent`",
         )
 
 

@@ -25,9 +25,10 @@ class AlreadyReported(Exception):  # noqa: N818 - it ends a rollout, and is no e
 
 
 class CancelPoint:
-    """Cancels the current task at the await with a given number."""
+    """Cancels the play of one seat at the await with a given number."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, seat: int) -> None:
+        self.seat = seat
         self._at = at
         self._reached = 0
 
@@ -87,6 +88,7 @@ class UserObject:
         self.over = False
         """Whether the rollout or the grading has ended, so that a later answer of another role is not recorded."""
         self._harness = harness
+        self._report = harness.report
         self._roles: list[str] = []
         """The roles that were asked since the last call began."""
         self._calls_running = 0
@@ -109,7 +111,7 @@ class UserObject:
         try:
             awaitable = getattr(self.target, method)(*arguments)
             if not inspect.isawaitable(awaitable):
-                self._harness.report.add(
+                self._report.add(
                     Rule.TYPES,
                     f"`{self.name}.{method}` is not `async def`: it returned its {type(awaitable).__name__} at once",
                     f"write `async def {method}`",
@@ -123,6 +125,7 @@ class UserObject:
     async def _run_with_timeout(
         self, method: str, awaitable: Awaitable[Any], work: str, point: CancelPoint | None
     ) -> Any:
+        # The runner's own time limit is for a whole rollout, and cannot end a call that ignores its cancellation.
         seconds = self._harness.seconds
         limit = asyncio.timeout(seconds)
         watched = _WatchedAwaitable(awaitable, limit, point)
@@ -134,7 +137,7 @@ class UserObject:
             if not limit.expired():
                 raise
         if limit.expired():
-            self._harness.report.add(
+            self._report.add(
                 Rule.HANGS,
                 f"`{self.name}.{method}` was still waiting after {seconds:g} s",
                 f"make sure that every await in `{method}` ends, with a timeout where it depends on others",
@@ -149,15 +152,15 @@ class UserObject:
             return
         if self._roles and isinstance(error, RolltraceError):
             role = self._roles[-1]
-            self._harness.report.add(
+            self._report.add(
                 Rule.ANSWERS,
                 f"`{self.name}.{method}` could not use what the role {role!r} answered: {short_repr(error)}",
                 f"pass `roles={{{role!r}: …}}` to the check, a policy that answers as `{self.name}` expects",
             )
         elif isinstance(error, asyncio.CancelledError):
-            self._harness.report.add(rule, f"{name} raised CancelledError without being cancelled", fix)
+            self._report.add(rule, f"{name} raised CancelledError without being cancelled", fix)
         else:
-            self._harness.report.add(rule, f"{name} raised {short_repr(error)}", fix)
+            self._report.add(rule, f"{name} raised {short_repr(error)}", fix)
 
     async def delay_answer(self, role: str) -> None:
         """Delay the answer of another role, so that the asking task can be cancelled meanwhile.
@@ -172,7 +175,7 @@ class UserObject:
                 await asyncio.sleep(0)
                 iterations += self._calls_running > 0
         if self.over:
-            self._harness.report.add(
+            self._report.add(
                 Rule.ROLES,
                 f"`{self.name}` asked for the role {role!r}, and was over before the answer came",
                 "await every `ask` before `step`, `close` or the grade returns: no record holds a later answer",
