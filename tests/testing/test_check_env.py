@@ -419,7 +419,7 @@ HEAD = "from rolltrace import Env, Message, MessageEnv, MessageStepResult, Obser
     ],
 )
 def test_what_cannot_be_run_cannot_be_checked(env, arguments, said):
-    """It is the caller's mistake, told as `rolltrace run` tells it."""
+    """It is the caller's mistake, with the message that `rolltrace run` gives."""
     with pytest.raises(InputError, match=re.escape(said)):
         check_env(env, **arguments)
 
@@ -446,7 +446,7 @@ WAITING = asyncio.Event()
 
 
 async def test_a_cancelled_check_leaves_nothing_running():
-    """Whoever gives up on the check gets the loop back as it was."""
+    """A caller that cancels the check gets the loop back as it was."""
     before = asyncio.all_tasks()
     check = asyncio.create_task(check_env_async(Group(Endless)))
     await WAITING.wait()

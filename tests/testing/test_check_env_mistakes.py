@@ -35,8 +35,8 @@ class Sound(Env):
     async def move(self, completion):
         return self.result(0.5)
 
-    def result(self, reward, **told):
-        return StepResult(reward, self.turns == 2, Observation([Message("user", f"Move {self.turns}.")]), **told)
+    def result(self, reward, **data):
+        return StepResult(reward, self.turns == 2, Observation([Message("user", f"Move {self.turns}.")]), **data)
 
 
 @dataclass
@@ -275,7 +275,7 @@ MISTAKES = {
             'step of `TrustsThePolicy` (style: text) raised ValueError("invalid literal for int() with base 10: '
             "'Turn 1: I am not sure yet.'\")"
         ),
-        "let `step` take whatever a policy says, and charge for it in the reward",
+        "let `step` accept whatever the policy says, and penalize it in the reward",
     ),
     "a cancellation that is swallowed": (
         Group(Swallows),
@@ -286,16 +286,16 @@ MISTAKES = {
             "with `asyncio.timeout`, because `asyncio.wait_for` can swallow it before Python 3.12"
         ),
     ),
-    "a task that nobody ends": (
+    "a task that is never ended": (
         Group(Forgets),
         "nothing-running",
         "after `close` after a play 1 task(s) were still running: Event.wait",
         "cancel and await, in `finally` or in `close`, every task that the environment started",
     ),
-    "a question whose answer nobody awaits": (
+    "a question whose answer is not awaited": (
         Group(AsksAndGoes),
         "roles",
-        "`AsksAndGoes` asked for the role 'judge', and was over before the answer came",
+        "`AsksAndGoes` asked the role 'judge', and ended before the answer came",
         "await every `ask` before `step`, `close` or the grade returns: no record holds a later answer",
     ),
     "a question before there is a rollout": (
@@ -310,7 +310,7 @@ MISTAKES = {
     "an open file in the builder": (
         HoldsFile(),
         "pickles",
-        "`HoldsFile` did not come through pickle: TypeError(\"cannot pickle '_io.TextIOWrapper' object\")",
+        "`HoldsFile` cannot be pickled: TypeError(\"cannot pickle '_io.TextIOWrapper' object\")",
         (
             "define the builder's class at the top of a module, hold only what pickles, and make the rest in "
             "`make_episode`"
@@ -326,7 +326,7 @@ MISTAKES = {
         Group(Sound, DividesByNothing()),
         "grader",
         "`DividesByNothing.grade` gave a grade whose `reward` is inf",
-        "make a grade's `reward` a finite number, and raise `GraderError` where there is none to give",
+        "make a grade's `reward` a finite number, and raise `GraderError` if there is no grade",
     ),
     "a grader that writes into the record": (
         Group(Sound, Scribbles()),
@@ -379,7 +379,7 @@ CHANCES = {
     MoodyGrader: ("`MoodyGrader.grade` graded one rollout in two ways: `reward` is 0.", "then 0."),
     ByPlace: ("`ByPlace.grade_group` graded ['0', '1', '2'], of ['", ""),
 }
-SEEDED = "draw all chance from the builder's seed and the episode's number, with a `random.Random` of its own"
+SEEDED = "take all randomness from the builder's seed and the episode's number, with a separate `random.Random`"
 FIXES = {
     Unseeded: SEEDED,
     UnseededState: SEEDED,
@@ -393,7 +393,7 @@ FIXES = {
 
 
 @pytest.mark.parametrize("mistake", CHANCES, ids=lambda mistake: mistake.__name__)
-def test_a_mistake_that_differs_each_time_is_told_with_what_differed(mistake):
+def test_a_mistake_that_differs_each_time_is_reported_with_the_difference(mistake):
     """Where the values are never the same, the sentence shows those of this time."""
     if issubclass(mistake, Env):
         builder = Group(mistake)

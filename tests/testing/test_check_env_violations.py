@@ -416,19 +416,19 @@ BROKEN_ENVS = [
     (LiveHistory, "unchanging", "the first observation", "return copies, such as `list(self.history)`"),
     (LiveState, "unchanging", "`env_state` of step 0", "return copies"),
     (ClearsOnClose, "unchanging", "`reward_data` of step 0", "return copies"),
-    (Unseeded, "same-seed", "the first observation: `messages`", "draw all chance from the builder's seed"),
-    (MovingReward, "same-seed", "step 0: `reward` is", "draw all chance"),
-    (MovingEnd, "same-seed", "step 2: `done` is", "draw all chance"),
+    (Unseeded, "same-seed", "the first observation: `messages`", "take all randomness from the builder's seed"),
+    (MovingReward, "same-seed", "step 0: `reward` is", "take all randomness"),
+    (MovingEnd, "same-seed", "step 2: `done` is", "take all randomness"),
     (NeedsStart, "step-before-start", "TypeError", "saying that the environment has not been started"),
     (Endless, "step-after-done", "answered StepResult", "saying that the environment is already done"),
-    (RaisesOnText, "plays", "KeyError('move')", "let `step` take whatever a policy says"),
-    (Exits, "plays", "SystemExit(1)", "let `initial_observation` take"),
-    (CancelsItself, "plays", "CancelledError without being cancelled", "let `initial_observation` take"),
+    (RaisesOnText, "plays", "KeyError('move')", "let `step` accept whatever the policy says"),
+    (Exits, "plays", "SystemExit(1)", "let `initial_observation` return the first prompt"),
+    (CancelsItself, "plays", "CancelledError without being cancelled", "return the first prompt without raising"),
     (PickyOnePrompt, "any-completion", "a completion that is cut", "or leave `takes_any_completion` False"),
     (YesToAnyCompletion, "types", "is 'yes'", "set `takes_any_completion` to True or False"),
     (ForgetfulObserver, "observe", "without the message that was put in", "or None where that is unsupported"),
     (ClosesOnce, "close", "already closed", "do nothing the second time"),
-    (ClosesStartedOnly, "close", "on an environment that was never started", "give back only what there is"),
+    (ClosesStartedOnly, "close", "on an environment that was never started", "release only what was acquired"),
     (SwallowsCancellation, "cancellation", "went on when it was cancelled", "let `CancelledError` through"),
     (CannotTell, "types", "`unfinished_step` of `CannotTell` (style: text) raised", "return a `StepResult` or None"),
     (TellsLater, "types", "`unfinished_step` of `TellsLater` (style: text) is `async def`", "return a `StepResult`"),
@@ -463,12 +463,12 @@ def test_the_sound_env_conforms():
 
 
 def test_errors_without_a_message_are_not_clear():
-    """An error that says nothing helps nobody, before the start and after the end."""
+    """An error without a message is reported, before the start and after the end."""
     assert {found.rule for found in check_env(Group(BareError))} == {"step-before-start", "step-after-done"}
 
 
 @pytest.mark.parametrize("kind", [Waits, WaitsStubbornly])
-def test_an_env_that_waits_for_ever_is_given_up(kind):
+def test_an_env_that_never_stops_waiting_is_given_up(kind):
     """A hanging await ends the play, not the check, even if it ignores being cancelled."""
     violation = only(Group(kind, episodes=1), answers=["Hello."], seconds=0.05)
     assert violation.rule == "hangs"

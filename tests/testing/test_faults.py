@@ -119,7 +119,7 @@ async def test_not_a_completion():
 
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
-async def test_every_kind_strikes_only_where_it_is_told_to(kind):
+async def test_every_kind_strikes_only_at_its_turn(kind):
     """Before, after, and in later attempts, the policy plays like the noisy one; it is a policy, and pickles."""
     policy = pickle.loads(pickle.dumps(FaultyPolicy(kind, at=2, times=2, attempts=1)))
     assert isinstance(policy, Policy)

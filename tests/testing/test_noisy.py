@@ -77,15 +77,15 @@ def test_it_calls_the_calculator_and_then_answers_with_its_result():
     [call] = message.tool_calls
     assert call.name == "calculator"
     assert msgspec.json.decode(call.arguments) == {"formula": "12 + 7 * 3"}
-    told = (QUESTION, message, Message("tool", "99", tool_call_id=call.id))
-    assert say(NoisyPolicy(1.0), ask(messages=told, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 99")
+    messages = (QUESTION, message, Message("tool", "99", tool_call_id=call.id))
+    assert say(NoisyPolicy(1.0), ask(messages=messages, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 99")
 
 
 def test_a_tool_that_fails_does_not_stop_it():
     """After an error of the tool it answers by itself rather than call forever."""
     call = Message("assistant", "", tool_calls=(ToolCall("calculator", "{}"),))
-    told = (QUESTION, call, Message("tool", "Error at character 5"))
-    assert say(NoisyPolicy(1.0), ask(messages=told, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 33")
+    messages = (QUESTION, call, Message("tool", "Error at character 5"))
+    assert say(NoisyPolicy(1.0), ask(messages=messages, tools=(CALCULATOR,), step=1)).content.endswith("Answer: 33")
 
 
 def test_a_question_without_numbers_is_answered_without_the_tool():

@@ -37,12 +37,12 @@ def rng(seed=0):
     ],
 )
 def test_the_longest_expression_with_a_value_is_found(text, expression):
-    """Arithmetic is found wherever it stands; a lone number, and what has no value, is none."""
+    """Arithmetic is found wherever it stands; a lone number, or an expression without a value, does not count."""
     assert find_expression(text) == expression
 
 
 def test_the_question_is_the_last_that_asks_something():
-    """Examples come before the question; a note on an unreadable reply comes after it, and is none."""
+    """Examples come before the question; a note on an unreadable reply comes after it, and is not the question."""
     messages = [
         Message("user", "What is 1 + 1?"),
         Message("assistant", "Answer: 2"),

@@ -40,7 +40,7 @@ def rewards(rollouts, scores):
 
 @pytest.mark.parametrize("tasks", TASKS, ids=lambda tasks: tasks.env)
 async def test_it_plays_every_environment(tasks):
-    """Nothing fails, every rollout has a reward, and whoever was asked gave a reply that could be used at once."""
+    """Nothing fails, every rollout has a reward, and every role gave a reply that could be used at once."""
     rollouts, scores = await play(tasks())
     assert len(rollouts) == 12
     assert {rollout.status for rollout in rollouts} == {"ok"}

@@ -48,7 +48,7 @@ PARTS = (guess_number, play_questions, answer_question, score, prefer, move, wri
         (talk("What is 1 + 2?"), None),
     ],
 )
-def test_the_part_is_told_from_role_and_prompt(request_, part):
+def test_the_part_follows_from_role_and_prompt(request_, part):
     """Each kind of prompt has its part; what a graded text asks for does not count."""
     assert choose_skill(request_) is part
 

@@ -3,8 +3,8 @@ from rolltrace.testing.conformance.compare_plays import difference, without_timi
 
 def test_measured_times_are_left_out():
     """How long something took, or when it was, differs from play to play and says nothing."""
-    told = {"calls": [{"name": "add", "seconds": 0.1}], "tool_seconds": 3, "started_at": "now", "lattice": 1}
-    assert without_timings(told) == {"calls": [{"name": "add"}], "lattice": 1}
+    value = {"calls": [{"name": "add", "seconds": 0.1}], "tool_seconds": 3, "started_at": "now", "lattice": 1}
+    assert without_timings(value) == {"calls": [{"name": "add"}], "lattice": 1}
 
 
 def test_values_that_are_not_equal_to_themselves_are_the_same():
@@ -13,7 +13,7 @@ def test_values_that_are_not_equal_to_themselves_are_the_same():
 
 
 def test_the_first_difference_is_found_where_it_is():
-    """Whoever reads it need not compare two long values."""
+    """A reader need not compare two long values."""
     assert difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}) == ("['b']['c']", 2, 3)
     assert difference({"a": 1}, {}) == ("['a']", 1, None)
     assert difference([1], [2]) == ("", [1], [2])

@@ -1,4 +1,4 @@
-"""What the check hands to graders is what a runner would record."""
+"""Graders get the rollouts that a runner would record."""
 
 import asyncio
 
@@ -60,14 +60,14 @@ async def test_a_game_is_handed_to_graders_as_it_is_recorded(heap):
 
 
 class Over(Env):
-    """Was over before it began, and says so in other words each time."""
+    """Is over before its first turn, and says so in other words each time."""
 
-    told = 0
+    started = 0
 
     async def initial_observation(self):
-        Over.told += 1
+        Over.started += 1
         return StepResult(
-            1.0, True, Observation([Message("user", f"It is over, {Over.told}.")]), stop_reason="walkover"
+            1.0, True, Observation([Message("user", f"It is over, {Over.started}.")]), stop_reason="walkover"
         )
 
     async def step(self, completion):
@@ -85,8 +85,8 @@ class Overs(EnvGroupBuilder):
         return [Over()]
 
 
-def test_what_is_told_in_place_of_a_first_observation_is_looked_at():
-    """Two plays must tell the same, and a grader sees the reason and the reward."""
+def test_a_result_in_place_of_a_first_observation_is_compared():
+    """Two plays must give the same result, and a grader sees the reason and the reward."""
     GRADED.clear()
     [difference] = [violation for violation in check_env(Overs()) if violation.rule == "same-seed"]
     assert "`messages` are" in difference.message
@@ -95,8 +95,8 @@ def test_what_is_told_in_place_of_a_first_observation_is_looked_at():
     }
 
 
-def test_a_member_that_failed_told_nothing():
-    """Where the check makes a member of a group a failed one, that member has nothing in place of its steps."""
+def test_a_failed_member_has_no_steps_and_no_result():
+    """The check adds a failed member to a group; it has no result in place of its steps."""
     GRADED.clear()
     builder = Overs()
     builder.group_grader = NotesGroup()

@@ -168,7 +168,7 @@ BROKEN = {
     ListOfGrades: ("grade-group", "`ListOfGrades.grade_group` gave [Grade("),
     NotAsync: ("types", "`NotAsync.grade_group` is not `async def`"),
     Scribbles: ("grade-group", "`Scribbles.grade_group` changed the rollout that it was given"),
-    Lambda: ("grader", "`Lambda` did not come through pickle"),
+    Lambda: ("grader", "`Lambda` cannot be pickled"),
     TextInGrade: ("numbers", "`TextInGrade.grade` gave the str 'good' as `reward_data['verdict']`"),
     ListInGrade: ("grader", "`ListInGrade.grade` gave ['good'] as `extra`"),
     WellFormedOnly: ("grader", "`WellFormedOnly.grade` raised KeyError(<Termination.LENGTH: 'length'>)"),
@@ -194,16 +194,16 @@ def test_a_grader_of_the_wrong_kind_is_named(field):
     assert found.fix.startswith(f"set the builder's `{field}` to an instance of a `G")
 
 
-class Nobody(Group):
+class NoRoles(Group):
     def role_of(self, seat):
         return None
 
 
 def test_every_seat_has_a_role():
     """A builder that names the roles of its seats names all of them."""
-    [found] = check_env(Nobody())
+    [found] = check_env(NoRoles())
     assert str(found) == (
-        "builder: `Nobody.role_of(0)` gave None; "
+        "builder: `NoRoles.role_of(0)` gave None; "
         "let `role_of` name a role for every seat, such as `policy` or `opponent`."
     )
 

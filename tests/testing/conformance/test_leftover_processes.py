@@ -45,22 +45,22 @@ class Group(EnvGroupBuilder):
 
 
 class Threaded(Still):
-    """Waits in a thread of its own until it is told to go."""
+    """Waits in a thread of its own until it is released."""
 
     def __init__(self):
         super().__init__()
-        self.told = threading.Event()
+        self.released = threading.Event()
 
     async def initial_observation(self):
-        self.thread = threading.Thread(target=self.told.wait, name="pulse", daemon=True)
+        self.thread = threading.Thread(target=self.released.wait, name="pulse", daemon=True)
         self.thread.start()
-        STARTED.append(self.told)
+        STARTED.append(self.released)
         return await super().initial_observation()
 
 
 class ThreadedAndTidy(Threaded):
     async def close(self):
-        self.told.set()
+        self.released.set()
 
 
 class WithChild(Still):
@@ -109,20 +109,20 @@ class KeepsThread(Group):
     """The builder's own thread, which `cleanup` forgets."""
 
     async def make_episode(self, number):
-        if not hasattr(self, "told"):
-            self.told = threading.Event()
-            STARTED.append(self.told)
-            threading.Thread(target=self.told.wait, name="server", daemon=True).start()
+        if not hasattr(self, "released"):
+            self.released = threading.Event()
+            STARTED.append(self.released)
+            threading.Thread(target=self.released.wait, name="server", daemon=True).start()
         return [Still()]
 
     def __getstate__(self):
-        return {key: value for key, value in self.__dict__.items() if key != "told"}
+        return {key: value for key, value in self.__dict__.items() if key != "released"}
 
 
 class KeepsThreadAndTidies(KeepsThread):
     async def cleanup(self):
-        if hasattr(self, "told"):
-            self.told.set()
+        if hasattr(self, "released"):
+            self.released.set()
 
 
 def start_child():
@@ -233,21 +233,21 @@ def clock(monkeypatch):
 @pytest.mark.parametrize(
     ("builder", "method", "seen"),
     [
-        (Group(Blocks), "step", "`step` at turn 0 of `Blocks` (style: text) let nothing else run for 0.8 s or more"),
-        (BlocksWhenMade(Still), "make_episode", "`BlocksWhenMade.make_episode(0)` let nothing else run for 2.0 s"),
+        (Group(Blocks), "step", "`step` at turn 0 of `Blocks` (style: text) blocked the event loop for 0.8 s or more"),
+        (BlocksWhenMade(Still), "make_episode", "`BlocksWhenMade.make_episode(0)` blocked the event loop for 2.0 s"),
     ],
     ids=["step", "make_episode"],
 )
-def test_a_method_that_holds_up_the_loop_is_named(clock, builder, method, seen):
-    """Where each call of a method takes long without awaiting, every other rollout stands still."""
+def test_a_method_that_blocks_the_loop_is_named(clock, builder, method, seen):
+    """If each call of a method takes long without awaiting, every other rollout stands still."""
     violation = only(builder)
     assert violation.rule == "blocking"
     assert violation.message.startswith(seen)
-    assert f"await in `{method}` whatever waits" in violation.fix
+    assert f"await in `{method}` everything that waits" in violation.fix
     assert "`asyncio.to_thread`" in violation.fix
 
 
 @pytest.mark.parametrize("kind", [BlocksInPieces, BlocksOnce])
-def test_a_loop_that_is_held_up_shortly_or_once_is_fine(clock, kind):
-    """Only what always holds it up is a fault: a busy machine is none."""
+def test_a_loop_that_is_blocked_shortly_or_once_is_fine(clock, kind):
+    """Only a method that blocks in each call is reported: a busy machine is not."""
     assert check_env(Group(kind)) == []

@@ -42,7 +42,7 @@ def test_examples_fit_their_schema(schema, example):
 
 
 def test_a_schema_that_refers_to_itself_ends():
-    """No schema can make the check run for ever."""
+    """No schema can make the check run without end."""
     schema = {"properties": {"child": {"$ref": "#"}}, "required": ["child"]}
     assert json.dumps(example_of(schema)).count("child") < 20
 

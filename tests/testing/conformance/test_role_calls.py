@@ -148,7 +148,7 @@ def test_a_question_is_one_place_to_be_cancelled_at():
 
 @pytest.mark.parametrize("kind", [Asking, InParallel, AwaitsLater])
 def test_environments_may_ask_in_a_check(kind):
-    """Somebody answers every role, from the prompt alone, so that two plays are the same."""
+    """A scripted policy answers every role, from the prompt alone, so that two plays are the same."""
     assert [str(found) for found in check_env(Group(kind))] == []
 
 
@@ -161,7 +161,7 @@ def test_the_callers_policies_play_their_roles():
 
 
 def test_answers_of_no_use_are_the_checks_and_not_the_graders():
-    """A grader that says clearly that it cannot read an answer does right; the caller is told to pass another."""
+    """A grader that says clearly that it cannot read an answer does right; the check asks for another policy."""
     violation = only(Group(grader=Marks()), roles={"grader": ScriptedReplies(lambda request: "splendid")})
     assert violation.rule == "answers"
     assert violation.message == (
@@ -178,7 +178,7 @@ def test_a_grader_that_trips_over_an_answer_is_at_fault():
     assert violation.message.startswith("`CarelessMarks.grade` raised ValueError(")
 
 
-def test_an_answerer_that_fails_is_told_as_such():
+def test_an_answerer_that_fails_is_reported_as_such():
     """A role that cannot be played is no fault of the environment."""
     violation = only(Group(), roles={"referee": ScriptedReplies(lambda request: PolicyError("the server is gone"))})
     assert violation.rule == "answers"
@@ -186,7 +186,7 @@ def test_an_answerer_that_fails_is_told_as_such():
     assert "the server is gone" in violation.message
 
 
-def test_whoever_asks_can_be_cancelled_while_waiting():
+def test_an_env_that_asks_can_be_cancelled_while_waiting():
     """An answer takes time, and a cancellation meanwhile must come out."""
     assert only(Group(Swallows)).rule == "cancellation"
 
@@ -195,7 +195,7 @@ def test_a_grader_must_await_what_it_asks():
     """An answer that comes after the grade is in no record."""
     violation = only(Group(grader=ForgetsTheAnswer()))
     assert violation.rule == "roles"
-    assert violation.message == ("`ForgetsTheAnswer` asked for the role 'grader', and was over before the answer came")
+    assert violation.message == ("`ForgetsTheAnswer` asked the role 'grader', and ended before the answer came")
 
 
 @pytest.mark.parametrize("roles", [{"policy": ScriptedReplies(["a"])}, {"grader": "scripted:noisy"}])

@@ -57,9 +57,9 @@ class Harness:
             if len(seconds) >= _MIN_CALLS and min(seconds) > _MAX_BLOCKED_SECONDS:
                 self.report.add(
                     Rule.BLOCKING,
-                    f"{name} let nothing else run for {min(seconds):.1f} s or more, at each of {len(seconds)} calls",
-                    f"await in `{method}` whatever waits (`asyncio.sleep`, an async client), and run what computes "
-                    "long or cannot be awaited with `asyncio.to_thread`",
+                    f"{name} blocked the event loop for {min(seconds):.1f} s or more in each of {len(seconds)} calls",
+                    f"await in `{method}` everything that waits (`asyncio.sleep`, an async client), and run long "
+                    "computations and blocking calls with `asyncio.to_thread`",
                 )
 
     async def check_leftover_tasks(self, before: set[asyncio.Task[Any]], when: str, fix: str) -> None:

@@ -35,7 +35,7 @@ async def check_plays(harness: Harness, builder: EnvGroupBuilder) -> list[Probed
             harness.report.add(
                 Rule.SAME_SEED,
                 f"two plays with the same answers differ in {differs}",
-                "draw all chance from the builder's seed and the episode's number, with a `random.Random` of its own",
+                "take all randomness from the builder's seed and the episode's number, with a separate `random.Random`",
             )
         elif number == 0:
             repeatable = first

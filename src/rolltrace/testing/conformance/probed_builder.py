@@ -100,7 +100,7 @@ class ProbedBuilder(EnvGroupBuilder):
         """Call the user's `cleanup` twice, if the builder is not needed any more."""
         if self._clean_up:
             name = f"`{self._user.name}.cleanup`"
-            fix = "let `cleanup` give back only what there is"
+            fix = "let `cleanup` release only what was acquired"
             await self._user.call("cleanup", rule=Rule.CLEANUP, name=name, fix=fix)
             fix = "let `cleanup` do nothing the second time"
             await self._user.call("cleanup", rule=Rule.CLEANUP, name=f"the second {name}", fix=fix)

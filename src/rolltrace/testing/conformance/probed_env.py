@@ -19,6 +19,10 @@ from rolltrace.trace.message import Message
 
 _CLEAR_ERRORS = (RolltraceError, RuntimeError, ValueError)
 _UNCLEAR_ERRORS = (NotImplementedError, RecursionError)
+_NO_ERRORS = {
+    "initial_observation": "let `initial_observation` return the first prompt without raising",
+    "step": "let `step` accept whatever the policy says, and penalize it in the reward",
+}
 
 
 class ProbedEnv(Env):
@@ -128,7 +132,7 @@ class ProbedEnv(Env):
     async def close(self) -> None:
         """Close the user's env twice, after one more `step` if it is done, and see whether what it returned changed."""
         name = f"`{self._user.name}.close`"
-        fix = f"let `close` work {self.when}: give back only what there is"
+        fix = f"let `close` work {self.when}: release only what was acquired"
         try:
             if self.done and self._last is not None and self._point is None:
                 await self._check_misuse(Rule.STEP_AFTER_DONE, self._last, "after `done`", "is already done")
@@ -158,10 +162,10 @@ class ProbedEnv(Env):
                 self._report_cancellation(method, f"raised {short_repr(error)}")
         elif self._style in UNUSUAL_COMPLETIONS and method == "step":
             name = f"`{self._user.name}.step` on a completion that is {self._style}"
-            fix = "let `step` charge for it by `completion.termination`, or leave `takes_any_completion` False"
+            fix = "let `step` penalize it by `completion.termination`, or leave `takes_any_completion` False"
             self._user.report_error(error, method, Rule.ANY_COMPLETION, name, fix)
         else:
-            fix = f"let `{method}` take whatever a policy says, and charge for it in the reward"
+            fix = _NO_ERRORS[method]
             self._user.report_error(error, method, Rule.PLAYS, self.describe(method), fix)
 
     def _report_cancellation(self, method: str, what: str) -> None:

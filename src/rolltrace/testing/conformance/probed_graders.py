@@ -34,7 +34,7 @@ class ProbedGrader(Grader):
         return first  # type: ignore[no-any-return]
 
     async def _ask(self, rollout: Rollout) -> Any:
-        fix = "let `grade` take any rollout that its environment ended, and raise only where there is no grade to give"
+        fix = "let `grade` take any rollout that its environment ended, and raise only if it cannot be graded"
         return await _call_grader(self._harness, self._grader, "grade", rollout, [rollout], Rule.GRADER, fix)
 
     def _is_valid(self, grade: Any) -> bool:
@@ -180,7 +180,7 @@ def _check_grade(harness: Harness, grade: Any, name: str, rule: Rule) -> bool:
         return False
     reward = as_float(grade.reward)
     if reward is None or not math.isfinite(reward):
-        fix = "make a grade's `reward` a finite number, and raise `GraderError` where there is none to give"
+        fix = "make a grade's `reward` a finite number, and raise `GraderError` if there is no grade"
         harness.report.add(rule, f"{name} gave a grade whose `reward` is {short_repr(grade.reward)}", fix)
         return False
     harness.return_values.number_maps(grade, name, ("reward_data",))

@@ -39,7 +39,7 @@ def check_pickles(harness: Harness, builder: Any) -> bytes | None:
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything here
         harness.report.add(
             Rule.PICKLES,
-            f"`{name}` did not come through pickle: {short_repr(error)}",
+            f"`{name}` cannot be pickled: {short_repr(error)}",
             "define the builder's class at the top of a module, hold only what pickles, and make the rest "
             "in `make_episode`",
         )
@@ -69,7 +69,7 @@ def check_graders(harness: Harness, builder: Any) -> None:
         except Exception as error:  # noqa: BLE001 - as above
             harness.report.add(
                 Rule.GRADER,
-                f"`{type(grader).__name__}` did not come through pickle: {short_repr(error)}",
+                f"`{type(grader).__name__}` cannot be pickled: {short_repr(error)}",
                 "define the grader's class at the top of a module, and let it hold only what pickles",
             )
 

@@ -177,7 +177,7 @@ class UserObject:
         if self.over:
             self._report.add(
                 Rule.ROLES,
-                f"`{self.name}` asked for the role {role!r}, and was over before the answer came",
+                f"`{self.name}` asked the role {role!r}, and ended before the answer came",
                 "await every `ask` before `step`, `close` or the grade returns: no record holds a later answer",
             )
 
