@@ -1,8 +1,9 @@
-"""A report answers every question of its page as the server answers it about the same run."""
+"""A report gives the answers of the server about the same run: stored statistics, and rows under any filter."""
 
 import math
 import random
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,8 @@ def _ask(tab: Any, question: str, parameters: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
-def test_every_question_has_the_same_answer(asking: Any, count: int) -> None:
-    """Rows, counts, bins and neighbours are the same, under any filters and any order, drawn from a fixed seed."""
+def test_rows_are_filtered_and_sorted_alike(asking: Any, count: int) -> None:
+    """Rows and neighbours are the same, under any filters, any search and any order, drawn from a fixed seed."""
     rng = random.Random(11)
     run = {"run": "odd"}
     columns = [column["name"] for column in asking("run", run)[0]["columns"]]
@@ -104,15 +105,54 @@ def test_every_question_has_the_same_answer(asking: Any, count: int) -> None:
         assert _is_same(given, expected), (question, parameters, given, expected)
 
 
+def test_every_chart_that_the_page_offers_is_in_the_report(asking: Any) -> None:
+    """Each split, environment and measure has the statistics that the server computes."""
+    run = {"run": "odd"}
+    overview, _ = asking("run", run)
+    splits, envs = ([[], *([f"{name}:is:{one['value']}"] for one in overview[f"{name}s"])] for name in ("split", "env"))
+    assert (len(splits), len(envs)) == (3, 4)
+    measures = [one["name"] for one in overview["measures"]]
+    drawn = [([], [], measure) for measure in measures] + list(product(splits, envs, ["reward", "metrics.entropy"]))
+    for split, env, measure in drawn:
+        selection = {**run, "filter": [*split, *env]}
+        measured = {**selection, "measure": measure}
+        for question, parameters in (
+            ("outcomes", selection),
+            ("series", measured),
+            ("series", {**run, "measure": "steps", "filter": [*split, *env, "steps:min:1"]}),
+            ("histogram", {**measured, "bins": 24}),
+            ("iteration_histograms", {**measured, "bins": 24}),
+        ):
+            expected, given = asking(question, parameters)
+            assert _is_same(given, expected), (question, parameters, given, expected)
+    assert asking("series", {**run, "filter": ["env:is:none"]})[1] == {"refused": "NotInReport"}
+
+
+def test_the_table_has_the_statistics_of_all_rollouts(asking: Any) -> None:
+    """The histogram of each measure and the values of each column are stored; filters do not change the latter."""
+    run = {"run": "odd"}
+    overview, _ = asking("run", run)
+    for measure in overview["measures"]:
+        expected, given = asking("histogram", {**run, "measure": measure["name"], "bins": 64})
+        assert _is_same(given, expected), (measure, given, expected)
+    for column in overview["columns"]:
+        if column["type"] in ("text", "tags"):
+            expected, given = asking("facets", {**run, "columns": column["name"]})
+            assert given == expected
+    columns = {"columns": "env,split,stop_reason,status,tags,policy"}
+    unfiltered, _ = asking("facets", run | columns)
+    assert asking("facets", {**run, **columns, "filter": ["env:is:math"]})[1] == unfiltered
+
+
 def test_rewards_that_overflow_have_the_same_answer(page: Any, served: Viewer, huge_run: Path, tmp_path: Path) -> None:
     """Where a mean or a std is too large for a number, both say so in the same word."""
     write_report(huge_run, tmp_path / "report.html", groups=1_000)
     asking = _asking(page, served, tmp_path / "report.html")
-    expected, given = asking("environments", {"run": "huge"})
+    expected, given = asking("environments", {"run": "huge", "measure": "reward"})
     assert _is_same(given, expected), (given, expected)
     told = [(one["env"], one["mean"], one["std"], one["median"]) for one in given["environments"]]
     assert told == [("apart", "Infinity", "Infinity", 1e308), ("same", "Infinity", 0, 1e308)]
-    expected, given = asking("series", {"run": "huge"})
+    expected, given = asking("series", {"run": "huge", "measure": "reward"})
     assert _is_same(given, expected), (given, expected)
 
 
@@ -135,7 +175,6 @@ def _drawn(rng: random.Random, columns: list[str], ids: list[str]) -> tuple[str,
         "search": rng.choice(["", "", "", "NO", "frage 3"]),
         "retried": rng.choice([False, True]),
     }
-    measure = {"measure": rng.choice(MEASURES), **rng.choice([{}, {"bins": 5}, {"bins": 24}])}
     sort = {"sort": ",".join(rng.choice(["", "-"]) + rng.choice(SORTED) for _ in range(rng.randrange(3)))}
     return rng.choice(
         [
@@ -146,20 +185,14 @@ def _drawn(rng: random.Random, columns: list[str], ids: list[str]) -> tuple[str,
                     **sort,
                     "limit": 50,
                     "offset": rng.choice([0, 20]),
-                    "columns": ",".join(map(_spelt, columns)),
+                    "columns": ",".join(map(_encoded, columns)),
                 },
             ),
             ("neighbours", {**selection, **sort, "id": rng.choice(ids)}),
-            ("facets", {**selection, "columns": "env,stop_reason,tags,status,split,policy,iteration"}),
-            ("histogram", {**selection, **measure}),
-            ("series", {**selection, **measure}),
-            ("environments", {**selection, **measure}),
-            ("outcomes", selection),
         ]
     )
 
 
-MEASURES = ["reward", "advantage", "steps", "seconds", "reward_data.right", "reward_data.a:min:b", "metrics.entropy"]
 SORTED = [
     "reward",
     "env",
@@ -183,7 +216,7 @@ def _filter(rng: random.Random, columns: list[str]) -> str:
             f"reward:is:{rng.choice(['NaN', '0.25', 'Infinity'])}",
             f"tags:has:{rng.choice(['hard', 'a,b'])}",
             "tags:not:easy",
-            f"{_spelt(rng.choice(columns))}:{rng.choice(['null', 'notnull'])}:",
+            f"{_encoded(rng.choice(columns))}:{rng.choice(['null', 'notnull'])}:",
             "group:is:a:is:b",
             "reward_data.a%3Amin%3Ab:min:1",
             "status:not:ok",
@@ -195,7 +228,7 @@ def _filter(rng: random.Random, columns: list[str]) -> str:
     )
 
 
-def _spelt(name: str) -> str:
+def _encoded(name: str) -> str:
     return name.replace("%", "%25").replace(",", "%2C").replace(":", "%3A")
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -29,12 +29,22 @@ def _report(*words: str, folder: Path, expected: int = 0) -> "subprocess.Complet
     return ran
 
 
-def _parts(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The head and the packs of a report."""
+class _Parts(NamedTuple):
+    """The data of a report."""
+
+    head: dict[str, Any]
+    packs: list[dict[str, Any]]
+    table: dict[str, list[Any]]
+    statistics: list[Any]
+
+
+def _parts(file: Path) -> _Parts:
     text = file.read_text()
     [head] = re.findall(r'<script type="application/json" id="report">(.*?)</script>', text)
-    packs = re.findall(r'<script type="text/plain" id="pack-\d+">(.*?)</script>', text)
-    return json.loads(head), [json.loads(gzip.decompress(base64.b64decode(pack))) for pack in packs]
+    found = re.findall(r'<script type="text/plain" id="([^"]+)">(.*?)</script>', text)
+    blocks = {name: json.loads(gzip.decompress(base64.b64decode(block))) for name, block in found}
+    table, statistics = blocks.pop("table"), blocks.pop("statistics")
+    return _Parts(json.loads(head), list(blocks.values()), table, statistics)
 
 
 def test_a_condition_takes_whole_groups(runs: Path, tmp_path: Path) -> None:
@@ -47,10 +57,10 @@ def test_a_condition_takes_whole_groups(runs: Path, tmp_path: Path) -> None:
         ids = opened.sql('select id from rollouts where (iteration, "group") in (select iteration, "group" from '
                          "rollouts where reward <= 0)").fetchall()  # fmt: skip
         wrong = {row[0] for row in opened.sql("select id from rollouts where reward <= 0")}
-    head, packs = _parts(file)
+    head, packs, table, _ = _parts(file)
     assert {(key[1], key[3]) for key in map(json.loads, head["groups"])} == set(groups)
     assert {id_ for pack in packs for id_ in pack["rollouts"]} == {row[0] for row in ids} == set(head["rollouts"])
-    marked = zip(head["columns"]["id"], head["columns"]["selected"], strict=True)
+    marked = zip(table["id"], table["selected"], strict=True)
     assert {id_ for id_, is_selected in marked if is_selected} == wrong
     assert "reward <= 0" in head["selection"]["text"]
 
@@ -59,10 +69,11 @@ def test_so_many_groups_over_the_whole_run(runs: Path, tmp_path: Path) -> None:
     """`groups` takes as many, from the first iteration to the last."""
     file = tmp_path / "some.html"
     write_report(runs / "arithmetic", file, groups=3)
-    head, _ = _parts(file)
+    head, _, table, statistics = _parts(file)
     assert sorted(json.loads(key)[1] for key in head["groups"]) == [0, 2, 4]
     assert head["answers"]["run"]["groups"] == 3
-    assert head["answers"]["run"]["rollouts"] == len(head["columns"]["id"]) == 12
+    assert head["answers"]["run"]["rollouts"] == len(table["id"]) == 12
+    assert len(statistics) == len(head["statistics"]) > 0
 
 
 def test_evenly() -> None:
@@ -87,8 +98,7 @@ def test_text_is_carried_once(tmp_path: Path) -> None:
                 )
     file = tmp_path / "report.html"
     write_report(tmp_path / "run", file)
-    _, packs = _parts(file)
-    text = json.dumps(packs)
+    text = json.dumps(_parts(file).packs)
     assert text.count("the shared question") == 3  # each rollout's own record
     assert [text.count(f"answer-{index}") for index in range(3)] == [1, 1, 1]
 

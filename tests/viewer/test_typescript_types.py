@@ -241,7 +241,7 @@ def real_answers(folder: Path) -> Iterator[tuple[str, bytes]]:
 
     def ask(question: str, **parameters: Any) -> tuple[str, bytes]:
         pairs = [(name, str(value)) for name, value in parameters.items()]
-        return f"{question.capitalize()}Response", api.handle(question, RequestParameters(pairs))
+        return f"{question.title().replace('_', '')}Response", api.handle(question, RequestParameters(pairs))
 
     about_rollout = {"rollout", "neighbours"}
     plain = set(api.handlers) - about_rollout - {"group", "facets"}

@@ -10,7 +10,7 @@ import { toRun } from "./addresses";
 import { App } from "./app";
 import { offer } from "./console";
 import { AnswerError, SourceContext } from "./source/source";
-import { readHead } from "./source/report/carried";
+import { readHead } from "./source/report/report-data";
 import { ReportSource } from "./source/report/report-source";
 import { ServerSource } from "./source/server";
 import { apply } from "./theme";

@@ -3,8 +3,10 @@
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -49,10 +51,8 @@ def histogram(values: Iterable[float | None], most: int = MAX_BINS) -> Histogram
         return Histogram((), 0, missing, non_finite)
     low, high = min(finite), max(finite)
     edges = round_edges(low, high, most)
-    counts = [0] * max(1, len(edges) - 1)
-    for value in finite:
-        counts[_bin(value, edges)] += 1
-    return Histogram(bins_between(edges, counts), len(finite), missing, non_finite, low, high)
+    counts = Counter(_bin(value, edges) for value in finite)
+    return Histogram(_bins_between(edges, counts), len(finite), missing, non_finite, low, high)
 
 
 def query_histogram(
@@ -80,14 +80,41 @@ def query_histogram(
     n, missing, non_finite, low, high = run.sql(question, parameters, timeout).fetchone() or (0, 0, 0, None, None)
     if not n:
         return Histogram((), 0, missing, non_finite)
-    edges = round_edges(low, high, most)
-    counting = f"select {bin_number(edges)} as bin, count(*) from ({rows}) where isfinite(value) group by bin"
-    found: dict[int, int] = dict(run.sql(counting, parameters, timeout).fetchall())
-    counts = [found.get(number, 0) for number in range(max(1, len(edges) - 1))]
-    return Histogram(bins_between(edges, counts), sum(counts), missing, non_finite, low, high)
+    edges = {0: round_edges(low, high, most)}
+    keyed = f"select 0 as key, 0 as part, value from ({rows})"
+    bins = count_in_bins(run, keyed, edges, parameters, timeout)[0, 0]
+    return Histogram(bins, n, missing, non_finite, low, high)
 
 
-def bin_number(edges: Sequence[float]) -> str:
+def count_in_bins(
+    run: Run,
+    rows: str,
+    edges: Mapping[int, Sequence[float]],
+    parameters: Parameters = None,
+    timeout: float | None = None,
+) -> dict[tuple[int, Any], tuple[Bin, ...]]:
+    """Count the finite values of each `key` and `part` in the bins between the edges of the key.
+
+    `rows` is a SELECT of `key`, `part` and `value`; with more than one key it has no parameters.
+    """
+    if not edges:
+        return {}
+    if len(edges) == 1:
+        [(key, only)] = edges.items()
+        number, joined = _bin_number(only), f"({rows}) where key = {key} and"
+    else:
+        parameters = {"keys": list(edges), "inner_edges": [list(some[1:-1]) for some in edges.values()]}
+        table = "select unnest($keys) as key, unnest($inner_edges::double[][]) as inner_edges"
+        number = "len(list_filter(inner_edges, lambda edge: value >= edge))"
+        joined = f"({rows}) join ({table}) using (key) where"
+    counting = f"select key, part, {number} as bin, count(*) from {joined} isfinite(value) group by all"
+    counts: dict[tuple[int, Any], dict[int, int]] = {}
+    for key, part, bin_, n in run.sql(counting, parameters, timeout):
+        counts.setdefault((key, part), {})[bin_] = n
+    return {place: _bins_between(edges[place[0]], found) for place, found in counts.items()}
+
+
+def _bin_number(edges: Sequence[float]) -> str:
     """The number of the bin of a column `value`, in SQL."""
     # Comparing with each edge is what the engine does quickest, and rounds as Python does.
     return " + ".join(f"(value >= '{edge!r}'::double)::bigint" for edge in edges[1:-1]) or "0"
@@ -133,7 +160,9 @@ def _bin(value: float, edges: Sequence[float]) -> int:
     return 0 if len(edges) < 3 else bisect_right(edges, value, 1, len(edges) - 1) - 1
 
 
-def bins_between(edges: Sequence[float], counts: Sequence[int]) -> tuple[Bin, ...]:
-    """The bins between edges; of a single edge, the one that is as wide as a point."""
+def _bins_between(edges: Sequence[float], counts: Mapping[int, int]) -> tuple[Bin, ...]:
+    """The bins between edges, given the counts by number; a single edge makes one bin, as wide as a point."""
     highs = edges[1:] or edges
-    return tuple(Bin(low, high, n) for low, high, n in zip(edges, highs, counts, strict=False))
+    return tuple(
+        Bin(low, high, counts.get(number, 0)) for number, (low, high) in enumerate(zip(edges, highs, strict=False))
+    )

@@ -1,6 +1,7 @@
 """What can be asked over HTTP: the parameters of each question, and who answers it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from rolltrace.viewer.run_overview import run_overview
 from rolltrace.viewer.schemas import RevisionsResponse
 from rolltrace.viewer.user_sql import SQL_TIMEOUT_SECONDS, run_user_sql
 
+DEFAULT_BINS = 20
 _MAX_BINS = 100
 _DEFAULT_COLUMNS = "iteration,env,group,index,reward,stop_reason,status"
 
@@ -74,6 +76,8 @@ class RequestParameters:
 
 
 Answer = bytes
+BinnedQuery = Callable[[Run, RolloutSelection, Sequence[str], int, float | None], Sequence[msgspec.Struct]]
+"""A query for charts of some measures, with the most bins that each may have."""
 
 
 class Api:
@@ -85,7 +89,9 @@ class Api:
         self._findings = BackgroundChecks(library)
         self.handlers: Mapping[str, Callable[[RequestParameters], Answer]] = {
             "runs": self._runs, "revisions": self._revisions, "run": self._run, "series": self._series,
-            "outcomes": self._outcomes, "histogram": self._histogram, "environments": self._environments,
+            "outcomes": self._outcomes, "histogram": partial(self._binned, charts.query_histograms),
+            "iteration_histograms": partial(self._binned, charts.query_iteration_histograms),
+            "environments": partial(self._binned, charts.query_environments),
             "rollouts": self._rollouts, "facets": self._facets, "neighbours": self._neighbours,
             "findings": self._find, "group": self._group, "rollout": self._rollout,
         }  # fmt: skip
@@ -128,26 +134,18 @@ class Api:
     def _series(self, asked: RequestParameters) -> Answer:
         measure = asked.text("measure", "reward")
         return self._cached_chart(
-            asked, ("series", measure), lambda *given: charts.query_series(given[0], given[1], measure, given[2])
+            asked, ("series", measure), lambda *given: charts.query_series(given[0], given[1], [measure], given[2])[0]
         )
 
     def _outcomes(self, asked: RequestParameters) -> Answer:
         return self._cached_chart(asked, ("outcomes",), charts.query_outcomes)
 
-    def _histogram(self, asked: RequestParameters) -> Answer:
-        measure, bins = asked.text("measure", "reward"), asked.number("bins", 20, 1, _MAX_BINS)
+    def _binned(self, query: BinnedQuery, asked: RequestParameters) -> Answer:
+        measure, bins = asked.text("measure", "reward"), asked.number("bins", DEFAULT_BINS, 1, _MAX_BINS)
         return self._cached_chart(
             asked,
-            ("histogram", measure, bins),
-            lambda *given: charts.query_measure_histogram(given[0], given[1], measure, bins, given[2]),
-        )
-
-    def _environments(self, asked: RequestParameters) -> Answer:
-        measure, bins = asked.text("measure", "reward"), asked.number("bins", 20, 1, _MAX_BINS)
-        return self._cached_chart(
-            asked,
-            ("environments", measure, bins),
-            lambda *given: charts.query_environments(given[0], given[1], measure, bins, given[2]),
+            (query.__name__, measure, bins),
+            lambda run, selection, timeout: query(run, selection, [measure], bins, timeout)[0],
         )
 
     def _rollouts(self, asked: RequestParameters) -> Answer:

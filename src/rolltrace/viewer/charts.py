@@ -1,9 +1,10 @@
-"""Numbers over iterations and how they are distributed, each answered by one or two statements."""
+"""Charts of a run: measures over iterations and by environment, and how rollouts ended."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rolltrace.query.histogram import bin_number, bins_between, query_histogram, round_edges
-from rolltrace.query.number_stats import stats_columns
+from rolltrace.query.histogram import Bin, count_in_bins, round_edges
+from rolltrace.query.number_stats import NumberStats, stats_columns, stats_from_row
 from rolltrace.query.run import Run
 from rolltrace.viewer.columns import find_measure
 from rolltrace.viewer.filters import RolloutSelection, select_rollouts
@@ -11,6 +12,8 @@ from rolltrace.viewer.schemas import (
     EnvironmentsResponse,
     EnvironmentStats,
     HistogramResponse,
+    IterationHistogram,
+    IterationHistogramsResponse,
     OutcomesBin,
     OutcomesResponse,
     SeriesBin,
@@ -45,19 +48,20 @@ class IterationBins(NamedTuple):
         return first, min(first + self.width - 1, self.last)
 
 
-def query_series(run: Run, selection: RolloutSelection, measure: str, timeout: float | None = None) -> SeriesResponse:
-    """A measure over iterations."""
-    find_measure(measure)
+def query_series(
+    run: Run, selection: RolloutSelection, measures: Sequence[str], timeout: float | None = None
+) -> list[SeriesResponse]:
+    """Measures over iterations."""
     span = _span(run, selection, timeout)
-    if span is None:
-        return SeriesResponse(measure=measure, bins=())
-    question = f"""
-        select {span.bin} as bin, count(*) as rollouts, {STATS_COLUMNS}, {_QUANTILES}
-        from ({_valued(selection, measure, "iteration")}) where iteration is not null group by 1 order by 1
-    """
-    return SeriesResponse(
-        measure=measure, bins=tuple(_series_bin(row, span) for row in run.sql(question, timeout=timeout).dicts())
-    )
+    found: list[list[SeriesBin]] = [[] for _ in measures]
+    if span is not None:
+        question = f"""
+            select measure, {span.bin} as bin, count(*) as rollouts, {STATS_COLUMNS}, {_QUANTILES}
+            from ({_measured(selection, measures, "iteration")}) where iteration is not null group by 1, 2 order by 2
+        """
+        for row in run.sql(question, timeout=timeout).dicts():
+            found[row.pop("measure")].append(_series_bin(row, span))
+    return [SeriesResponse(measure=name, bins=tuple(bins)) for name, bins in zip(measures, found, strict=True)]
 
 
 def query_outcomes(run: Run, selection: RolloutSelection, timeout: float | None = None) -> OutcomesResponse:
@@ -86,41 +90,80 @@ def query_outcomes(run: Run, selection: RolloutSelection, timeout: float | None 
     return OutcomesResponse(bins=tuple(_outcomes_bin(row, span) for row in run.sql(question, timeout=timeout).dicts()))
 
 
-def query_measure_histogram(
-    run: Run, selection: RolloutSelection, measure: str, bins: int, timeout: float | None = None
-) -> HistogramResponse:
-    """How a measure is distributed."""
-    find_measure(measure)
-    rows = f"({_valued(selection, measure)})"
-    found = query_histogram(run, "value", table=rows, most=bins, timeout=timeout)
-    return HistogramResponse(
-        measure=measure, bins=found.bins, n=found.n, missing=found.missing, non_finite=found.non_finite
-    )
+def query_histograms(
+    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int, timeout: float | None = None
+) -> list[HistogramResponse]:
+    """How measures are distributed."""
+    rows = f"select measure as key, 0 as part, value from ({_measured(selection, measures)})"
+    question = f"select key, {STATS_COLUMNS} from ({rows}) group by 1"
+    stats = {row.pop("key"): stats_from_row(row) for row in run.sql(question, timeout=timeout).dicts()}
+    found = count_in_bins(run, rows, _edges(stats, bins), timeout=timeout)
+    return [
+        HistogramResponse(measure=name, bins=found.get((key, 0), ()), **_counts(stats.get(key)))
+        for key, name in enumerate(measures)
+    ]
+
+
+def query_iteration_histograms(
+    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int, timeout: float | None = None
+) -> list[IterationHistogramsResponse]:
+    """How measures are distributed in each bin of iterations; the edges are those of the bin's own values."""
+    span = _span(run, selection, timeout)
+    found: list[list[IterationHistogram]] = [[] for _ in measures]
+    if span is not None:
+        values = _measured(selection, measures, "iteration")
+        rows = f"select measure * {MAX_BINS} + {span.bin} as key, 0 as part, value from ({values})"
+        question = f"select key, {STATS_COLUMNS} from ({rows}) where key is not null group by 1 order by 1"
+        stats = {row.pop("key"): stats_from_row(row) for row in run.sql(question, timeout=timeout).dicts()}
+        counted = count_in_bins(run, rows, _edges(stats, bins), timeout=timeout)
+        for key, numbers in stats.items():
+            measure, bin_ = divmod(key, MAX_BINS)
+            first, last = span.ends(bin_)
+            bins_here = counted.get((key, 0), ())
+            found[measure].append(IterationHistogram(first=first, last=last, bins=bins_here, **_counts(numbers)))
+    return [
+        IterationHistogramsResponse(measure=name, iterations=tuple(some))
+        for name, some in zip(measures, found, strict=True)
+    ]
 
 
 def query_environments(
-    run: Run, selection: RolloutSelection, measure: str, bins: int, timeout: float | None = None
-) -> EnvironmentsResponse:
-    """A measure by environment, over bins that all share."""
-    find_measure(measure)
-    rows = _valued(selection, measure, "env", "stop_reason")
+    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int, timeout: float | None = None
+) -> list[EnvironmentsResponse]:
+    """Measures by environment, over bins that all environments share."""
+    values = _measured(selection, measures, "env", "stop_reason")
     question = f"""
-        select env, count(*) as rollouts, {STATS_COLUMNS}, median(value) filter (isfinite(value)) as median,
+        select measure, env, count(*) as rollouts, {STATS_COLUMNS}, median(value) filter (isfinite(value)) as median,
             histogram(stop_reason) as stop_reasons
-        from ({rows}) group by env order by rollouts desc, env limit {_MAX_ENVIRONMENTS}
+        from ({values}) group by 1, 2
+        qualify row_number() over (partition by measure order by rollouts desc, env) <= {_MAX_ENVIRONMENTS}
+        order by rollouts desc, env
     """
-    found = list(run.sql(question, timeout=timeout).dicts())
-    lows = [row["min"] for row in found if row["n"]]
-    edges = round_edges(min(lows), max(row["max"] for row in found if row["n"]), bins) if lows else []
-    counting = f"select env, {bin_number(edges)} as bin, count(*) from ({rows}) where isfinite(value) group by all"
-    counts = {(env, number): n for env, number, n in run.sql(counting, timeout=timeout)}
-    return EnvironmentsResponse(measure=measure, environments=tuple(_environment(row, edges, counts) for row in found))
+    rows: list[list[dict[str, Any]]] = [[] for _ in measures]
+    for row in run.sql(question, timeout=timeout).dicts():
+        rows[row.pop("measure")].append(row)
+    edges = {key: _shared_edges(some, bins) for key, some in enumerate(rows) if any(row["n"] for row in some)}
+    keyed = f"select measure as key, env as part, value from ({values})"
+    counted = count_in_bins(run, keyed, edges, timeout=timeout)
+    return [
+        EnvironmentsResponse(
+            measure=name,
+            environments=tuple(_environment(row, counted.get((key, row["env"]), ())) for row in rows[key]),
+        )
+        for key, name in enumerate(measures)
+    ]
 
 
-def _valued(selection: RolloutSelection, measure: str, *columns: str) -> str:
-    """The rollouts of a selection with a measure as `value`, a double."""
-    rows = select_rollouts(selection, {"measured": measure, **{name: name for name in columns}})
-    return f"select * exclude (measured), measured::double as value from ({rows})"
+def _measured(selection: RolloutSelection, measures: Sequence[str], *columns: str) -> str:
+    """SQL for the rollouts of a selection, once for each measure: its number as `measure`, and its `value`."""
+    for name in measures:
+        find_measure(name)
+    aliases = {f"m{number}": name for number, name in enumerate(measures)}
+    rows = select_rollouts(selection, {**aliases, **{name: name for name in columns}})
+    values = [f"{alias}::double" for alias in aliases]
+    expanded = f"unnest(range({len(values)})) as measure, unnest([{', '.join(values)}]) as value"
+    one = f"0 as measure, {values[0]} as value"  # for the server, without the cost of lists
+    return f"select {', '.join((one if len(values) == 1 else expanded, *columns))} from ({rows})"
 
 
 def _span(run: Run, selection: RolloutSelection, timeout: float | None) -> IterationBins | None:
@@ -135,6 +178,25 @@ def _series_bin(row: dict[str, Any], span: IterationBins) -> SeriesBin:
     return SeriesBin(first=first, last=last, q05=q05, q25=q25, median=median, q75=q75, q95=q95, **row)
 
 
+def _edges(stats: Mapping[int, NumberStats], bins: int) -> dict[int, list[float]]:
+    """By key, the edges of bins around its finite values."""
+    ends = {key: (one.min, one.max) for key, one in stats.items()}
+    return {
+        key: round_edges(low, high, bins) for key, (low, high) in ends.items() if low is not None and high is not None
+    }
+
+
+def _shared_edges(rows: Sequence[Mapping[str, Any]], bins: int) -> list[float]:
+    """The edges of bins around the values of all rows; at least one row has a value."""
+    some = [row for row in rows if row["n"]]
+    return round_edges(min(row["min"] for row in some), max(row["max"] for row in some), bins)
+
+
+def _counts(stats: NumberStats | None) -> dict[str, int]:
+    """How many values there are, of which kind."""
+    return {name: getattr(stats, name, 0) for name in ("n", "missing", "non_finite")}
+
+
 def _outcomes_bin(row: dict[str, Any], span: IterationBins) -> OutcomesBin:
     first, last = span.ends(row.pop("bin"))
     for name in ("stop_reasons", "statuses", "errors"):
@@ -144,8 +206,7 @@ def _outcomes_bin(row: dict[str, Any], span: IterationBins) -> OutcomesBin:
     return OutcomesBin(first=first, last=last, **row)
 
 
-def _environment(row: dict[str, Any], edges: list[float], counts: dict[tuple[str, int], int]) -> EnvironmentStats:
-    bins = bins_between(edges, [counts.get((row["env"], number), 0) for number in range(max(1, len(edges) - 1))])
+def _environment(row: Mapping[str, Any], bins: tuple[Bin, ...]) -> EnvironmentStats:
     return EnvironmentStats(**{**row, "stop_reasons": most_frequent(row["stop_reasons"] or {})}, bins=bins)
 
 

@@ -1,4 +1,4 @@
-"""What a report tells of a run: answers about an excerpt of it, the same that a server would give."""
+"""The data of a report: the server's answers about a part of a run."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +16,7 @@ from rolltrace.version import __version__
 from rolltrace.viewer.filters import RolloutSelection
 from rolltrace.viewer.json_response import encode_response, to_browser_types
 from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.report_statistics import StoredAnswer, stored_answers
 from rolltrace.viewer.rollout_detail import group_response, member_responses
 from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
 from rolltrace.viewer.run_list import RunList
@@ -24,7 +25,7 @@ from rolltrace.viewer.run_subset import RunSubset
 from rolltrace.viewer.schemas import Column, RunResponse, RunsResponse
 
 SELECTED = Column("selected", "selected", "boolean")
-"""Whether a rollout fulfils the condition that the report was made with; the others stand beside it in its group."""
+"""Whether a rollout fulfils the condition that the report was made with; a report has the others of its group, too."""
 
 _MAX_PROBLEMS = 20
 
@@ -36,13 +37,13 @@ class ReportGroup(msgspec.Struct, frozen=True):
 
     key: GroupKey
     answer: JsonObject
-    """As the server's answer on a group."""
+    """The server's answer about the group."""
     rollouts: dict[str, JsonObject]
-    """By id the answers on its rollouts, those of attempts that were tried again included."""
+    """By id, the answers about its rollouts, retried attempts included."""
 
 
 class ReportData:
-    """Answers about an excerpt of a run, which is the one run in `folder`."""
+    """Answers about a part of the run `whole`, which is the only run in `folder`."""
 
     def __init__(self, folder: Path, whole: Run, part: RunSubset, selected: set[str]) -> None:
         self.name = whole.path.resolve().name
@@ -54,7 +55,7 @@ class ReportData:
         self._excerpt = self._stack.enter_context(self._library.open(next(iter(self._library.folder.runs()))))
         card = RunList(self._library).one(self._excerpt.key)
         self.run = self._for_sharing(run_overview(self._excerpt, card), whole)
-        """As the server's answer on a run."""
+        """The server's answer about the run."""
         card = msgspec.structs.replace(
             card, key=self.name, name=self.name, live=False, planned=None, state=self.run.state
         )
@@ -99,6 +100,10 @@ class ReportData:
             table[SELECTED.name] = [one in self._selected for one in table["id"]]
         return table
 
+    def statistics(self) -> Iterator[StoredAnswer]:
+        """The answers for the charts and menus of the page."""
+        return stored_answers(self._excerpt, self.run)
+
     def _rows(self, columns: list[str]) -> Iterator[JsonObject]:
         every, offset = RolloutSelection(retried=True), 0
         while True:
@@ -109,7 +114,7 @@ class ReportData:
                 return
 
     def _for_sharing(self, answer: RunResponse, whole: Run) -> RunResponse:
-        """The answer as it may leave this machine, with what could not be read of the whole run."""
+        """The answer without paths of this machine, and with what could not be read of the whole run."""
         marks = () if self.part.where is None else (SELECTED,)
         problems = whole.problems
         return msgspec.structs.replace(
@@ -127,5 +132,5 @@ class ReportData:
 
 
 def _state(run: Run) -> RunState:
-    """The state of the whole run, of which an excerpt has only some rollouts."""
+    """The state of the whole run."""
     return run_state(run.ledgers().values(), planned_episodes(run.info), query_totals(run).finished)

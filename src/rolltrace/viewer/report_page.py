@@ -29,84 +29,92 @@ _GZIP_LEVEL = 6
 Json = dict[str, Any]
 
 
-class ReportPacks:
-    """Packs of some groups each, with each text once, and the head that says which pack has which group."""
+class ReportBlocks:
+    """The data of a report: blocks of JSON under their names, and the head, which says what is in which block."""
 
-    def __init__(self, carried: ReportData, whole: Run) -> None:
-        self._carried = carried
+    def __init__(self, data: ReportData, whole: Run) -> None:
+        self._data = data
         self._images = _EmbeddedImages(whole)
         self._rollouts: dict[str, int] = {}
+        """By id, the number of the pack that holds it."""
         self._groups: dict[str, int] = {}
+        self._questions: list[Json] = []
+        """What the answers in the block `statistics` are about, in the same order."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        number, size = 0, 0
-        groups: dict[str, Json] = {}
-        rollouts: dict[str, Json] = {}
-        for compared in self._carried.groups():
-            name = _name(compared.key)
-            groups[name] = reference_messages(compared)
-            rollouts |= compared.rollouts
-            self._groups[name] = number
-            self._rollouts |= dict.fromkeys(compared.rollouts, number)
-            for rollout in compared.rollouts.values():
-                self._images.gather(rollout["rollout"])
-            size += len(msgspec.json.encode(compared.rollouts))
-            if size >= _PACK_BYTES:
-                yield msgspec.json.encode({"groups": groups, "rollouts": rollouts})
-                number, size, groups, rollouts = number + 1, 0, {}, {}
-        if groups:
-            yield msgspec.json.encode({"groups": groups, "rollouts": rollouts})
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        yield from self._packs()
+        yield "table", msgspec.json.encode(self._data.table())
+        answers = []
+        for stored in self._data.statistics():
+            self._questions.append({"question": stored.question, "parameters": stored.parameters})
+            answers.append(stored.answer)
+        yield "statistics", msgspec.json.encode(answers)
 
     def head(self, findings: FindingsResponse) -> bytes:
-        """The JSON that the page reads first. Call this after all packs were made."""
-        carried = self._carried
-        answers = {
-            "run": to_browser_types(carried.run),
-            "runs": to_browser_types(carried.runs),
-            "findings": to_browser_types(findings),
-        }
+        """The JSON that the page reads first. Call this after all blocks were made."""
+        data = self._data
+        answers = {"run": data.run, "runs": data.runs, "findings": findings}
         return msgspec.json.encode(
             {
-                "v": 1,
-                "run": carried.name,
-                "selection": {"text": carried.text, "marks": carried.part.where is not None},
-                "answers": answers,
-                "columns": carried.table(),
+                "run": data.name,
+                "selection": {"text": data.text, "marks": data.part.where is not None},
+                "answers": {name: to_browser_types(answer) for name, answer in answers.items()},
+                "statistics": self._questions,
                 "rollouts": self._rollouts,
                 "groups": self._groups,
                 "images": self._images.addresses,
             }
         )
 
+    def _packs(self) -> Iterator[tuple[str, bytes]]:
+        """Packs of some groups each, with each text once."""
+        number, size = 0, 0
+        groups: dict[str, Json] = {}
+        rollouts: dict[str, Json] = {}
+        for group in self._data.groups():
+            key = _group_key(group.key)
+            groups[key] = reference_messages(group)
+            rollouts |= group.rollouts
+            self._groups[key] = number
+            self._rollouts |= dict.fromkeys(group.rollouts, number)
+            for rollout in group.rollouts.values():
+                self._images.gather(rollout["rollout"])
+            size += len(msgspec.json.encode(group.rollouts))
+            if size >= _PACK_BYTES:
+                yield f"pack-{number}", msgspec.json.encode({"groups": groups, "rollouts": rollouts})
+                number, size, groups, rollouts = number + 1, 0, {}, {}
+        if groups:
+            yield f"pack-{number}", msgspec.json.encode({"groups": groups, "rollouts": rollouts})
 
-def reference_messages(compared: ReportGroup) -> Json:
+
+def reference_messages(group: ReportGroup) -> Json:
     """The response on a group, with references (rollout id and index) in place of messages that its rollouts have."""
-    group = compared.answer["group"]
-    places = {
-        id_: {msgspec.json.encode(message): place for place, message in enumerate(rollout["rollout"]["messages"])}
-        for id_, rollout in compared.rollouts.items()
+    comparison = group.answer["group"]
+    indices = {
+        id_: {msgspec.json.encode(message): index for index, message in enumerate(rollout["rollout"]["messages"])}
+        for id_, rollout in group.rollouts.items()
     }
     members = [
-        {**member, "messages": _referred(member["messages"], member["id"], places)} for member in group["members"]
+        {**member, "messages": _references(member["messages"], member["id"], indices)}
+        for member in comparison["members"]
     ]
-    first = group["members"][0]["id"] if group["members"] else ""
-    shared = _referred(group["shared"], first, places)
-    return {**compared.answer, "group": {**group, "members": members, "shared": shared}}
+    first = comparison["members"][0]["id"] if comparison["members"] else ""
+    shared = _references(comparison["shared"], first, indices)
+    return {**group.answer, "group": {**comparison, "members": members, "shared": shared}}
 
 
-def _referred(shown: list[Json], id_: str, places: Mapping[str, Mapping[bytes, int]]) -> list[Json]:
-    known = places.get(id_, {})
-    return [_reference(one, id_, known) for one in shown]
+def _references(excerpts: list[Json], id_: str, indices: Mapping[str, Mapping[bytes, int]]) -> list[Json]:
+    """The excerpts with references to messages of a rollout; a message that was truncated stays."""
+    known = indices.get(id_, {})
+    found = [known.get(msgspec.json.encode(excerpt["message"])) for excerpt in excerpts]
+    return [
+        excerpt if index is None else {**excerpt, "message": [id_, index]}
+        for excerpt, index in zip(excerpts, found, strict=True)
+    ]
 
 
-def _reference(shown: Json, id_: str, places: Mapping[bytes, int]) -> Json:
-    """A reference to the message, or the message itself if it was truncated."""
-    place = places.get(msgspec.json.encode(shown["message"]))
-    return shown if place is None else {**shown, "message": [id_, place]}
-
-
-def _name(key: GroupKey) -> str:
-    """The name of a group as the page makes it with JSON.stringify."""
+def _group_key(key: GroupKey) -> str:
+    """The key of a group as the page makes it with JSON.stringify."""
     return msgspec.json.encode(msgspec.structs.astuple(key)).decode()
 
 
@@ -137,10 +145,10 @@ class _EmbeddedImages:
             self.addresses[name] = f"data:{shown.media_type};base64,{base64.b64encode(data).decode()}"
 
 
-def report_html(title: str, packs: Iterable[bytes], head: Callable[[], bytes]) -> Iterator[bytes]:
-    """Yield the file in pieces: the page, the packs of JSON, and the head, which is JSON too.
+def report_html(title: str, blocks: Iterable[tuple[str, bytes]], head: Callable[[], bytes]) -> Iterator[bytes]:
+    """Yield the file in pieces: the page, blocks of JSON under their names, and the head, which is JSON too.
 
-    `head` is called after the last pack. The content security policy allows only the page's own script, by its hash;
+    `head` is called after the last block. The content security policy allows only the page's own script, by its hash;
     the data are in script elements of types that browsers do not run.
     """
     folder = page_folder()
@@ -165,9 +173,9 @@ def report_html(title: str, packs: Iterable[bytes], head: Callable[[], bytes]) -
     yield style
     yield b"</style>\n</head>\n<body>\n<div id=page></div>\n"
     yield b"<noscript>This report is shown with JavaScript, which is switched off here.</noscript>\n"
-    for number, pack in enumerate(packs):
-        packed = base64.b64encode(gzip.compress(pack, _GZIP_LEVEL, mtime=0))
-        yield b'<script type="text/plain" id="pack-%d">%b</script>\n' % (number, packed)
+    for name, data in blocks:
+        packed = base64.b64encode(gzip.compress(data, _GZIP_LEVEL, mtime=0))
+        yield b'<script type="text/plain" id="%b">%b</script>\n' % (name.encode(), packed)
     yield b'<script type="application/json" id="report">' + _inside_data(head()) + b"</script>\n"
     yield b'<script type="module">' + script + b"</script>\n</body>\n</html>\n"
 

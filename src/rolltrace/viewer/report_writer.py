@@ -21,12 +21,12 @@ from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
 from rolltrace.viewer.json_response import to_browser_types
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.report_data import ReportData, ReportGroup
-from rolltrace.viewer.report_page import ReportPacks, report_html
+from rolltrace.viewer.report_page import ReportBlocks, report_html
 from rolltrace.viewer.run_subset import RunSubset, select_subset, selected_ids, write_subset
 from rolltrace.viewer.schemas import FindingsResponse
 
 DEFAULT_ROLLOUTS = 1_000
-"""About how many rollouts a report holds where nobody says how many groups."""
+"""About how many rollouts a report holds unless the number of groups is given."""
 
 
 def write_report(
@@ -40,16 +40,16 @@ def write_report(
     place = _place_for(Path(out), Path(run))
     if not as_json:
         page_folder()  # without the page, nothing is begun
-    with _excerpt(run, where, groups) as (whole, carried):
-        _write(_tree(carried) if as_json else _page(whole, carried), place)
-        return carried.text
+    with _excerpt(run, where, groups) as (whole, data):
+        _write(_tree(data) if as_json else _page(whole, data), place)
+        return data.text
 
 
 def stream_tree(run: str | Path, out: BinaryIO, *, where: str | None = None, groups: int | None = None) -> str:
     """Write the tree of JSON to a stream; what is returned says in words what it holds."""
-    with _excerpt(run, where, groups) as (_, carried):
-        out.writelines(_tree(carried))
-        return carried.text
+    with _excerpt(run, where, groups) as (_, data):
+        out.writelines(_tree(data))
+        return data.text
 
 
 def _place_for(out: Path, run: Path) -> Path:
@@ -72,8 +72,8 @@ def _excerpt(run: str | Path, where: str | None, groups: int | None) -> Iterator
         part = select_subset(whole, where, _fitting(whole) if groups is None else groups)
         with explain_full_disk():
             write_subset(whole, part, folder / "runs" / "run")
-        with ReportData(folder / "runs", whole, part, set(selected_ids(whole, part))) as carried:
-            yield whole, carried
+        with ReportData(folder / "runs", whole, part, set(selected_ids(whole, part))) as data:
+            yield whole, data
 
 
 def _fitting(run: Run) -> int | None:
@@ -82,39 +82,41 @@ def _fitting(run: Run) -> int | None:
     return None if totals.rollouts <= DEFAULT_ROLLOUTS else max(1, DEFAULT_ROLLOUTS * totals.groups // totals.rollouts)
 
 
-def _page(whole: Run, carried: ReportData) -> Iterator[bytes]:
-    packs = ReportPacks(carried, whole)
-    return report_html(f"{carried.name} · Rolltrace", packs, lambda: packs.head(_findings(whole.path, carried.part)))
+def _page(whole: Run, data: ReportData) -> Iterator[bytes]:
+    blocks = ReportBlocks(data, whole)
+    return report_html(f"{data.name} · Rolltrace", blocks, lambda: blocks.head(_findings(whole.path, data.part)))
 
 
 def _findings(run: Path, part: RunSubset) -> FindingsResponse:
     """What `check` finds in the whole run: in a part of one it would miss what was left out."""
     if part.all_rollouts > MAX_ROLLOUTS:
-        told = f"A run of more than {MAX_ROLLOUTS:,} rollouts is not checked for a report: `rolltrace check` does it."
-        return FindingsResponse(state="absent", stale=False, audits=0, found=(), message=told)
+        message = (
+            f"A run of more than {MAX_ROLLOUTS:,} rollouts is not checked for a report: `rolltrace check` does it."
+        )
+        return FindingsResponse(state="absent", stale=False, audits=0, found=(), message=message)
     return findings_response(check_run(run))
 
 
-def _tree(carried: ReportData) -> Iterator[bytes]:
+def _tree(data: ReportData) -> Iterator[bytes]:
     head = {
         "v": 1,
-        "selection": {"text": carried.text, **to_browser_types(carried.part)},
-        "run": to_browser_types(carried.run),
+        "selection": {"text": data.text, **to_browser_types(data.part)},
+        "run": to_browser_types(data.run),
     }
     yield msgspec.json.encode(head)[:-1] + b',"groups":['
-    for place, compared in enumerate(carried.groups()):
-        yield (b",\n" if place else b"\n") + msgspec.json.encode(_branch(compared))
+    for place, group in enumerate(data.groups()):
+        yield (b",\n" if place else b"\n") + msgspec.json.encode(_branch(group))
     yield b"\n]}\n"
 
 
-def _branch(compared: ReportGroup) -> dict[str, Any]:
+def _branch(group: ReportGroup) -> dict[str, Any]:
     """A group with its rollouts; the messages that its members show are those of their records."""
-    group = {name: value for name, value in compared.answer["group"].items() if name not in ("shared", "members")}
+    comparison = {name: value for name, value in group.answer["group"].items() if name not in ("shared", "members")}
     members = [
         {name: value for name, value in member.items() if name != "messages"}
-        for member in compared.answer["group"]["members"]
+        for member in group.answer["group"]["members"]
     ]
-    return {**group, "members": members, "rollouts": list(compared.rollouts.values())}
+    return {**comparison, "members": members, "rollouts": list(group.rollouts.values())}
 
 
 def _write(pieces: Iterable[bytes], place: Path) -> None:

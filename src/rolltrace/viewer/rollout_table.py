@@ -14,7 +14,7 @@ from rolltrace.viewer.user_sql import SQL_TIMEOUT_SECONDS
 
 MAX_ROWS = 1_000
 MAX_COLUMNS = 100
-_MAX_FACETS = 20
+MAX_FACETS = 20
 """Each is counted by a statement of its own."""
 _MAX_KEYS = 5
 _FIRST_IDS = 2_000
@@ -92,8 +92,8 @@ def count_values(
     asked: Run, selection: RolloutSelection, columns: Sequence[str], timeout: float | None
 ) -> FacetsResponse:
     """How many rollouts have each value of some columns, under all filters but those on that column."""
-    if len(columns) > _MAX_FACETS:
-        raise InputError(f"Expected at most {_MAX_FACETS} columns, got {len(columns)}.")
+    if len(columns) > MAX_FACETS:
+        raise InputError(f"Expected at most {MAX_FACETS} columns, got {len(columns)}.")
     return FacetsResponse(facets={name: _counts(asked, selection.without(name), name, timeout) for name in columns})
 
 

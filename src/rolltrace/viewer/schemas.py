@@ -248,6 +248,24 @@ class HistogramResponse(msgspec.Struct, frozen=True, kw_only=True):
     non_finite: int
 
 
+class IterationHistogram(msgspec.Struct, frozen=True, kw_only=True):
+    """Some iterations, both ends included, and how a measure is distributed in them."""
+
+    first: int
+    last: int
+    bins: tuple[Bin, ...]
+    n: int
+    missing: int
+    non_finite: int
+
+
+class IterationHistogramsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """How a measure is distributed in each iteration."""
+
+    measure: str
+    iterations: tuple[IterationHistogram, ...]
+
+
 class EnvironmentStats(NumberStats, frozen=True, kw_only=True):
     """The distribution of a measure in one environment."""
 

@@ -210,6 +210,22 @@ export interface HistogramResponse {
   non_finite: number;
 }
 
+/** Some iterations, both ends included, and how a measure is distributed in them. */
+export interface IterationHistogram {
+  first: number;
+  last: number;
+  bins: Bin[];
+  n: number;
+  missing: number;
+  non_finite: number;
+}
+
+/** How a measure is distributed in each iteration. */
+export interface IterationHistogramsResponse {
+  measure: string;
+  iterations: IterationHistogram[];
+}
+
 /** The distribution of a measure in one environment. */
 export interface EnvironmentStats extends NumberStats {
   env: string;

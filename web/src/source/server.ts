@@ -20,6 +20,10 @@ export class ServerSource implements Source {
     return (await response.json()) as Answer;
   }
 
+  has(): boolean {
+    return true;
+  }
+
   image(run: string, blob: string): string | null {
     return `api/blob?${searchOf({ run, name: blob })}`;
   }

@@ -6,6 +6,8 @@ export type Parameters = Record<string, string | number | boolean | readonly str
 export interface Source {
   /** The answer to a question of the API, by its name, such as `rollouts`. */
   ask<Answer>(question: string, parameters?: Parameters): Promise<Answer>;
+  /** Whether `ask` has numbers for these parameters: a server computes them, a report has those that were stored. */
+  has(question: string, parameters: Parameters): boolean;
   /** Whether runs may grow while one looks. */
   readonly live: boolean;
   /** In a report, what it holds of the run; null on a server. */

@@ -1,14 +1,26 @@
 // How a measure is distributed over what is listed, and a range of it to list.
-import { useMemo } from "react";
 import { RangeHistogram, type ValueRange } from "../../charts/range-histogram";
 import { plural } from "../../format";
 import { plain } from "../../parts/plain";
 import { Answered } from "../../parts/states";
 import type { HistogramResponse, Measure } from "../../source/schema";
+import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
 import { boundsOf, capital, exchanged } from "./filters";
-import { selectionOf, useListing } from "./listing";
+import { isNarrowed, selectionOf, useListing } from "./listing";
 import { rangeFilters } from "./number-filter";
+
+/** The most bins; reports are made for this number. */
+const BINS = 64;
+
+/** The range that is chosen does not change the distribution: it is marked in it. A report has one distribution, of all its rollouts. */
+function useHistogram(run: string, measure: string) {
+  const { live } = useSource();
+  const { listing } = useListing();
+  const others = { ...listing, filters: listing.filters.filter((one) => one.column !== measure) };
+  const answer = useAnswer<HistogramResponse>("histogram", { run, measure, bins: BINS, ...(live ? selectionOf(others) : {}) });
+  return { answer, isOfAll: !live && (isNarrowed(others) || listing.retried) };
+}
 
 interface DistributionProperties {
   run: string;
@@ -17,11 +29,9 @@ interface DistributionProperties {
   small?: boolean;
 }
 
-/** The range that is chosen does not narrow what is drawn: it is marked in it. */
 export function Distribution({ run, measure, label, small = false }: DistributionProperties) {
   const { listing, change } = useListing();
-  const others = useMemo(() => listing.filters.filter((one) => one.column !== measure), [listing.filters, measure]);
-  const answer = useAnswer<HistogramResponse>("histogram", { run, measure, bins: small ? 28 : 64, ...selectionOf(listing, others) });
+  const { answer } = useHistogram(run, measure);
   const bounds = boundsOf(listing.filters, measure);
   const range: ValueRange = { min: numberOf(bounds.min), max: numberOf(bounds.max), inclusive: bounds.inclusive };
   const choose = ({ min, max, inclusive }: ValueRange, options: { replace: boolean }): void =>
@@ -44,8 +54,17 @@ export function Distribution({ run, measure, label, small = false }: Distributio
 export function DistributionCard({ run, measures }: { run: string; measures: readonly Measure[] }) {
   const { listing, change } = useListing();
   const { measure } = listing;
-  const others = listing.filters.filter((one) => one.column !== measure);
-  const { data } = useAnswer<HistogramResponse>("histogram", { run, measure, bins: 64, ...selectionOf(listing, others) });
+  const source = useSource();
+  const {
+    answer: { data },
+    isOfAll,
+  } = useHistogram(run, measure);
+  const offered = measures.filter(({ name }) => source.has("histogram", { measure: name, bins: BINS }));
+  const notes = [
+    isOfAll && "All rollouts of this report, unfiltered",
+    data !== undefined && data.missing > 0 && `${plural(data.missing, "rollout")} without`,
+    data !== undefined && data.non_finite > 0 && `${data.non_finite} not finite`,
+  ];
   const label = plain(measures.find((one) => one.name === measure)?.label ?? measure);
   return (
     <section className="card rollouts-distribution" aria-label={`Distribution of ${label}`}>
@@ -53,15 +72,15 @@ export function DistributionCard({ run, measures }: { run: string; measures: rea
         <label className="row">
           <span className="only-heard">Distribution of</span>
           <select className="field" value={measure} onChange={(event) => change({ measure: event.target.value })}>
-            {!measures.some((one) => one.name === measure) && <option value={measure}>{label}</option>}
-            {measures.map((one) => (
+            {!offered.some((one) => one.name === measure) && <option value={measure}>{label}</option>}
+            {offered.map((one) => (
               <option key={one.name} value={one.name}>
                 {plain(capital(one.label))}
               </option>
             ))}
           </select>
         </label>
-        <p className="small faint">{data === undefined ? "" : [data.missing > 0 && `${plural(data.missing, "rollout")} without`, data.non_finite > 0 && `${data.non_finite} not finite`].filter(Boolean).join(" · ")}</p>
+        <p className="small faint">{notes.filter(Boolean).join(" · ")}</p>
       </div>
       <Distribution run={run} measure={measure} label={label} />
     </section>

@@ -7,21 +7,29 @@ import { plain } from "../../parts/plain";
 import { Answered, Loading } from "../../parts/states";
 import { Visible, whole } from "../../parts/said";
 import type { Column, Count, FacetsResponse } from "../../source/schema";
+import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
 import type { OwnFilters } from "./column-filter";
-import { selectionOf, useListing } from "./listing";
+import { isNarrowed, selectionOf, useListing } from "./listing";
 
 const FIELD_FROM = 8;
 const LONGEST = 160;
 
 export function ValueFilter({ run, column, own, set }: OwnFilters & { run: string; column: Column }) {
+  const { live } = useSource();
   const { listing } = useListing();
+  const isOfAll = !live && (isNarrowed({ ...listing, filters: listing.filters.filter((one) => one.column !== column.name) }) || listing.retried);
   const facets = useAnswer<FacetsResponse>("facets", { run, ...selectionOf(listing), columns: spelt(column.name) }, { enabled: column.type !== "json" });
   // Where they cannot be counted the table says why, and text can still be looked for.
   if (column.type === "json" || (facets.error !== null && facets.data === undefined)) return <Within own={own} set={set} values={[]} column={column} />;
   return (
     <Answered of={facets} loading={<Loading lines={4} />}>
-      {(answer) => <Within own={own} set={set} values={answer.facets[column.name] ?? []} column={column} />}
+      {(answer) => (
+        <>
+          <Within own={own} set={set} values={answer.facets[column.name] ?? []} column={column} />
+          {isOfAll && <p className="small faint">Counts of all rollouts of this report, unfiltered.</p>}
+        </>
+      )}
     </Answered>
   );
 }

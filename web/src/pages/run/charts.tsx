@@ -1,5 +1,5 @@
 // The charts of a run: the measure with its distribution, why rollouts stopped, which groups teach, how long answers are.
-import { useCallback, useMemo } from "react";
+import { useCallback, useMemo, type ReactNode } from "react";
 import { Name } from "../../parts/name";
 import { Empty } from "../../parts/states";
 import { plain } from "../../parts/plain";
@@ -8,7 +8,7 @@ import { useShortcuts } from "../../shortcuts";
 import type { OutcomesBin, RunResponse, SeriesBin } from "../../source/schema";
 import { sentence } from "./environments";
 import { GroupSignal } from "./group-signal";
-import { MeasurePicker, titleOf } from "./measure-picker";
+import { titleOf } from "./measure-picker";
 import { MeasureSeries } from "./measure-series";
 import { ANSWERED, within, type Selection } from "./selection";
 import { StopReasons } from "./stop-reasons";
@@ -19,11 +19,12 @@ interface Properties {
   bins: readonly SeriesBin[];
   lengths: readonly SeriesBin[];
   lengthName: string;
+  picker: ReactNode;
   outcomes: readonly OutcomesBin[];
   selection: Selection;
 }
 
-export function Charts({ answer, bins, lengths, lengthName, outcomes, selection }: Properties) {
+export function Charts({ answer, bins, lengths, lengthName, outcomes, picker, selection }: Properties) {
   const title = titleOf(answer.measures, selection.measure);
   const choose = useCallback((bin: SeriesBin) => selection.with({ iteration: bin.first }), [selection]);
   const open = useCallback((bin: SeriesBin) => selection.rollouts(...within(bin), ANSWERED), [selection]);
@@ -43,7 +44,7 @@ export function Charts({ answer, bins, lengths, lengthName, outcomes, selection 
         bins={bins}
         selection={selection}
         height={250}
-        controls={<MeasurePicker measures={answer.measures} selection={selection} />}
+        controls={picker}
         to={choose}
         does="show its distribution"
       />

@@ -10,7 +10,7 @@ import { useAnswer } from "../../source/use-answer";
 import type { HistogramResponse, Measure } from "../../source/schema";
 import { Value } from "./chart-card";
 import { shortLabel } from "./measure-picker";
-import { valued, type Selection } from "./selection";
+import { HISTOGRAM_BINS, valued, type Selection } from "./selection";
 
 const FEW = 8;
 /** The parts of the reward say most about it. */
@@ -38,7 +38,7 @@ export function OtherMeasures({ measures, selection }: { measures: readonly Meas
 
 function Other({ measure, selection }: { measure: Measure; selection: Selection }) {
   const { run, filters } = selection;
-  const answer = useAnswer<HistogramResponse>("histogram", { run, measure: measure.name, bins: 16, filter: filters });
+  const answer = useAnswer<HistogramResponse>("histogram", { run, measure: measure.name, bins: HISTOGRAM_BINS, filter: filters });
   return (
     <section className="card environment" aria-label={plain(measure.label)}>
       <header>

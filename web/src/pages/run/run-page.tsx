@@ -5,6 +5,7 @@ import { Pointed, PointedContext } from "../../charts/pointed";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { Shell } from "../../shell";
+import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
 import type { OutcomesResponse, RunResponse, SeriesResponse } from "../../source/schema";
 import { Charts } from "./charts";
@@ -69,6 +70,9 @@ function Nothing({ answer: { live, problem_count } }: { answer: RunResponse }) {
 
 function Numbers({ answer, selection }: { answer: RunResponse; selection: Selection }) {
   const { run, filters, measure } = selection;
+  const source = useSource();
+  const measures = answer.measures.filter(({ name }) => source.has("series", { measure: name, filter: filters }));
+  const picker = <MeasurePicker measures={measures} selection={selection} />;
   // Not every policy says how many tokens it took; the turns are always known.
   const inTokens = answer.completion_tokens > 0;
   const lengthName = inTokens ? "length, tokens" : "length, turns";
@@ -83,14 +87,19 @@ function Numbers({ answer, selection }: { answer: RunResponse; selection: Select
         <>
           <Vitals {...{ answer, lengthName, selection }} rewards={rewards.data?.bins ?? []} lengths={lengths.data?.bins ?? []} outcomes={bins} />
           <Selectors answer={answer} selection={selection} />
+          {measures.length < answer.measures.length && (
+            <p className="small faint">
+              This report has charts of {measures.length} of {answer.measures.length} measures.
+            </p>
+          )}
           {bins.length === 1 ? (
             <>
-              <Environments title={title} selection={selection} controls={<MeasurePicker measures={answer.measures} selection={selection} />} />
-              <OtherMeasures measures={answer.measures} selection={selection} />
+              <Environments title={title} selection={selection} controls={picker} />
+              <OtherMeasures measures={measures} selection={selection} />
             </>
           ) : (
             <Answered of={drawn}>
-              {(series) => <Charts {...{ answer, lengthName, selection }} bins={series.bins} lengths={lengths.data?.bins ?? []} outcomes={bins} />}
+              {(series) => <Charts {...{ answer, lengthName, picker, selection }} bins={series.bins} lengths={lengths.data?.bins ?? []} outcomes={bins} />}
             </Answered>
           )}
         </>

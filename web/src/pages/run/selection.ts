@@ -8,6 +8,9 @@ import type { Bin, RunResponse } from "../../source/schema";
 
 export const ALL = "*";
 
+/** The most bins of a histogram; reports are made for this number. */
+export const HISTOGRAM_BINS = 24;
+
 export interface Selection {
   run: string;
   route: Route;
@@ -36,7 +39,7 @@ function select(run: string, route: Route, answer: RunResponse | undefined): Sel
   const split = chosenSplit(parameters.get("split"), answer);
   const env = parameters.get("env");
   const iteration = parameters.get("iteration");
-  const filters = [...(split === null ? [] : [filter("split", "is", split)]), ...(env === null ? [] : [filter("env", "is", env)])];
+  const filters = filtersFor(split, env);
   return {
     run,
     route,
@@ -50,6 +53,12 @@ function select(run: string, route: Route, answer: RunResponse | undefined): Sel
     rollouts: (...more) => toRollouts(run, { filter: [...filters, ...more] }),
   };
 }
+
+/** Filters for a split and an environment; null is any. */
+export const filtersFor = (split: string | null, env: string | null): string[] => [
+  ...(split === null ? [] : [filter("split", "is", split)]),
+  ...(env === null ? [] : [filter("env", "is", env)]),
+];
 
 /** Training and evaluations are not mixed unless one asks for it. */
 function chosenSplit(asked: string | null, answer: RunResponse | undefined): string | null {

@@ -2,20 +2,27 @@
 import { count } from "../../format";
 import { plain } from "../../parts/plain";
 import { go } from "../../router";
+import { useSource } from "../../source/source";
 import type { Count, RunResponse } from "../../source/schema";
-import { ALL, type Selection } from "./selection";
+import { ALL, filtersFor, type Selection } from "./selection";
 
 export function Selectors({ answer, selection }: { answer: RunResponse; selection: Selection }) {
+  const source = useSource();
+  const has = (split: string | null, env: string | null): boolean => source.has("outcomes", { filter: filtersFor(split, env) });
+  const hasSplit = (split: string | null): boolean => has(split, selection.env);
+  const hasEnv = (env: string | null): boolean => has(selection.split, env);
+  const lacks = !answer.splits.every(({ value }) => hasSplit(value)) || !answer.envs.every(({ value }) => hasEnv(value));
   const several = answer.splits.length > 1 || answer.envs.length > 1 || selection.env !== null || selection.split !== null;
   if (!several) return null;
   return (
     <div className="row wrap run-selectors">
       {(answer.splits.length > 1 || selection.split !== null) && (
-        <Choice name="Split" all="All splits" of={answer.splits} value={selection.split} choose={(split) => go(selection.with({ split: split ?? ALL }))} />
+        <Choice name="Split" all="All splits" of={answer.splits} value={selection.split} has={hasSplit} choose={(split) => go(selection.with({ split: split ?? ALL }))} />
       )}
       {(answer.envs.length > 1 || selection.env !== null) && (
-        <Choice name="Environment" all="All environments" of={answer.envs} value={selection.env} choose={(env) => go(selection.with({ env }))} />
+        <Choice name="Environment" all="All environments" of={answer.envs} value={selection.env} has={hasEnv} choose={(env) => go(selection.with({ env }))} />
       )}
+      {lacks && <span className="small faint">This report has no charts for the choices in grey.</span>}
     </div>
   );
 }
@@ -25,11 +32,13 @@ interface Properties {
   all: string;
   of: readonly Count[];
   value: string | null;
+  /** Whether there are charts for a choice. */
+  has: (value: string | null) => boolean;
   choose: (value: string | null) => void;
 }
 
 // Values may be anything, the word for all of them included: options are told apart by their place.
-function Choice({ name, all, of, value, choose }: Properties) {
+function Choice({ name, all, of, value, has, choose }: Properties) {
   const place = of.findIndex((one) => one.value === value);
   return (
     <label className="row small soft">
@@ -39,10 +48,12 @@ function Choice({ name, all, of, value, choose }: Properties) {
         value={value === null ? "all" : place < 0 ? "other" : place}
         onChange={(event) => choose(of[Number(event.target.value)]?.value ?? null)}
       >
-        <option value="all">{all}</option>
+        <option value="all" disabled={!has(null)}>
+          {all}
+        </option>
         {value !== null && place < 0 && <option value="other">{plain(value)}</option>}
         {of.map((one, index) => (
-          <option key={one.value} value={index}>
+          <option key={one.value} value={index} disabled={!has(one.value)}>
             {plain(one.value, 60)} ({count(one.n)})
           </option>
         ))}

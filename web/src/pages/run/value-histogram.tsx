@@ -9,9 +9,9 @@ import { Answered, Empty, Loading } from "../../parts/states";
 import { plain } from "../../parts/plain";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
-import type { Bin, HistogramResponse, SeriesBin } from "../../source/schema";
+import type { Bin, HistogramResponse, IterationHistogramsResponse, SeriesBin } from "../../source/schema";
 import { iterationsOf } from "../../charts/ticks";
-import { valued, within, type Selection } from "./selection";
+import { HISTOGRAM_BINS, valued, within, type Selection } from "./selection";
 
 interface Properties {
   title: string;
@@ -24,7 +24,9 @@ export function ValueHistogram({ title, bins, selection, height }: Properties) {
   const { run, measure, filters, iteration } = selection;
   const bin = iteration === null ? undefined : bins.find((one) => one.first <= iteration && iteration <= one.last);
   const where = bin === undefined ? [] : within(bin);
-  const answer = useAnswer<HistogramResponse>("histogram", { run, measure, bins: 24, filter: [...filters, ...where] });
+  const question = { run, measure, bins: HISTOGRAM_BINS, filter: filters };
+  const all = useAnswer<HistogramResponse>("histogram", question);
+  const each = useAnswer<IterationHistogramsResponse>("iteration_histograms", question, { enabled: bin !== undefined });
   const domain = useMemo(() => reach(bins), [bins]);
   const n = bin === undefined ? bins.reduce((sum, one) => sum + one.rollouts, 0) : bin.rollouts;
   return (
@@ -39,16 +41,22 @@ export function ValueHistogram({ title, bins, selection, height }: Properties) {
         </div>
       </header>
       <div className="body">
-        <Answered of={answer} loading={<Loading lines={6} />}>
-          {(found) => <Drawn {...{ found, height, domain, title, where, selection }} caption={bin === undefined ? "all iterations" : iterationsOf(bin)} />}
-        </Answered>
+        {bin === undefined ? (
+          <Answered of={all} loading={<Loading lines={6} />}>
+            {(found) => <Drawn {...{ found, height, domain, title, where, selection }} caption="all iterations" />}
+          </Answered>
+        ) : (
+          <Answered of={each} loading={<Loading lines={6} />}>
+            {({ iterations }) => <Drawn {...{ height, domain, title, where, selection }} found={iterations.find(({ first }) => first === bin.first)} caption={iterationsOf(bin)} />}
+          </Answered>
+        )}
       </div>
     </section>
   );
 }
 
 interface DrawnProperties {
-  found: HistogramResponse;
+  found: Omit<HistogramResponse, "measure"> | undefined;
   height: number;
   domain: readonly [number, number] | undefined;
   title: string;
@@ -61,7 +69,7 @@ function Drawn({ found, height, domain, title, where, caption, selection }: Draw
   const { measure } = selection;
   const asTable = selection.route.parameters.getAll("table").includes("measure");
   const label = `Distribution of ${plain(title)}, ${caption}`;
-  if (found.n === 0 && found.missing + found.non_finite === 0) return <Empty title="No rollouts">Nothing was recorded here.</Empty>;
+  if (found === undefined || found.n === 0 && found.missing + found.non_finite === 0) return <Empty title="No rollouts">Nothing was recorded here.</Empty>;
   const to = (bin: Bin, last: boolean) => selection.rollouts(...where, ...valued(measure, bin, last));
   return (
     <>
@@ -131,7 +139,7 @@ function reach(bins: readonly SeriesBin[]): [number, number] | undefined {
 }
 
 /** The shared axis, a little wider where the bars' round ends need it; their own where they would be too thin on that. */
-function around(domain: readonly [number, number] | undefined, bins: Bin[]): [number, number] | undefined {
+function around(domain: readonly [number, number] | undefined, bins: readonly Bin[]): [number, number] | undefined {
   const [first, last] = [bins[0], bins[bins.length - 1]];
   if (domain === undefined || first === undefined || last === undefined) return undefined;
   if (last.high - first.low < 0.4 * (domain[1] - domain[0])) return undefined;

@@ -1,94 +1,83 @@
-// Answers from the report that the page stands in: asked the same questions as a server, it answers them alike.
+// Answers from the report that holds this page: stored ones, and rows of the table of rollouts.
 import { readList } from "../../names";
-import { AnswerError, type Parameters, type Selection, type Source } from "../source";
-import type { Column, FacetsResponse, GroupResponse, NeighboursResponse, RolloutResponse, RolloutRow, RolloutsResponse, TruncatedMessage } from "../schema";
-import { pack, type CarriedExcerpt, type CarriedGroup, type Head } from "./carried";
-import { filtered, rowsOf, sorted, textOf, type Row } from "./rows";
-import { environments, histogramOf, outcomes, series } from "./statistics";
-
-const MOST_FACETS = 100;
-
-type Answering = (parameters: Parameters) => unknown;
+import { AnswerError, searchOf, type Parameters, type Selection, type Source } from "../source";
+import type { Column, FacetsResponse, GroupResponse, NeighboursResponse, RolloutResponse, RolloutRow, RolloutsResponse } from "../schema";
+import { readBlock, withMessages, type Head } from "./report-data";
+import { filterRows, rowsOf, sortRows, type Row } from "./rows";
 
 export class ReportSource implements Source {
   readonly live = false;
   readonly selection: Selection;
-  private readonly rows: Row[];
-  private readonly columns: Column[];
-  private readonly questions: Record<string, Answering>;
+  private readonly columns: readonly Column[];
+  /** The index of each stored answer, by the address of its question. */
+  private readonly statistics: ReadonlyMap<string, number>;
+  private rows: Promise<Row[]> | undefined;
+  private readonly handlers: Record<string, (parameters: Parameters) => unknown>;
 
   constructor(private readonly head: Head) {
     this.selection = head.selection;
-    this.rows = rowsOf(head.columns);
     this.columns = head.answers.run.columns;
-    this.questions = {
+    this.statistics = new Map(head.statistics.map(({ question, parameters }, index) => [addressOf(question, parameters), index]));
+    this.handlers = {
       runs: () => head.answers.runs,
       run: () => head.answers.run,
       findings: () => head.answers.findings,
       rollout: (parameters) => this.rollout(String(parameters.id)),
       group: (parameters) => this.group(parameters),
       rollouts: (parameters) => this.rollouts(parameters),
-      facets: (parameters) => this.facets(parameters),
       neighbours: (parameters) => this.neighbours(parameters),
-      histogram: async (parameters) => histogramOf(await this.found(parameters), parameters),
-      series: async (parameters) => series(await this.found(parameters), parameters),
-      outcomes: async (parameters) => outcomes(await this.found(parameters), this.rows),
-      environments: async (parameters) => environments(await this.found(parameters), parameters),
+      facets: (parameters) => this.facets(parameters),
     };
   }
 
   async ask<Answer>(question: string, parameters: Parameters = {}): Promise<Answer> {
-    const answering = this.questions[question];
-    if (answering === undefined) throw new AnswerError("Unanswered", "A report cannot answer this: open the run with `rolltrace view`.", 404);
-    return (await answering(parameters)) as Answer;
+    const handler = this.handlers[question];
+    return (await (handler === undefined ? this.statistic(question, parameters) : handler(parameters))) as Answer;
+  }
+
+  has(question: string, parameters: Parameters): boolean {
+    return this.statistics.has(addressOf(question, parameters));
   }
 
   image(_run: string, blob: string): string | null {
     return this.head.images[blob] ?? null;
   }
 
+  private async statistic(question: string, parameters: Parameters): Promise<unknown> {
+    const index = this.statistics.get(addressOf(question, parameters));
+    if (index === undefined) throw new AnswerError("NotInReport", "This report does not have these numbers: open the run with `rolltrace view`.", 404);
+    return (await readBlock("statistics"))[index];
+  }
+
+  /** Counts over all rollouts of the report: a selection is ignored. */
+  private async facets({ columns }: Parameters): Promise<FacetsResponse> {
+    const names = readList(String(columns ?? ""));
+    const counts = names.map(async (name) => [name, await this.statistic("facets", { columns: name })] as const);
+    return { facets: Object.fromEntries(await Promise.all(counts)) as FacetsResponse["facets"] };
+  }
+
   private async rollout(id: string): Promise<RolloutResponse> {
-    const place = this.head.rollouts[id];
-    const answer = place === undefined ? undefined : (await pack(place)).rollouts[id];
+    const number = this.head.rollouts[id];
+    const answer = number === undefined ? undefined : (await readBlock(`pack-${number}`)).rollouts[id];
     if (answer === undefined) throw missing(`rollout ${id}`);
     return answer;
   }
 
   private async group({ split, iteration, env, group }: Parameters): Promise<GroupResponse> {
     const key = JSON.stringify([split, Number(iteration), env, group]);
-    const place = this.head.groups[key];
-    const carried = place === undefined ? undefined : await pack(place);
-    const answer = carried?.groups[key];
-    if (carried === undefined || answer === undefined) throw missing(`group ${String(group)}`);
-    return withMessages(answer, carried.rollouts);
-  }
-
-  /** The rows that are meant, in the order of the run. */
-  private async found(parameters: Parameters, except?: string): Promise<Row[]> {
-    if (parameters.where) throw new AnswerError("Unanswered", "A report cannot answer SQL: open the run with `rolltrace view`.", 400);
-    const rows = filtered(this.rows, parameters, this.columns, except);
-    const search = String(parameters.search ?? "").toLowerCase();
-    if (search === "") return rows;
-    const told = await Promise.all(rows.map((row) => this.says(row.id, search)));
-    return rows.filter((_, place) => told[place]);
-  }
-
-  private async says(id: string, text: string): Promise<boolean> {
-    const { rollout } = await this.rollout(id);
-    const own = rollout.steps.flatMap((step) => (typeof step.response === "number" ? [] : [step.response]));
-    return [...rollout.messages, ...own].some((message) => message.content.toLowerCase().includes(text));
-  }
-
-  private async listed(parameters: Parameters): Promise<Row[]> {
-    return sorted(await this.found(parameters), String(parameters.sort ?? ""), this.columns);
+    const number = this.head.groups[key];
+    const pack = number === undefined ? undefined : await readBlock(`pack-${number}`);
+    const stored = pack?.groups[key];
+    if (pack === undefined || stored === undefined) throw missing(`group ${String(group)}`);
+    return withMessages(stored, pack.rollouts);
   }
 
   private async rollouts(parameters: Parameters): Promise<RolloutsResponse> {
     const rows = await this.listed(parameters);
     const offset = Number(parameters.offset ?? 0);
-    const names = namesIn(parameters.columns);
+    const names = readList(String(parameters.columns ?? ""));
     const shown = rows.slice(offset, offset + Number(parameters.limit ?? 100));
-    return { total: rows.length, offset, rows: shown.map((row) => only(row, names)) };
+    return { total: rows.length, offset, rows: shown.map((row) => pick(row, names)) };
   }
 
   private async neighbours(parameters: Parameters): Promise<NeighboursResponse> {
@@ -98,47 +87,35 @@ export class ReportSource implements Source {
     return { position, total: rows.length, previous: rows[position - 1]?.id ?? null, next: rows[position + 1]?.id ?? null };
   }
 
-  private async facets(parameters: Parameters): Promise<FacetsResponse> {
-    const facets: FacetsResponse["facets"] = {};
-    for (const column of namesIn(parameters.columns)) {
-      const counts = new Map<string, number>();
-      for (const row of await this.found(parameters, column)) {
-        const value = row[column] ?? null;
-        for (const one of Array.isArray(value) ? value : value === null ? [] : [value]) counts.set(textOf(one), (counts.get(textOf(one)) ?? 0) + 1);
-      }
-      facets[column] = [...counts]
-        .map(([value, n]) => ({ value, n }))
-        .sort((one, other) => other.n - one.n || (one.value < other.value ? -1 : 1))
-        .slice(0, MOST_FACETS);
-    }
-    return { facets };
+  /** The selected rows in order. */
+  private async listed(parameters: Parameters): Promise<Row[]> {
+    if (parameters.where) throw new AnswerError("NotInReport", "A report cannot run SQL: open the run with `rolltrace view`.", 400);
+    this.rows ??= readBlock("table").then(rowsOf);
+    const rows = filterRows(await this.rows, parameters, this.columns);
+    const search = String(parameters.search ?? "").toLowerCase();
+    const matches = search === "" ? null : await Promise.all(rows.map((row) => this.contains(row.id, search)));
+    return sortRows(matches === null ? rows : rows.filter((_, index) => matches[index]), String(parameters.sort ?? ""), this.columns);
+  }
+
+  /** Whether a message or response of a rollout contains a text, in lower case. */
+  private async contains(id: string, text: string): Promise<boolean> {
+    const { rollout } = await this.rollout(id);
+    const responses = rollout.steps.flatMap((step) => (typeof step.response === "number" ? [] : [step.response]));
+    return [...rollout.messages, ...responses].some((message) => message.content.toLowerCase().includes(text));
   }
 }
 
-function namesIn(columns: Parameters[string]): string[] {
-  return Array.isArray(columns) ? [...columns] : readList(String(columns ?? ""));
+/** A question as a server would be asked, without the run: a report has only one. */
+function addressOf(question: string, parameters: Parameters): string {
+  const search = searchOf({ ...parameters, run: null });
+  search.sort();
+  return `${question}?${search}`;
 }
 
-function only(row: Row, names: readonly string[]): RolloutRow {
+function pick(row: Row, names: readonly string[]): RolloutRow {
   return { id: row.id, ...Object.fromEntries(names.map((name) => [name, row[name] ?? null])) } as RolloutRow;
 }
 
 function missing(what: string): AnswerError {
-  return new AnswerError("NotCarried", `This report does not hold the ${what}: it is of a part of the run.`, 404);
+  return new AnswerError("NotInReport", `This report does not have the ${what}: it holds a part of the run.`, 404);
 }
-
-/** Messages of a group are carried once, with its rollouts: here they are put back into their places. */
-function withMessages({ group, ...answer }: CarriedGroup, rollouts: Record<string, RolloutResponse>): GroupResponse {
-  const read = ({ message, ...rest }: CarriedExcerpt): TruncatedMessage => {
-    if (!isReference(message)) return { ...rest, message };
-    const [id, place] = message;
-    const whole = rollouts[id]?.rollout.messages[place];
-    if (whole === undefined) throw missing(`message ${place} of rollout ${id}`);
-    return { ...rest, message: whole };
-  };
-  const members = group.members.map((member) => ({ ...member, messages: member.messages.map(read) }));
-  return { ...answer, group: { ...group, shared: group.shared.map(read), members } };
-}
-
-// `Array.isArray` does not tell a readonly list from an object.
-const isReference = (message: CarriedExcerpt["message"]): message is Extract<CarriedExcerpt["message"], readonly unknown[]> => Array.isArray(message);

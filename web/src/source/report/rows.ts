@@ -1,40 +1,35 @@
-// The table of rollouts that a report carries: filtered and sorted as the server does it.
+// Filters and sorts the table of rollouts in a report as the server does it.
 import { readFilter, type Filter } from "../../filters";
 import { readList } from "../../names";
-import { AnswerError, type Parameters } from "../source";
+import { AnswerError, searchOf, type Parameters } from "../source";
 import type { Column, Json, RolloutRow } from "../schema";
 
 export type Row = RolloutRow;
 
+/** The rows of a table that is stored by column. */
 export function rowsOf(columns: Record<string, Json[]>): Row[] {
   const names = Object.keys(columns);
   const count = columns.id?.length ?? 0;
-  return Array.from({ length: count }, (_, place) => Object.fromEntries(names.map((name) => [name, columns[name]?.[place] ?? null])) as Row);
+  return Array.from({ length: count }, (_, index) => Object.fromEntries(names.map((name) => [name, columns[name]?.[index] ?? null])) as Row);
 }
 
-function conditionsOf(parameters: Parameters): Filter[] {
-  const given = parameters.filter;
-  const all = Array.isArray(given) ? given : given === undefined || given === null || given === "" ? [] : [String(given)];
-  return all.map((text: string) => conditionOf(text));
-}
-
-function conditionOf(text: string): Filter {
-  const found = readFilter(text);
-  if (found === null) throw new AnswerError("InputError", `Expected a filter written as COLUMN:OPERATION:VALUE, got ${text}.`, 400);
-  return found;
-}
-
-/** The rows that fulfil every condition; those on the column `except` are left aside. */
-export function filtered(rows: readonly Row[], parameters: Parameters, columns: readonly Column[], except?: string): Row[] {
+/** The rows that pass every filter; retried attempts only if they are asked for. */
+export function filterRows(rows: readonly Row[], parameters: Parameters, columns: readonly Column[]): Row[] {
   const types = new Map(columns.map((column) => [column.name, column.type]));
-  const conditions = conditionsOf(parameters).filter((one) => one.column !== except);
-  const showsRetried = parameters.retried === true || parameters.retried === "1" || parameters.retried === 1;
+  const filters = [parameters.filter ?? []].flat().filter(Boolean).map(parseFilter);
+  const withRetried = searchOf({ retried: parameters.retried }).get("retried") === "1";
   return rows.filter(
-    (row) => (showsRetried || row.retried !== true) && conditions.every((one) => fulfils(row[one.column] ?? null, one, types.get(one.column) ?? "text")),
+    (row) => (withRetried || row.retried !== true) && filters.every((filter) => passes(row[filter.column] ?? null, filter, types.get(filter.column) ?? "text")),
   );
 }
 
-function fulfils(value: Json, { operation, value: wanted }: Filter, type: Column["type"]): boolean {
+function parseFilter(text: string | number | boolean): Filter {
+  const filter = readFilter(String(text));
+  if (filter === null) throw new AnswerError("InputError", `Expected a filter written as COLUMN:OPERATION:VALUE, got ${text}.`, 400);
+  return filter;
+}
+
+function passes(value: Json, { operation, value: wanted }: Filter, type: Column["type"]): boolean {
   if (operation === "null") return value === null;
   if (operation === "notnull") return value !== null;
   if (operation === "not") return !equals(value, wanted, type);
@@ -62,7 +57,7 @@ function equals(value: Json, wanted: string, type: Column["type"]): boolean {
   return textOf(value) === wanted;
 }
 
-export function textOf(value: Json): string {
+function textOf(value: Json): string {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
@@ -94,7 +89,7 @@ const DEFAULT: Key[] = [
 ];
 
 /** Sorted by `-reward,iteration`, and after that by place: what is missing comes last, just before it what is no number. */
-export function sorted(rows: readonly Row[], sort: string, columns: readonly Column[]): Row[] {
+export function sortRows(rows: readonly Row[], sort: string, columns: readonly Column[]): Row[] {
   const types = new Map(columns.map((column) => [column.name, column.type]));
   const given = readList(sort).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") }));
   const rest = DEFAULT.filter((key) => given.every((one) => one.column !== key.column)).map((key) => ({ ...key, descending: false }));
