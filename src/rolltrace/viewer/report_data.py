@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from rolltrace.query.run import Run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state
 from rolltrace.query.run_totals import query_totals
+from rolltrace.trace.message import Message
 from rolltrace.trace.score import GroupKey
 from rolltrace.version import __version__
 from rolltrace.viewer.filters import RolloutSelection
@@ -22,7 +23,7 @@ from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
 from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_overview import run_overview
 from rolltrace.viewer.run_subset import RunSubset
-from rolltrace.viewer.schemas import Column, RunResponse, RunsResponse
+from rolltrace.viewer.schemas import Column, GroupResponse, RunResponse, RunsResponse
 
 SELECTED = Column("selected", "selected", "boolean")
 """Whether a rollout fulfils the condition that the report was made with; a report has the others of its group, too."""
@@ -32,14 +33,28 @@ _MAX_PROBLEMS = 20
 JsonObject = dict[str, Any]
 
 
-class ReportGroup(msgspec.Struct, frozen=True):
+class ReportRollout(NamedTuple):
+    """One rollout of the report."""
+
+    messages: tuple[Message, ...]
+    """The messages of its record."""
+    json: bytes
+    """The server's answer about it."""
+
+
+class ReportGroup(NamedTuple):
     """One group of the report."""
 
     key: GroupKey
-    answer: JsonObject
+    answer: GroupResponse
     """The server's answer about the group."""
-    rollouts: dict[str, JsonObject]
-    """By id, the answers about its rollouts, retried attempts included."""
+    rollouts: dict[str, ReportRollout]
+    """By id, its rollouts, retried attempts included."""
+
+
+def fields_without(record: msgspec.Struct, *names: str) -> JsonObject:
+    """The fields of an answer as the browser gets them, apart from these."""
+    return {name: to_browser_types(getattr(record, name)) for name in record.__struct_fields__ if name not in names}
 
 
 class ReportData:
@@ -84,9 +99,11 @@ class ReportData:
     def groups(self) -> Iterator[ReportGroup]:
         """Every group, in the order of the run."""
         for key in self.part.keys:
-            answer = msgspec.json.decode(encode_response(group_response(self._excerpt, key)))
-            members = [msgspec.json.decode(encode_response(one)) for one in member_responses(self._excerpt, key)]
-            yield ReportGroup(key, answer, {one["rollout"]["id"]: one for one in members})
+            rollouts = {
+                record.id: ReportRollout(record.messages, encode_response(answer))
+                for record, answer in member_responses(self._excerpt, key)
+            }
+            yield ReportGroup(key, group_response(self._excerpt, key), rollouts)
 
     def table(self) -> dict[str, list[Any]]:
         """The table of rollouts, by column."""

@@ -11,12 +11,14 @@ from typing import Any
 import msgspec
 
 from rolltrace.errors import RolltraceError
+from rolltrace.query.message_truncation import TruncatedMessage
 from rolltrace.query.run import Run
+from rolltrace.trace.message import Message
 from rolltrace.trace.score import GroupKey
-from rolltrace.viewer.json_response import to_browser_types
+from rolltrace.viewer.json_response import encode_response, to_browser_types
 from rolltrace.viewer.media_types import detect_media_type
 from rolltrace.viewer.page_files import page_folder
-from rolltrace.viewer.report_data import ReportData, ReportGroup
+from rolltrace.viewer.report_data import ReportData, ReportGroup, fields_without
 from rolltrace.viewer.schemas import FindingsResponse
 
 _PACK_BYTES = 500_000
@@ -70,46 +72,51 @@ class ReportBlocks:
         """Packs of some groups each, with each text once."""
         number, size = 0, 0
         groups: dict[str, Json] = {}
-        rollouts: dict[str, Json] = {}
+        rollouts: dict[str, msgspec.Raw] = {}
         for group in self._data.groups():
             key = _group_key(group.key)
             groups[key] = reference_messages(group)
-            rollouts |= group.rollouts
             self._groups[key] = number
-            self._rollouts |= dict.fromkeys(group.rollouts, number)
-            for rollout in group.rollouts.values():
-                self._images.gather(rollout["rollout"])
-            size += len(msgspec.json.encode(group.rollouts))
+            for id_, rollout in group.rollouts.items():
+                rollouts[id_] = msgspec.Raw(rollout.json)
+                self._rollouts[id_] = number
+                self._images.gather(rollout.messages)
+                size += len(rollout.json)
             if size >= _PACK_BYTES:
-                yield f"pack-{number}", msgspec.json.encode({"groups": groups, "rollouts": rollouts})
+                yield f"pack-{number}", encode_response({"groups": groups, "rollouts": rollouts})
                 number, size, groups, rollouts = number + 1, 0, {}, {}
         if groups:
-            yield f"pack-{number}", msgspec.json.encode({"groups": groups, "rollouts": rollouts})
+            yield f"pack-{number}", encode_response({"groups": groups, "rollouts": rollouts})
 
 
 def reference_messages(group: ReportGroup) -> Json:
     """The response on a group, with references (rollout id and index) in place of messages that its rollouts have."""
-    comparison = group.answer["group"]
+    comparison = group.answer.group
     indices = {
-        id_: {msgspec.json.encode(message): index for index, message in enumerate(rollout["rollout"]["messages"])}
+        id_: {message: index for index, message in enumerate(rollout.messages)}
         for id_, rollout in group.rollouts.items()
     }
     members = [
-        {**member, "messages": _references(member["messages"], member["id"], indices)}
-        for member in comparison["members"]
+        {**fields_without(member, "messages"), "messages": _references(member.messages, member.id, indices)}
+        for member in comparison.members
     ]
-    first = comparison["members"][0]["id"] if comparison["members"] else ""
-    shared = _references(comparison["shared"], first, indices)
-    return {**group.answer, "group": {**comparison, "members": members, "shared": shared}}
+    first = comparison.members[0].id if comparison.members else ""
+    shared = _references(comparison.shared, first, indices)
+    fields = {**fields_without(comparison, "members", "shared"), "members": members, "shared": shared}
+    return {**fields_without(group.answer, "group"), "group": fields}
 
 
-def _references(excerpts: list[Json], id_: str, indices: Mapping[str, Mapping[bytes, int]]) -> list[Json]:
+def _references(
+    excerpts: Iterable[TruncatedMessage], id_: str, indices: Mapping[str, Mapping[Message, int]]
+) -> list[Json]:
     """The excerpts with references to messages of a rollout; a message that was truncated stays."""
     known = indices.get(id_, {})
-    found = [known.get(msgspec.json.encode(excerpt["message"])) for excerpt in excerpts]
     return [
-        excerpt if index is None else {**excerpt, "message": [id_, index]}
-        for excerpt, index in zip(excerpts, found, strict=True)
+        {
+            **fields_without(excerpt, "message"),
+            "message": [id_, known[excerpt.message]] if excerpt.message in known else excerpt.message,
+        }
+        for excerpt in excerpts
     ]
 
 
@@ -126,13 +133,11 @@ class _EmbeddedImages:
         self._run = run
         self._left = _MAX_IMAGE_BYTES
 
-    def gather(self, rollout: Json) -> None:
-        """Add the images of a rollout's messages."""
-        for message in rollout["messages"]:
-            for part in message.get("parts", ()):
-                name = part.get("blob")
-                if isinstance(name, str) and name not in self.addresses:
-                    self._add(name)
+    def gather(self, messages: Iterable[Message]) -> None:
+        """Add the images of some messages."""
+        for part in (part for message in messages for part in message.parts):
+            if part.blob is not None and part.blob.name not in self.addresses:
+                self._add(part.blob.name)
 
     def _add(self, name: str) -> None:
         try:

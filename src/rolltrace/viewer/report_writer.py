@@ -18,9 +18,9 @@ from rolltrace.store.reader import RunReader
 from rolltrace.store.safe_files import publish_file, remove_abandoned_files, unfinished_file
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
-from rolltrace.viewer.json_response import to_browser_types
+from rolltrace.viewer.json_response import encode_response, to_browser_types
 from rolltrace.viewer.page_files import page_folder
-from rolltrace.viewer.report_data import ReportData, ReportGroup
+from rolltrace.viewer.report_data import ReportData, ReportGroup, fields_without
 from rolltrace.viewer.report_page import ReportBlocks, report_html
 from rolltrace.viewer.run_subset import RunSubset, select_subset, selected_ids, write_subset
 from rolltrace.viewer.schemas import FindingsResponse
@@ -105,18 +105,18 @@ def _tree(data: ReportData) -> Iterator[bytes]:
     }
     yield msgspec.json.encode(head)[:-1] + b',"groups":['
     for place, group in enumerate(data.groups()):
-        yield (b",\n" if place else b"\n") + msgspec.json.encode(_branch(group))
+        yield (b",\n" if place else b"\n") + encode_response(_branch(group))
     yield b"\n]}\n"
 
 
 def _branch(group: ReportGroup) -> dict[str, Any]:
     """A group with its rollouts; the messages that its members show are those of their records."""
-    comparison = {name: value for name, value in group.answer["group"].items() if name not in ("shared", "members")}
-    members = [
-        {name: value for name, value in member.items() if name != "messages"}
-        for member in group.answer["group"]["members"]
-    ]
-    return {**comparison, "members": members, "rollouts": list(group.rollouts.values())}
+    comparison = group.answer.group
+    return {
+        **fields_without(comparison, "shared", "members"),
+        "members": [fields_without(member, "messages") for member in comparison.members],
+        "rollouts": [msgspec.Raw(rollout.json) for rollout in group.rollouts.values()],
+    }
 
 
 def _write(pieces: Iterable[bytes], place: Path) -> None:

@@ -38,11 +38,11 @@ def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
     return _GroupContext(tables, record.group_key).response(record)
 
 
-def member_responses(run: OpenRun, key: GroupKey) -> Iterator[RolloutResponse]:
-    """Every rollout of a group, including retried attempts."""
+def member_responses(run: OpenRun, key: GroupKey) -> Iterator[tuple[Rollout, RolloutResponse]]:
+    """Every rollout of a group, including retried attempts, with the response about it."""
     context = _GroupContext(run.run, key)
     for record in run.run.rollouts(where=group_condition(key), order_by='"index", attempt, id'):
-        yield context.response(record)
+        yield record, context.response(record)
 
 
 class _GroupContext:
