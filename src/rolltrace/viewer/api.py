@@ -1,4 +1,14 @@
-"""What can be asked over HTTP: the parameters of each question, and who answers it."""
+"""The HTTP API of the viewer: the parameters of each request, and the function that answers it.
+
+`schemas` lists the requests with their responses. FILTERS there are parameters that select rollouts:
+
+    filter=COLUMN:OPERATION:VALUE  may be repeated, and all must hold. Operations: is, not, min and max (inclusive),
+                                   below (exclusive), has (a tag, or a text that is contained), null, notnull.
+                                   In the column's name, `%`, `,` and `:` are percent-encoded.
+    search=TEXT                    is contained in a prompt or a response, in upper or lower case
+    where=SQL                      an expression over the columns of `rollouts`
+    retried=1                      includes retried attempts, which are left out otherwise
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -34,7 +44,7 @@ class RequestParameters:
 
     def all(self, name: str) -> list[str]:
         """Every value of that name."""
-        return [value for given, value in self._parameters if given == name]
+        return [value for key, value in self._parameters if key == name]
 
     def text(self, name: str, default: str | None = None) -> str:
         """The value of that name."""
@@ -59,35 +69,34 @@ class RequestParameters:
         return number
 
     def flag(self, name: str) -> bool:
-        """Whether the value of that name says yes."""
+        """Whether the value of that name is 1, true or yes."""
         return self.text(name, "0").lower() in ("1", "true", "yes")
 
     @property
     def selection(self) -> RolloutSelection:
-        """Which rollouts are meant."""
+        """Which rollouts the parameters select."""
         return parse_selection(
             self.all("filter"), self.text("search", ""), self.text("where", ""), self.flag("retried")
         )
 
     @property
-    def is_written(self) -> bool:
-        """Whether a person wrote some SQL of it."""
+    def has_user_sql(self) -> bool:
+        """Whether they contain SQL that a user wrote."""
         return any(name == "where" and value.strip() for name, value in self._parameters)
 
 
-Answer = bytes
 BinnedQuery = Callable[[Run, RolloutSelection, Sequence[str], int, float | None], Sequence[msgspec.Struct]]
 """A query for charts of some measures, with the most bins that each may have."""
 
 
 class Api:
-    """Answers questions about the runs of a library."""
+    """Answers requests about the runs below a folder; every response is JSON."""
 
     def __init__(self, library: OpenRuns) -> None:
         self._library = library
-        self._cards = RunList(library)
+        self._run_list = RunList(library)
         self._findings = BackgroundChecks(library)
-        self.handlers: Mapping[str, Callable[[RequestParameters], Answer]] = {
+        self.handlers: Mapping[str, Callable[[RequestParameters], bytes]] = {
             "runs": self._runs, "revisions": self._revisions, "run": self._run, "series": self._series,
             "outcomes": self._outcomes, "histogram": partial(self._binned, charts.query_histograms),
             "iteration_histograms": partial(self._binned, charts.query_iteration_histograms),
@@ -95,113 +104,126 @@ class Api:
             "rollouts": self._rollouts, "facets": self._facets, "neighbours": self._neighbours,
             "findings": self._find, "group": self._group, "rollout": self._rollout,
         }  # fmt: skip
-        """By name, what a GET asks."""
+        """The handlers of GET requests, by name."""
 
-    def handle(self, question: str, asked: RequestParameters) -> Answer:
-        """The answer to a question of any kind, SQL included."""
-        return self.sql(asked) if question == "sql" else self.handlers[question](asked)
+    def handle(self, question: str, parameters: RequestParameters) -> bytes:
+        """The response to any request, `sql` included."""
+        return self.sql(parameters) if question == "sql" else self.handlers[question](parameters)
 
-    def sql(self, asked: RequestParameters) -> Answer:
-        """The rows of a statement that somebody wrote; only a process of its own may run it."""
-        with self._library.open(asked.text("run")) as opened:
-            return encode_response(run_user_sql(opened.text_run, asked.text("sql"), asked.number("limit", 1_000)))
+    def sql(self, parameters: RequestParameters) -> bytes:
+        """The rows of a query that a user wrote. Call it in a worker process only."""
+        with self._library.open(parameters.text("run")) as opened:
+            return encode_response(
+                run_user_sql(opened.text_run, parameters.text("sql"), parameters.number("limit", 1_000))
+            )
 
-    def check(self, run: str) -> Answer:
-        """Begin a check of a run."""
+    def check(self, run: str) -> bytes:
+        """Start a check of a run."""
         with self._library.open(run):
             return encode_response(self._findings.start(run))
 
     def close(self) -> None:
-        """End what is being done in the background."""
+        """Stop the checks that run in the background."""
         self._findings.close()
 
-    def blob(self, asked: RequestParameters) -> bytes:
-        """Bytes that a message carries."""
-        with self._library.open(asked.text("run")) as opened:
-            return opened.run.blob(asked.text("name"))
+    def blob(self, parameters: RequestParameters) -> bytes:
+        """The bytes of a blob of a message."""
+        with self._library.open(parameters.text("run")) as opened:
+            return opened.run.blob(parameters.text("name"))
 
-    def _runs(self, asked: RequestParameters) -> Answer:
-        return encode_response(self._cards.list())
+    def _runs(self, parameters: RequestParameters) -> bytes:
+        return encode_response(self._run_list.list())
 
-    def _revisions(self, asked: RequestParameters) -> Answer:
-        standings = self._library.folder.stamps()
-        return encode_response(RevisionsResponse(revisions={key: one.revision for key, one in standings.items()}))
+    def _revisions(self, parameters: RequestParameters) -> bytes:
+        stamps = self._library.folder.stamps()
+        return encode_response(RevisionsResponse(revisions={key: stamp.revision for key, stamp in stamps.items()}))
 
-    def _run(self, asked: RequestParameters) -> Answer:
-        with self._library.open(asked.text("run")) as opened:
-            return encode_response(run_overview(opened, self._cards.one(opened.key)))
+    def _run(self, parameters: RequestParameters) -> bytes:
+        with self._library.open(parameters.text("run")) as opened:
+            return encode_response(run_overview(opened, self._run_list.one(opened.key)))
 
-    def _series(self, asked: RequestParameters) -> Answer:
-        measure = asked.text("measure", "reward")
+    def _series(self, parameters: RequestParameters) -> bytes:
+        measure = parameters.text("measure", "reward")
         return self._cached_chart(
-            asked, ("series", measure), lambda *given: charts.query_series(given[0], given[1], [measure], given[2])[0]
+            parameters,
+            ("series", measure),
+            lambda run, selection, timeout: charts.query_series(run, selection, [measure], timeout)[0],
         )
 
-    def _outcomes(self, asked: RequestParameters) -> Answer:
-        return self._cached_chart(asked, ("outcomes",), charts.query_outcomes)
+    def _outcomes(self, parameters: RequestParameters) -> bytes:
+        return self._cached_chart(parameters, ("outcomes",), charts.query_outcomes)
 
-    def _binned(self, query: BinnedQuery, asked: RequestParameters) -> Answer:
-        measure, bins = asked.text("measure", "reward"), asked.number("bins", DEFAULT_BINS, 1, _MAX_BINS)
+    def _binned(self, query: BinnedQuery, parameters: RequestParameters) -> bytes:
+        measure, bins = parameters.text("measure", "reward"), parameters.number("bins", DEFAULT_BINS, 1, _MAX_BINS)
         return self._cached_chart(
-            asked,
+            parameters,
             (query.__name__, measure, bins),
             lambda run, selection, timeout: query(run, selection, [measure], bins, timeout)[0],
         )
 
-    def _rollouts(self, asked: RequestParameters) -> Answer:
-        columns = read_names(asked.text("columns", _DEFAULT_COLUMNS))
-        offset, limit = asked.number("offset", 0, 0), asked.number("limit", 100, 0, listing.MAX_ROWS)
-        sort = listing.parse_sort(asked.text("sort", ""))
-        with self._library.open(asked.text("run")) as opened:
-            selection, run = _checked(opened, asked.selection)
+    def _rollouts(self, parameters: RequestParameters) -> bytes:
+        columns = read_names(parameters.text("columns", _DEFAULT_COLUMNS))
+        offset, limit = parameters.number("offset", 0, 0), parameters.number("limit", 100, 0, listing.MAX_ROWS)
+        sort = listing.parse_sort(parameters.text("sort", ""))
+        with self._library.open(parameters.text("run")) as opened:
+            selection, run = _checked(opened, parameters.selection)
             return encode_response(listing.list_rollouts(opened, run, selection, sort, columns, offset, limit))
 
-    def _facets(self, asked: RequestParameters) -> Answer:
-        columns = tuple(dict.fromkeys(read_names(asked.text("columns", ""))))
+    def _facets(self, parameters: RequestParameters) -> bytes:
+        columns = tuple(dict.fromkeys(read_names(parameters.text("columns", ""))))
         return self._cached_chart(
-            asked, ("facets", columns), lambda *given: listing.count_values(given[0], given[1], columns, given[2])
+            parameters,
+            ("facets", columns),
+            lambda run, selection, timeout: listing.count_values(run, selection, columns, timeout),
         )
 
-    def _neighbours(self, asked: RequestParameters) -> Answer:
-        sort = listing.parse_sort(asked.text("sort", ""))
-        with self._library.open(asked.text("run")) as opened:
-            selection, run = _checked(opened, asked.selection)
-            return encode_response(listing.find_neighbours(opened, run, selection, sort, asked.text("id")))
+    def _neighbours(self, parameters: RequestParameters) -> bytes:
+        sort = listing.parse_sort(parameters.text("sort", ""))
+        with self._library.open(parameters.text("run")) as opened:
+            selection, run = _checked(opened, parameters.selection)
+            return encode_response(listing.find_neighbours(opened, run, selection, sort, parameters.text("id")))
 
-    def _find(self, asked: RequestParameters) -> Answer:
-        with self._library.open(asked.text("run")) as opened:
-            rollouts = self._cards.one(opened.key).rollouts
+    def _find(self, parameters: RequestParameters) -> bytes:
+        with self._library.open(parameters.text("run")) as opened:
+            rollouts = self._run_list.one(opened.key).rollouts
             return encode_response(self._findings.answer(opened.key, rollouts))
 
-    def _group(self, asked: RequestParameters) -> Answer:
-        with self._library.open(asked.text("run")) as opened:
-            key = GroupKey(asked.text("split"), asked.number("iteration"), asked.text("env"), asked.text("group"))
+    def _group(self, parameters: RequestParameters) -> bytes:
+        with self._library.open(parameters.text("run")) as opened:
+            key = GroupKey(
+                parameters.text("split"),
+                parameters.number("iteration"),
+                parameters.text("env"),
+                parameters.text("group"),
+            )
             return encode_response(records.group_response(opened, key))
 
-    def _rollout(self, asked: RequestParameters) -> Answer:
-        with self._library.open(asked.text("run")) as opened:
-            return encode_response(records.rollout_response(opened, asked.text("id")))
+    def _rollout(self, parameters: RequestParameters) -> bytes:
+        with self._library.open(parameters.text("run")) as opened:
+            return encode_response(records.rollout_response(opened, parameters.text("id")))
 
     def _cached_chart(
         self,
-        asked: RequestParameters,
-        question: tuple[Any, ...],
-        ask: Callable[[Run, RolloutSelection, float | None], msgspec.Struct],
-    ) -> Answer:
-        """An answer about a selection, found once for each state of the run."""
-        with self._library.open(asked.text("run")) as opened:
-            selection, run = _checked(opened, asked.selection)
+        parameters: RequestParameters,
+        name: tuple[Any, ...],
+        query: Callable[[Run, RolloutSelection, float | None], msgspec.Struct],
+    ) -> bytes:
+        """The response about a selection, cached until the run changes."""
+        with self._library.open(parameters.text("run")) as opened:
+            selection, run = _checked(opened, parameters.selection)
             timeout = SQL_TIMEOUT_SECONDS if selection.has_user_sql else None
-            return opened.cached((*question, selection), lambda: encode_response(ask(run, selection, timeout)), len)
+            return opened.cached((*name, selection), lambda: encode_response(query(run, selection, timeout)), len)
 
 
 def _checked(opened: OpenRun, selection: RolloutSelection) -> tuple[RolloutSelection, Run]:
-    """The selection, whose expression is no more than one, and the run to ask about it."""
+    """The selection after a check of its SQL expression, and the run to query."""
     if selection.where:
         opened.text_run.rollouts(where=selection.where, limit=0)
     if selection.search:
-        all_said = opened.cached(
-            "all said", lambda: opened.text_run.sql(RESPONSES_IN_MESSAGES).fetchall() == [(True,)], lambda _: 1
+        in_messages = opened.cached(
+            "responses in messages",
+            lambda: opened.text_run.sql(RESPONSES_IN_MESSAGES).fetchall() == [(True,)],
+            lambda _: 1,
         )
-        selection = msgspec.structs.replace(selection, responses_in_messages=all_said)
+        selection = msgspec.structs.replace(selection, responses_in_messages=in_messages)
     return selection, opened.text_run if selection.where or selection.search else opened.run

@@ -249,7 +249,7 @@ class HistogramResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IterationHistogram(msgspec.Struct, frozen=True, kw_only=True):
-    """Some iterations, both ends included, and how a measure is distributed in them."""
+    """The histogram of a measure over the iterations from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -260,7 +260,7 @@ class IterationHistogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IterationHistogramsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """How a measure is distributed in each iteration."""
+    """`GET /api/iteration_histograms?run=&measure=&bins=&FILTERS`: the distribution of a measure in each iteration."""
 
     measure: str
     iterations: tuple[IterationHistogram, ...]

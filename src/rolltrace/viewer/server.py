@@ -113,7 +113,7 @@ class HttpHandlers:
         if ask is None:
             return _refused(HttpError(404, "UnknownNameError", "There is no such question."))
         asked = RequestParameters(request.query_params.multi_items())
-        if asked.is_written:
+        if asked.has_user_sql:
             return await self._written(request, question, request.query_params.multi_items())
         return await _answered(lambda: self._thread(partial(ask, asked)))
 

@@ -210,7 +210,7 @@ export interface HistogramResponse {
   non_finite: number;
 }
 
-/** Some iterations, both ends included, and how a measure is distributed in them. */
+/** The histogram of a measure over the iterations from `first` to `last`, both included. */
 export interface IterationHistogram {
   first: number;
   last: number;
@@ -220,7 +220,7 @@ export interface IterationHistogram {
   non_finite: number;
 }
 
-/** How a measure is distributed in each iteration. */
+/** `GET /api/iteration_histograms?run=&measure=&bins=&FILTERS`: the distribution of a measure in each iteration. */
 export interface IterationHistogramsResponse {
   measure: string;
   iterations: IterationHistogram[];
