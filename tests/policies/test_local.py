@@ -120,7 +120,7 @@ def test_a_file_without_a_name(packages):
 
 def test_sampling_is_not_said_twice(packages):
     """The record tells of the request's own."""
-    with pytest.raises(InputError, match="no sampling in `extra`, got temperature"):
+    with pytest.raises(InputError, match="no sampling settings in `extra`, got temperature"):
         local_policy(extra={"temperature": 0.5})
 
 
@@ -138,7 +138,7 @@ class Stub:
     """A server of the embedded model that is another one."""
 
     def __init__(self, address, places):
-        self.address, self.key, self.places = address, "held-by-the-process", LoopSemaphores(places)
+        self.address, self.key, self.request_slots = address, "held-by-the-process", LoopSemaphores(places)
 
     def exit_reason(self):
         return None
@@ -181,7 +181,7 @@ async def test_a_refused_key_is_not_asked_for(packages, stub):
         async with local_policy() as policy:
             with pytest.raises(PolicyError, match=r"status 401: no$"):
                 await policy.complete(HELLO)
-        assert not policy._endpoint._client._doors
+        assert not policy._endpoint._client._sessions
     assert server.headers[0]["Authorization"] == "Bearer held-by-the-process"
 
 

@@ -130,7 +130,7 @@ async def test_a_server_that_died_is_told_and_started_anew():
     asking = asyncio.create_task(policy.complete(request()))
     await asyncio.sleep(0)  # it has been found alive
     os.kill(running.pid, signal.SIGKILL)
-    with pytest.raises(PolicyError, match="The embedded model's process was ended by signal 9 while it was asked"):
+    with pytest.raises(PolicyError, match="The embedded model's process was ended by signal 9 during a request"):
         await asking
     assert (await policy.complete(request())).message.content
     assert (await server(policy)).pid != running.pid

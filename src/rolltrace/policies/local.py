@@ -78,12 +78,12 @@ class LocalPolicy:
         """Send the request; starts the server if needed."""
         server = await self._ready_server()
         try:
-            async with server.places.for_this_loop():
+            async with server.request_slots.for_this_loop():
                 return await (await self._endpoint_for(server)).complete(request)
         except PolicyError as error:
             if error.raw is not None or (end := await asyncio.to_thread(server.exit_reason)) is None:
                 raise
-            raise PolicyError(f"The embedded model's process {end} while it was asked.") from error
+            raise PolicyError(f"The embedded model's process {end} during a request.") from error
 
     async def close(self) -> None:
         """Close the connections of this event loop. The server keeps running for other policies."""
@@ -135,11 +135,11 @@ def local_policy(
 ) -> LocalPolicy:
     """Make the policy of a GGUF file, or of the embedded model.
 
-    It generates `slots` answers at once, each with a context of `context_length` tokens, in so many `threads`.
+    It generates `slots` answers at once, each with a context of `context_length` tokens, with `threads` threads.
     `extra` are further fields of each request, for example a `grammar` that the answer has to follow.
     """
     if path is not None and not path.strip():
-        raise InputError("Expected a GGUF file after `local:`, got nothing: say local:FILE.gguf, or local alone.")
+        raise InputError("Expected a GGUF file after `local:`, got nothing: use local:FILE.gguf, or local alone.")
     require_llama()
     weights = validate_weights(default_weights() if path is None else Path(path))
     settings = make_server_settings(

@@ -17,7 +17,7 @@ from rolltrace.trace.message import ToolCall
 
 def read(reply):
     body = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-    return read_completion(read_reply(body, where="m at h", key=EnvironmentApiKey("KEY")), place=3, version=7)
+    return read_completion(read_reply(body, where="m at h", key=EnvironmentApiKey("KEY")), position=3, version=7)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_invented_ids_are_no_given_ones():
     given = [call(id=None), call(id="call_3_0"), call(id="call_3_0")]
     body = json.dumps(completion(None, finish_reason="tool_calls", tool_calls=given)).encode()
     reply = read_reply(body, where="m at h", key=EnvironmentApiKey("KEY"))
-    found = read_completion(reply, place=3, version=7, taken={"call_3_2", "call_3_0_0"})
+    found = read_completion(reply, position=3, version=7, used_ids={"call_3_2", "call_3_0_0"})
     assert [call.id for call in found.message.tool_calls] == ["call_3_0_0_0", "call_3_0", "call_3_2_0"]
 
 

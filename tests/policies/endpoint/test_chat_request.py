@@ -63,7 +63,7 @@ def test_extra_fields_add_replace_and_take_away():
 )
 def test_extra_fields_are_no_sampling(name):
     """A record says what was sampled with, so that is said in one place only; to take a field away is allowed."""
-    with pytest.raises(InputError, match=rf"no sampling in `extra`, got {name}: .*--sampling"):
+    with pytest.raises(InputError, match=rf"no sampling settings in `extra`, got {name}: .*--sampling"):
         validate_extra({name: 0, "think": 1}, "own")
     assert validate_extra({name: None, "think": 1}, "own") == {name: None, "think": 1}
     assert validate_extra(None) == {}

@@ -120,7 +120,7 @@ async def test_who_stops_waiting_does_not_stop_the_others():
         await policy.close()
         assert await second == "openai"
         assert not probe._probes
-        assert not probe._client._doors
+        assert not probe._client._sessions
         hanging.go.set()
 
 

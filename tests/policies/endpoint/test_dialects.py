@@ -100,8 +100,8 @@ async def test_what_the_model_wrote_before_it_was_parsed_is_raw():
     ("reply", "others", "reason"),
     [
         (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {"tokens": [1, 2]}}, "2 and 3 ids"),
-        (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {"tokens": "123"}}, "ids of the prompt"),
-        (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {}}, "cannot be read"),
+        (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {"tokens": "123"}}, "the prompt has invalid ids"),
+        (llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": {}}, "cannot be parsed"),
         (llama("Hello", [10, 11, 99], HELLO), {"/v1/models": LLAMA["/v1/models"]}, "404"),
         (llama("Hallo", [10, 11, 99], HELLO), LLAMA, "not what the model wrote"),
         (llama("Hello", [], []), LLAMA, "no ids"),
@@ -114,11 +114,11 @@ async def test_what_the_model_wrote_before_it_was_parsed_is_raw():
         (vllm("Hello", [10, 11], ["Hel"]), VLLM, "2 ids and 1 log-prob"),
         (vllm("Hello", [10, 11], ["Hal", "lo"]), VLLM, "not the text of the answer"),
         (vllm("Hello", [10, 11], ["Hel", "lo"], usage=(3, 9)), VLLM, "counted 3 and 9"),
-        (vllm("Hello", ["10", 11], ["Hel", "lo"]), VLLM, "ids of the answer"),
-        (vllm("Hello", [10, -1], ["Hel", "lo"]), VLLM, "ids of the answer"),
-        (vllm("Hello", [10, 2**31], ["Hel", "lo"]), VLLM, "ids of the answer"),
-        ({**vllm("Hello", [10, 11], ["Hel", "lo"]), "prompt_token_ids": [1, 2, -3]}, VLLM, "ids of the prompt"),
-        (llama("Hello", [10, 11, 99], [entry("Hel", 0.01, id=10), *HELLO[1:]]), LLAMA, "log-probabilities that are"),
+        (vllm("Hello", ["10", 11], ["Hel", "lo"]), VLLM, "the answer has invalid ids"),
+        (vllm("Hello", [10, -1], ["Hel", "lo"]), VLLM, "the answer has invalid ids"),
+        (vllm("Hello", [10, 2**31], ["Hel", "lo"]), VLLM, "the answer has invalid ids"),
+        ({**vllm("Hello", [10, 11], ["Hel", "lo"]), "prompt_token_ids": [1, 2, -3]}, VLLM, "the prompt has invalid ids"),
+        (llama("Hello", [10, 11, 99], [entry("Hel", 0.01, id=10), *HELLO[1:]]), LLAMA, "invalid log-probabilities"),
     ],
 )
 async def test_tokens_that_do_not_add_up_are_left_out(reply, others, reason):
@@ -209,7 +209,7 @@ async def test_a_reason_is_told_once_and_on_one_line(caplog):
     assert "no␊␛[31m0" in reason
     assert reason in caplog.messages[0]
     for number in range(300):
-        policy._miss("x" * number)
+        policy._count_missing("x" * number)
     assert len(policy.missing_token_reasons) == 101
     assert policy.missing_token_reasons["other reasons"] > 100
 

@@ -139,13 +139,13 @@ def test_many_at_once_after_several_loops_have_ended():
 
     for loop in loops:
         loop.run_until_complete(ask(1))
-    assert len(policy._client._doors) == 3
+    assert len(policy._client._sessions) == 3
     for loop in loops:
         loop.close()
 
     async def ask_and_close():
         said = await ask(4)
-        assert list(policy._client._doors) == [asyncio.get_running_loop()]
+        assert list(policy._client._sessions) == [asyncio.get_running_loop()]
         await policy.close()
         return said
 
@@ -198,5 +198,5 @@ async def test_the_end_of_a_block_closes():
     """`async with` gives back the connections."""
     async with Server(says()) as server, EndpointPolicy("m", server.url) as policy:
         await policy.complete(HELLO)
-        assert policy._client._doors
-    assert not policy._client._doors
+        assert policy._client._sessions
+    assert not policy._client._sessions

@@ -1,1 +1,1 @@
-"""A model behind an address: any server that speaks the OpenAI chat API."""
+"""The policy for a model on a server with the OpenAI chat API."""

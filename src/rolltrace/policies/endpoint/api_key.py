@@ -10,20 +10,21 @@ import msgspec
 from rolltrace.errors import InputError, PolicyError
 
 _MIN_LENGTH = 8
-"""Shorter keys are placeholders, such as `EMPTY` for a server that needs none, and may be words of an answer."""
+"""Shorter keys are placeholders, such as `EMPTY` for a server without keys, and may be words of an answer."""
 _REPLACEMENT = b"[key]"
 WITHHELD = b"[withheld: it contains the API key]"
 _CHARACTER_CODE = re.compile(rb"\\u(?:00([0-9a-fA-F]{2})|[0-9a-fA-F]{0,3}\Z)")
 """A character below 256 as JSON may escape it; at the end of a text the code may be incomplete."""
 _MAX_CODES = 1_000_000
-"""A text with more is withheld without a search, which would take seconds."""
+"""A text with more of them is withheld without a search, because the search would take seconds."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ApiKey:
-    """Knows the key of a server, and what to advise if the server refuses it."""
+    """The key of a server."""
 
     advice: str | None = None
+    """What to do if the server refuses the key."""
 
     def read(self) -> str | None:
         """The key, if there is one."""
@@ -37,7 +38,7 @@ class EnvironmentApiKey(ApiKey):
         if not _NAME.fullmatch(variable):  # it may be a key, so the message does not repeat it
             raise InputError(
                 "Expected key_variable to be the name of an environment variable, made of letters, digits and `_`, "
-                "got something else: put the key into such a variable, and give its name here."
+                "got something else: put the key into such a variable, and pass its name."
             )
         self._variable = variable
         self.advice = f"set the key in the environment variable {variable}"
@@ -48,7 +49,7 @@ class EnvironmentApiKey(ApiKey):
         if not key:
             return None
         if not key.isascii() or not key.isprintable():
-            raise PolicyError(f"Expected the key in {self._variable} to be plain characters on one line: set it again.")
+            raise PolicyError(f"Expected the key in {self._variable} to be printable ASCII on one line: set it again.")
         return key
 
 
@@ -63,13 +64,13 @@ class InMemoryApiKey(ApiKey):
         return self._key
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("Expected a held key to stay in its process: it cannot be pickled.")
+        raise TypeError("Expected a key in memory to stay in its process: it cannot be pickled.")
 
 
 def redact_key(body: bytes, key: str | None, *, is_cut: bool = False) -> bytes:
-    """The bytes that a server sent, without the key: replaced where it is plain, otherwise all of them are withheld.
+    """The bytes that a server sent without the key. If the key is escaped in them, all of them are withheld.
 
-    The end of a text that is cut may be the beginning of the key.
+    With `is_cut`, the text may end in the middle of the key.
     """
     if key is None or len(key) < _MIN_LENGTH:
         return body
@@ -77,7 +78,7 @@ def redact_key(body: bytes, key: str | None, *, is_cut: bool = False) -> bytes:
 
 
 def redact_key_in_text(text: str, key: str | None) -> str:
-    """The same for a text that is not cut."""
+    """The same for a complete text."""
     if key is None or len(key) < _MIN_LENGTH:
         return text
     return _redact(text.encode("utf-8", "replace"), key.encode(), is_cut=False).decode("utf-8", "replace")
@@ -96,7 +97,7 @@ def _redact(body: bytes, key: bytes, is_cut: bool) -> bytes:
 
 
 def _unescape(body: bytes) -> bytes:
-    """The text without its escapes, however deep JSON is nested in JSON."""
+    """The text without JSON escapes, also those of JSON inside JSON."""
     decoded = _CHARACTER_CODE.sub(lambda code: bytes.fromhex(code[1].decode()) if code[1] else b"", body)
     return decoded.replace(b"\\", b"")
 

@@ -1,4 +1,4 @@
-"""Asking again: how often, after how long, and with what error at the end."""
+"""Retries of failed requests with exponential backoff."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -15,50 +15,50 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class TransientError(PolicyError):
-    """A failure that may be gone the next time; it never leaves the endpoint's own code."""
+    """A failure that a retry may resolve; it does not leave this package."""
 
     retry_after: float | None = None
-    """How many seconds the server asked to wait."""
+    """Seconds to wait, as the server requested."""
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """How often and how slowly an endpoint is asked again."""
+    """How often a request is retried, and how long to wait before each retry."""
 
     retries: int = 5
     initial_wait: float = 0.5
-    """Seconds before the first retry, at most; each further one may take twice as long."""
+    """Maximum wait before the first retry, in seconds. It doubles with each retry."""
     max_wait: float = 60.0
-    """Seconds before any retry, at most, whatever the server asks for."""
+    """Maximum wait before any retry, in seconds, even if the server requests more."""
 
-    def delay(self, failures: int, asked: float | None) -> float:
-        """Seconds to wait after so many failures.
+    def delay(self, failures: int, retry_after: float | None) -> float:
+        """Seconds to wait after this number of failures; at least `retry_after`.
 
-        Chance spreads those who failed together; where a server says when to come back, nobody comes sooner.
+        The wait is random, so that requests that failed together are not retried together.
         """
-        spread = min(self.max_wait, self.initial_wait * 2 ** min(failures - 1, 30))
-        wait = random.uniform(0.0, spread)  # noqa: S311 - no secret, and nothing recorded depends on it
-        return wait if asked is None else min(self.max_wait, asked + wait)
+        longest = min(self.max_wait, self.initial_wait * 2 ** min(failures - 1, 30))
+        wait = random.uniform(0.0, longest)  # noqa: S311 - no secret, and nothing recorded depends on it
+        return wait if retry_after is None else min(self.max_wait, retry_after + wait)
 
 
-async def with_retries(attempt: Callable[[], Awaitable[T]], patience: Backoff, sleep: Sleep) -> T:
-    """What an attempt gives; after the last one that fails, its error."""
+async def with_retries(attempt: Callable[[], Awaitable[T]], backoff: Backoff, sleep: Sleep) -> T:
+    """Call `attempt` until it succeeds, and return its result. Raises the error of the last attempt."""
     failures = 0
     while True:
         try:
             return await attempt()
         except TransientError as error:
             failures += 1
-            if failures > patience.retries:
+            if failures > backoff.retries:
                 times = f" (asked {failures} times)" if failures > 1 else ""
                 final = PolicyError(f"{error}{times}")
                 final.raw = error.raw
                 raise final from error
-            wait = patience.delay(failures, error.retry_after)
+            wait = backoff.delay(failures, error.retry_after)
         await sleep(wait)
 
 
 def parse_retry_after(retry_after: str | None, now: datetime | None = None) -> float | None:
-    """The seconds that a `Retry-After` header asks for, as a number or as a date; None where it says nothing."""
+    """The seconds that a `Retry-After` header requests, as a number or as a date; None if it is missing or invalid."""
     if retry_after is None:
         return None
     text = retry_after.strip()
@@ -71,4 +71,4 @@ def parse_retry_after(retry_after: str | None, now: datetime | None = None) -> f
             return None
         date = date.replace(tzinfo=UTC) if date.tzinfo is None else date
         seconds = (date - (now or datetime.now(UTC))).total_seconds()
-    return max(0.0, seconds) if seconds == seconds else None  # NaN is a number to Python, and to nobody else
+    return max(0.0, seconds) if seconds == seconds else None  # not NaN

@@ -1,4 +1,4 @@
-"""Where an endpoint is: its base URL, checked, and safe to show."""
+"""The base URL of an endpoint: validated, normalized and safe to show."""
 
 import ipaddress
 import re
@@ -14,24 +14,22 @@ _ENDING = "/chat/completions"
 
 
 def split_spec(address: str) -> tuple[str, str]:
-    """The model and the base URL of `MODEL@BASE_URL`; what may be a password is not repeated."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    """The model and the base URL of `MODEL@BASE_URL`. Errors do not repeat the URL, which may have a password."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         model = address.partition("@")[0]
-        raise InputError(
-            f"Expected a policy as {_FORM}, got none with `@http://` or `@https://` after the model {model!r}."
-        )
-    return found["model"], found["url"]
+        raise InputError(f"Expected a policy as {_FORM}, got no `@http://` or `@https://` after the model {model!r}.")
+    return match["model"], match["url"]
 
 
 def normalize_base_url(base_url: str) -> str:
-    """The address under which `/chat/completions` is; of a bare server, that is `/v1`."""
+    """The URL to which `/chat/completions` is appended. `/v1` is added if there is no path."""
     try:
         parts = urlsplit(base_url.strip())
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise InputError(
-            f"Expected a base URL such as http://127.0.0.1:8000/v1, got one that is none: {error}."
+            f"Expected a base URL such as http://127.0.0.1:8000/v1, got an invalid one: {error}."
         ) from None
     if parts.scheme not in ("http", "https") or not host:
         raise InputError("Expected a base URL that begins with http:// or https:// and names a host.")
@@ -40,7 +38,7 @@ def normalize_base_url(base_url: str) -> str:
     if "@" in parts.netloc:
         raise InputError(
             f"Expected a base URL without a user and password, got one for {host}: "
-            "put the key into an environment variable, and name that as key_variable."
+            "put the key into an environment variable, and pass its name as key_variable."
         )
     if parts.query or parts.fragment:
         raise InputError(f"Expected a base URL without `?` and `#`, got one for {host}: it is recorded and shown.")
@@ -49,7 +47,7 @@ def normalize_base_url(base_url: str) -> str:
 
 
 def _is_host(host: str) -> bool:
-    if ":" in host:  # urlsplit has seen to it that it stands in brackets
+    if ":" in host:  # urlsplit requires brackets around it
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
@@ -63,5 +61,5 @@ def _is_host(host: str) -> bool:
 
 
 def server_root(base_url: str) -> str:
-    """Where a server has what is not of the OpenAI API."""
+    """The URL of a server's routes that are not part of the OpenAI API."""
     return base_url.removesuffix("/v1")

@@ -1,6 +1,6 @@
-"""How a server gives token ids and log-probabilities: which dialect it has, and reading them from a reply.
+"""The dialects in which servers return token ids and log-probabilities: detects them and parses the tokens.
 
-llama.cpp and vLLM differ. Nothing is guessed: tokens that do not match the reply are left out, with the reason.
+Nothing is guessed: tokens that do not match the reply are left out, with the reason.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from rolltrace.policies.policy import Completion
 from rolltrace.trace.rollout import Tokens
 from rolltrace.trace.stop_reasons import Termination
 
-Ask = Callable[[str, Any], Awaitable[Any]]
+PostJson = Callable[[str, Any], Awaitable[Any]]
 """Posts JSON to a path outside the OpenAI API, and returns the JSON of the reply."""
 
 
 class Dialect(StrEnum):
-    """What a server understands in addition to the OpenAI API."""
+    """The extensions of the OpenAI API that a server has."""
 
     AUTO = "auto"
-    """To be detected from the server's list of models."""
+    """Detect them from the server's list of models."""
     OPENAI = "openai"
-    """Nothing, so token ids are not requested."""
+    """No extensions, so token ids are not requested."""
     LLAMA_CPP = "llama.cpp"
     VLLM = "vllm"
 
@@ -44,16 +44,16 @@ TOKEN_REQUEST_FIELDS: dict[Dialect, dict[str, Any]] = {
 _OWNERS = {"llamacpp": Dialect.LLAMA_CPP, "vllm": Dialect.VLLM}
 _PROBE_BACKOFF = Backoff(retries=1, max_wait=5.0)
 _PROBE_SECONDS = 30.0
-"""How long the list of models may take; requests wait for it."""
+"""Time-out of the list of models; requests wait for it."""
 REPROBE_SECONDS = 60.0
-"""How long after a transient failure the server is not probed again."""
+"""Seconds after a transient failure before the server is probed again."""
 _MAX_IDS = 2**31
 _HIGHEST_LOGPROB = 1e-3
-"""The log-probability of a certain token may be rounded above 0."""
+"""Rounding may put the log-probability of a certain token slightly above 0."""
 
 
 class TokensUnavailableError(Exception):
-    """Why an answer's tokens cannot be recorded."""
+    """The tokens of an answer cannot be recorded; the message says why."""
 
 
 class TokenLogprob(msgspec.Struct):
@@ -65,7 +65,7 @@ class TokenLogprob(msgspec.Struct):
     id: int | None = None
 
     def data(self) -> bytes:
-        """Its text, which may be a part of a character."""
+        """The bytes of its text, which may be part of a character."""
         return self.token.encode("utf-8", "replace") if self.octets is None else bytes(self.octets)
 
 
@@ -86,13 +86,13 @@ def detect_dialect(models: Any) -> Dialect:
 
 
 class DialectProbe:
-    """Detects a server's dialect from its list of models: one request for all callers, and one result for good."""
+    """Detects a server's dialect from its list of models, with one request for all callers."""
 
     def __init__(self, client: Client, dialect: Dialect) -> None:
-        self.reason = "the server gives no token ids in a known dialect"
+        self.reason = "the server returns no token ids in a known dialect"
         """Why token ids are unavailable, if they are."""
         # Its own connections, so that it does not wait for completions.
-        self._client = client.with_limits(timeout=_PROBE_SECONDS, patience=_PROBE_BACKOFF)
+        self._client = client.with_limits(timeout=_PROBE_SECONDS, backoff=_PROBE_BACKOFF)
         self._known = dialect
         self._reset()
 
@@ -118,7 +118,7 @@ class DialectProbe:
     async def _probe(self, url: str) -> Dialect:
         loop = asyncio.get_running_loop()
         try:
-            self._known = detect_dialect(await self._client.request(url, None, _read_models, _nothing))
+            self._known = detect_dialect(await self._client.request(url, None, _read_models))
         except PolicyError as error:
             self.reason = f"the server does not list its models: {error}"
             if isinstance(error.__cause__, TransientError):
@@ -144,11 +144,7 @@ class DialectProbe:
         self._reset()  # another process has another clock
 
 
-def _nothing() -> None:
-    return
-
-
-def _read_models(reply: HttpReply[None]) -> Any:
+def _read_models(reply: HttpReply) -> Any:
     try:
         return msgspec.json.decode(reply.body)
     except (ValueError, RecursionError) as error:
@@ -156,24 +152,24 @@ def _read_models(reply: HttpReply[None]) -> Any:
 
 
 async def read_tokens(
-    dialect: Dialect, reply: ChatReply, completion: Completion, stop: tuple[str, ...], ask: Ask
+    dialect: Dialect, reply: ChatReply, completion: Completion, stop: tuple[str, ...], post: PostJson
 ) -> tuple[Tokens, str]:
-    """The tokens of a reply and their text without special ones.
+    """The tokens of a reply, and their text without special tokens.
 
     Raises `TokensUnavailableError` if they do not match the reply.
     """
     try:
         if dialect is Dialect.LLAMA_CPP:
-            return await _from_llama_cpp(reply, completion, ask)
+            return await _from_llama_cpp(reply, completion, post)
         return _from_vllm(reply, completion, stop)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise TokensUnavailableError(f"tokens that cannot be read: {error}") from error
+        raise TokensUnavailableError(f"the tokens cannot be parsed: {error}") from error
 
 
-# llama.cpp: ids and the prompt's text are in `__verbose`; the prompt's ids are asked for
+# llama.cpp: the ids and the prompt's text are in `__verbose`; the prompt's ids need another request
 
 
-async def _from_llama_cpp(reply: ChatReply, completion: Completion, ask: Ask) -> tuple[Tokens, str]:
+async def _from_llama_cpp(reply: ChatReply, completion: Completion, post: PostJson) -> tuple[Tokens, str]:
     verbose = reply.verbose
     if verbose is None or not verbose.prompt:
         raise TokensUnavailableError("no `__verbose` in the reply")
@@ -185,21 +181,18 @@ async def _from_llama_cpp(reply: ChatReply, completion: Completion, ask: Ask) ->
     if [entry.id for entry in entries] == ids:
         text, char_lengths = join_token_bytes([entry.data() for entry in entries])
     else:
-        # Of a character that takes several tokens only the last has an entry, and those of a stop sequence have none.
+        # Of the tokens of one character only the last has an entry, and tokens of a stop sequence have no entry.
         entries = []
         visible = ids[:-1] if verbose.stop_type == "eos" else ids
-        text = (await ask("/detokenize", {"tokens": visible}))["content"] if visible else ""
-    if not _holds(text, verbose.content, whole=verbose.stop_type != "word"):
+        text = (await post("/detokenize", {"tokens": visible}))["content"] if visible else ""
+    has_stop_sequence = verbose.stop_type == "word"
+    if not (text.startswith(verbose.content) if has_stop_sequence else text == verbose.content):
         raise TokensUnavailableError("the text of the tokens is not what the model wrote")
-    found = await ask("/tokenize", {"content": verbose.prompt, "add_special": True, "parse_special": True})
-    return _added_up(found["tokens"], ids, entries, completion, char_lengths), text
+    prompt = await post("/tokenize", {"content": verbose.prompt, "add_special": True, "parse_special": True})
+    return _tokens(prompt["tokens"], ids, entries, completion, char_lengths), text
 
 
-def _holds(text: str, written: str, *, whole: bool) -> bool:
-    return text == written if whole else text.startswith(written)
-
-
-# vLLM: all is in the reply
+# vLLM: everything is in the reply
 
 
 def _from_vllm(reply: ChatReply, completion: Completion, stop: tuple[str, ...]) -> tuple[Tokens, str]:
@@ -210,17 +203,17 @@ def _from_vllm(reply: ChatReply, completion: Completion, stop: tuple[str, ...]) 
     if len(entries) != len(ids):
         raise TokensUnavailableError(f"{len(ids)} ids and {len(entries)} log-probabilities")
     pieces = [entry.data() for entry in entries]
-    # The token that ends a turn is sampled, and has a text that no reader sees.
-    ends_itself = completion.termination in (Termination.EOS, Termination.TOOL_CALLS)
-    for seen in ([*pieces[:-1], b""], pieces) if ends_itself else (pieces,):
-        text, char_lengths = join_token_bytes(seen)
-        if _accounts_for(text, completion, stop):
-            return _added_up(prompt, ids, entries, completion, char_lengths), text
+    # The end-of-turn token is sampled, but its text is not part of the answer.
+    has_end_token = completion.termination in (Termination.EOS, Termination.TOOL_CALLS)
+    for visible in ([*pieces[:-1], b""], pieces) if has_end_token else (pieces,):
+        text, char_lengths = join_token_bytes(visible)
+        if _matches_answer(text, completion, stop):
+            return _tokens(prompt, ids, entries, completion, char_lengths), text
     raise TokensUnavailableError("the text of the tokens is not the text of the answer")
 
 
-def _accounts_for(text: str, completion: Completion, stop: tuple[str, ...]) -> bool:
-    """Whether what the model wrote can have become this answer."""
+def _matches_answer(text: str, completion: Completion, stop: tuple[str, ...]) -> bool:
+    """Whether the server can have parsed the text of the tokens to this answer."""
     message = completion.message
     if text == message.content:
         return True
@@ -236,14 +229,14 @@ def _accounts_for(text: str, completion: Completion, stop: tuple[str, ...]) -> b
 
 
 def _entries(reply: ChatReply) -> list[TokenLogprob]:
-    found = _decode_logprobs(reply.choice.logprobs)
-    return (found.content or []) if found is not None else []
+    logprobs = _decode_logprobs(reply.choice.logprobs)
+    return (logprobs.content or []) if logprobs is not None else []
 
 
 def join_token_bytes(pieces: Sequence[bytes]) -> tuple[str, tuple[int, ...] | None]:
-    """The text of tokens, and how many characters each gave; a character in parts is counted with the last.
+    """The text of tokens, and the number of characters of each; a split character counts for its last token.
 
-    Where bytes are no text, nobody can say which token gave what stands for them.
+    The numbers are None if the bytes are not UTF-8.
     """
     text = b"".join(pieces).decode("utf-8", "replace")
     decoder = _Decoder()
@@ -252,28 +245,29 @@ def join_token_bytes(pieces: Sequence[bytes]) -> tuple[str, tuple[int, ...] | No
     except UnicodeDecodeError:
         return text, None
     unfinished, _ = decoder.getstate()
-    if unfinished:  # a character of which the end was never written: one sign stands for it
-        last = max(place for place, piece in enumerate(pieces) if piece)
+    if unfinished:  # an incomplete character at the end, which becomes one U+FFFD
+        last = max(number for number, piece in enumerate(pieces) if piece)
         char_lengths[last] += 1
     return text, tuple(char_lengths) if sum(char_lengths) == len(text) else None
 
 
-def _added_up(
+def _tokens(
     prompt: Any, ids: Any, entries: list[TokenLogprob], completion: Completion, char_lengths: tuple[int, ...] | None
 ) -> Tokens:
-    for what, row in (("prompt", prompt), ("answer", ids)):
+    """The tokens, once the ids match the server's usage and the log-probabilities are valid."""
+    for owner, row in (("prompt", prompt), ("answer", ids)):
         if not isinstance(row, list) or not all(type(token) is int and 0 <= token < _MAX_IDS for token in row):
-            raise TokensUnavailableError(f"ids of the {what} that are none")
+            raise TokensUnavailableError(f"the {owner} has invalid ids")
     usage = completion.usage
     if usage is None:
-        raise TokensUnavailableError("no usage to count the ids against")
+        raise TokensUnavailableError("no usage to compare the ids with")
     if (len(prompt), len(ids)) != (usage.prompt_tokens, usage.completion_tokens):
         raise TokensUnavailableError(
-            f"{len(prompt)} and {len(ids)} ids, where the server counted {usage.prompt_tokens} and "
+            f"{len(prompt)} and {len(ids)} ids, but the server counted {usage.prompt_tokens} and "
             f"{usage.completion_tokens}"
         )
     logprobs = tuple(entry.logprob for entry in entries)
-    if not all(logprob is None or logprob <= _HIGHEST_LOGPROB for logprob in logprobs):  # NaN is not, either
-        raise TokensUnavailableError("log-probabilities that are none: above 0, or no number")
-    known = bool(entries) and None not in logprobs
-    return Tokens(tuple(prompt), tuple(ids), logprobs if known else None, char_lengths=char_lengths)  # type: ignore[arg-type]
+    if not all(logprob is None or logprob <= _HIGHEST_LOGPROB for logprob in logprobs):  # False for NaN too
+        raise TokensUnavailableError("invalid log-probabilities: above 0 or NaN")
+    is_complete = bool(entries) and None not in logprobs
+    return Tokens(tuple(prompt), tuple(ids), logprobs if is_complete else None, char_lengths=char_lengths)  # type: ignore[arg-type]

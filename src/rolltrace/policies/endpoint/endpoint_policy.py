@@ -1,4 +1,4 @@
-"""`openai:MODEL@BASE_URL`: a policy that asks any server that speaks the OpenAI chat API."""
+"""`openai:MODEL@BASE_URL`: a policy for a model on any server with the OpenAI chat API."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_IN_FLIGHT = 512
 TIMEOUT = 600.0
 _OTHER_FILES = 256
-"""How many open files are left to the rest of the process."""
+"""Open files that are reserved for the rest of the process."""
 _NUMBER = re.compile(r"\d+")
 _MAX_REASONS = 100
 _MAX_REASON_CHARS = 1000
@@ -43,10 +43,10 @@ _log = logging.getLogger(__name__)
 class EndpointPolicy:
     """A model on a server.
 
-    Its `version` may be set while it is used: each completion has the one that was set when its request was sent.
-    Tool calls that no server would take back, because the model broke them, are mended when they are sent again; the
-    record has them as the model wrote them. `close()`, or the end of `async with policy:`, gives back the connections
-    of the event loop; the policy may be used again.
+    Its `version` may be set while it is in use: each completion has the version at the time its request was sent.
+    Malformed tool calls are repaired when they are sent back to the server; the record has them as the model wrote
+    them. `close()`, or the end of `async with policy:`, closes the connections of the event loop; the policy may be
+    used again.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class EndpointPolicy:
         key: ApiKey | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`timeout` is for one attempt, in seconds; the key is in the environment variable that `key_variable` names.
+        """`timeout` is for one attempt, in seconds. `key_variable` names the environment variable with the API key.
 
-        `dialect` says how the server gives token ids: `llama.cpp`, `vllm`, `openai` for none, or `auto`. `extra` are
-        further fields of the request; null takes one away. `max_tokens_field` is `max_completion_tokens` for some.
-        `max_in_flight` is 512 unless it is given, or fewer where the process may open few files.
-        A `key` that is not in the environment goes before one that is.
+        `dialect` says how the server returns token ids: `llama.cpp`, `vllm`, `openai` (not at all) or `auto`. `extra`
+        are further fields of the request; null removes a field. Some servers need `max_completion_tokens` as
+        `max_tokens_field`. `max_in_flight` is 512 by default, or fewer if the process may open few files. `key` takes
+        precedence over `key_variable`.
         """
         if not model:
-            raise InputError("Expected the name of a model, got none.")
+            raise InputError("Expected the name of a model, got an empty text.")
         if max_in_flight is None:
             max_in_flight = default_max_in_flight()
         if max_in_flight < 1 or not 0 < timeout < math.inf or retries < 0:
             raise InputError(
-                "Expected max_in_flight of at least 1, a timeout above 0 with an end, and retries of at least 0, "
+                "Expected max_in_flight of at least 1, a finite timeout above 0, and retries of at least 0, "
                 f"got {max_in_flight}, {timeout} and {retries}."
             )
         if dialect not in list(Dialect):
@@ -92,9 +92,9 @@ class EndpointPolicy:
         self.version = version
         self.context_length = context_length
         self.missing_token_reasons: Counter[str] = Counter()
-        """Why tokens that were wanted could not be had, and how often."""
+        """How often requested tokens were unavailable, by reason."""
         self._reasons: dict[str, str] = {}
-        """Each reason as it was first given, by what it is without its numbers."""
+        """The first reason of each kind. Reasons that differ only in numbers are of one kind."""
         self._extra = validate_extra(extra, max_tokens_field)
         self._max_tokens_field = max_tokens_field
         self._send_reasoning = send_reasoning
@@ -105,7 +105,7 @@ class EndpointPolicy:
             key=self._key,
             max_in_flight=max_in_flight,
             timeout=timeout,
-            patience=Backoff(retries),
+            backoff=Backoff(retries),
             sleep=sleep,
         )
         self._probe = DialectProbe(self._client, Dialect(dialect))
@@ -114,11 +114,11 @@ class EndpointPolicy:
         return f"EndpointPolicy({self.model!r}, {self.base_url!r})"
 
     def count_tokens(self, request: Request) -> int | None:
-        """None: only the server knows, and says so where a prompt is too long."""
+        """Return None: the server reports prompts that are too long."""
         return None
 
     async def complete(self, request: Request) -> Completion:
-        """Ask the server, again where that may help."""
+        """Send the request, and retry after transient failures."""
         dialect = Dialect.OPENAI
         if request.include_tokens:
             dialect = await self._probe.dialect(f"{self.base_url}/models")
@@ -138,19 +138,24 @@ class EndpointPolicy:
     def _current_version(self) -> int | str | None:
         return self.version
 
-    def _read(self, request: Request, reply: HttpReply[int | str | None]) -> tuple[ChatReply, Completion]:
+    def _read(self, request: Request, reply: HttpReply) -> tuple[ChatReply, Completion]:
         chat = read_reply(reply.body, where=self._where, key=self._key)
-        place, taken = len(request.messages), tool_call_ids(request.messages)
-        return chat, self._safe(read_completion(chat, place=place, version=reply.sent_version, taken=taken))
+        position, used_ids = len(request.messages), tool_call_ids(request.messages)
+        completion = read_completion(chat, position=position, version=reply.sent_version, used_ids=used_ids)
+        return chat, self._redact(completion)
 
-    def _safe(self, completion: Completion) -> Completion:
-        """The completion without a key that came in several parts."""
-        content = completion.message.content
-        safe = redact_key_in_text(content, self._key.read())
-        return completion if safe == content else replace(completion, message=replace(completion.message, content=safe))
+    def _redact(self, completion: Completion) -> Completion:
+        """The completion without the key, which several parts of the content may make up together."""
+        message = completion.message
+        redacted = redact_key_in_text(message.content, self._key.read())
+        return (
+            completion
+            if redacted == message.content
+            else replace(completion, message=replace(message, content=redacted))
+        )
 
     async def close(self) -> None:
-        """Close the connections that this event loop has open."""
+        """Close the connections of this event loop."""
         await self._probe.close()
         await self._client.close()
 
@@ -166,37 +171,35 @@ class EndpointPolicy:
         self, dialect: Dialect, chat: ChatReply, completion: Completion, stop: tuple[str, ...]
     ) -> Completion:
         if dialect not in TOKEN_REQUEST_FIELDS:
-            self._miss(self._probe.reason)
+            self._count_missing(self._probe.reason)
             return completion
         try:
-            tokens, text = await read_tokens(dialect, chat, completion, stop, self._ask)
+            tokens, text = await read_tokens(dialect, chat, completion, stop, self._post)
         except (TokensUnavailableError, PolicyError) as error:
-            self._miss(str(error))
+            self._count_missing(str(error))
             return completion
         if tokens.logprobs is None:
-            self._miss("ids only: not every token has a log-probability")
+            self._count_missing("ids only: not every token has a log-probability")
         if text == completion.message.content:
             return replace(completion, tokens=tokens, raw=None)
         raw = redact_key_in_text(text, self._key.read())
-        if raw != text:  # it can no longer be cut up
+        if raw != text:  # the lengths of its tokens no longer match
             tokens = replace(tokens, char_lengths=None)
         return replace(completion, tokens=tokens, raw=raw)
 
-    async def _ask(self, path: str, fields: Any) -> Any:
-        return await self._client.request(
-            server_root(self.base_url) + path, msgspec.json.encode(fields), _read_json, _nothing
-        )
+    async def _post(self, path: str, fields: Any) -> Any:
+        return await self._client.request(server_root(self.base_url) + path, msgspec.json.encode(fields), _read_json)
 
-    def _miss(self, reason: str) -> None:
+    def _count_missing(self, reason: str) -> None:
         kind = reason if reason in self._reasons else _NUMBER.sub("0", reason)
         if kind not in self._reasons:
             if len(self._reasons) >= _MAX_REASONS:
                 kind = reason = "other reasons"
             self._reasons.setdefault(kind, escape_line(reason[:_MAX_REASON_CHARS]))
-        known = self._reasons[kind]
-        self.missing_token_reasons[known] += 1
-        if self.missing_token_reasons[known] == 1:
-            _log.warning("Tokens of %s: %s", self._where, known)
+        first = self._reasons[kind]
+        self.missing_token_reasons[first] += 1
+        if self.missing_token_reasons[first] == 1:
+            _log.warning("Tokens of %s: %s", self._where, first)
 
 
 def endpoint_policy(
@@ -214,7 +217,7 @@ def endpoint_policy(
     send_reasoning: bool = True,
     extra: dict[str, Any] | None = None,
 ) -> EndpointPolicy:
-    """The policy of `MODEL@BASE_URL`, with arguments as a command line gives them."""
+    """The policy of `MODEL@BASE_URL`, with arguments from the command line."""
     model, base_url = split_spec(address)
     return EndpointPolicy(
         model,
@@ -234,7 +237,7 @@ def endpoint_policy(
 
 
 def default_max_in_flight() -> int:
-    """So many that two policies leave the process files to write to, where it may open few."""
+    """The default, or fewer if the process may open few files: two policies must leave it files to write to."""
     try:
         import resource  # not every system has it
     except ImportError:
@@ -245,11 +248,7 @@ def default_max_in_flight() -> int:
     return max(1, min(MAX_IN_FLIGHT, (soft - _OTHER_FILES) // 2))
 
 
-def _nothing() -> None:
-    return
-
-
-def _read_json(reply: HttpReply[None]) -> Any:
+def _read_json(reply: HttpReply) -> Any:
     try:
         return msgspec.json.decode(reply.body)
     except (ValueError, RecursionError) as error:

@@ -1,9 +1,9 @@
-"""HTTP to one endpoint: one session for each event loop, so many requests in flight, and each reply read whole."""
+"""The HTTP client of an endpoint: one session per event loop, a limit of requests in flight, and retries."""
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
@@ -17,24 +17,29 @@ from rolltrace.policies.endpoint.server_errors import error_from_status
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 """A longer reply is not read to its end."""
-_KEPT_OF_TOO_MUCH = 100_000
+_MAX_RAW_BYTES = 100_000
+"""How much of a reply that is too long is recorded."""
 _CONNECT_SECONDS = 30.0
 _IDLE_SECONDS = 15.0
-"""How long a connection is kept for the next request; servers close idle ones, and a race with that is a reset."""
+"""How long an idle connection is kept. Servers close idle ones too, and a request at that moment is reset."""
 
-S = TypeVar("S")
+PolicyVersion = int | str | None
 
 
-class HttpReply(msgspec.Struct, Generic[S], frozen=True):
-    """What a server sent with a status of success."""
+class HttpReply(msgspec.Struct, frozen=True):
+    """A reply with a status of success."""
 
     body: bytes
-    sent_version: S
-    """What was true when the request was sent."""
+    sent_version: PolicyVersion
+    """The policy's version when the request was sent."""
+
+
+def _no_version() -> PolicyVersion:
+    return None
 
 
 class Client:
-    """Sends requests to one server, and asks again where a failure may pass.
+    """Sends requests to one server, and retries after transient failures.
 
     It may be used from several event loops, one after the other or at once; it pickles without its connections.
     """
@@ -46,159 +51,166 @@ class Client:
         key: ApiKey,
         max_in_flight: int,
         timeout: float,
-        patience: Backoff,
+        backoff: Backoff,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._where = where
         self._key = key
         self._max_in_flight = max_in_flight
         self._timeout = timeout
-        self._patience = patience
+        self._backoff = backoff
         self._sleep = sleep
-        self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, _Door] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopSession] = WeakKeyDictionary()
 
     async def request(
-        self, url: str, body: bytes | None, read: Callable[[HttpReply[S]], Any], stamp: Callable[[], S]
+        self,
+        url: str,
+        body: bytes | None,
+        read: Callable[[HttpReply], Any],
+        get_version: Callable[[], PolicyVersion] = _no_version,
     ) -> Any:
-        """What `read` makes of the reply to a POST, or without a body to a GET.
+        """Send a POST, or a GET without a body, and return what `read` makes of the reply.
 
-        It is asked for again where the server fails in passing, which includes a reply that `read` finds unreadable
-        by raising `TransientError`.
+        The request is retried after a transient failure, also if `read` raises `TransientError`.
         """
-        return await with_retries(partial(self._attempt, url, body, read, stamp), self._patience, self._sleep)
+        return await with_retries(partial(self._attempt, url, body, read, get_version), self._backoff, self._sleep)
 
-    def with_limits(self, *, timeout: float, patience: Backoff) -> "Client":
-        """A client to the same server, with connections of its own, that waits and asks again no more than so."""
+    def with_limits(self, *, timeout: float, backoff: Backoff) -> "Client":
+        """A client to the same server, with its own connections and at most this time-out and number of retries."""
         return Client(
             where=self._where,
             key=self._key,
             max_in_flight=1,
             timeout=min(timeout, self._timeout),
-            patience=msgspec.structs.replace(patience, retries=min(patience.retries, self._patience.retries)),
+            backoff=msgspec.structs.replace(backoff, retries=min(backoff.retries, self._backoff.retries)),
             sleep=self._sleep,
         )
 
     async def close(self) -> None:
-        """Close the connections of this event loop, and forget those of loops that are no more."""
+        """Close the connections of this event loop, and those of closed loops."""
         for loop in self._loops():
             if loop is asyncio.get_running_loop() or loop.is_closed():
-                await self._shut(loop)
+                await self._close_session(loop)
 
     async def _attempt(
-        self, url: str, body: bytes | None, read: Callable[[HttpReply[S]], Any], stamp: Callable[[], S]
+        self,
+        url: str,
+        body: bytes | None,
+        read: Callable[[HttpReply], Any],
+        get_version: Callable[[], PolicyVersion],
     ) -> Any:
         key = self._key.read()
         try:
-            return await self._answer(url, body, read, stamp, key)
-        except PolicyError as error:  # whatever it is made of, its text is recorded
+            return read(await self._send(url, body, get_version, key))
+        except PolicyError as error:  # its text is recorded, wherever it comes from
             error.args = (redact_key_in_text(str(error), key),)
             if error.raw is not None:
                 error.raw = redact_key_in_text(error.raw, key)
             raise
 
-    async def _answer(
-        self, url: str, body: bytes | None, read: Callable[[HttpReply[S]], Any], stamp: Callable[[], S], key: str | None
-    ) -> Any:
-        door = self._doors.get(asyncio.get_running_loop()) or await self._open()
-        async with door.places:
-            given = stamp()
+    async def _send(
+        self, url: str, body: bytes | None, get_version: Callable[[], PolicyVersion], key: str | None
+    ) -> HttpReply:
+        session = self._sessions.get(asyncio.get_running_loop()) or await self._open_session()
+        async with session.request_slots:
+            version = get_version()
             received: list[bytes] = []
             try:
-                status, headers = await self._exchange(door, url, body, key, received)
+                status, headers = await self._exchange(session, url, body, key, received)
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 # Without its cause, whose text may be headers that the server echoed.
-                raise self._broken(error, b"".join(received), key) from None
+                raise self._connection_error(error, b"".join(received), key) from None
         reply = redact_key(b"".join(received), key)
         if 200 <= status < 300:
             if reply == WITHHELD:
                 raise PolicyError(f"Expected a reply from {self._where} without the API key, got one that repeats it.")
-            return read(HttpReply(reply, given))
+            return HttpReply(reply, version)
         location = headers.get("Location")
         if location is not None and redact_key_in_text(unquote(location), key) != unquote(location):
-            location = None  # a host's name is written small, so that the key could not be found in it later
+            location = None  # host names become lower case, so the key could not be redacted from it later
         failure = error_from_status(status, reply, where=self._where, key=self._key, location=location)
         if isinstance(failure, TransientError):
             failure.retry_after = parse_retry_after(headers.get("Retry-After"))
         raise failure
 
     async def _exchange(
-        self, door: "_Door", url: str, body: bytes | None, key: str | None, received: list[bytes]
+        self, session: "_LoopSession", url: str, body: bytes | None, key: str | None, received: list[bytes]
     ) -> tuple[int, Any]:
-        """Send, and receive piece by piece, so that what came before a failure is known."""
-        async with door.session.request(
+        """Send, and append the reply to `received` in chunks, so that a failure leaves those before it."""
+        async with session.http.request(
             "GET" if body is None else "POST",
             url,
             data=body,
-            headers=door.headers(key),
+            headers=session.headers(key),
             allow_redirects=False,  # the key is for this server only
         ) as response:
             size = 0
             while not response.content.at_eof():
-                piece = await response.content.readany()
-                size += len(piece)
-                received.append(piece)
+                chunk = await response.content.readany()
+                size += len(chunk)
+                received.append(chunk)
                 if size > MAX_REPLY_BYTES:
-                    raise self._too_much(received, key)
+                    raise self._too_long(received, key)
             return response.status, response.headers
 
-    def _too_much(self, received: list[bytes], key: str | None) -> PolicyError:
+    def _too_long(self, received: list[bytes], key: str | None) -> PolicyError:
         error = PolicyError(f"Expected at most {MAX_REPLY_BYTES:,} bytes from {self._where}, got more: set max_tokens.")
-        beginning = redact_key(b"".join(received)[: 2 * _KEPT_OF_TOO_MUCH], key, is_cut=True)
-        error.raw = beginning[:_KEPT_OF_TOO_MUCH].decode("utf-8", "replace")
+        beginning = redact_key(b"".join(received)[: 2 * _MAX_RAW_BYTES], key, is_cut=True)
+        error.raw = beginning[:_MAX_RAW_BYTES].decode("utf-8", "replace")
         return error
 
-    def _broken(self, error: Exception, received: bytes, key: str | None) -> PolicyError:
-        """A connection that failed: whether it is worth trying again, and what came until then."""
-        what = type(error).__name__
+    def _connection_error(self, error: Exception, received: bytes, key: str | None) -> PolicyError:
+        """The error of a failed connection, transient if a retry may help, with the bytes received before it."""
+        reason = type(error).__name__
         if isinstance(error, OSError | aiohttp.InvalidURL):  # the texts of others may quote headers
-            what = f"{what}: {error}".removesuffix(": ")
+            reason = f"{reason}: {error}".removesuffix(": ")
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-            what = f"no whole reply within {self._timeout:g} s"
+            reason = f"no complete reply within {self._timeout:g} s"
         kind = PolicyError if isinstance(error, aiohttp.ClientSSLError | aiohttp.InvalidURL) else TransientError
-        broken = kind(f"Expected an answer from {self._where}, got {what}")
+        failure = kind(f"Expected an answer from {self._where}, got {reason}")
         if received:
-            broken.raw = redact_key(received, key, is_cut=True).decode("utf-8", "replace")
-        return broken
+            failure.raw = redact_key(received, key, is_cut=True).decode("utf-8", "replace")
+        return failure
 
-    async def _open(self) -> "_Door":
-        door = self._doors[asyncio.get_running_loop()] = _Door(self._max_in_flight, self._timeout)
-        for loop in self._loops():  # only now: other tasks of this loop come to use the same door meanwhile
+    async def _open_session(self) -> "_LoopSession":
+        session = self._sessions[asyncio.get_running_loop()] = _LoopSession(self._max_in_flight, self._timeout)
+        for loop in self._loops():  # after the assignment: during the await, other tasks of this loop need the session
             if loop.is_closed():
-                await self._shut(loop)
-        return door
+                await self._close_session(loop)
+        return session
 
-    async def _shut(self, loop: asyncio.AbstractEventLoop) -> None:
-        if (door := self._doors.pop(loop, None)) is not None:
-            await door.session.close()
+    async def _close_session(self, loop: asyncio.AbstractEventLoop) -> None:
+        if (session := self._sessions.pop(loop, None)) is not None:
+            await session.http.close()
 
     def _loops(self) -> list[asyncio.AbstractEventLoop]:
-        """The loops with a door, taken at once: other threads have loops too."""
-        return [loop for reference in self._doors.keyrefs() if (loop := reference()) is not None]
+        """A snapshot of the loops with a session, because other threads have loops too."""
+        return [loop for reference in self._sessions.keyrefs() if (loop := reference()) is not None]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_doors": None}
+        return {**self.__dict__, "_sessions": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._doors = WeakKeyDictionary()
+        self._sessions = WeakKeyDictionary()
 
 
-class _Door:
-    """What one event loop has open to the server."""
+class _LoopSession:
+    """The HTTP session and request slots of one event loop."""
 
     def __init__(self, max_in_flight: int, timeout: float) -> None:
-        self.places = asyncio.Semaphore(max_in_flight)
-        self.session = aiohttp.ClientSession(
+        self.request_slots = asyncio.Semaphore(max_in_flight)
+        self.http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS, ttl_dns_cache=300),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_SECONDS),
-            trust_env=False,  # neither a proxy nor a .netrc gets to see the key unasked
+            trust_env=False,  # a proxy or a .netrc of the environment must not get the key
             skip_auto_headers=("User-Agent",),
         )
         self._headers: tuple[str | None, dict[str, str]] | None = None
 
     def headers(self, key: str | None) -> dict[str, str]:
-        """The headers, made once for each key."""
+        """The headers, cached for one key."""
         if self._headers is None or self._headers[0] != key:
             headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"}
             if key is not None:

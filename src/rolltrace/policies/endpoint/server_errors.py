@@ -1,4 +1,4 @@
-"""What a server's refusal means: a prompt that is too long, a failure that passes, or one that stays."""
+"""Classifies error replies of servers: the prompt is too long, the failure is transient, or it is permanent."""
 
 import re
 from typing import Any
@@ -38,38 +38,38 @@ _EXCESS_OF_WINDOW = re.compile(
     r"(?:exceed|too (?:long|large|big|many|small)|longer|larger|more than|greater|beyond|overflow|full|maximum)",
     re.DOTALL,
 )
-"""Words of excess near them: a message may name the window or the setting for another reason."""
+"""The context window near a word of excess, because a message may name the window for another reason."""
 _MAX_SEARCHED = 100_000
 _OVERFLOW_STATUS = frozenset({400, 413, 422, 500})
-"""Not 429: there, too many tokens are too many a minute."""
-_PASSING_STATUS = frozenset({408, 409, 425, 429})
+"""Not 429: that is about too many tokens per minute."""
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _MAX_MESSAGE_CHARS = 500
 _KEY_STATUS = frozenset({401, 403})
 _NOT_FOUND = 404
 
 
 def error_from_status(status: int, body: bytes, *, where: str, key: ApiKey, location: str | None = None) -> PolicyError:
-    """The error for a reply whose status is not a success, or that says in its body that it is none."""
+    """The error for a reply with a failure in its status or its body."""
     raw = body.decode("utf-8", "replace")
-    kind, message, whole = _said(body, raw)
-    overflow = status in _OVERFLOW_STATUS and _is_overflow(kind, whole)
-    error = _error(status, kind, _short(message), where, key, location, overflow)
+    codes, message, full_text = _parse_error(body, raw)
+    is_overflow = status in _OVERFLOW_STATUS and _is_overflow(codes, full_text)
+    error = _make_error(status, codes, _short(message), where, key, location, is_overflow)
     error.raw = raw
     return error
 
 
-def _error(
-    status: int, kind: frozenset[str], message: str, where: str, key: ApiKey, location: str | None, overflow: bool
+def _make_error(
+    status: int, codes: frozenset[str], message: str, where: str, key: ApiKey, location: str | None, is_overflow: bool
 ) -> PolicyError:
     text = f"Expected an answer from {where}, got status {status}"
     if message:
         text += f": {message}"
-    if overflow:
+    if is_overflow:
         return ContextOverflowError(f"The prompt does not fit: {message}")
-    if "insufficient_quota" not in kind and (status in _PASSING_STATUS or status >= 500):
+    if "insufficient_quota" not in codes and (status in _TRANSIENT_STATUS or status >= 500):
         return TransientError(text)
     if 300 <= status < 400:
-        return PolicyError(f"{text}, a redirect{_elsewhere(location)}: it is not followed; give the final address.")
+        return PolicyError(f"{text}, a redirect{_target(location)}: it is not followed; use the final address.")
     advice = _advice(status, key)
     return PolicyError(f"{text}. To do: {advice}." if advice else text)
 
@@ -77,11 +77,11 @@ def _error(
 def _advice(status: int, key: ApiKey) -> str | None:
     if status in _KEY_STATUS:
         return key.advice
-    return "see whether the base URL and the model's name are right" if status == _NOT_FOUND else None
+    return "check the base URL and the model's name" if status == _NOT_FOUND else None
 
 
-def _elsewhere(location: str | None) -> str:
-    """The server that a redirect names; the rest of the address may hold what the client sent."""
+def _target(location: str | None) -> str:
+    """The server that a redirect names, without the rest of the URL, which may contain what the client sent."""
     try:
         parts = urlsplit(location or "")
         port = "" if parts.port is None else f":{parts.port}"
@@ -90,41 +90,41 @@ def _elsewhere(location: str | None) -> str:
     return f" to {parts.scheme}://{parts.hostname}{port}" if parts.hostname else ""
 
 
-def _is_overflow(kind: frozenset[str], message: str) -> bool:
+def _is_overflow(codes: frozenset[str], message: str) -> bool:
     lowered = message[:_MAX_SEARCHED].lower()
-    if kind & _OVERFLOW_CODES or any(words in lowered for words in _OVERFLOW_WORDS):
+    if codes & _OVERFLOW_CODES or any(words in lowered for words in _OVERFLOW_WORDS):
         return True
     return _EXCESS_OF_WINDOW.search(lowered) is not None
 
 
-def _said(body: bytes, raw: str) -> tuple[frozenset[str], str, str]:
-    """The codes and the message of an error, in whichever of the usual shapes, and with what a gateway passes on.
+def _parse_error(body: bytes, raw: str) -> tuple[frozenset[str], str, str]:
+    """The codes of an error, its message, and the message with that of the server behind a gateway.
 
-    Where there is no message, it is the text.
+    If there is no message, it is the text of the reply.
     """
     try:
-        said: Any = msgspec.json.decode(body)
+        error: Any = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         text = " ".join(raw[:_MAX_SEARCHED].split())
         return frozenset(), text, text
-    if isinstance(said, dict) and isinstance(said.get("error"), dict):
-        said = said["error"]
-    if not isinstance(said, dict):
+    if isinstance(error, dict) and isinstance(error.get("error"), dict):
+        error = error["error"]
+    if not isinstance(error, dict):
         return frozenset(), raw, raw
-    kind = frozenset(value for name in ("code", "type", "error_type") if isinstance(value := said.get(name), str))
+    codes = frozenset(value for name in ("code", "type", "error_type") if isinstance(value := error.get(name), str))
     for name in ("message", "error", "detail"):
-        if isinstance(message := said.get(name), str):
-            return kind, message, f"{message}\n{_passed_on(said)}"
-    return kind, raw, raw
+        if isinstance(message := error.get(name), str):
+            return codes, message, f"{message}\n{_upstream_error(error)}"
+    return codes, raw, raw
 
 
-def _passed_on(said: dict[str, Any]) -> str:
-    """What a gateway such as OpenRouter was told by the server behind it."""
-    metadata = said.get("metadata")
-    told = metadata.get("raw") if isinstance(metadata, dict) else None
-    if told is None:
+def _upstream_error(error: dict[str, Any]) -> str:
+    """The error that a gateway such as OpenRouter got from the server behind it."""
+    metadata = error.get("metadata")
+    upstream = metadata.get("raw") if isinstance(metadata, dict) else None
+    if upstream is None:
         return ""
-    return told if isinstance(told, str) else msgspec.json.encode(told).decode()
+    return upstream if isinstance(upstream, str) else msgspec.json.encode(upstream).decode()
 
 
 def _short(text: str) -> str:

@@ -1,1 +1,1 @@
-"""llama.cpp in a process of its own: the weights, the server, and its shared use."""
+"""Runs llama.cpp in a separate server process, which policies with equal settings share."""

@@ -1,4 +1,4 @@
-"""Processes with llama.cpp in them: each serves one set of settings, and is shared by all policies that have these."""
+"""llama.cpp server processes: one for each set of settings, shared by all policies with these settings."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ _REASON = re.compile(r"error loading model: (.*)")
 _ERROR_LINE = re.compile(r"^\S+ E (?:\S+ +\S+: )?(.*)$", re.MULTILINE)
 _MAX_REASON_CHARS = 500
 _READY_SECONDS = 600.0
-"""How long the weights may take to load: large files may come from a slow disk."""
+"""How long the weights may take to load: large files may be on a slow disk."""
 _EXIT_SECONDS = 1.0
-"""How long a process may go on after its connections are closed."""
+"""How long a process may take to exit after its connections are closed."""
 
 
 class LoopSemaphores:
@@ -43,7 +43,7 @@ class LoopSemaphores:
 
 
 class LlamaServer:
-    """A server of local weights. It ends when it is stopped, and when this process ends, even if that is killed.
+    """A server of local weights. It exits when it is stopped, and when this process exits, even if that is killed.
 
     It listens on loopback only, and requires a key that it gets through a pipe, so that other users of the machine
     cannot use it.
@@ -53,7 +53,7 @@ class LlamaServer:
         self.settings = settings
         self.key = secrets.token_urlsafe(32)
         self.address = ""
-        self.places = LoopSemaphores(MAX_SERVER_REQUESTS)
+        self.request_slots = LoopSemaphores(MAX_SERVER_REQUESTS)
         """Limits the requests in flight; all policies of this server share it."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the server is ready, or has failed
         self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
@@ -80,11 +80,11 @@ class LlamaServer:
         """Wait until the weights are loaded and the address is known."""
         timed_out = threading.Event()
 
-        def give_up() -> None:
+        def kill() -> None:
             timed_out.set()
-            self._process.kill()  # which ends the wait for its first line
+            self._process.kill()  # so that reading its first line returns
 
-        timer = threading.Timer(_READY_SECONDS, give_up)
+        timer = threading.Timer(_READY_SECONDS, kill)
         timer.daemon = True
         timer.start()
         status = self._read_status()
@@ -98,7 +98,7 @@ class LlamaServer:
         self.address = status["address"]
 
     def _read_status(self) -> dict[str, Any]:
-        """Send the settings, and read the line that says the address or an error."""
+        """Send the settings, and read the line with the address or an error."""
         with contextlib.suppress(BrokenPipeError):
             self._stdin.write(json.dumps(self.settings.for_process(self.key)).encode() + b"\n")
             self._stdin.flush()
@@ -131,7 +131,7 @@ class LlamaServer:
                 file.close()
 
     def _why_not_ready(self, error: str | None) -> str:
-        """The error in llama.cpp's log, else the exception, else how the process ended."""
+        """The error in llama.cpp's log, otherwise the exception, otherwise how the process ended."""
         self._errors.seek(0)
         log = self._errors.read().decode("utf-8", "replace")
         line = _REASON.search(log) or _ERROR_LINE.search(log)
@@ -143,7 +143,7 @@ class LlamaServer:
 
 
 class LlamaServers:
-    """The servers of this process: each is started once, when a policy first needs it."""
+    """The servers of this process. Each is started when a policy first needs it."""
 
     def __init__(self) -> None:
         self._by_settings: dict[ServerSettings, Future[LlamaServer]] = {}
@@ -151,7 +151,7 @@ class LlamaServers:
         register_owner(self)
 
     def get(self, settings: ServerSettings) -> Future[LlamaServer]:
-        """The server with these settings, as soon as it is ready; one that has ended is started again."""
+        """The server with these settings, once it is ready. One that has exited is started again."""
         with START_LOCK:
             known = self._by_settings.get(settings)
             if known is not None and not _has_ended(known):

@@ -1,4 +1,4 @@
-"""The inside of the server's process: llama.cpp on loopback, until whoever started it is gone."""
+"""The main function of the server process: serves llama.cpp on loopback until the parent process exits."""
 
 import contextlib
 import importlib
@@ -12,29 +12,29 @@ from rolltrace.policies.llama.server_settings import MAX_SERVER_REQUESTS
 
 _ERRORS_ONLY = 1
 _CACHE_MIB = 512
-"""Memory for prompts of conversations that lost their slot to another: reading one anew takes seconds."""
+"""Cache for prompts of conversations that lost their slot: processing a prompt again takes seconds."""
 _HTTP_THREADS = 4 * MAX_SERVER_REQUESTS
-"""Each waiting request holds one, and for some seconds each connection that a policy keeps for its next request."""
+"""Each waiting request occupies a thread, and so does each idle connection for some seconds."""
 
 
 def main() -> None:
-    """Start as the line at standard input says, tell the address, and serve until standard input ends."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to a whole job, it is for the caller, whose end ends this
+    """Read the settings from standard input, write the address or an error, and serve until standard input closes."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a scheduler sends it to the whole job; the parent handles it
     out = os.fdopen(os.dup(1), "w")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 1)
     try:
         server = _start(json.loads(sys.stdin.readline()))
-        told = {"address": server.listening_address}
-    except Exception as error:  # noqa: BLE001 - whatever it is, whoever started this process has to tell it
-        server, told = None, {"error": f"{type(error).__name__}: {error}"}
-    os.dup2(nowhere, 2)  # what went wrong until here is known; later noise would fill the disk
+        status = {"address": server.listening_address}
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        server, status = None, {"error": f"{type(error).__name__}: {error}"}
+    os.dup2(devnull, 2)  # the parent reads errors only until here, and later output would fill the disk
     with contextlib.suppress(OSError):
-        out.write(json.dumps(told) + "\n")
+        out.write(json.dumps(status) + "\n")
         out.close()
         while server is not None and sys.stdin.read(1):
             pass
-    os._exit(0)  # nobody waits for requests that nobody can answer to
+    os._exit(0)  # without waiting for requests whose client is gone
 
 
 def _start(settings: dict[str, Any]) -> Any:
@@ -47,7 +47,7 @@ def _start(settings: dict[str, Any]) -> Any:
     params.n_parallel = settings["slots"]
     params.n_ctx = settings["slots"] * settings["context_length"]  # it is divided among the slots
     params.kv_unified = False
-    params.fit_params = False  # a context that was asked for is not made smaller
+    params.fit_params = False  # do not shrink the requested context
     for threads in (params.cpuparams, params.cpuparams_batch):
         threads.n_threads = settings["threads"]
     params.n_threads_http = _HTTP_THREADS
@@ -57,10 +57,7 @@ def _start(settings: dict[str, Any]) -> Any:
         params.chat_template = settings["template"]
     params.verbosity = _ERRORS_ONLY
     params.ui = params.endpoint_slots = params.warmup = False
-    _sample_plainly(params.sampling)
-    return llama.Server(params)
-
-
-def _sample_plainly(sampling: Any) -> None:
-    """Unless a request says otherwise, draw from the distribution whose log-probabilities are told, whole."""
+    # Requests without sampling settings draw from the full distribution, which the log-probabilities are of.
+    sampling = params.sampling
     sampling.temp, sampling.top_k, sampling.top_p, sampling.min_p = 1.0, 0, 1.0, 0.0
+    return llama.Server(params)

