@@ -227,7 +227,7 @@ def test_what_was_played_before_leaving_is_recorded(tmp_path, group_size, run):
 def test_a_grader_who_leaves_ends_the_run(tmp_path, env):
     """Also who is asked many things at once, for a rollout or a group, ends the run; from outside, as Ctrl-C does."""
     person = HumanPolicy(source=io.StringIO("/quit\n"), output=io.StringIO())
-    with pytest.raises(KeyboardInterrupt, match="the person who plays has left"):
+    with pytest.raises(KeyboardInterrupt, match="the person who plays has quit"):
         play(env, "scripted:noisy", roles={"grader": person}, out=tmp_path / "run", groups=50, concurrency=4)
     reader = RunReader(tmp_path / "run")
     assert len(list(reader.rollouts())) < 50 * 4
@@ -277,7 +277,7 @@ async def test_a_question_can_be_called_off(typist):
 
 async def _no_desk_is_served():
     for thread in threading.enumerate():
-        if thread.name == "rolltrace-desk":
+        if thread.name == "rolltrace-terminal":
             await asyncio.to_thread(thread.join, 60)
             assert not thread.is_alive()
 
@@ -315,7 +315,7 @@ async def test_a_game_goes_on_before_another_is_begun():
     def hold(name):
         return lambda read_line: order.append(name)
 
-    desk = TerminalInput(io.StringIO(), io.StringIO(), patience=3600)
+    desk = TerminalInput(io.StringIO(), io.StringIO(), same_rollout_seconds=3600)
     await desk.ask("one", hold("one 0"))
     other = asyncio.create_task(desk.ask("two", hold("two 0")))
     await asyncio.sleep(0)
@@ -323,7 +323,7 @@ async def test_a_game_goes_on_before_another_is_begun():
     assert order == ["one 0", "one 1"]
     other.cancel()
     await asyncio.gather(other, return_exceptions=True)
-    hasty = TerminalInput(io.StringIO(), io.StringIO(), patience=0)
+    hasty = TerminalInput(io.StringIO(), io.StringIO(), same_rollout_seconds=0)
     await hasty.ask("one", hold("one 2"))
     await hasty.ask("two", hold("two 2"))
     assert order[2:] == ["one 2", "two 2"]

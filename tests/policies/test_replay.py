@@ -15,7 +15,7 @@ from rolltrace.jobs.open_policy import open_policy, replay_policy
 from rolltrace.jobs.play import play
 from rolltrace.policies.policy import Completion, Request
 from rolltrace.policies.replay import ReplayPolicy
-from rolltrace.policies.replay_index import _KEPT, InMemoryRecords, ReplayIndex
+from rolltrace.policies.replay_index import _MAX_CACHED, InMemoryRecords, ReplayIndex
 from rolltrace.policies.roles import ask
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
@@ -195,7 +195,7 @@ async def test_questions_put_at_once_are_answered_in_their_order():
             lambda number: Talk(word="gone"),
             "turn 1 .* message 0 \\(user\\) differs in content: from character 2 on, ''",
         ),
-        (lambda number: Talk(tools=[OFFERED]), "the tools offered were none, and are look now"),
+        (lambda number: Talk(tools=[OFFERED]), "the tools were none, and are look now"),
         (lambda number: Talk(turns=4), "the record ends after 3 turns, with stop reason 'completed'"),
     ],
 )
@@ -228,7 +228,7 @@ async def test_a_message_more_or_of_another_role_is_named():
         errors.append(rollout.error.message)
     assert "message 0 (user) differs in role: from character 0 on, 'system' was recorded" in errors[0]
     assert "2 messages were recorded, and 1 are sent now" in errors[1]
-    assert "only now there is one of the user that begins 'and stop'" in errors[2]
+    assert "only now there is a user message that begins 'and stop'" in errors[2]
 
 
 async def test_strict_can_be_turned_off():
@@ -342,7 +342,7 @@ async def test_the_same_question_asked_again_gets_the_next_answer():
     assert (first, third) == ("one!", "three!")
     assert "PolicyError: lost" in second
     [rollout] = (await replayed(sink, [Stage(lambda number: Talk(1, asks=4))])).rollouts
-    assert "3 × this was asked in the record, and now once more" in rollout.steps[0].extra["heard"][3]
+    assert "the record has this call 3 ×, and now it was made once more" in rollout.steps[0].extra["heard"][3]
 
 
 async def test_a_cut_reply_of_another_role_is_replayed_as_cut():
@@ -373,7 +373,7 @@ async def test_a_cut_reply_of_another_role_is_replayed_as_cut():
 
 async def test_what_is_being_played_is_not_read_again():
     """Of many rollouts, those that were asked for last are kept, whenever they were read first."""
-    sink = await played(counting(), [Stage(lambda number: Talk(1), episodes=_KEPT + 2)])
+    sink = await played(counting(), [Stage(lambda number: Talk(1), episodes=_MAX_CACHED + 2)])
     read = []
 
     class Counting(InMemoryRecords):
@@ -386,7 +386,7 @@ async def test_what_is_being_played_is_not_read_again():
     for rollout in others:
         assert finder.rollout(first.identity).id == first.id
         assert finder.rollout(rollout.identity).id == rollout.id
-    for rollout in reversed(others[1 - _KEPT :]):
+    for rollout in reversed(others[1 - _MAX_CACHED :]):
         finder.rollout(rollout.identity)
     assert read == [first.id, *(rollout.id for rollout in others)]
 

@@ -182,7 +182,7 @@ async def test_an_exception_in_clean_up_takes_no_reward_away(tmp_path):
     ("answer", "message"),
     [
         (lambda request: "hello", "return a Completion, got str"),
-        (lambda request: Completion(message="hello"), "give a message, got str"),
+        (lambda request: Completion(message="hello"), "return a Completion with a message, got str"),
         (lambda request: Completion(message=Message("assistant", "x"), termination="eos"), "Termination, got str"),
     ],
 )

@@ -15,15 +15,16 @@ from rolltrace.trace.stop_reasons import Termination
 HELP = """\
 Write your answer, in as many lines as you like, and end it with an empty line (or Ctrl-D).
   /call NAME {"argument": 1}   calls a tool, with its arguments as JSON; several calls make one turn
-  \\                            a line of only this is an empty line of your answer
-  //call …                     is text that begins with /call
-  /quit                        leaves: what was played so far is recorded as cancelled"""
-_SHORT = "Answer, and end with an empty line; /help, /quit."
+  \\                            alone on a line: an empty line of your answer
+  //call …                     text that begins with /call
+  /quit                        stops playing; the unfinished rollouts are recorded as cancelled"""
+_SHORT_HELP = "Answer, and end with an empty line; /help, /quit."
 _COMMANDS = ("/call", "/help", "/quit")
-_REMEMBERED = 64
-"""For how many rollouts the messages that the person has seen are remembered."""
+_MAX_CONVERSATIONS = 64
+"""For how many conversations the messages that the person has seen are stored."""
 
-_Seen = tuple[str, str]
+_ConversationKey = tuple[str, str]
+"""Rollout id and role."""
 
 
 class HumanPolicy:
@@ -35,20 +36,20 @@ class HumanPolicy:
     def __init__(self, *, name: str = "human", source: TextIO | None = None, output: TextIO | None = None) -> None:
         """Read standard input and write to standard error by default; all such policies share one terminal."""
         self.name = name
-        self._is_elsewhere = source is not None or output is not None
-        self._terminal = TerminalInput(source, output) if self._is_elsewhere else _terminal()
+        self._owns_terminal = source is not None or output is not None
+        self._terminal = TerminalInput(source, output) if self._owns_terminal else _shared_terminal()
         self._quit_count = self._terminal.quit_count
-        self._seen: dict[_Seen, tuple[Message, ...]] = {}
+        self._seen: dict[_ConversationKey, tuple[Message, ...]] = {}
 
     async def complete(self, request: Request) -> Completion:
         """Return the person's answer; quitting stops everything, as Ctrl-C does."""
-        conversation = ("" if request.identity is None else request.identity.id, request.role)
-        seen = self._seen.pop(conversation, ())
-        talk = functools.partial(self._talk, request, seen)
-        completion = await self._terminal.ask(conversation[0], talk, self._quit_count)
-        if len(self._seen) >= _REMEMBERED:
+        rollout = "" if request.identity is None else request.identity.id
+        seen = self._seen.pop((rollout, request.role), ())
+        converse = functools.partial(self._converse, request, seen)
+        completion = await self._terminal.ask(rollout, converse, self._quit_count)
+        if len(self._seen) >= _MAX_CONVERSATIONS:
             del self._seen[next(iter(self._seen))]
-        self._seen[conversation] = (*request.messages, completion.message)
+        self._seen[rollout, request.role] = (*request.messages, completion.message)
         return completion
 
     def count_tokens(self, request: Request) -> int | None:
@@ -56,19 +57,19 @@ class HumanPolicy:
         return None
 
     async def close(self) -> None:
-        """Close a source of its own, not the shared terminal; a person who quit can be asked again."""
+        """Close the policy's own terminal, but not the shared one. A person who quit can be asked again."""
         self._quit_count = self._terminal.quit_count
-        if self._is_elsewhere:
+        if self._owns_terminal:
             self._terminal.close()
 
-    def _talk(self, request: Request, seen: Sequence[Message], read_line: ReadLine) -> Completion:
+    def _converse(self, request: Request, seen: Sequence[Message], read_line: ReadLine) -> Completion:
         """Show the question and read the answer. Runs in the terminal's thread."""
         screen = _Screen(self._terminal.output)
         screen.show(request, seen)
         try:
             completion = _read_answer(request, read_line, screen)
         except QuestionCancelled:
-            screen.say("(This question was cancelled.)")
+            screen.print("(This question was cancelled.)")
             raise
         if completion is None:
             self._terminal.quit()
@@ -77,7 +78,7 @@ class HumanPolicy:
 
 
 @functools.cache
-def _terminal() -> TerminalInput:
+def _shared_terminal() -> TerminalInput:
     """Return the terminal that all policies share, because there is one standard input."""
     return TerminalInput()
 
@@ -92,8 +93,8 @@ def interrupt_on_quit() -> Iterator[None]:
     """Raise KeyboardInterrupt if a person quits inside the block; use it around an event loop, not inside one."""
     try:
         yield
-    except HumanQuit as left:
-        raise KeyboardInterrupt(str(left)) from left
+    except HumanQuit as error:
+        raise KeyboardInterrupt(str(error)) from error
     except BaseExceptionGroup as group:  # several tasks asked at the same time
         if group.subgroup(HumanQuit) is None:
             raise
@@ -111,27 +112,27 @@ def _read_answer(request: Request, read_line: ReadLine, screen: "_Screen") -> Co
             if typed:
                 return _completion(typed, answer, calls)
             if line is None:
-                screen.say("(The input has ended.)")
+                screen.print("(The input has ended.)")
                 return None
             continue
         command, _, rest = line.strip().partition(" ")
         if command == "/quit":
             return None
         if command == "/help":
-            screen.say(HELP)
+            screen.print(HELP)
             continue
         if command == "/call":
             name, _, arguments = rest.strip().partition(" ")
             if not name:
-                screen.say('Expected a tool after /call, as in: /call NAME {"argument": 1}')
+                screen.print('Expected a tool after /call, as in: /call NAME {"argument": 1}')
                 continue
             calls.append(ToolCall(name, arguments.strip() or "{}", id=f"call_{request.step}_{len(calls)}"))
         else:
-            answer.append("" if line.strip() == "\\" else line[1:] if line.startswith(_ESCAPED) else line)
+            answer.append("" if line.strip() == "\\" else line[1:] if line.startswith(_ESCAPED_COMMANDS) else line)
         typed.append(line)
 
 
-_ESCAPED = tuple(f"/{command}" for command in _COMMANDS)
+_ESCAPED_COMMANDS = tuple(f"/{command}" for command in _COMMANDS)
 
 
 def _completion(typed: Sequence[str], answer: Sequence[str], calls: Sequence[ToolCall]) -> Completion:
@@ -153,18 +154,18 @@ class _Screen:
 
     def show(self, request: Request, seen: Sequence[Message]) -> None:
         """Show the title, the new messages and the tools."""
-        self.say("")
-        self.say(_title(request), "bold")
-        known = _common(seen, request.messages)
-        if 0 < known < len(seen) or (seen and not known):
-            self.say("What you saw before has changed. From there on it is now:", "italic")
-        for message in request.messages[known:]:
+        self.print("")
+        self.print(_title(request), "bold")
+        shared = _shared_prefix(seen, request.messages)
+        if shared < len(seen):
+            self.print("The conversation has changed. From the first change on it is now:", "italic")
+        for message in request.messages[shared:]:
             self._show_message(message)
         for tool in request.tools:
-            self.say(f"tool {tool.name}({_arguments(tool)}): {tool.description}", "dim")
-        self.say(_SHORT, "dim")
+            self.print(f"tool {tool.name}({_arguments(tool)}): {tool.description}", "dim")
+        self.print(_SHORT_HELP, "dim")
 
-    def say(self, text: str, style: str = "") -> None:
+    def print(self, text: str, style: str = "") -> None:
         """Print one or more lines."""
         from rich.text import Text
 
@@ -177,13 +178,13 @@ class _Screen:
             self._console.file.flush()
 
     def _show_message(self, message: Message) -> None:
-        self.say(f"[{message.role}{f' {message.name}' if message.name else ''}]".replace("\n", " "), "cyan")
+        self.print(f"[{message.role}{f' {message.name}' if message.name else ''}]".replace("\n", " "), "cyan")
         if message.content:
-            self.say(message.content)
+            self.print(message.content)
         for part in message.parts:
-            self.say(f"({part.type}{f' {part.media_type}' if part.media_type else ''})", "dim")
+            self.print(f"({part.type}{f' {part.media_type}' if part.media_type else ''})", "dim")
         for call in message.tool_calls:
-            self.say(f"calls {call.name} {call.arguments}", "dim")
+            self.print(f"calls {call.name} {call.arguments}", "dim")
 
 
 def _title(request: Request) -> str:
@@ -201,9 +202,7 @@ def _arguments(tool: ToolSpec) -> str:
     return ", ".join(map(str, properties)) if isinstance(properties, dict) else ""
 
 
-def _common(seen: Sequence[Message], messages: Sequence[Message]) -> int:
-    """Return the length of the common prefix."""
-    for number, (one, other) in enumerate(zip(seen, messages, strict=False)):
-        if one != other:
-            return number
-    return min(len(seen), len(messages))
+def _shared_prefix(seen: Sequence[Message], messages: Sequence[Message]) -> int:
+    """The number of messages at the start that are the same in both."""
+    pairs = enumerate(zip(seen, messages, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(seen), len(messages)))

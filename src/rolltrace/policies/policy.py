@@ -43,14 +43,14 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def to_completion(answer: object) -> Completion:
-    """Convert a text, a message or a completion to a completion."""
+    """Convert a text, a message or a completion to a `Completion`."""
     if isinstance(answer, Completion):
         return answer
     if isinstance(answer, str):
         answer = Message("assistant", answer)
     if isinstance(answer, Message):
-        ended = Termination.TOOL_CALLS if answer.tool_calls else Termination.EOS
-        return Completion(message=answer, termination=ended)
+        termination = Termination.TOOL_CALLS if answer.tool_calls else Termination.EOS
+        return Completion(message=answer, termination=termination)
     raise InputError(f"Expected an answer to be a str, a Message or a Completion, got {type(answer).__name__}.")
 
 

@@ -11,8 +11,8 @@ from rolltrace.trace.rollout import Call, Header, Identity, Rollout
 from rolltrace.trace.score import Score
 from rolltrace.trace.strict_json import encode_lossy
 
-_KEPT = 256
-"""How many rollouts to cache, so that a rollout in play is not read again at every turn."""
+_MAX_CACHED = 256
+"""How many rollouts to cache, so that a rollout is not read again at every turn."""
 
 RolloutKey = tuple[str, int, str, str, str, int | None, int]
 
@@ -64,7 +64,7 @@ class InMemoryRecords:
 
 
 class ReplayIndex:
-    """Thread-safe index. The first lookup reads all records once and stores only their locations."""
+    """Thread-safe index. The first lookup reads all records once and stores only their ids."""
 
     def __init__(self, records: RecordSource, supersedes: SessionOrder = operator.gt) -> None:
         self._records = records
@@ -73,15 +73,15 @@ class ReplayIndex:
         self._ids: dict[RolloutKey, tuple[str, str]] | None = None
         """Session and id by key. If two sessions played the same rollout, the superseding one counts."""
         self._calls: dict[tuple[str, bytes], list[Call]] | None = None
-        self._read: dict[str, Rollout] = {}
+        self._cache: dict[str, Rollout] = {}
 
     def rollout(self, identity: Identity) -> Rollout | None:
         """The recorded rollout with the same index in the same group, whatever its id."""
         with self._lock:
             if self._ids is None:
                 self._ids = self._index()
-            found = self._ids.get(rollout_key(identity))
-            return None if found is None else self._load(found[1])
+            entry = self._ids.get(rollout_key(identity))
+            return None if entry is None else self._load(entry[1])
 
     def group_calls(self, role: str, prompt: Sequence[Message]) -> list[Call]:
         """Recorded calls of group graders with this role and prompt, in order."""
@@ -95,37 +95,39 @@ class ReplayIndex:
         with self._lock:
             self._records.close()
 
-    def _load(self, rollout: str) -> Rollout:
-        found = self._read.pop(rollout, None) or self._records.get(rollout)
-        if len(self._read) >= _KEPT:
-            del self._read[next(iter(self._read))]
-        self._read[rollout] = found
-        return found
+    def _load(self, rollout_id: str) -> Rollout:
+        rollout = self._cache.pop(rollout_id, None) or self._records.get(rollout_id)
+        if len(self._cache) >= _MAX_CACHED:
+            del self._cache[next(iter(self._cache))]
+        self._cache[rollout_id] = rollout
+        return rollout
 
     def _index(self) -> dict[RolloutKey, tuple[str, str]]:
         ids: dict[RolloutKey, tuple[str, str]] = {}
         for rollout in self._records.rollouts():
-            key, place = rollout_key(rollout), (rollout.session, rollout.id)
-            ids[key] = self._newer(place, ids.get(key, place))
+            key, entry = rollout_key(rollout), (rollout.session, rollout.id)
+            ids[key] = self._newer(entry, ids.get(key, entry))
         return ids
 
     def _newer(self, one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
-        """The session that counts; of colliding sessions, the one with the larger id."""
+        """The entry of the superseding session; of colliding sessions, the one with the larger id."""
         if self._supersedes(one[0], other[0]):
             return one
         return other if self._supersedes(other[0], one[0]) else max(one, other)
 
     def _index_calls(self) -> dict[tuple[str, bytes], list[Call]]:
-        found: dict[tuple[str, bytes], list[Call]] = {}
+        calls: dict[tuple[str, bytes], list[Call]] = {}
         for score in self._records.scores():
             for call, prompt in zip(score.calls, full_prompts(score.calls), strict=True):
-                found.setdefault((call.role, prompt_digest(prompt)), []).append(call)
-        return found
+                calls.setdefault((call.role, prompt_digest(prompt)), []).append(call)
+        return calls
 
 
-def rollout_key(whose: Identity | Header) -> RolloutKey:
+def rollout_key(rollout: Identity | Header) -> RolloutKey:
     """The key that two plays of the same rollout share."""
-    return (whose.split, whose.iteration, whose.env, whose.task, whose.group, whose.index, whose.attempt)
+    return (
+        rollout.split, rollout.iteration, rollout.env, rollout.task, rollout.group, rollout.index, rollout.attempt,
+    )  # fmt: skip
 
 
 def prompt_digest(prompt: Sequence[Message]) -> bytes:

@@ -1,4 +1,4 @@
-"""Validates what policies return."""
+"""Validates policies and what they return."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any
@@ -15,15 +15,15 @@ from rolltrace.trace.stop_reasons import Termination
 
 
 def require_awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
-    """Require that a method returned an awaitable; otherwise the error says that it is not async."""
+    """Return the awaitable that a method returned. Raises `TypeError` if the method is not async."""
     if not hasattr(value, "__await__"):
         name = f"{type(owner).__name__}.{method}"
-        raise TypeError(f"Expected {name} to be async, got {describe(value)} from it at once: declare it `async def`.")
+        raise TypeError(f"Expected {name} to be async, but it returned {describe(value)}: declare it `async def`.")
     return value  # type: ignore[no-any-return]
 
 
 def check_policy(policy: Any) -> None:
-    """Validate a policy: it has a name and the required methods."""
+    """Raise `PolicyError` unless a policy has a name and the required methods and attributes."""
     name = getattr(policy, "name", None)
     if not isinstance(name, str):
         raise PolicyError(f"Expected a policy with a name, got {describe(policy)}, whose name is {describe(name)}.")
@@ -32,39 +32,39 @@ def check_policy(policy: Any) -> None:
             raise PolicyError(f"Expected policy {name!r} to have a method `{method}`, got none.")
     for attribute in ("version", "context_length"):
         if not hasattr(policy, attribute):
-            raise PolicyError(f"Expected policy {name!r} to have `{attribute}`, got none: None will do.")
+            raise PolicyError(f"Expected policy {name!r} to have `{attribute}`, got none: it may be None.")
 
 
 def coerce_completion(value: Any, policy: Policy, notes: list[Note], path: str = "") -> Completion:
-    """Coerce a completion so that its message can be recorded."""
+    """Validate a completion, and coerce its message, usage and tokens so that they can be recorded."""
     if not isinstance(value, Completion):
         raise _unexpected(policy, "return a Completion", value)
     if not isinstance(value.termination, Termination):
-        raise _unexpected(policy, "give a Termination", value.termination)
-    given: Any = value.message
-    if not is_message(given):
-        raise _unexpected(policy, "give a message", given)
-    place = f"{path}." if path else ""
-    message = as_message(given, f"{path}.reply" if path else "response", notes)
-    usage = coerce_usage(value.usage, f"{place}usage", notes)
-    tokens = coerce_tokens(value.tokens, f"{place}tokens", notes)
-    if message is given and usage is value.usage and tokens is None:
+        raise _unexpected(policy, "return a Completion with a Termination", value.termination)
+    original: Any = value.message
+    if not is_message(original):
+        raise _unexpected(policy, "return a Completion with a message", original)
+    prefix = f"{path}." if path else ""
+    message = as_message(original, f"{path}.reply" if path else "response", notes)
+    usage = coerce_usage(value.usage, f"{prefix}usage", notes)
+    tokens = coerce_tokens(value.tokens, f"{prefix}tokens", notes)
+    if message is original and usage is value.usage and tokens is None:
         return value
     return replace(value, message=message, usage=usage, tokens=tokens)
 
 
 def validate_token_count(value: Any, policy: Policy) -> int | None:
-    """Validate a token count, or None if only the server knows it."""
+    """Raise `PolicyError` unless a token count is an int, or None if only the server knows it."""
     if value is not None and type(value) is not int:
         raise _unexpected(policy, "count tokens as an int or None", value)
     return value
 
 
-def _unexpected(policy: Policy, promise: str, value: Any) -> PolicyError:
-    return PolicyError(f"Expected policy {policy.name!r} to {promise}, got {describe(value)}.")
+def _unexpected(policy: Policy, expected: str, value: Any) -> PolicyError:
+    return PolicyError(f"Expected policy {policy.name!r} to {expected}, got {describe(value)}.")
 
 
 def is_message(value: Any) -> bool:
-    """Whether a value can be read as a message."""
+    """Whether a value can be converted to a message."""
     kind = type(value)
     return kind is Message or kind is dict or isinstance(value, Mapping) or hasattr(value, "model_dump")

@@ -1,4 +1,4 @@
-"""The owners of child processes: told when this process forks, and stopped when it exits."""
+"""Registers the owners of child processes: they detach when this process forks, and stop when it exits."""
 
 import atexit
 import os
@@ -7,24 +7,24 @@ from typing import Protocol
 from weakref import WeakSet
 
 START_LOCK = threading.Lock()
-"""Held while a child is started and while this process forks, so that a fork knows every pipe that it has to close."""
+"""Held while a child is started and while this process forks, so that a forked process can close every child's pipes."""
 
 
 class ChildOwner(Protocol):
-    """Something that starts child processes."""
+    """An object that starts child processes."""
 
     def stop(self) -> None:
         """Stop all of its children."""
 
     def detach_after_fork(self) -> None:
-        """In a forked process: close the pipes to the children, which stay the parent's, and forget them."""
+        """In a forked process: close the pipes to the children and drop them, because they belong to the parent."""
 
 
 _OWNERS: WeakSet[ChildOwner] = WeakSet()
 
 
 def register_owner(owner: ChildOwner) -> None:
-    """Call its methods at a fork and at exit, as long as it exists."""
+    """Call the owner's methods at a fork and at exit, as long as it exists."""
     _OWNERS.add(owner)
 
 

@@ -1,4 +1,4 @@
-"""A pool of worker processes, started when there is work for them, and replaced when they were killed."""
+"""A pool of worker processes, started on demand and replaced when they are killed."""
 
 import asyncio
 import math
@@ -16,25 +16,25 @@ from rolltrace.processes.worker_process import ProcessSettings, WorkerProcess
 _MAX_PROCESSES = 4
 _MAX_PROCESSES_VARIABLE = "ROLLTRACE_WORKERS"
 _WALL_FACTOR = 6.0
-"""How many times its CPU seconds a call may take by the clock: the machine may be busy."""
+"""The wall-clock limit of a call as a multiple of its CPU seconds: the machine may be busy."""
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of one call. Without `cpu_seconds` and `wall_seconds` it may take any time."""
+    """Options of one call. Without `cpu_seconds` and `wall_seconds` its time is unlimited."""
 
     cpu_seconds: float
-    """Limit of the CPU time; the limit by the clock is then six times that."""
+    """Limit of the CPU time. The wall-clock limit is six times that by default."""
     wall_seconds: float
     prepare: Callable[[], object]
-    """Called first, for slow imports; its time is not counted."""
+    """Called first, for slow imports; its time does not count."""
     affinity: Hashable
-    """What the call is about: a process whose last call had the same is preferred."""
+    """A process whose last call had the same affinity is preferred."""
 
 
 class ProcessPool:
     """Processes for one kind of work, so that a call waits only for calls of its own kind.
 
-    Without `max_processes` there are at most four and no more than processors, or as many as `ROLLTRACE_WORKERS` says.
+    `max_processes` is by default the value of `ROLLTRACE_WORKERS`, otherwise the number of processors, at most four.
     """
 
     def __init__(self, settings: ProcessSettings | None = None, *, max_processes: int | None = None) -> None:
@@ -48,10 +48,10 @@ class ProcessPool:
         register_owner(self)
 
     async def run(self, function: Callable[..., Any], *args: Any, **options: Unpack[CallOptions]) -> Any:
-        """Call a function of a module in a worker process, without blocking the event loop.
+        """Call a module-level function in a worker process, without blocking the event loop.
 
-        The value is what JSON makes of it, or bytes. What the function raises is a `WorkerError`, except an
-        `InputError`; so are exceeding its time, its memory or the size of a reply. Cancelling this kills the process.
+        The result is encoded as JSON, unless it is bytes. Raises `WorkerError` if the function raises, or exceeds its
+        time, its memory or the size of a reply; an `InputError` is raised unchanged. Cancelling this kills the process.
         """
         job = _Job(function, args, options)
         try:
@@ -70,21 +70,21 @@ class ProcessPool:
             raise
 
     def submit(self, function: Callable[..., Any], *args: Any, **options: Unpack[CallOptions]) -> Future[Any]:
-        """The same, without waiting; the call goes on until `kill`, whether or not its result is awaited."""
+        """The same, without waiting. Only `kill` stops the call."""
         return self._submit(_Job(function, args, options))
 
     def stop(self) -> None:
-        """Wait for the calls that were made, and end the processes; a later call starts new ones."""
-        self._shut_down(is_killed=False)
+        """Wait for all calls, and end the processes. A later call starts new ones."""
+        self._shut_down(cancel_waiting=False)
 
     def kill(self) -> None:
-        """Kill the processes, so that running calls fail, and drop the calls that wait."""
+        """Kill the processes, so that running calls fail, and cancel the waiting calls."""
         for job in list(self._jobs):
             job.abandon()
-        self._shut_down(is_killed=True)
+        self._shut_down(cancel_waiting=True)
 
     def detach_after_fork(self) -> None:
-        """In a forked process: leave all processes, also the busy ones, to the parent."""
+        """In a forked process: drop all processes, also the busy ones, because they belong to the parent."""
         for worker in self._workers:
             worker.detach_after_fork()
         self._workers.clear()
@@ -93,11 +93,11 @@ class ProcessPool:
         self._lock = threading.Lock()
         self._threads = None
 
-    def _shut_down(self, *, is_killed: bool) -> None:
+    def _shut_down(self, *, cancel_waiting: bool) -> None:
         with self._lock:
             threads, self._threads = self._threads, None
         if threads is not None:
-            threads.shutdown(cancel_futures=is_killed)
+            threads.shutdown(cancel_futures=cancel_waiting)
         while (worker := self._take_idle(None)) is not None:
             self._end(worker)
 
@@ -109,7 +109,7 @@ class ProcessPool:
             try:
                 result = self._threads.submit(self._run, job)
             except RuntimeError as error:
-                raise EnvError(f"A worker process cannot be called while the program exits: {error}.") from error
+                raise EnvError(f"No worker process can be called while the program exits: {error}.") from error
             self._jobs.add(job)
             result.add_done_callback(lambda _: self._jobs.discard(job))
             return result
@@ -162,26 +162,26 @@ class _Job:
         self.request = pickle.dumps((options.get("prepare", bool), function, args, cpu_seconds))
         self.wall_seconds = options.get("wall_seconds", cpu_seconds * _WALL_FACTOR)
         self.limit = min(cpu_seconds, self.wall_seconds)
-        """The seconds that an error names."""
+        """The seconds that a time-out error names."""
         self.affinity = options.get("affinity")
         self._worker: WorkerProcess | None = None
         self._lock = threading.Lock()  # a worker must not be killed for a job that it has just finished
         self._is_abandoned = False
 
     def begin(self, worker: WorkerProcess) -> None:
-        """Note which process runs it."""
+        """Set the process that runs the job."""
         with self._lock:
             self._worker = worker
             if self._is_abandoned:
                 worker.kill_now()
 
     def end(self) -> None:
-        """Note that it is done."""
+        """Release the process: the job is done."""
         with self._lock:
             self._worker = None
 
     def abandon(self) -> None:
-        """Kill the process that runs it, now or when one begins."""
+        """Kill the process that runs the job, now or when it starts."""
         with self._lock:
             self._is_abandoned = True
             if self._worker is not None:
@@ -193,5 +193,5 @@ def _default_max_processes() -> int:
     if text is None:
         return min(_MAX_PROCESSES, os.cpu_count() or 1)
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"Expected {_MAX_PROCESSES_VARIABLE} to be a number of processes from 1 up, got {text!r}.")
+        raise InputError(f"Expected {_MAX_PROCESSES_VARIABLE} to be a number of at least 1, got {text!r}.")
     return int(text)

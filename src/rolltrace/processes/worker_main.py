@@ -1,4 +1,4 @@
-"""The inside of a worker process: runs one call after the other, and replies to each in JSON or bytes."""
+"""The main function of a worker process: runs one call after the other, and replies to each in JSON or bytes."""
 
 import contextlib
 import functools
@@ -17,11 +17,11 @@ from typing import IO, Any
 _MAX_MESSAGE_CHARS = 2000
 LENGTH_BYTES = 8
 RAW = b"="
-"""Begins a reply that is bytes; any other reply is a JSON object."""
+"""The first byte of a reply of bytes; any other reply is a JSON object."""
 
 
 def with_length_prefix(data: bytes) -> bytes:
-    """The bytes, after their number."""
+    """The data with its length before it."""
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
@@ -81,9 +81,9 @@ def _reply(function: Callable[[], Any]) -> bytes:
 
 
 def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """The two pipes, moved away from standard input and output, so that code that prints cannot write a reply."""
+    """Move the two pipes away from standard input and output, so that code that prints cannot write a reply."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1):
-        os.dup2(nowhere, standard)
+        os.dup2(devnull, standard)
     return requests, replies

@@ -1,4 +1,4 @@
-"""A process that runs code which may not end: killed when it exceeds its time, its memory or the size of a reply."""
+"""A worker process for untrusted code. It is killed if it exceeds its time, its memory or the size of a reply."""
 
 import contextlib
 import json
@@ -27,10 +27,10 @@ _INHERITED = {
 _INHERITED_PREFIXES = ("LC_", "PYTHON", "XDG_")
 """The environment variables that a program needs to start. Foreign code gets no others: they may hold keys."""
 _SET = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Without a fixed hash seed, what is drawn from a set differs from process to process."""
+"""The hash seed is fixed because the order of a set would otherwise differ between processes."""
 _PREPARE_SECONDS = 300.0
 _EXIT_SECONDS = 1.0
-"""How long a process may go on after it has closed its end of the pipe."""
+"""How long a process may take to exit after it has closed its end of the pipe."""
 _CHUNK = 2**20
 _INPUT_ERRORS = {kind.__name__: kind for kind in (InputError, UnknownNameError, DataError)}
 
@@ -43,7 +43,7 @@ class ProcessSettings:
     """Limit of its private memory (RLIMIT_DATA)."""
     reply_bytes: int = 16 * 2**20
     private_temp_folder: bool = False
-    """Whether it has a TMPDIR of its own, which is removed with it."""
+    """Whether it has its own TMPDIR, which is removed when it ends."""
     inherit_stderr: bool = False
 
 
@@ -52,7 +52,7 @@ class WorkerProcess:
 
     def __init__(self, settings: ProcessSettings) -> None:
         self.affinity: Hashable = None
-        """What its last call was about."""
+        """The affinity of its last call."""
         self._settings = settings
         self._temp_folder = make_folder() if settings.private_temp_folder else None
         self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
@@ -75,7 +75,7 @@ class WorkerProcess:
         return not self._is_killed and self._process.poll() is None
 
     def call(self, request: bytes, wall_seconds: float, limit: float) -> Any:
-        """The function's value. If there is none, the error names `limit`, the seconds that the caller asked for."""
+        """Return the function's value. A time-out error names `limit`, the seconds that the caller set."""
         deadline = time.monotonic() + _PREPARE_SECONDS
         self._send(with_length_prefix(request), deadline)
         prepared = self._receive(deadline)
@@ -89,7 +89,7 @@ class WorkerProcess:
         return reply.removeprefix(RAW) if reply.startswith(RAW) else self._value(self._decode(reply))
 
     def kill_now(self) -> None:
-        """Kill it and everything that it started, without waiting; a thread that waits for its reply gets an error."""
+        """Kill it and all processes that it started, without waiting. A thread that waits for a reply gets an error."""
         self._is_killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -113,11 +113,11 @@ class WorkerProcess:
                 pipe.close()
 
     def _send(self, data: bytes, deadline: float) -> None:
-        """Write all of it, unless the process has ended."""
-        left = memoryview(data)
+        """Write all data, unless the process ends."""
+        rest = memoryview(data)
         with contextlib.suppress(BrokenPipeError):
-            while left and self._is_ready(self._requests, select.POLLOUT, deadline):
-                left = left[self._requests.write(left) or 0 :]
+            while rest and self._is_ready(self._requests, select.POLLOUT, deadline):
+                rest = rest[self._requests.write(rest) or 0 :]
 
     def _receive(self, deadline: float) -> bytes | None:
         """The next reply; None if the process has ended, or was killed because it did not reply in time."""
@@ -133,16 +133,16 @@ class WorkerProcess:
     def _read(self, size: int, deadline: float) -> bytes | None:
         data = bytearray()
         while len(data) < size:
-            part = self._is_ready(self._replies, select.POLLIN, deadline) and self._replies.read(
-                min(size - len(data), _CHUNK)
-            )
-            if not part:
+            if not self._is_ready(self._replies, select.POLLIN, deadline):
                 return None
-            data += part
+            chunk = self._replies.read(min(size - len(data), _CHUNK))
+            if not chunk:
+                return None
+            data += chunk
         return bytes(data)
 
     def _is_ready(self, pipe: IO[bytes], event: int, deadline: float) -> bool:
-        """Whether the pipe can be used, or has been closed, before the deadline; otherwise kill the process."""
+        """Whether the pipe is ready or closed before the deadline. If it is not, the process is killed."""
         poll = select.poll()
         poll.register(pipe, event)
         if poll.poll(None if deadline == math.inf else max(0.0, deadline - time.monotonic()) * 1000):
@@ -163,7 +163,7 @@ class WorkerProcess:
             return reply["value"]
         kind, message = reply["error"]
         if kind == MemoryError.__name__:
-            self.kill_now()  # the memory that it has left may not be enough for the next call
+            self.kill_now()  # its remaining memory may be too small for the next call
         raise _INPUT_ERRORS[kind](message) if kind in _INPUT_ERRORS else WorkerError(f"{kind}: {message}")
 
     def _why_no_reply(self, seconds: float) -> WorkerError:
