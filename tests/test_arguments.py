@@ -74,7 +74,7 @@ def test_a_missing_argument_is_named():
     def needs(size: int, seed: int):
         return size, seed
 
-    with pytest.raises(InputError, match="Expected argument 'size' of it, got none: give size=VALUE"):
+    with pytest.raises(InputError, match="Expected argument 'size' of it, got none: pass size=VALUE"):
         bind_arguments(needs, {}, "it")
     assert bind_arguments(needs, {"size": "2"}, "it", supplied=("seed",)) == {"size": 2}
 

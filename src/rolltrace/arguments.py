@@ -1,4 +1,4 @@
-"""Arguments given by name, often as text from a command line, made into what a function's signature asks for."""
+"""Converts named arguments, such as text from a command line, to the types of a function's signature."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -18,13 +18,13 @@ class Argument(msgspec.Struct, frozen=True):
 
     name: str
     type: str
-    """Its type as the signature writes it; empty where it does not."""
+    """Its type in the signature; empty if there is no annotation."""
     default: str | None
-    """Its default as Python writes it; None where it must be given."""
+    """The repr of its default; None if the argument is required."""
 
 
 def call_with_arguments(function: Callable[..., Any], args: Mapping[str, Any], what: str) -> Any:
-    """Call the function with these arguments; whatever is wrong with them is an `InputError` that names `what`."""
+    """Call the function with these arguments. Raises `InputError`, which names `what`, if they are wrong."""
     bound = bind_arguments(function, args, what)
     try:
         return function(**bound)
@@ -37,10 +37,10 @@ def call_with_arguments(function: Callable[..., Any], args: Mapping[str, Any], w
 def bind_arguments(
     function: Callable[..., Any], args: Mapping[str, Any], what: str, *, supplied: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The arguments converted to the types of the signature: none unknown, none missing.
+    """The arguments, converted to the types of the signature. Raises `InputError` if one is unknown or missing.
 
-    Text becomes a number, a truth value, a path or, written as JSON, a list or an object, where that is what the
-    annotation says, or the default's type where there is no annotation. `supplied` are those the caller adds itself.
+    Text is converted to a number, a bool, a path or, from JSON, a list or an object. The type is that of the
+    annotation, otherwise that of the default. `supplied` are the arguments that the caller adds itself.
     """
     parameters = _parameters(function)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -52,7 +52,7 @@ def bind_arguments(
         bound[name] = _convert(value, by_name[name], what) if name in by_name else value
     for name, parameter in by_name.items():
         if parameter.default is parameter.empty and name not in bound and name not in supplied:
-            raise InputError(f"Expected argument {name!r} of {what}, got none: give {name}=VALUE.")
+            raise InputError(f"Expected argument {name!r} of {what}, got none: pass {name}=VALUE.")
     return bound
 
 
@@ -92,7 +92,7 @@ def _convert(value: Any, parameter: inspect.Parameter, what: str) -> Any:
 
 
 def _json_hint(name: str, kind: Any) -> str:
-    """How a list or an object is written on a command line."""
+    """An example of a list or an object on a command line."""
     kinds = [get_origin(each) or each for each in (kind, *get_args(kind))]
     if dict in kinds:
         example = '{"KEY": "VALUE", "N": 2}'
@@ -110,16 +110,16 @@ def _as_kind(value: Any, kind: Any) -> Any:
         if not isinstance(value, str):
             raise
         return msgspec.json.decode(value, type=kind, strict=False, dec_hook=_from_text)
-    except TypeError:  # a type that msgspec refuses: the function must judge it
+    except TypeError:  # a type that msgspec does not support: the function must check it
         return value
 
 
 def _from_text(kind: Any, value: Any) -> Any:
     try:
-        fits = isinstance(value, kind)
-    except TypeError:  # such as a callable with its arguments
+        is_instance = isinstance(value, kind)
+    except TypeError:  # such as Callable[[int], str]
         return value
-    if fits:
+    if is_instance:
         return value
     if isinstance(value, str) and issubclass(kind, Path):
         return kind(value)

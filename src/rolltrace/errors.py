@@ -1,21 +1,21 @@
 """Every exception that Rolltrace raises on purpose.
 
     RolltraceError
-    ├── InputError            (ValueError)        what a person or a file gave is wrong
+    ├── InputError            (ValueError)        an argument or a file is wrong
     │   ├── UnknownNameError  (LookupError)       no env, policy or argument of that name
     │   ├── DataError                             a line of a data file is wrong
     │   └── RunExistsError    (FileExistsError)   a run is never overwritten
-    ├── RunNotFoundError      (FileNotFoundError) there is no run at that place
+    ├── RunNotFoundError      (FileNotFoundError) there is no run at that path
     ├── StorageError          (OSError)           a disk or file system failed
-    ├── QueryTimeoutError     (TimeoutError)      a statement took longer than it may
-    ├── RecordError           (ValueError)        bytes that are not a record
-    │   ├── ChecksumError                         the bytes are not those that were written
+    ├── QueryTimeoutError     (TimeoutError)      a statement exceeded its time limit
+    ├── RecordError           (ValueError)        the bytes are not a record
+    │   ├── ChecksumError                         the bytes have changed since they were written
     │   ├── OlderVersionError                     written in a version of the format that was never released
     │   └── NewerVersionError                     written by a newer version of the format
     ├── EnvError              (RuntimeError)      an environment was misused or broke its contract
     ├── PolicyError           (RuntimeError)      a policy could not answer
     │   ├── ContextOverflowError                  the prompt does not fit the policy's context
-    │   └── RoleError                             whoever plays another role of an env did not answer
+    │   └── RoleError                             the policy of another role did not answer
     ├── GraderError           (RuntimeError)      a grader gave no usable grade
     ├── WorkerError           (RuntimeError)      a call in a worker process failed or exceeded a limit
     └── ToolError             (RuntimeError)      a tool call failed; its text goes to the model
@@ -27,7 +27,7 @@ import difflib
 from collections.abc import Iterable
 
 _MAX_LISTED = 40
-"""So many names are all told where one is unknown; of more, those that are near."""
+"""An error about an unknown name lists all known names up to this number, otherwise only similar ones."""
 
 
 class RolltraceError(Exception):
@@ -35,7 +35,7 @@ class RolltraceError(Exception):
 
 
 class InputError(RolltraceError, ValueError):
-    """What a person or a file gave is wrong."""
+    """An argument or a file is wrong."""
 
 
 class UnknownNameError(InputError, LookupError):
@@ -43,7 +43,7 @@ class UnknownNameError(InputError, LookupError):
 
     @classmethod
     def for_name(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownNameError":
-        """Name what was asked for, the nearest known name, and all known names."""
+        """An error with the unknown name, the most similar known name, and the known names."""
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=_MAX_LISTED, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -62,23 +62,23 @@ class RunExistsError(InputError, FileExistsError):
 
 
 class RunNotFoundError(RolltraceError, FileNotFoundError):
-    """There is no run at that place."""
+    """There is no run at that path."""
 
 
 class StorageError(RolltraceError, OSError):
-    """A disk or file system failed: it is full, cannot be written to, or gave no answer."""
+    """A disk or file system failed: it is full, cannot be written to, or does not respond."""
 
 
 class QueryTimeoutError(RolltraceError, TimeoutError):
-    """A statement took longer than it may."""
+    """A statement exceeded its time limit."""
 
 
 class RecordError(RolltraceError, ValueError):
-    """Bytes that are not a record."""
+    """The bytes are not a record."""
 
 
 class ChecksumError(RecordError):
-    """The bytes are not those that were written."""
+    """The bytes have changed since they were written."""
 
 
 class OlderVersionError(RecordError):
@@ -97,7 +97,7 @@ class PolicyError(RolltraceError, RuntimeError):
     """A policy could not answer."""
 
     raw: str | None = None
-    """What it answered instead, where there was something; the record keeps it."""
+    """The raw reply, if there was one, for the record."""
 
 
 class ContextOverflowError(PolicyError):
@@ -105,7 +105,7 @@ class ContextOverflowError(PolicyError):
 
 
 class RoleError(PolicyError):
-    """Whoever plays another role of an env, such as its grader, answerer or opponent, did not answer."""
+    """The policy of another role, such as grader, answerer or opponent, did not answer."""
 
 
 class GraderError(RolltraceError, RuntimeError):

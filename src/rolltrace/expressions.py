@@ -1,7 +1,7 @@
-"""A safe evaluator of arithmetic as people and models write it: exact where it can be, bounded always.
+"""Evaluates arithmetic that people and models write: safely, with bounds, and exactly if possible.
 
-It has a parser of its own rather than Python's: nothing but arithmetic can be spelt, decimals stay exact, and every
-error knows its place in the text.
+It does not use Python's parser, so that only arithmetic is accepted, decimals stay exact, and every error names a
+position in the text.
 """
 
 import math
@@ -17,16 +17,16 @@ from rolltrace.errors import InputError
 MAX_LENGTH = 1_000
 """Characters of an expression."""
 MAX_DEPTH = 50
-"""Parentheses, signs and powers inside one another."""
+"""Nesting of parentheses, signs and powers."""
 MAX_DIGITS = 1_000
-"""Digits of any number on the way, above or below the fraction bar."""
+"""Digits of the numerator and of the denominator of any intermediate value."""
 
 _MAX_BITS = math.ceil(MAX_DIGITS * math.log2(10))
-_ROUNDED_DIGITS = 15  # a double holds so many decimal digits whatever they are, so noise is in the ones after
+_ROUNDED_DIGITS = 15  # a double represents any 15 decimal digits, so rounding errors are in later digits
 _EXACT_DIGITS = 40  # a terminating decimal up to this long is shown in full
 _SMALLEST_EXPONENT = -16  # numbers below 1e-16 are shown as 1e-17, not as a row of zeros
 
-_SPELLINGS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
+_SYNONYMS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
 _TOKEN = re.compile(
     r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|//|[-+*/%^(),])"
 )
@@ -35,11 +35,11 @@ _Exact = Fraction | float
 
 
 class ExpressionError(InputError):
-    """Text that is not an expression, or one whose value is undefined or too large."""
+    """The text is not an expression, or its value is undefined or too large."""
 
 
 class _UndefinedError(Exception):
-    """Why an operation has no value; `_compute` adds where."""
+    """An operation has no value; `_compute` adds the position."""
 
 
 class _Token(NamedTuple):
@@ -51,9 +51,9 @@ class _Token(NamedTuple):
 def evaluate(text: str) -> int | Fraction | float:
     """The value of an arithmetic expression.
 
-    Understood are `+ - * / // % **` with Python's precedence, `× ÷ − ^` as other spellings, parentheses, decimals,
-    and the functions abs, ceil, floor, max, min, round and sqrt. Rational values are exact: an int, or a Fraction
-    where there is no such int. Only roots and fractional powers that are irrational give a float.
+    It may have `+ - * / // % **` with Python's precedence, `× ÷ − ^` as synonyms, parentheses, decimals, and the
+    functions abs, ceil, floor, max, min, round and sqrt. Rational values are exact: an int or a Fraction. Only
+    irrational roots and powers are floats.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"Expected an expression of at most {MAX_LENGTH} characters, got {len(text)}.")
@@ -62,10 +62,10 @@ def evaluate(text: str) -> int | Fraction | float:
 
 
 def format_number(value: int | Fraction | float) -> str:
-    """The shortest decimal that says what the value is, as text that `evaluate` reads back.
+    """The shortest decimal of the value, which `evaluate` accepts.
 
-    Integers and terminating decimals of up to 40 digits are exact; other values are rounded to 15 digits, which also
-    removes the noise of floats: 0.1 + 0.2 is 0.3.
+    Integers and terminating decimals of up to 40 digits are exact. Other values are rounded to 15 digits, which also
+    removes the rounding errors of floats: 0.1 + 0.2 is 0.3.
     """
     if isinstance(value, int):
         return str(int(value))
@@ -87,7 +87,7 @@ def _positional(decimal: Decimal) -> str:
 
 
 class _Parser:
-    """One walk over one expression, computing as it reads; precedence climbing keeps the stack shallow."""
+    """Parses and evaluates one expression in one pass; precedence climbing keeps the stack shallow."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -98,17 +98,17 @@ class _Parser:
     def value(self) -> _Exact:
         value = self.operation(1)
         if self.token.kind != "end":
-            self.refuse("an operator or the end")
+            self.fail("an operator or the end")
         return value
 
     @property
     def token(self) -> _Token:
         return self.tokens[self.next]
 
-    def refuse(self, expected: str) -> NoReturn:
-        found = "the expression ends" if self.token.kind == "end" else f"there is {self.token.text[:40]!r}"
+    def fail(self, expected: str) -> NoReturn:
+        actual = "the expression ends" if self.token.kind == "end" else f"there is {self.token.text[:40]!r}"
         hint = _HINTS.get(self.token.text, "")
-        raise ExpressionError(f"Expected {expected} at character {self.token.position + 1}, but {found}.{hint}")
+        raise ExpressionError(f"Expected {expected} at character {self.token.position + 1}, but {actual}.{hint}")
 
     def take(self, sign: str) -> bool:
         """Whether the next token is this sign; if so it is consumed."""
@@ -117,16 +117,16 @@ class _Parser:
             return True
         return False
 
-    def operation(self, weakest: int) -> _Exact:
-        """Operands joined by operators that bind at least so strongly."""
+    def operation(self, min_precedence: int) -> _Exact:
+        """Operands joined by operators of at least this precedence."""
         left = self.signed()
         while self.token.kind == "sign" and self.token.text in _OPERATORS:
-            binds, function = _OPERATORS[self.token.text]
-            if binds < weakest:
+            precedence, function = _OPERATORS[self.token.text]
+            if precedence < min_precedence:
                 break
-            place = self.token.position
+            position = self.token.position
             self.next += 1
-            left = _compute(function, [left, self.operation(binds + 1)], place)
+            left = _compute(function, [left, self.operation(precedence + 1)], position)
         return left
 
     def signed(self) -> _Exact:
@@ -147,9 +147,9 @@ class _Parser:
 
     def power(self) -> _Exact:
         base = self.atom()
-        place = self.token.position
+        position = self.token.position
         if self.take("**") or self.take("^"):
-            return _compute(_power, [base, self.signed()], place)
+            return _compute(_power, [base, self.signed()], position)
         return base
 
     def atom(self) -> _Exact:
@@ -161,10 +161,10 @@ class _Parser:
             self.next += 1
             return self.call(token)
         if not self.take("("):
-            self.refuse("a number or '('")
+            self.fail("a number or '('")
         value = self.operation(1)
         if not self.take(")"):
-            self.refuse("an operator or ')'")
+            self.fail("an operator or ')'")
         return value
 
     def call(self, name: _Token) -> _Exact:
@@ -174,71 +174,71 @@ class _Parser:
                 f"but there is {name.text[:40]!r} at character {name.position + 1}."
             )
         if not self.take("("):
-            self.refuse(f"'(' after {name.text}")
+            self.fail(f"'(' after {name.text}")
         arguments = [self.operation(1)]
         while self.take(","):
             arguments.append(self.operation(1))
         if not self.take(")"):
-            self.refuse("an operator, ',' or ')'")
-        fewest, most, function = _FUNCTIONS[name.text]
-        if not fewest <= len(arguments) <= most:
-            wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
+            self.fail("an operator, ',' or ')'")
+        minimum, maximum, function = _FUNCTIONS[name.text]
+        if not minimum <= len(arguments) <= maximum:
+            number = str(minimum) if minimum == maximum else f"{minimum} to {maximum}"
             raise ExpressionError(
-                f"Expected {wanted} argument(s) for {name.text} at character {name.position + 1}, got {len(arguments)}."
+                f"Expected {number} argument(s) for {name.text} at character {name.position + 1}, got {len(arguments)}."
             )
         return _compute(function, arguments, name.position)
 
 
 def _tokens(text: str) -> list[_Token]:
-    spelt = text.translate(_SPELLINGS)  # each spelling is one character for one, so places stay those of the text
+    plain = text.translate(_SYNONYMS)  # character by character, so positions do not change
     tokens = []
-    place = 0
-    while place < len(spelt):
-        if spelt[place].isspace():
-            place += 1
-        elif match := _TOKEN.match(spelt, place):
-            tokens.append(_Token(str(match.lastgroup), match.group(), place))
-            place = match.end()
+    position = 0
+    while position < len(plain):
+        if plain[position].isspace():
+            position += 1
+        elif match := _TOKEN.match(plain, position):
+            tokens.append(_Token(str(match.lastgroup), match.group(), position))
+            position = match.end()
         else:
             raise ExpressionError(
-                f"Expected numbers, operators and parentheses only, but there is {text[place]!r} "
-                f"at character {place + 1}."
+                f"Expected numbers, operators and parentheses only, but there is {text[position]!r} "
+                f"at character {position + 1}."
             )
     return [*tokens, _Token("end", "", len(text))]
 
 
 def _number(token: _Token) -> _Exact:
     _, _, exponent = token.text.lower().partition("e")
-    # Asked before Fraction is: it would write out every digit of 1e999999999.
+    # Checked first, because Fraction would expand every digit of 1e999999999.
     if exponent and (len(exponent) > 6 or abs(int(exponent)) > MAX_DIGITS):
         _too_large(token.position)
     return _bounded(Fraction(token.text), token.position)
 
 
-def _compute(function: Callable[..., Any], arguments: list[_Exact], place: int) -> _Exact:
+def _compute(function: Callable[..., Any], arguments: list[_Exact], position: int) -> _Exact:
     try:
-        return _bounded(function(*arguments), place)
+        return _bounded(function(*arguments), position)
     except ZeroDivisionError:
-        raise ExpressionError(f"Division by zero at character {place + 1}.") from None
+        raise ExpressionError(f"Division by zero at character {position + 1}.") from None
     except OverflowError:
-        _too_large(place)
+        _too_large(position)
     except _UndefinedError as error:
-        raise ExpressionError(f"{error}, at character {place + 1}.") from None
+        raise ExpressionError(f"{error}, at character {position + 1}.") from None
 
 
-def _bounded(value: Any, place: int) -> _Exact:
+def _bounded(value: Any, position: int) -> _Exact:
     if isinstance(value, float):
         if not math.isfinite(value):
-            _too_large(place)
+            _too_large(position)
         return value
     exact = value if isinstance(value, Fraction) else Fraction(value)
     if max(exact.numerator.bit_length(), exact.denominator.bit_length()) > _MAX_BITS:
-        _too_large(place)
+        _too_large(position)
     return exact
 
 
-def _too_large(place: int) -> NoReturn:
-    raise ExpressionError(f"Expected numbers of at most {MAX_DIGITS} digits, got more at character {place + 1}.")
+def _too_large(position: int) -> NoReturn:
+    raise ExpressionError(f"Expected numbers of at most {MAX_DIGITS} digits, got more at character {position + 1}.")
 
 
 def _power(base: _Exact, exponent: _Exact) -> Any:
@@ -246,7 +246,7 @@ def _power(base: _Exact, exponent: _Exact) -> Any:
         if isinstance(base, float):
             return base**exponent.numerator
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-        # The power has at least so many bits; asked first, because computing it could take all memory.
+        # The power has at least this many bits. Checked first, because computing it could take all memory.
         if (bits - 1) * abs(exponent.numerator) > _MAX_BITS:
             raise OverflowError
         return base**exponent.numerator

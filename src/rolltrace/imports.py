@@ -1,4 +1,4 @@
-"""Objects named `package.module:name`, and clear errors where there is no such thing."""
+"""Imports objects by `package.module:name`, with errors that suggest a fix."""
 
 import importlib
 from types import FunctionType, ModuleType
@@ -8,18 +8,18 @@ from rolltrace.errors import InputError, UnknownNameError
 
 
 def import_object(spec: str, kind: str) -> Any:
-    """The object that `package.module:name` names; `kind` says in errors what it was to be."""
+    """Import the object `package.module:name`. Errors call it a `kind`."""
     module_name, _, path = spec.partition(":")
     if not module_name or not path:
         raise InputError(f"Expected {kind} as `package.module:name`, got {spec!r}.")
-    found: Any = _import_module(module_name, f"{kind} {spec!r}")
+    value: Any = _import_module(module_name, f"{kind} {spec!r}")
     for name in path.split("."):
         try:
-            found = getattr(found, name)
+            value = getattr(value, name)
         except AttributeError:
-            known = _own_names(found) if isinstance(found, ModuleType) else ()
+            known = _own_names(value) if isinstance(value, ModuleType) else ()
             raise UnknownNameError.for_name(f"{kind} in module {module_name} named", name, known) from None
-    return found
+    return value
 
 
 def _import_module(name: str, what: str) -> ModuleType:
@@ -28,7 +28,7 @@ def _import_module(name: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise InputError(
-                f"There is no module {error.name!r} for {what}: install it, or start where it can be imported."
+                f"There is no module {error.name!r} for {what}: install it, or add its folder to PYTHONPATH."
             ) from error
         raise InputError(f"Module {name!r} of {what} cannot be imported: {error}.") from error
     except (Exception, SystemExit) as error:
@@ -36,7 +36,7 @@ def _import_module(name: str, what: str) -> ModuleType:
 
 
 def _own_names(module: ModuleType) -> list[str]:
-    """What the module defines, and not what it merely imports."""
+    """The public names that a module defines, without those that it imports."""
     return [
         name
         for name, value in vars(module).items()

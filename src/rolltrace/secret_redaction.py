@@ -1,4 +1,4 @@
-"""Which arguments look like secrets, and the placeholder that a record holds in their place."""
+"""Replaces arguments and texts that look like secrets by a placeholder."""
 
 import json
 import re
@@ -14,11 +14,11 @@ _SECRET_WORDS = frozenset(
         "apikey", "apikeys",
     }
 )  # fmt: skip
-"""A name with one of these words is a secret's."""
+"""A name with one of these words is that of a secret."""
 _LAST_WORDS = frozenset({"key", "token", "auth", "cookie", "jwt", "pat"})
-"""A name that ends in one of these is a secret's, unless the word before says that it is something else."""
+"""A name that ends in one of these is that of a secret, unless the word before is in `_HARMLESS_BEFORE`."""
 _PLURALS = frozenset({"keys", "tokens"})
-"""These only after a word that says so: `max_tokens` is a number. `keys` alone is a secret's too."""
+"""Secrets only after a word in `_BEFORE_PLURALS`, because `max_tokens` is a number; `keys` alone is a secret too."""
 _BEFORE_PLURALS = frozenset({"api", "access", "auth", "private", "refresh", "session"})
 _HARMLESS_BEFORE = frozenset(
     {
@@ -30,11 +30,11 @@ _NEVER_SECRET = frozenset({int, float, bool, type(None)})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
 _PAIR = re.compile(r"(?<![A-Za-z0-9_-])([A-Za-z0-9_-]+)=(?:(?!,[A-Za-z_][A-Za-z0-9_]*=)[^&\n])+")
-"""`NAME=VALUE` inside a text, such as an argument in a policy's specification, where the next begins with `,NAME=`.
+"""`NAME=VALUE` inside a text, such as an argument of a policy's specification. A value ends before `,NAME=`.
 
-A match begins only where a name does: searching from each letter of a long word takes quadratic time."""
+A match begins only at the start of a name: searching from each letter of a long word takes quadratic time."""
 _JSON_PAIR = re.compile(r'"([A-Za-z_][A-Za-z0-9_-]*)"(\s*:\s*)"(?:[^"\\]|\\.)+"')
-"""`"NAME": "VALUE"` inside a text, such as an argument that is given as JSON."""
+"""`"NAME": "VALUE"` inside a text, such as an argument in JSON."""
 _VALUES = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"sk-[A-Za-z0-9_-]{8,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{16,}|"
@@ -45,7 +45,7 @@ _VALUES = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
     re.DOTALL,
 )
-"""Values that are keys whatever they are called: those of well-known services, tokens, passwords in addresses."""
+"""Values that are secrets under any name: keys of well-known services, tokens, passwords in URLs."""
 _MAX_JSON_LENGTH = 1_000_000
 _MAX_JSON_DEPTH = 50
 
@@ -66,7 +66,7 @@ def is_secret_name(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def redact_text(text: str) -> str:
-    """The text without values that look like keys, and without those of secret names in it."""
+    """The text without values that look like secrets, and without the values of secret names."""
     if (redacted := _redact_json(text)) is not None:
         return _VALUES.sub(PLACEHOLDER, redacted)  # keys of objects too
     text = _VALUES.sub(PLACEHOLDER, text)
@@ -77,7 +77,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_mapping(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments with secrets replaced, at any depth; the same object if no secret is in it. Numbers never are."""
+    """The arguments with secrets replaced at any depth; the same object if there are no secrets. Numbers are kept."""
     changed = {}
     for name, value in arguments.items():
         if type(value) not in _NEVER_SECRET and (redacted := _redact_value(name, value)) is not value:

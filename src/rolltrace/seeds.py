@@ -4,9 +4,9 @@ import hashlib
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed that depends on all parts, and on nothing else.
+    """A 63-bit seed that depends only on the parts.
 
-    Parts are told apart by type and text, so `derive_seed("1")` and `derive_seed(1)` differ.
+    Parts differ by type and text, so `derive_seed("1")` and `derive_seed(1)` differ.
     """
     text = "\x1f".join([f"{type(part).__name__}:{part}" for part in parts])
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive their process for good: the next command removes those of dead ones."""
+"""Temporary folders. Those that a killed process leaves behind are removed by the next process that makes one."""
 
 import contextlib
 import errno
@@ -21,16 +21,17 @@ _EMPTY_SECONDS = 3600.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _FULL_IN_SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _held: dict[Path, int] = {}
-"""By folder, the descriptor whose lock says that its process is alive; the system gives it back when that dies."""
-_swept: set[str] = set()
+"""For each folder, the descriptor of its lock. The system releases the lock when the process dies."""
+_cleaned: set[str] = set()
+"""The parent folders in which abandoned folders were removed."""
 
 
 def make_folder() -> Path:
-    """A folder for this process alone, to be removed with `remove_folder`; folders that dead processes left go now."""
+    """Make a folder for this process, to be removed with `remove_folder`, and remove folders of dead processes."""
     try:
         parent = tempfile.gettempdir()
-        if parent not in _swept:
-            _swept.add(parent)
+        if parent not in _cleaned:
+            _cleaned.add(parent)
             remove_abandoned(Path(parent))
         for _ in range(_TRIES):
             folder = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -39,11 +40,11 @@ def make_folder() -> Path:
                 return folder
     except OSError as error:
         raise temp_folder_error(error) from error
-    raise StorageError(f"Expected a temporary folder in {parent}, and each was removed at once.")
+    raise StorageError(f"Expected a temporary folder in {parent}, but each was removed at once by another process.")
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder of `make_folder` with all that is in it."""
+    """Remove a folder of `make_folder` and everything in it."""
     shutil.rmtree(folder, ignore_errors=True)
     if (lock := _held.pop(folder, None)) is not None:
         with contextlib.suppress(OSError):
@@ -52,7 +53,7 @@ def remove_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder for the length of a block."""
+    """A folder that is removed at the end of the block."""
     folder = make_folder()
     try:
         yield folder
@@ -61,7 +62,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders whose processes are dead: their locks are free. Those of other users are left alone."""
+    """Remove this user's folders whose processes are dead, so that their locks are free."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in [entry for entry in entries if entry.name.startswith(PREFIX)]:
             with contextlib.suppress(OSError):
@@ -70,7 +71,7 @@ def remove_abandoned(parent: Path) -> None:
 
 @contextlib.contextmanager
 def explain_full_disk() -> Iterator[None]:
-    """Within this, a full disk is the temporary folder's, and the error says so."""
+    """A block in which an error for a full disk says that the temporary folder is full."""
     try:
         yield
     except OSError as error:
@@ -85,13 +86,13 @@ def explain_full_disk() -> Iterator[None]:
 
 def temp_folder_error(error: Exception) -> StorageError:
     """The error for a temporary folder that is full or cannot be written to."""
-    what = getattr(error, "strerror", None) or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     where = os.environ.get("TMPDIR") or "the temporary folder"
-    return StorageError(f"Cannot write to {where}: {what}. Make room there, or set TMPDIR to a place that has some.")
+    return StorageError(f"Cannot write to {where}: {reason}. Free space there, or set TMPDIR to another folder.")
 
 
 def _lock_new(path: Path) -> int | None:
-    """The locked descriptor of a new file; None where another process took the folder for abandoned meanwhile."""
+    """The locked descriptor of a new file; None if another process has removed the folder as abandoned."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -108,13 +109,13 @@ def _remove_if_abandoned(folder: Path, status: os.stat_result) -> None:
         return
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:  # killed before it was made, or being made
+    except FileNotFoundError:  # its process was killed before it made the lock, or is about to make it
         if status.st_mtime < time.time() - _EMPTY_SECONDS:
             folder.rmdir()  # fails if it is not empty
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Under the lock: a process that has just made the folder waits for it, and then makes another.
+        # While this holds the lock, a process that has just made the folder waits for it, and then makes another one.
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)

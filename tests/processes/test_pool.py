@@ -270,7 +270,7 @@ threading.Thread(target=ask_on).start()
     ended = run_script(text)
     assert (ended.returncode, ended.stderr) == (0, "")
     told = ended.stdout.splitlines()[1]
-    assert told.startswith("EnvError A worker process cannot be called while the program exits: cannot schedule new")
+    assert told.startswith("EnvError No worker process can be called while the program exits: cannot schedule new")
 
 
 def test_killing_a_pool_waits_for_no_call(workers, tmp_path):

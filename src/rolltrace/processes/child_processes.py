@@ -7,7 +7,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 START_LOCK = threading.Lock()
-"""Held while a child is started and while this process forks, so that a forked process can close every child's pipes."""
+"""Held while a child is started and during a fork, so that the forked process can close the pipes of all children."""
 
 
 class ChildOwner(Protocol):
