@@ -337,7 +337,7 @@ def raising(rollouts):
     [
         (raising, [None, None, None], "no judge"),
         (lambda rollouts: [Grade(1.0)] * 3, [None, None, None], "by rollout id"),
-        (lambda rollouts: {r.id: Grade(1.0) for r in rollouts if r.index != 1}, [2.0, None, 2.0], "no grade for"),
+        (lambda rollouts: {r.id: Grade(1.0) for r in rollouts if r.index != 1}, [2.0, None, 2.0], "got no grade"),
         (lambda rollouts: {r.id: Grade(float("nan") if r.index == 1 else 1.0) for r in rollouts}, [2, None, 2], "nan"),
         (lambda rollouts: {r.id: 1.0 if r.index == 1 else Grade(1.0) for r in rollouts}, [2, None, 2], "Grade"),
         (lambda rollouts: {r.id: Grade("good" if r.index == 1 else 1.0) for r in rollouts}, [2, None, 2], "good"),

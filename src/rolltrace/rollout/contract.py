@@ -17,7 +17,7 @@ from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Grade
 
 MISSING = object()
-"""Stands for an attribute that is not set, or whose property raises."""
+"""The value of an attribute that is not set, or whose property raises."""
 
 
 def attribute_of(builder: Any, name: str) -> Any:
@@ -29,12 +29,12 @@ def attribute_of(builder: Any, name: str) -> Any:
 
 
 def is_name(value: Any) -> bool:
-    """Whether it is a text that is not blank."""
+    """Whether a value is a text that is not blank."""
     return isinstance(value, str) and bool(value.strip())
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number of at least 1."""
+    """Whether a value is an int of at least 1."""
     return _is_whole(value) and value >= 1
 
 
@@ -92,7 +92,7 @@ def _is_of(kind: type, value: Any) -> bool:
 
 
 def validate_envs(envs: Any, builder: EnvGroupBuilder) -> Sequence[Env]:
-    """Raise `EnvError` unless there is one env for each seat."""
+    """Raise `EnvError` unless a builder returned one env for each seat."""
     where = f"{type(builder).__name__}.make_episode"
     if not isinstance(envs, list | tuple):
         raise EnvError(f"Expected {where} to return a list of envs, got {describe(envs)}: return [env].")
@@ -112,26 +112,26 @@ def require_observe(env: Env, limits: Limits) -> None:
     if limits.max_parse_retries and not env.can_observe:
         name = type(getattr(env, "env", env)).__name__
         raise InputError(
-            f"Expected an environment that takes corrections with max_parse_retries={limits.max_parse_retries}, got "
-            f"{name} without `observe`: implement its `observe`, or set max_parse_retries=0."
+            f"Expected an environment that accepts corrections, because max_parse_retries={limits.max_parse_retries}, "
+            f"got {name} without `observe`: implement its `observe`, or set max_parse_retries=0."
         )
 
 
 def validate_first_observation(value: Any, env: Env) -> Observation | StepResult:
-    """The first prompt, or the result of an episode without any turn."""
+    """Validate the first observation, or the result of an episode without turns."""
     if not isinstance(value, StepResult):
         return validate_observation(value, env, "initial_observation")
     result = validate_step_result(value, env, "initial_observation")
     if not result.done:
         raise EnvError(
-            f"Expected {type(env).__name__}.initial_observation to return an Observation, or a StepResult that is "
-            "done, got one that is not: no step has been taken yet."
+            f"Expected {type(env).__name__}.initial_observation to return an Observation, or a StepResult with "
+            "done=True, got done=False: there was no step yet."
         )
     return result
 
 
 def validate_observation(value: Any, env: Env, method: str) -> Observation:
-    """Raise `EnvError` unless it is an observation with valid messages, tools and stop sequences."""
+    """Raise `EnvError` unless a value is an observation with valid messages, tools and stop sequences."""
     if _is_plain(value):
         return value  # type: ignore[no-any-return]
     where = f"{type(env).__name__}.{method}"
@@ -139,14 +139,14 @@ def validate_observation(value: Any, env: Env, method: str) -> Observation:
         raise EnvError(f"Expected {where} to return an Observation, got {describe(value)}: return Observation([…]).")
     messages = value.messages
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise EnvError(f"Expected {where} to show a list of messages, got {describe(messages)}.")
+        raise EnvError(f"Expected {where} to return a list of messages, got {describe(messages)}.")
     for position, message in enumerate(messages):
         if not is_message(message):
-            raise EnvError(f"Expected {where} to show messages, got {describe(message)} at messages[{position}].")
+            raise EnvError(f"Expected {where} to return messages, got {describe(message)} at messages[{position}].")
     for name in ("tools", "stop"):
         items = getattr(value, name)
         if not isinstance(items, list | tuple):
-            raise EnvError(f"Expected {where} to give a list as {name}, got {describe(items)}.")
+            raise EnvError(f"Expected {where} to return a list as {name}, got {describe(items)}.")
     return value
 
 
@@ -166,7 +166,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResult:
-    """Raise `EnvError` unless the reward is a number and an observation or the end follows; make the reward a float."""
+    """Raise `EnvError` unless a step result has a number as reward, and an observation or `done`."""
     where = f"{type(env).__name__}.{method}"
     if not isinstance(value, StepResult):
         raise EnvError(
@@ -174,38 +174,41 @@ def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResu
         )
     reward = as_number(value.reward)
     if reward is None:
-        raise EnvError(f"Expected {where} to give a number as reward, got {describe(value.reward)}.")
+        raise EnvError(f"Expected {where} to return a number as reward, got {describe(value.reward)}.")
     for name in STEP_MAP_FIELDS:
         mapping = getattr(value, name)
         if not _is_mapping(mapping):
-            raise EnvError(f"Expected {where} to give a mapping as {name}, got {describe(mapping)}.")
+            raise EnvError(f"Expected {where} to return a mapping as {name}, got {describe(mapping)}.")
     if value.observation is not None:
         validate_observation(value.observation, env, method)
     elif not value.done and method != "unfinished_step":
-        raise EnvError(f"Expected {where} to return an observation or done=True, got neither: the policy sees nothing.")
+        raise EnvError(f"Expected {where} to return an observation or done=True, got neither: the next turn needs one.")
     return value if type(value.reward) is float else replace(value, reward=float(reward))
 
 
 def validate_group_grade(value: Any, grader: str) -> GroupGrade:
-    """Raise `GraderError` unless there are grades by rollout id, with mappings about the group."""
+    """Raise `GraderError` unless a value is a mapping of grades by rollout id, or a `GroupGrade`."""
     result = value if isinstance(value, GroupGrade) else GroupGrade(value)
     if not isinstance(result.grades, Mapping):
         raise GraderError(f"Expected {grader} to return grades by rollout id, got {describe(result.grades)}.")
     grades = dict(result.grades)  # copied here, so that a mapping that raises is the grader's failure
-    if not all(isinstance(getattr(result, name), Mapping) for name in ("reward_data", "extra")):
-        raise GraderError(f"Expected {grader} to give mappings as reward_data and extra, got {describe(result)}.")
+    _validate_grade_maps(result, grader)
     return replace(result, grades=grades)
 
 
 def validate_grade(value: Any, grader: str) -> Grade:
-    """Raise `GraderError` unless it is a grade with a finite reward; an exception in place of a grade is raised."""
+    """Raise `GraderError` unless a value is a grade with a finite reward. An exception instead of a grade is raised."""
     if isinstance(value, Exception):
         raise value
     if not isinstance(value, Grade):
         raise GraderError(f"Expected {grader} to return a Grade, got {describe(value)}: return Grade(reward=…).")
     reward = as_number(value.reward)
     if reward is None or not math.isfinite(reward):
-        raise GraderError(f"Expected {grader} to give a finite number as reward, got {describe(value.reward)}.")
-    if not all(isinstance(getattr(value, name), Mapping) for name in ("reward_data", "extra")):
-        raise GraderError(f"Expected {grader} to give mappings as reward_data and extra, got {describe(value)}.")
+        raise GraderError(f"Expected {grader} to return a finite number as reward, got {describe(value.reward)}.")
+    _validate_grade_maps(value, grader)
     return value if type(value.reward) is float else replace(value, reward=float(reward))
+
+
+def _validate_grade_maps(grade: Grade | GroupGrade, grader: str) -> None:
+    if not all(isinstance(getattr(grade, name), Mapping) for name in ("reward_data", "extra")):
+        raise GraderError(f"Expected {grader} to return mappings as reward_data and extra, got {describe(grade)}.")

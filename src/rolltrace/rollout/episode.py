@@ -57,13 +57,13 @@ class RolloutTask:
         self._builder = builder
         self._settings = settings
         self._on_record = on_record
-        self._played: FinishedRollout | None = None
+        self._finished: FinishedRollout | None = None
         settings.in_flight.add(self)
 
     @property
-    def played(self) -> FinishedRollout | None:
+    def finished(self) -> FinishedRollout | None:
         """The rollout once it is recorded."""
-        return self._played
+        return self._finished
 
     async def play(self, env: Env) -> FinishedRollout:
         """Play and record. Exceptions that are not failures of the rollout are raised after it is recorded."""
@@ -104,24 +104,24 @@ class RolloutTask:
             turn_loop.recorder.set_env_failure(EPISODE_ABORTED if self.aborted else CANCELLED)
             if self.aborted:
                 return self.record(EPISODE_ABORTED)
-            is_refused = isinstance(error, InputError)  # the settings do not fit the env
-            self.record(end_for_failure(failure_of(Layer.RUNNER, error)) if is_refused else CANCELLED)
+            is_input_error = isinstance(error, InputError)  # the settings do not fit the env
+            self.record(end_for_failure(failure_of(Layer.RUNNER, error)) if is_input_error else CANCELLED)
             raise
 
     def record(self, stop: RolloutEnd) -> FinishedRollout:
         """Write the line, if it is not written yet."""
-        if self._played is None:
-            self._played = FinishedRollout(self.rollout_builder, stop, self._outcome(stop))
-            self._on_record(self._played)
+        if self._finished is None:
+            self._finished = FinishedRollout(self.rollout_builder, stop, self._outcome(stop))
+            self._on_record(self._finished)
         elif self not in self._settings.in_flight:  # else a signal handler has interrupted this method
-            return self._played
+            return self._finished
         try:
-            self._settings.sink.end(self.rollout_builder, self._played.outcome)
+            self._settings.sink.end(self.rollout_builder, self._finished.outcome)
         except Exception:
             # A sink must not raise. If it does, the record is lost, but not the rollout.
-            log.exception("The sink failed to take rollout %s", self.rollout_builder.id)
+            log.exception("The sink failed to write rollout %s", self.rollout_builder.id)
         self._settings.in_flight.discard(self)
-        return self._played
+        return self._finished
 
     def _outcome(self, stop: RolloutEnd) -> Outcome:
         rewards = self.rollout_builder.rewards
@@ -241,7 +241,7 @@ class Episode:
     @property
     def recorded(self) -> list[FinishedRollout]:
         """The recorded rollouts of the last attempt."""
-        return [seat.played for seat in self._seats if seat.played is not None]
+        return [seat.finished for seat in self._seats if seat.finished is not None]
 
     def record_unplayed(self, attempt: int) -> None:
         """Record a retry that will not be played, so that the failed attempt before it does not count as the last."""

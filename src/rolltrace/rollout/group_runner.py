@@ -55,8 +55,8 @@ class GroupResult(msgspec.Struct, frozen=True):
     def raise_for_failure(self) -> None:
         """Raise `RolltraceError` if the group does not count."""
         if self.failure is not None:
-            what = f"{self.failure.type} in the {self.failure.layer}: {self.failure.message}"
-            raise RolltraceError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {what}")
+            cause = f"{self.failure.type} in the {self.failure.layer}: {self.failure.message}"
+            raise RolltraceError(f"Group {self.group!r} of iteration {self.key.iteration} failed: {cause}")
 
 
 class GroupRunner:
@@ -71,7 +71,8 @@ class GroupRunner:
         self._settings = settings
         self._strategy = settings.strategy
         self._on_episode_end = on_episode_end
-        self._played: dict[int, FinishedRollout] = {}
+        self._members: dict[int, FinishedRollout] = {}
+        """The last attempt of each index."""
         self._episode_failed = False
         """Whether an episode has failed with no retry left."""
         self._calls: list[Call] = []
@@ -84,7 +85,7 @@ class GroupRunner:
         self._settings.open_groups.add(self)
         try:
             await self._play_episodes()
-            members = [self._played[index] for index in sorted(self._played)]
+            members = [self._members[index] for index in sorted(self._members)]
             failure = self._failure(members)
             if self.builder.grades_groups:
                 await self._grade(members, failure)
@@ -93,14 +94,14 @@ class GroupRunner:
             self._settings.open_groups.discard(self)
             await self._clean_up()
 
-    def record_interrupted(self, why: str) -> None:
+    def record_interrupted(self, cause: str) -> None:
         """Record that the ok members without a reward were not graded because of an interruption.
 
-        A runner may have recorded this before the grader ended.
+        It may be called twice: by the runner before the grader ends, and when the grader ends.
         """
         if self.builder.grades_groups:
             waiting = [member for member in self._ok_members() if latest_reward(member.raw_scores) is None]
-            self._score_failure(waiting, _interrupted(why))
+            self._score_failure(waiting, _interrupted(cause))
 
     async def _play_episodes(self) -> None:
         episodes = [
@@ -134,12 +135,12 @@ class GroupRunner:
         finally:
             self._on_episode_end(self.builder.seats)
 
-    def _keep_last_attempt(self, played: FinishedRollout) -> None:
+    def _keep_last_attempt(self, member: FinishedRollout) -> None:
         """Store a member; a later attempt replaces an earlier one."""
-        self._played[played.index] = played
+        self._members[member.index] = member
 
     def _ok_members(self) -> list[FinishedRollout]:
-        return [member for member in self._played.values() if member.status is Status.OK]
+        return [member for member in self._members.values() if member.status is Status.OK]
 
     def _should_retry(self, members: Sequence[FinishedRollout], attempt: int) -> bool:
         if attempt >= self._settings.retries:
@@ -186,38 +187,41 @@ class GroupRunner:
         grader = f"{type(self.builder).__name__}.grade_group"
         try:
             rollouts = {member.id: member.rollout for member in members}
-            given = await self._ask_grader(list(rollouts.values()), grader)
+            group_grade = await self._call_grader(list(rollouts.values()), grader)
         except LayerError as error:
             self._score_failure(pending, error.failure)
             self._score_failed_calls(error.failure)
             return
         except BaseException as error:
-            self.record_interrupted(why := type(error).__qualname__)
-            self._score_failed_calls(_interrupted(why))
+            self.record_interrupted(cause := type(error).__qualname__)
+            self._score_failed_calls(_interrupted(cause))
             raise
-        judged = [_MemberGrade(member, given.grades, grader) for member in pending]
+        member_grades = [_MemberGrade(member, group_grade.grades, grader) for member in pending]
         # Before the members' rewards: a group with all rewards counts as finished when the run is resumed.
-        if self._calls or given.reward_data or given.extra:
-            self._score_group(judged, given)
-        self._report_unknown_ids(given.grades, members, grader)
-        for one in judged:
-            if one.failure is not None:
-                self._score_failure([one.member], one.failure)
-            elif one.grade is not None:
-                self._score_grade(one.member, one.grade, one.notes)
+        if self._calls or group_grade.reward_data or group_grade.extra:
+            self._score_group(member_grades, group_grade)
+        self._report_unknown_ids(group_grade.grades, members, grader)
+        for graded in member_grades:
+            if graded.failure is not None:
+                self._score_failure([graded.member], graded.failure)
+            elif graded.grade is not None:
+                self._score_grade(graded.member, graded.grade, graded.notes)
         if self._settings.hooks.on_grade is not None:
-            await self._call_on_grade(judged, rollouts)
+            await self._call_on_grade(member_grades, rollouts)
 
-    async def _ask_grader(self, rollouts: Sequence[Rollout], grader: str) -> GroupGrade:
+    async def _call_grader(self, rollouts: Sequence[Rollout], grader: str) -> GroupGrade:
         with RoleCallContext(self._role_caller), GRADER_LAYER:
             value = await require_awaitable(self.builder.grade_group(rollouts), self.builder, "grade_group")
             return validate_group_grade(value, grader)
 
-    async def _call_on_grade(self, judged: "Sequence[_MemberGrade]", rollouts: Mapping[str, Rollout]) -> None:
-        for member, grade in ((one.member, one.grade) for one in judged if one.grade is not None):
+    async def _call_on_grade(self, member_grades: "Sequence[_MemberGrade]", rollouts: Mapping[str, Rollout]) -> None:
+        for graded in member_grades:
+            if graded.grade is None:
+                continue
+            member = graded.member
             try:
                 rollout = rollouts[member.id].with_scores(member.scores)
-                await self._settings.hooks.call("on_grade", rollout, grade)
+                await self._settings.hooks.call("on_grade", rollout, graded.grade)
             except LayerError as error:
                 self._score("on_grade", None, member=member, error=error.failure)
 
@@ -235,10 +239,10 @@ class GroupRunner:
     def _score_grade(self, member: FinishedRollout, grade: Grade, notes: Sequence[Note]) -> None:
         zero_on_limit = self._settings.limits.zero_reward_on_limit
         reward, unclamped = member.stop.clamp(member.reward_so_far + grade.reward, zero_on_limit)
-        own = member.rollout_builder.grade
+        own_grade = member.rollout_builder.grade
         data: dict[str, Any] = {
             "reward_so_far": member.reward_so_far,
-            "grade": None if own is None else own.reward,
+            "grade": None if own_grade is None else own_grade.reward,
             "group_grade": grade.reward,
             "unclamped_reward": unclamped,
             "reward_data": grade.reward_data,
@@ -248,17 +252,17 @@ class GroupRunner:
             data["notes"] = notes
         self._score("reward", reward, member=member, data=data)
 
-    def _score_group(self, judged: "Sequence[_MemberGrade]", given: GroupGrade) -> None:
+    def _score_group(self, member_grades: "Sequence[_MemberGrade]", group_grade: GroupGrade) -> None:
         """Write the group's score: the mean of its grades, with the grader's data and role calls."""
-        data: dict[str, Any] = {"reward_data": given.reward_data, "extra": given.extra}
+        data: dict[str, Any] = {"reward_data": group_grade.reward_data, "extra": group_grade.extra}
         if self._notes:
             data["notes"] = self._notes
-        rewards = [one.grade.reward for one in judged if one.grade is not None]
+        rewards = [graded.grade.reward for graded in member_grades if graded.grade is not None]
         if rewards:
             self._score("group_grade", math.fsum(rewards) / len(rewards), group=self.key, data=data)
             return
         ungraded = Failure(Layer.GRADER, "GraderError", "no member of the group was graded")
-        failure = next((one.failure for one in judged if one.failure is not None), ungraded)
+        failure = next((graded.failure for graded in member_grades if graded.failure is not None), ungraded)
         self._score("group_grade", None, group=self.key, data=data, error=failure)
 
     def _score_failed_calls(self, failure: Failure) -> None:
@@ -274,7 +278,9 @@ class GroupRunner:
     def _report_unknown_ids(self, grades: Mapping[str, Any], members: Sequence[FinishedRollout], grader: str) -> None:
         unknown = sorted(str(name) for name in grades.keys() - {member.id for member in members})
         if unknown:
-            error = GraderError(f"{grader} graded what is no rollout of the group: {', '.join(unknown)}.")
+            error = GraderError(
+                f"Expected {grader} to grade rollouts of the group, got unknown ids: {', '.join(unknown)}."
+            )
             self._score("reward", None, group=self.key, error=failure_of(Layer.GRADER, error))
 
     def _score(
@@ -307,7 +313,7 @@ class GroupRunner:
         try:
             sink.write_score(score)
         except Exception:
-            log.exception("The sink failed to take a score named %s", name)
+            log.exception("The sink failed to write a score named %s", name)
 
     async def _clean_up(self) -> None:
         """Call the builder's `cleanup`. A failure is recorded as a score and changes no reward."""
@@ -328,7 +334,7 @@ class _MemberGrade:
         self.notes: list[Note] = []
         try:
             if member.id not in grades:
-                raise GraderError(f"{grader} gave no grade for rollout {member.id}, which was played to an end.")
+                raise GraderError(f"Expected {grader} to grade rollout {member.id}, which is ok, got no grade.")
             grade = validate_grade(grades[member.id], f"{grader} for rollout {member.id}")
         except Exception as error:  # noqa: BLE001 - the other members keep their grades
             self.failure = failure_of(Layer.GRADER, error)
@@ -336,8 +342,8 @@ class _MemberGrade:
             self.grade = coerce_grade(grade, "grade", self.notes)
 
 
-def _interrupted(why: str) -> Failure:
-    return Failure(Layer.RUNNER, INTERRUPTED, f"the group was not graded because of {why}")
+def _interrupted(cause: str) -> Failure:
+    return Failure(Layer.RUNNER, INTERRUPTED, f"the group was not graded because of {cause}")
 
 
 async def _gather_exceptions(tasks: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:
@@ -345,11 +351,11 @@ async def _gather_exceptions(tasks: Sequence[asyncio.Task[None]]) -> Sequence[Ba
     if len(tasks) > 1:
         return await asyncio.gather(*tasks, return_exceptions=True)
     try:
-        await tasks[0]  # does the same for one task, three times faster
+        await tasks[0]  # three times faster than gather
     except BaseException as error:
         if cancellation_requested():
             raise
         return [error]
-    if cancellation_requested():  # and the task swallowed it
+    if cancellation_requested():  # the task has swallowed it
         raise asyncio.CancelledError
     return [None]

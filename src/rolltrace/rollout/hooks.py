@@ -27,11 +27,11 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     before_turn: Callable[[Turn], Awaitable[Sequence[Message | dict[str, Any]] | None]] | None = None
     """May return messages, which the env's `observe` adds to the prompt."""
     after_step: Callable[[Turn, Completion, StepResult], Awaitable[None]] | None = None
-    """Gets each turn that the env has answered."""
+    """Called after each step of the env."""
     on_stop: Callable[[Rollout], Awaitable[str | None]] | None = None
-    """Gets a rollout that has ended. It may return the stop reason if the env gave none."""
+    """Called with a rollout that has ended. It may return the stop reason if the env gave none."""
     on_grade: Callable[[Rollout, Grade], Awaitable[None]] | None = None
-    """Gets each grade of a rollout: its own grader's, and the group grader's."""
+    """Called with each grade of a rollout: that of its own grader, and that of the group's grader."""
 
     async def call(self, name: str, *args: Any) -> Any:
         """Call a hook that is set, and return what it returns."""

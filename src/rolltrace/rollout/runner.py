@@ -31,10 +31,10 @@ class Runner:
     """Plays env groups with a policy, and writes a trace of every rollout to its sink.
 
     `roles` are the policies of an env's other roles, such as `grader`, `answerer` or `opponent`, and of the seats of a
-    game, such as `seat1`; the policy itself plays each role that is not among them.
+    game, such as `seat1`. The policy itself plays all other roles.
 
-    An episode in which the policy or the env failed is retried up to `retries` times, each time as a fresh episode with
-    its own records. `strategy` says what a failure that is left after that means to the group.
+    An episode in which the policy or the env failed is retried up to `retries` times, each time as a new episode with
+    its own records. `strategy` says what a failure of the last attempt means to the group.
 
     Concurrency bounds the policy requests in flight. Groups are started while fewer rollouts than that are being
     played, and the seats of an episode always start together, so a low bound cannot deadlock a game.
@@ -81,14 +81,14 @@ class Runner:
         return self._settings.roles
 
     def record_cancelled(self) -> None:
-        """Record every rollout in flight as cancelled, with the steps it has, without waiting for its env.
+        """Record every rollout in flight as cancelled, with its steps so far, without waiting for its env.
 
         Those that wait for their group's grade are recorded as not graded. It is for a process that has to end while
         envs or graders block or swallow their cancellation.
         """
-        for seat in tuple(self._settings.in_flight):
-            if seat.rollout_builder.header.session == self._settings.sink.session:  # not one of the parent process
-                seat.record(CANCELLED)
+        for task in tuple(self._settings.in_flight):
+            if task.rollout_builder.header.session == self._settings.sink.session:  # not one of the parent process
+                task.record(CANCELLED)
         for group in tuple(self._settings.open_groups):
             if group.session == self._settings.sink.session:
                 group.record_interrupted("the end of the process")
@@ -103,12 +103,13 @@ class Runner:
     ) -> AsyncGenerator[GroupResult, None]:
         """Play groups and yield each as it finishes. Builders are drawn when there is room for them.
 
-        The groups named in `finished` are drawn, because names depend on those before, and not played.
+        The groups named in `finished` are not played, but their builders are drawn, because the names of later groups
+        depend on them.
 
-        When the caller is cancelled, or closes the generator early (`contextlib.aclosing`), what is in flight is
+        When the caller is cancelled, or closes the generator early (`contextlib.aclosing`), the rollouts in flight are
         cancelled, recorded and awaited.
         """
-        crowd = _TaskPool(self.concurrency)
+        pool = _TaskPool(self.concurrency)
         settings = self._settings_for_this_loop()
         register_open = getattr(settings.sink, "register_open", None)
         if register_open is not None:
@@ -116,17 +117,17 @@ class Runner:
         draw = _async_next(builders)
         try:
             while True:
-                while crowd.has_room and (builder := await draw()) is not _EXHAUSTED:
+                while pool.has_room and (builder := await draw()) is not _EXHAUSTED:
                     validate_builder(builder)
                     name = self._name(builder.task, split, iteration)
                     if name not in finished:
-                        crowd.start(builder, GroupKey(split, iteration, builder.env, name), settings)
-                if not crowd.running:
+                        pool.start(builder, GroupKey(split, iteration, builder.env, name), settings)
+                if not pool.running:
                     return
-                if (result := await crowd.next_finished()) is not None:
+                if (result := await pool.next_finished()) is not None:
                     yield result
         finally:
-            await crowd.cancel_all()
+            await pool.cancel_all()
 
     def _settings_for_this_loop(self) -> RunnerSettings:
         """The settings with a semaphore for the running event loop, because a semaphore belongs to one loop."""
@@ -147,32 +148,32 @@ class GroupNames:
     """Names the groups of one iteration after their tasks, in the order in which they are drawn."""
 
     def __init__(self) -> None:
-        self._times: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
 
     def name(self, task: str) -> str:
         """The task's name, with a number if the iteration has drawn it before."""
-        times = self._times
+        counts = self._counts
         name = task = clean_text(task, "", [])  # before counting, because cleaning could make two names equal
-        while name in times:
-            times[task] += 1
-            name = f"{task}~{times[task]}"
-        times[name] = 1
+        while name in counts:
+            counts[task] += 1
+            name = f"{task}~{counts[task]}"
+        counts[name] = 1
         return name
 
 
 def _async_next(builders: Iterable[Any] | AsyncIterable[Any]) -> Callable[[], Awaitable[Any]]:
     """An async function that returns the next builder, or `_EXHAUSTED`."""
     if isinstance(builders, AsyncIterable):
-        later = aiter(builders)
+        async_iterator = aiter(builders)
 
-        async def draw_later() -> Any:
-            return await anext(later, _EXHAUSTED)
+        async def async_draw() -> Any:
+            return await anext(async_iterator, _EXHAUSTED)
 
-        return draw_later
-    source = iter(builders)
+        return async_draw
+    iterator = iter(builders)
 
     async def draw() -> Any:
-        return next(source, _EXHAUSTED)
+        return next(iterator, _EXHAUSTED)
 
     return draw
 
@@ -185,7 +186,7 @@ class _TaskPool:
         self._concurrency = concurrency
         self._rollouts = 0
         self._finished: asyncio.Queue[asyncio.Task[GroupResult] | None] = asyncio.Queue()
-        """A group that ended, or None if only an episode ended, which may make room for another group."""
+        """Each group that has ended, and None for each episode whose end makes room for another group."""
 
     @property
     def has_room(self) -> bool:

@@ -39,7 +39,7 @@ class PromptState:
         self._cache = ConversionCache(rollout_builder.notes)
 
     def add(self, observation: Observation) -> None:
-        """Continue with what the env shows after the policy's last response."""
+        """Continue with the env's observation after the policy's last response."""
         self._set_tools_and_sampling(observation)
         messages = self._cache.convert(observation.messages)
         if observation.replaces_history:

@@ -70,7 +70,7 @@ class TurnLoop:
         finally:
             self._over = True
             self.clock.stop()
-        if cancellation_requested():  # as in `_run_turns`; the time-out's own request has been taken back
+        if cancellation_requested():  # as in `_run_turns`; not that of the time-out, which is undone by now
             raise asyncio.CancelledError
         self.recorder.set_env_failure(stop)
         return stop
@@ -156,7 +156,7 @@ class TurnLoop:
         if not await self._insert_messages(messages):
             with HOOK_LAYER:
                 raise EnvError(
-                    f"{type(self.env).__name__} takes no messages from a hook: implement its `observe`, "
+                    f"{type(self.env).__name__} accepts no messages from a hook: implement its `observe`, "
                     "or return None from `before_turn`."
                 )
 
@@ -227,7 +227,9 @@ class TurnLoop:
             if await self._insert_turn([message, *_correction(message, sampled.parse_error or "")]):
                 return None
             allowed = f"max_parse_retries={self._limits.max_parse_retries} allows a correction"
-            self.rollout_builder.add_note("", f"{allowed}, and `observe` of {type(self.env).__name__} did not take it")
+            self.rollout_builder.add_note(
+                "", f"{allowed}, but `observe` of {type(self.env).__name__} did not accept it"
+            )
         return RolloutEnd(StopReason.PARSE_ERROR)
 
     async def _insert_turn(self, messages: Sequence[Message]) -> bool:
