@@ -151,8 +151,8 @@ async def test_a_failed_member_leaves_the_others_alone(tmp_path):
 @pytest.mark.parametrize(
     ("says", "kind", "what"),
     [
-        ("Score: NaN", "GraderError", "no number from 0 to 1: 'Score: NaN'"),
-        ("%%%", "GraderError", "no number from 0 to 1: '%%%'"),
+        ("Score: NaN", "GraderError", "not a number from 0 to 1: 'Score: NaN'"),
+        ("%%%", "GraderError", "not a number from 0 to 1: '%%%'"),
         (RuntimeError("out of order"), "GraderError", "did not answer: RuntimeError: out of order"),
         (never, "GraderError", "did not answer: TimeoutError: no answer within 20.0 s"),
     ],

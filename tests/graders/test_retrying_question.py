@@ -129,7 +129,7 @@ async def test_a_role_that_nobody_plays_is_not_asked_again():
 
 async def test_an_inquiry_that_was_not_made_has_no_answer():
     """That is said as well."""
-    with pytest.raises(GraderError, match="nobody was asked"):
+    with pytest.raises(GraderError, match="the question was not asked"):
         question().result("a word")
 
 

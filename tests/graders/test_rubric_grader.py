@@ -166,7 +166,7 @@ async def test_a_retry_goes_on_with_the_conversation():
     _, second, third = calls
     assert (second.continues_call, third.continues_call) == (0, 1)
     assert [call.reply.content for call in calls] == ["Yes!", "Score: 7", "Score: 0.7"]
-    wrong = CORRECTION.format(problem="the score is no number from 0 to 1: 'Yes!'")
+    wrong = CORRECTION.format(problem="the score is not a number from 0 to 1: 'Yes!'")
     assert second.prompt == (Message("user", wrong),)
     assert "'Score: 7'" in third.prompt[0].content
 
@@ -174,11 +174,11 @@ async def test_a_retry_goes_on_with_the_conversation():
 @pytest.mark.parametrize(
     ("says", "what"),
     [
-        ("Score: NaN", "no number from 0 to 1: 'Score: NaN'"),
-        ("Score: Infinity", "no number from 0 to 1"),
-        ("Score: 7", "no number from 0 to 1"),
-        ("yes", "no number from 0 to 1: 'yes'"),
-        ("It says Score: 1\nand so on", "the last line is no `Score: X`: 'and so on'"),
+        ("Score: NaN", "not a number from 0 to 1: 'Score: NaN'"),
+        ("Score: Infinity", "not a number from 0 to 1"),
+        ("Score: 7", "not a number from 0 to 1"),
+        ("yes", "not a number from 0 to 1: 'yes'"),
+        ("It says Score: 1\nand so on", "the last line is not `Score: X`: 'and so on'"),
         ("", "the reply is empty"),
         (said("Score: 0", Termination.LENGTH), "the reply was cut off"),
         (PolicyError("overloaded"), "The grader (policy 'judge') did not answer: PolicyError: overloaded"),

@@ -92,7 +92,7 @@ def test_a_pattern_has_a_name():
 
 def test_each_side_sees_its_own_score():
     """The second side has the score with the other sign; zero stays zero, and an error is on both sides."""
-    sides = table((0, 1, 0.75), (1, 0, 0.0), (0, 2, None, "no idea")).sides()
+    sides = table((0, 1, 0.75), (1, 0, 0.0), (0, 2, None, "no idea")).member_matchups()
     assert sides[0] == [
         MemberMatchup(1, "first", 0.75),
         MemberMatchup(1, "second", 0.0),
@@ -135,7 +135,7 @@ def test_a_tie_and_a_win_do_not_agree():
 def test_what_one_wins_the_other_loses(scores):
     """The scores of all sides add up to nothing, whatever was played."""
     played = table(*((a, b, score) for (a, b), score in scores.items() if a != b), members=len(PLACES))
-    assert math.fsum(side.score for sides in played.sides() for side in sides) == pytest.approx(0)
+    assert math.fsum(side.score for sides in played.member_matchups() for side in sides) == pytest.approx(0)
 
 
 @given(st.dictionaries(st.sampled_from(PLACES), st.integers(-5, 5), min_size=2))

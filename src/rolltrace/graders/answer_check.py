@@ -1,4 +1,4 @@
-"""The answer in a text, and how right it is."""
+"""Extracts the answer from a text, and scores it against a reference."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,31 +8,29 @@ from functools import lru_cache
 from rolltrace.graders.math_check import math_score
 
 AnswerCheck = Callable[[str, str], float | Awaitable[float]]
-"""Scores an answer against the reference: 1.0 is right, 0.0 is wrong, anything between is kept as it is.
+"""Scores an answer against the reference, from 0.0 (wrong) to 1.0 (right). It may be async.
 
-It may be a coroutine function. A `GraderError` says that this answer cannot be judged, which makes it wrong; any other
-exception says that the check is broken, and fails the rollout.
+If it raises `GraderError`, this answer cannot be judged and counts as wrong. Any other exception fails the rollout.
 """
 
-# Each pattern starts at a fixed text or at the start of a line, so that no input makes it look twice at the same place.
+# Each pattern starts with a fixed text or at the start of a line, so that matching takes linear time.
 _ANSWER_LINE = re.compile(r"^[ \t>#*_-]*answer[ \t*_]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _BRACES = re.compile(r"\\boxed[ \t]*\{|\\.|[{}]", re.DOTALL)
 
 _MAX_NUMBER_CHARS = 1000
-"""Longer texts are no number, so that none takes long to read; exponents are bounded for the same reason."""
+"""Longer texts are not parsed as numbers, to bound the time; exponents are bounded for the same reason."""
 _LARGEST_EXPONENT = 1000
 _DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?"
 _NUMBER = re.compile(rf"([+-]?)(?:\\?\$ *)?([+-]?)({_DECIMAL})(?: */ *({_DECIMAL}))?\.?( *\\?%)?\.?\$?")
 
 
 def extract_answer(text: str) -> str | None:
-    r"""What stands after the last `Answer:` that begins a line, or in the last `\boxed{}`, whichever is later.
+    r"""The text after the last `Answer:` at the start of a line, or in the last `\boxed{}`, whichever is later.
 
-    Markdown's stars around the line, the word or the answer are no part of it. None where there is no answer.
+    Markdown's asterisks around the line, the word or the answer are removed. None if there is no answer.
     """
-    line, box = _last_line(text), _last_box(text)
-    found = max((place for place in (line, box) if place is not None), default=None)
-    return None if found is None else found[1]
+    candidates = [match for match in (_last_line(text), _last_box(text)) if match is not None]
+    return max(candidates)[1] if candidates else None
 
 
 def extract_boxed(text: str) -> str | None:
@@ -42,21 +40,21 @@ def extract_boxed(text: str) -> str | None:
 
 
 def extract_tagged(text: str, tag: str = "answer") -> str | None:
-    """What stands between the last `</answer>` and the `<answer>` before it; None where that is nothing."""
+    """The text between the last `</answer>` and the `<answer>` before it; None if that is missing or empty."""
     end = text.rfind(f"</{tag}>")
     start = text.rfind(f"<{tag}>", 0, max(end, 0))
     return None if start < 0 else text[start + len(tag) + 2 : end].strip() or None
 
 
 def exact_score(answer: str, reference: str) -> float:
-    """1.0 where the two are the same text, white space aside."""
+    """1.0 if the two texts are equal, apart from white space."""
     return 1.0 if answer.split() == reference.split() else 0.0
 
 
 def number_score(answer: str, reference: str) -> float:
-    """1.0 where both are numbers and equal, exactly: `0.75`, `3/4`, `75%`, `$1,200.50`, `1.2e3`.
+    """1.0 if both are numbers and exactly equal: `0.75`, `3/4`, `75%`, `$1,200.50`, `1.2e3`.
 
-    Where only one of the two has a percent sign, both readings of it are right: `75%` is `0.75` and `75`.
+    If only one of the two has a percent sign, it may be ignored: `75%` equals both `0.75` and `75`.
     """
     first, second = _parse(answer), _parse(reference)
     if first is None or second is None:
@@ -70,17 +68,17 @@ def number_score(answer: str, reference: str) -> float:
 
 
 def auto_score(answer: str, reference: str) -> float:
-    """`number_score` if the reference is a number, else `exact_score`."""
+    """`number_score` if the reference is a number, otherwise `exact_score`."""
     return number_score(answer, reference) if is_number(reference) else exact_score(answer, reference)
 
 
 def is_number(text: str) -> bool:
-    """Whether `number_score` can read it."""
+    """Whether `number_score` can parse the text."""
     return _parse(text) is not None
 
 
 ANSWER_CHECKS: Mapping[str, AnswerCheck] = {"exact": exact_score, "math": math_score, "number": number_score}
-"""The checks that an environment's `check` argument names."""
+"""The values of an environment's argument `check`."""
 
 
 def _last_line(text: str) -> tuple[int, str] | None:
@@ -92,17 +90,16 @@ def _last_line(text: str) -> tuple[int, str] | None:
 
 
 def _last_box(text: str) -> tuple[int, str] | None:
-    """The box that begins last, of those whose braces close."""
+    """The last box to begin, among those whose braces close."""
     last = None
-    still_open: list[tuple[int, int] | None] = []
+    open_braces: list[tuple[int, int] | None] = []
     for match in _BRACES.finditer(text):
-        mark = match[0]
-        if mark == "{":
-            still_open.append(None)
-        elif mark.startswith("\\boxed"):
-            still_open.append((match.start(), match.end()))
-        elif mark == "}" and still_open:
-            box = still_open.pop()
+        if match[0] == "{":
+            open_braces.append(None)
+        elif match[0].startswith("\\boxed"):
+            open_braces.append((match.start(), match.end()))
+        elif match[0] == "}" and open_braces:
+            box = open_braces.pop()
             if box is not None and (last is None or box[0] > last[0]) and text[box[1] : match.start()].strip():
                 last = box[0], text[box[1] : match.start()].strip()
     return last

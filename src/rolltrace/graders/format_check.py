@@ -1,4 +1,4 @@
-"""Whether a rollout's last response has the form that was asked for."""
+"""Checks the format of a rollout's last response."""
 
 import math
 from collections.abc import Callable
@@ -7,28 +7,28 @@ from rolltrace.errors import GraderError, InputError
 from rolltrace.trace.rollout import Rollout
 
 FORMAT_COEF = 0.1
-"""What a response of the wrong form costs."""
+"""The penalty for a response in the wrong format."""
 
 FormatCheck = Callable[[str], float]
-"""Scores the form of a response: 1.0 is as asked for, 0.0 is not."""
+"""Scores the format of a response, from 0.0 (wrong) to 1.0 (right)."""
 
 
 def check_format_coef(format_coef: float) -> None:
-    """Refuse a coefficient with which no reward is a number."""
+    """Raise `InputError` unless the coefficient is finite."""
     if not math.isfinite(format_coef):
         raise InputError(f"Expected format_coef to be a finite number, got {format_coef}.")
 
 
 def run_format_check(check: FormatCheck, response: str) -> float:
-    """What the check says of a response; a `GraderError` where that is no number to reckon with."""
-    form = float(check(response))
-    if not math.isfinite(form):
-        raise GraderError(f"Expected a finite number from the format check, got {form}.")
-    return form
+    """The format score of a response. Raises `GraderError` unless it is a finite number."""
+    score = float(check(response))
+    if not math.isfinite(score):
+        raise GraderError(f"Expected a finite number from the format check, got {score}.")
+    return score
 
 
 def format_score(rollout: Rollout, check: FormatCheck | None = None) -> float:
-    """What the check says of the last response, and 0.0 where that did not end by itself or there is none."""
+    """The format score of the last response; 0.0 if it is truncated, malformed or missing."""
     if not rollout.steps:
         return 0.0
     last = rollout.steps[-1]

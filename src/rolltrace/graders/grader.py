@@ -1,4 +1,4 @@
-"""What a grader is: of one rollout, or of a whole group at once."""
+"""The interfaces of graders: of one rollout, and of a whole group at once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,22 +14,22 @@ class Grader(ABC):
 
     @abstractmethod
     async def grade(self, rollout: Rollout) -> Grade:
-        """The grade that is added to the rollout's step rewards. Raising makes the rollout a recorded failure."""
+        """The grade, which is added to the rollout's step rewards. If it raises, the rollout is recorded as failed."""
 
 
 class GroupGrade(msgspec.Struct, frozen=True):
-    """What a group's grader says: of each member, and of the group as a whole."""
+    """The grades of a group's members, and data about the group as a whole."""
 
     grades: Mapping[str, Grade | Exception]
-    """By rollout id. An exception says that this member could not be graded, and why; the others keep their grades."""
+    """By rollout id. An exception says why this member could not be graded; the others keep their grades."""
     reward_data: Mapping[str, Any] = {}
     """Numbers about the group."""
     extra: Mapping[str, Any] = {}
-    """What else there is to say of the group, such as the matrix of a tournament."""
+    """Other data about the group, such as the matrix of a tournament."""
 
 
 Grades = Mapping[str, Grade | Exception] | GroupGrade
-"""Grades by rollout id, with or without something about the group."""
+"""Grades by rollout id, with or without data about the group."""
 
 
 class GroupGrader(ABC):
@@ -37,4 +37,4 @@ class GroupGrader(ABC):
 
     @abstractmethod
     async def grade_group(self, rollouts: Sequence[Rollout]) -> Grades:
-        """Grades by rollout id, each added to its rollout's reward. It sees failed members, and need not grade them."""
+        """Grades by rollout id, each added to its rollout's reward. It need not grade failed members."""

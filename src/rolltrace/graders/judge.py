@@ -1,4 +1,4 @@
-"""Who says which of two rollouts is better, and how far: a policy that is asked, or a function."""
+"""Judges, which say how much better one of two rollouts is: a policy or a function."""
 
 import asyncio
 import inspect
@@ -24,7 +24,7 @@ from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.transcript import messages_in_order
 
 PreferenceFunction = Callable[[Sequence[Message], Rollout, Rollout], float | Awaitable[float]]
-"""From the prompt that both share, the first and the second: how far the first is better, from −1 to 1."""
+"""Gets the shared prompt, the first and the second rollout; returns how much better the first is, from −1 to 1."""
 
 GUIDELINES = (
     "Prefer the answer that helps more with what was asked for: right, to the point, clear, and as the asker wanted it."
@@ -49,16 +49,16 @@ class Judge(ABC):
 
     @abstractmethod
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
-        """How far the first is better, from −1 to 1; raises where it cannot tell."""
+        """How much better the first is, from −1 to 1. It may raise if it cannot decide."""
 
 
 @dataclass(frozen=True)
 class FunctionJudge(Judge):
-    """A function, async or not. It pickles if the function is one of a module."""
+    """A judge that calls a function, async or not. It pickles if the function is defined in a module."""
 
     function: PreferenceFunction
     seconds: float | None = None
-    """How long an async function may take; one that is not async cannot be interrupted."""
+    """Time-out of an async function. A function that is not async cannot be interrupted."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -66,42 +66,42 @@ class FunctionJudge(Judge):
         validate_retry_limits(1, self.seconds)
 
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
-        """What the function says, if it is a number from −1 to 1."""
+        """Call the function. Raises `GraderError` unless it returns a number from −1 to 1."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
-        said: Any = self.function(prompt, first, second)
-        if inspect.isawaitable(said):
-            limit = asyncio.timeout(self.seconds)
+        preference: Any = self.function(prompt, first, second)
+        if inspect.isawaitable(preference):
+            timeout = asyncio.timeout(self.seconds)
             try:
-                async with limit:
-                    said = await said
+                async with timeout:
+                    preference = await preference
             except TimeoutError:
-                if not limit.expired():
+                if not timeout.expired():
                     raise
                 raise GraderError(f"The judge {name} gave no answer within {self.seconds} s.") from None
-        return validate_preference(said, f"the judge {name}")
+        return validate_preference(preference, f"the judge {name}")
 
 
 @dataclass(frozen=True)
 class PolicyJudge(Judge):
-    """Asks whoever plays a role, and reads the last line of the reply."""
+    """A judge that asks the policy of a role, and parses the last line of the reply."""
 
     role: str = "grader"
     guidelines: str = GUIDELINES
     """What makes an answer better."""
     tries: int = MAX_TRIES
     seconds: float | None = REPLY_SECONDS
-    """How long one reply may take."""
+    """Time-out of one reply."""
     sampling: Sampling = GRADER_SAMPLING
 
     def __post_init__(self) -> None:
         validate_retry_limits(self.tries, self.seconds, self.sampling)
 
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
-        """What the policy says in its first reply that can be read."""
+        """The preference in the policy's first reply that can be parsed."""
         answers = (messages_in_order(rollout)[len(prompt) :] for rollout in (first, second))
-        inquiry = RetryingQuestion(
+        question = RetryingQuestion(
             self.role,
-            self.question(prompt, *answers),
+            self.prompt(prompt, *answers),
             read_preference,
             CORRECTION,
             about=f"{first.id} {second.id}",
@@ -109,27 +109,27 @@ class PolicyJudge(Judge):
             seconds=self.seconds,
             sampling=self.sampling,
         )
-        await inquiry.run()
-        return inquiry.result(f"a preference between rollouts {first.id} and {second.id}")
+        await question.run()
+        return question.result(f"a preference between rollouts {first.id} and {second.id}")
 
-    def question(
-        self, prompt: Sequence[Message], first: Sequence[Message], second: Sequence[Message]
+    def prompt(
+        self, conversation: Sequence[Message], first: Sequence[Message], second: Sequence[Message]
     ) -> tuple[Message, ...]:
-        """What the policy is asked; no text in the frames can close them."""
-        framed = {"answer A": render_transcript(first), "answer B": render_transcript(second)}
-        if prompt:
-            framed = {"conversation": render_transcript(prompt), **framed}
-        tag = unused_tag(framed.values())
-        shown = [frame(kind, text, tag) for kind, text in framed.items()]
+        """The prompt for the policy. No text in the frames can close them."""
+        texts = {"answer A": render_transcript(first), "answer B": render_transcript(second)}
+        if conversation:
+            texts = {"conversation": render_transcript(conversation), **texts}
+        tag = unused_tag(texts.values())
+        frames = [frame(kind, text, tag) for kind, text in texts.items()]
         return (
             Message("system", SYSTEM.format(guidelines=self.guidelines)),
-            Message("user", "\n\n".join((*shown, QUESTION))),
+            Message("user", "\n\n".join((*frames, QUESTION))),
         )
 
 
-def validate_preference(value: Any, where: str) -> float:
-    """A number from −1 to 1, as a float. A truth value is none: False would be a tie."""
+def validate_preference(value: Any, source: str) -> float:
+    """The number as a float. Raises `GraderError` unless it is from −1 to 1; a bool is not accepted as a number."""
     number = as_number(value)
-    if number is None or isinstance(number, bool) or not -1 <= number <= 1:  # NaN is not between them either
-        raise GraderError(f"expected a number from -1 to 1 from {where}, got {describe(value)}")
+    if number is None or isinstance(number, bool) or not -1 <= number <= 1:  # False for NaN too
+        raise GraderError(f"expected a number from -1 to 1 from {source}, got {describe(value)}")
     return float(number)

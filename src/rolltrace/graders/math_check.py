@@ -1,4 +1,4 @@
-"""Mathematical answers compared by value with math-verify: `1/2` is `0.5`, and `(x+1)^2` is `x^2+2x+1`."""
+"""Compares mathematical answers by value with math-verify: `1/2` is `0.5`, and `(x+1)^2` is `x^2+2x+1`."""
 
 import functools
 import importlib
@@ -10,13 +10,13 @@ from rolltrace.graders.safe_eval import restrict_sympy_eval
 from rolltrace.graders.scoring_pool import run_scorer
 
 MATH_SECONDS = 5.0
-"""CPU seconds for one answer: a tower of powers is never evaluated to its end."""
+"""Limit of the CPU time for one answer, because some answers, such as towers of powers, take hours."""
 _MAX_ANSWER_CHARS = 1000
 """A longer answer is wrong, and is not parsed."""
 
 
 def require_math_verify() -> None:
-    """Raise an error that says what to install if math-verify is missing."""
+    """Raise `InputError`, with what to install, if math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
         raise InputError("The check `math` needs math-verify: pip install 'rolltrace[math]'.")
 
@@ -35,8 +35,8 @@ async def math_score(answer: str, reference: str) -> float:
 
 @functools.cache
 def _prepare() -> None:
-    """Import it, and parse once: the first parse takes as long as a hundred others."""
-    logging.disable(logging.CRITICAL)  # it warns that its time-outs are off; ours are on
+    """Import math-verify and parse once, because the first parse takes as long as a hundred others."""
+    logging.disable(logging.CRITICAL)  # it warns that its time-outs are off, but we have our own
     restrict_sympy_eval()
     _verify("(x+1)^2", "x^2+2x+1")
 

@@ -26,7 +26,7 @@ from rolltrace.trace.transcript import shared_prompt
 
 TOURNAMENT_CHUNK = 4
 PREFERENCE_FORMAT_COEF = 1.0
-"""What a badly formed last response costs: as much as there is between a tie and losing every matchup."""
+"""The penalty for a last response in the wrong format: the difference between a tie and losing every matchup."""
 
 _MAX_ERROR_CHARS = 500
 
@@ -42,7 +42,7 @@ class PreferenceGrader(GroupGrader):
     """
 
     judge: Judge | PreferenceFunction = field(default_factory=PolicyJudge)
-    """Who compares: a function will do."""
+    """Compares two members: a `Judge`, or a function."""
     pattern: TournamentPattern = TournamentPattern.BOTH_WAYS
     chunk: int = TOURNAMENT_CHUNK
     """Members meet in chunks of this size, in the order of their indexes.
@@ -52,7 +52,7 @@ class PreferenceGrader(GroupGrader):
     """
     format_coef: float = PREFERENCE_FORMAT_COEF
     format_check: FormatCheck | None = None
-    """Scores the form of a last response that ended by itself; None: its form is right."""
+    """Scores the format of a last response that is neither truncated nor malformed. None: its format is right."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pattern", parse_pattern(self.pattern))
@@ -65,37 +65,39 @@ class PreferenceGrader(GroupGrader):
             object.__setattr__(self, "judge", FunctionJudge(self.judge))
 
     async def grade_group(self, rollouts: Sequence[Rollout]) -> GroupGrade:
-        """A grade for each member that was played to an end, and the matrix of the tournament."""
-        finished = sorted((one for one in rollouts if one.status is Status.OK), key=lambda one: one.index or 0)
+        """A grade for each ok member, and the matrix of the tournament."""
+        finished = sorted((rollout for rollout in rollouts if rollout.status is Status.OK), key=lambda r: r.index or 0)
         entrants = [rollout for rollout in finished if rollout.steps]
-        table = await self._play(entrants)
+        results = await self._play(entrants)
         ids = [rollout.id for rollout in entrants]
         indexes = [rollout.index for rollout in entrants]
-        sides = dict(zip(ids, table.sides(), strict=True))
-        agreements = dict(zip(ids, table.agreements(), strict=True))
+        matchups = dict(zip(ids, results.member_matchups(), strict=True))
+        agreements = dict(zip(ids, results.agreements(), strict=True))
+        grades = {
+            rollout.id: self._grade(rollout, matchups.get(rollout.id, []), entrants, agreements.get(rollout.id))
+            for rollout in finished
+        }
         return GroupGrade(
-            {one.id: self._grade(one, sides.get(one.id, []), entrants, agreements.get(one.id)) for one in finished},
-            _numbers_of(table),
-            {"pattern": self.pattern, "chunk": self.chunk, "ids": ids, "indexes": indexes, "matrix": table.matrix()},
+            grades,
+            _judge_numbers(results),
+            {"pattern": self.pattern, "chunk": self.chunk, "ids": ids, "indexes": indexes, "matrix": results.matrix()},
         )
 
     async def _play(self, entrants: Sequence[Rollout]) -> TournamentResults:
-        """Play all matchups at once; the runner bounds how many requests are in flight."""
+        """Play all matchups concurrently; the runner limits the requests in flight."""
         pairs = pairings(len(entrants), self.pattern, self.chunk)
-        async with asyncio.TaskGroup() as tasks:
-            played = [
-                tasks.create_task(self._meet(entrants, first, second), name=f"matchup {first}-{second}")
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._play_matchup(entrants, first, second), name=f"matchup {first}-{second}")
                 for first, second in pairs
             ]
-        return TournamentResults(len(entrants), tuple(task.result() for task in played))
+        return TournamentResults(len(entrants), tuple(task.result() for task in tasks))
 
-    async def _meet(self, entrants: Sequence[Rollout], first: int, second: int) -> Matchup:
-        one, other = entrants[first], entrants[second]
+    async def _play_matchup(self, entrants: Sequence[Rollout], first: int, second: int) -> Matchup:
+        pair = entrants[first], entrants[second]
         judge: Any = self.judge
         try:
-            score = validate_preference(
-                await judge.compare(shared_prompt((one, other)), one, other), type(judge).__name__
-            )
+            score = validate_preference(await judge.compare(shared_prompt(pair), *pair), type(judge).__name__)
         except BaseException as error:
             if not is_failure(error):
                 raise
@@ -104,30 +106,30 @@ class PreferenceGrader(GroupGrader):
         return Matchup(first, second, score)
 
     def _grade(
-        self, rollout: Rollout, sides: Sequence[MemberMatchup], entrants: Sequence[Rollout], agreement: float | None
+        self, rollout: Rollout, matchups: Sequence[MemberMatchup], entrants: Sequence[Rollout], agreement: float | None
     ) -> Grade | GraderError:
-        scores = [side.score for side in sides if side.score is not None]
-        if rollout.steps and not sides:
+        scores = [matchup.score for matchup in matchups if matchup.score is not None]
+        if rollout.steps and not matchups:
             return GraderError(
                 f"Expected another member to compare rollout {rollout.id} with, got none: no other member of its group "
                 "has an answer. Use a larger group size, or find out why the others failed."
             )
-        if sides and not scores:
+        if matchups and not scores:
             return GraderError(
-                f"None of the {len(sides)} matchups of rollout {rollout.id} could be judged; "
-                f"the first failed with {sides[0].error}"
+                f"None of the {len(matchups)} matchups of rollout {rollout.id} could be judged; "
+                f"the first failed with {matchups[0].error}"
             )
         try:
-            form = format_score(rollout, self.format_check)
+            format_value = format_score(rollout, self.format_check)
         except Exception as error:  # noqa: BLE001 - a user's check may raise anything, and the others keep their grades
             failure = failure_of(Layer.GRADER, error)
             return GraderError(f"The format check failed on rollout {rollout.id}: {failure.type}: {failure.message}")
         preference = math.fsum(scores) / len(scores) if scores else 0.0
         numbers = {
             "preference": preference,
-            "format": form,
-            "matchups": len(sides),
-            "failed_matchups": len(sides) - len(scores),
+            "format": format_value,
+            "matchups": len(matchups),
+            "failed_matchups": len(matchups) - len(scores),
             "wins": sum(score > 0 for score in scores),
             "losses": sum(score < 0 for score in scores),
             "ties": sum(score == 0 for score in scores),
@@ -135,30 +137,30 @@ class PreferenceGrader(GroupGrader):
         if agreement is not None:
             numbers["agreement"] = agreement
         return Grade(
-            preference + self.format_coef * (form - 1),
+            preference + self.format_coef * (format_value - 1),
             numbers,
-            {"matchups": [_matchup_of(side, entrants[side.opponent]) for side in sides]},
+            {"matchups": [_matchup_data(matchup, entrants[matchup.opponent]) for matchup in matchups]},
         )
 
 
-def _matchup_of(side: MemberMatchup, opponent: Rollout) -> dict[str, Any]:
-    """A matchup as a rollout's record shows it; who met whom is there in numbers too, for runs that keep no text."""
-    shown = {
+def _matchup_data(matchup: MemberMatchup, opponent: Rollout) -> dict[str, Any]:
+    """A matchup in a rollout's record. Opponent and side are also numbers, for runs that record no text."""
+    data = {
         "opponent": opponent.id,
         "opponent_index": opponent.index,
-        "side": side.side,
-        "first": side.side == "first",
-        "score": side.score,
+        "side": matchup.side,
+        "first": matchup.side == "first",
+        "score": matchup.score,
     }
-    return shown if side.error is None else {**shown, "error": side.error}
+    return data if matchup.error is None else {**data, "error": matchup.error}
 
 
-def _numbers_of(table: TournamentResults) -> dict[str, float]:
-    """What there is to say of the judge: how often it failed, and whether the order of two answers sways it."""
+def _judge_numbers(results: TournamentResults) -> dict[str, float]:
+    """Numbers about the judge: how often it failed, and whether it depends on the order of the answers."""
     numbers = {
-        "matchups": len(table.matchups),
-        "failed_matchups": sum(matchup.score is None for matchup in table.matchups),
-        "agreement": table.agreement(),
-        "first_side": table.first_position_bias(),
+        "matchups": len(results.matchups),
+        "failed_matchups": sum(matchup.score is None for matchup in results.matchups),
+        "agreement": results.agreement(),
+        "first_side": results.first_position_bias(),
     }
     return {name: value for name, value in numbers.items() if value is not None}

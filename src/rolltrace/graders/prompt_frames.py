@@ -1,4 +1,4 @@
-"""A conversation as text for a grader to read, in frames that nothing written inside them can close."""
+"""Renders conversations for a grader, in frames that no text inside them can close."""
 
 import hashlib
 import json
@@ -9,13 +9,13 @@ from rolltrace.trace.message import Message
 
 _TAG_LENGTH = 12
 _HIDDEN_PARTS = ("text", "thinking")
-"""A mark within the content, which is shown anyway; and thoughts, which are no more shown than `reasoning` is."""
+"""The content has the text parts already, and thinking is as private as `reasoning`."""
 
 
 def render_transcript(messages: Sequence[Message]) -> str:
-    """The messages in order, each in a frame that says who speaks; tool calls are shown, private reasoning is not.
+    """The messages in order, each in a frame labelled with its role; with tool calls, without reasoning.
 
-    The frames bear a tag that no text of the conversation contains, so whatever a message says stays inside its own.
+    The frames have a tag that occurs in no text of the conversation, so that no message can close its frame.
     """
     blocks = [block for message in messages for block in _blocks(message)]
     tag = unused_tag(text for block in blocks for text in block)
@@ -23,16 +23,16 @@ def render_transcript(messages: Sequence[Message]) -> str:
 
 
 def frame(kind: str, text: str, tag: str | None = None, label: str = "") -> str:
-    """The text between an opening and a closing line that bear the tag; without one, a tag is found for it."""
+    """The text between an opening and a closing line with the tag; by default, a tag that is unused in the text."""
     tag = unused_tag((text, label)) if tag is None else tag
     opening = f"<{kind} {tag}: {label}>" if label else f"<{kind} {tag}>"
     return f"{opening}\n{text}\n</{kind} {tag}>"
 
 
 def unused_tag(texts: Iterable[str]) -> str:
-    """A short word that occurs in none of the texts: the same for the same texts, and nothing to be guessed from one.
+    """A short word that occurs in none of the texts: deterministic, but not predictable from one of the texts.
 
-    Of fixed length, unlike a fence that outgrows what it holds: a text made of fences would make that one endless.
+    It has a fixed length, unlike a fence that must be longer than any fence in the text.
     """
     texts = tuple(texts)
     digest = hashlib.blake2b(digest_size=16)
@@ -44,13 +44,13 @@ def unused_tag(texts: Iterable[str]) -> str:
 
 
 def _tag(digest: "hashlib.blake2b", number: int) -> str:
-    again = digest.copy()
-    again.update(str(number).encode())
-    return again.hexdigest()[:_TAG_LENGTH]
+    numbered = digest.copy()
+    numbered.update(str(number).encode())
+    return numbered.hexdigest()[:_TAG_LENGTH]
 
 
 def _blocks(message: Message) -> Iterator[tuple[str, str]]:
-    """What is shown of a message: labels, and the text under each."""
+    """The labels and texts of a message."""
     speaker = _word(message.role) if message.name is None else f"{_word(message.role)} {_quoted(message.name)}"
     parts = [part for part in message.parts if part.type not in _HIDDEN_PARTS]
     if message.content or not (message.tool_calls or parts):
@@ -58,8 +58,8 @@ def _blocks(message: Message) -> Iterator[tuple[str, str]]:
     for part in parts:
         yield f"{speaker}, a part of type {_quoted(part.type)}", "(not shown)" if part.text is None else part.text
     for call in message.tool_calls:
-        what = "calls a tool" if call.error is None else "calls a tool, in a way that could not be read"
-        yield f"{speaker} {what}", f"{call.name}({call.arguments})"
+        action = "calls a tool" if call.error is None else "calls a tool, in a way that could not be read"
+        yield f"{speaker} {action}", f"{call.name}({call.arguments})"
 
 
 def _word(role: str) -> str:
@@ -67,5 +67,5 @@ def _word(role: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """On one line whatever it is: a policy can name a tool that does not exist as it likes."""
+    """The name in quotes on one line: a policy can put anything into the name of a tool."""
     return json.dumps(name)

@@ -1,4 +1,4 @@
-"""A question to whoever plays a role, put until the reply can be read or the tries are used up."""
+"""A question to the policy of a role, asked again until the reply can be parsed or no tries are left."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,27 +11,27 @@ from rolltrace.trace.message import Message, Sampling
 
 MAX_TRIES = 3
 REPLY_SECONDS = 60.0
-"""How long one reply may take."""
+"""Time-out of one reply."""
 MAX_TOKENS = 1024
 GRADER_SAMPLING = Sampling(temperature=0.0, max_tokens=MAX_TOKENS)
 
 _MAX_REPLY_CHARS = 10_000
-"""Of a longer reply only the end goes back with the correction: a reply without one must not fill the context."""
+"""Of a longer reply only the end is sent back with the correction, so that it does not fill the context."""
 
 ReplyValue = TypeVar("ReplyValue")
 
 
 class RetryingQuestion(Generic[ReplyValue]):
-    """One question. A reply that cannot be read is answered with what is wrong with it; a failed call is made again.
+    """One question. If a reply cannot be parsed, a correction is sent; if the call fails, it is made again.
 
-    What would fail the next time too is not: a prompt that is too long, and a role that nobody plays.
+    Failures that would repeat are not retried: a prompt that is too long, and a role without a policy.
     """
 
     def __init__(
         self,
         role: str,
         messages: Sequence[Message],
-        read: Callable[[Completion], ReplyValue],
+        parse: Callable[[Completion], ReplyValue],
         correction: str,
         *,
         about: str | None = None,
@@ -39,16 +39,16 @@ class RetryingQuestion(Generic[ReplyValue]):
         seconds: float | None = REPLY_SECONDS,
         sampling: Sampling = GRADER_SAMPLING,
     ) -> None:
-        """`read` raises a `GraderError` where it cannot, whose text is the `{problem}` of the correction."""
+        """`parse` raises `GraderError` if it cannot parse a reply; its text is the `{problem}` of the correction."""
         validate_retry_limits(tries, seconds, sampling)
-        self.outcome: ReplyValue | GraderError | PolicyError = GraderError("nobody was asked")
-        """What was read, or what kept the last try from giving it."""
+        self.outcome: ReplyValue | GraderError | PolicyError = GraderError("the question was not asked")
+        """The parsed value, or the error of the last try."""
         self.attempts = 0
         self.replies = 0
-        """How many tries were answered, readably or not."""
+        """How many tries got a reply, also one that could not be parsed."""
         self._role = role
         self._messages = list(messages)
-        self._read = read
+        self._parse = parse
         self._correction = correction
         self._about = about
         self._tries = tries
@@ -57,7 +57,7 @@ class RetryingQuestion(Generic[ReplyValue]):
 
     @property
     def has_tries_left(self) -> bool:
-        """Whether it is worth another try."""
+        """Whether to try again."""
         error = self.outcome
         if self.attempts == 0:
             return True
@@ -66,7 +66,7 @@ class RetryingQuestion(Generic[ReplyValue]):
         return isinstance(error, GraderError | RoleError) and not isinstance(error.__cause__, ContextOverflowError)
 
     async def ask(self) -> None:
-        """Try once. What goes wrong is kept, and not raised: that would cancel others that are asked beside it."""
+        """Try once. An error is stored and not raised, because that would cancel concurrent questions."""
         self.attempts += 1
         try:
             completion = await ask(
@@ -77,35 +77,35 @@ class RetryingQuestion(Generic[ReplyValue]):
             return
         self.replies += 1
         try:
-            self.outcome = self._read(completion)
+            self.outcome = self._parse(completion)
         except GraderError as error:
             self.outcome = error
             correction = Message("user", self._correction.format(problem=error))
-            self._messages += [_as_said(completion.message), correction]
+            self._messages += [_as_history(completion.message), correction]
 
     async def run(self) -> None:
-        """Try until there is an answer, or no hope of one."""
+        """Try until there is an answer, or no tries are left."""
         while self.has_tries_left:
             await self.ask()
 
     def result(self, expected: str) -> ReplyValue:
-        """What was read; where there is nothing, an error that says what was expected and what came."""
+        """The parsed value. Raises `GraderError` if there is none."""
         if not isinstance(self.outcome, GraderError | PolicyError):
             return self.outcome
         tries = "1 try" if self.attempts == 1 else f"{self.attempts} tries"
         raise GraderError(f"Expected {expected}, got none in {tries}: {self.outcome}") from self.outcome
 
 
-async def ask_all(inquiries: Sequence[RetryingQuestion[ReplyValue]]) -> None:
-    """Ask all at once, in rounds, so that the order of calls in the record does not hang on how long each takes."""
-    while waiting := [inquiry for inquiry in inquiries if inquiry.has_tries_left]:
-        async with asyncio.TaskGroup() as asked:
-            for inquiry in waiting:
-                asked.create_task(inquiry.ask())
+async def ask_all(questions: Sequence[RetryingQuestion[ReplyValue]]) -> None:
+    """Ask all questions in concurrent rounds, so that the order of recorded calls does not depend on their duration."""
+    while open_questions := [question for question in questions if question.has_tries_left]:
+        async with asyncio.TaskGroup() as tasks:
+            for question in open_questions:
+                tasks.create_task(question.ask())
 
 
 def validate_retry_limits(tries: int, seconds: float | None, sampling: Sampling = GRADER_SAMPLING) -> None:
-    """Refuse tries, seconds and tokens in which nobody could answer."""
+    """Raise `InputError` for limits that allow no answer."""
     if tries < 1:
         raise InputError(f"Expected tries of at least 1, got {tries}.")
     if seconds is not None and not seconds > 0:
@@ -114,8 +114,8 @@ def validate_retry_limits(tries: int, seconds: float | None, sampling: Sampling 
         raise InputError(f"Expected max_tokens of at least 1, or None for no limit, got {sampling.max_tokens}.")
 
 
-def _as_said(message: Message) -> Message:
-    """The reply as the conversation goes on: servers refuse one that calls a tool and gets no answer from it."""
+def _as_history(message: Message) -> Message:
+    """The reply for the next prompt, without tool calls, because servers reject calls without results."""
     if message.tool_calls:
         message = Message("assistant", message.content)
     if len(message.content) > _MAX_REPLY_CHARS:

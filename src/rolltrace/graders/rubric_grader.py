@@ -1,4 +1,4 @@
-"""A rubric: criteria with weights, each scored by asking another policy about it."""
+"""A rubric: weighted criteria, each scored by asking another policy."""
 
 import math
 from collections.abc import Sequence
@@ -38,36 +38,36 @@ CORRECTION = (
 )
 
 RESERVED_NAMES = ("rubric", "format")
-"""Names of numbers that stand beside those of the criteria."""
+"""Names of other numbers in `reward_data`."""
 
 
 class Criterion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing to look for."""
+    """One criterion of a rubric."""
 
     text: str
     """What a good response does; with a negative weight, what a bad one does."""
     weight: float = 1.0
     name: str | None = None
-    """The key of its score in `reward_data`; without one it is `criterion_0`, `criterion_1` and so on."""
+    """The key of its score in `reward_data`. None: `criterion_0`, `criterion_1` and so on."""
 
 
 @dataclass(frozen=True)
 class RubricGrader(Grader):
-    """Asks about each criterion on its own; the grade is `Σ w·s / Σ |w| + format_coef · (format − 1)`.
+    """Asks about each criterion separately; the grade is `Σ w·s / Σ |w| + format_coef · (format − 1)`.
 
-    All criteria are asked about at once, each in calls that are recorded as `about` its key. Where one of them has no
-    score after all tries, the rollout has no grade, and the error says why: a grader that fails is not a score of 0.
+    All criteria are asked about concurrently. The recorded calls have the criterion's key as `about`. If a criterion
+    has no score after all tries, the rollout fails instead of getting a score of 0.
     """
 
     criteria: Sequence[Criterion]
     keys: tuple[str, ...] = field(init=False)
-    """Under which name each criterion's score, and what was asked about it, are recorded."""
+    """The name under which each criterion's score and calls are recorded."""
     _: KW_ONLY
     format_coef: float = FORMAT_COEF
     format_check: FormatCheck | None = None
-    """None: the form is right if the response came to its own end."""
+    """None: the format is right if the response is neither truncated nor malformed."""
     seconds: float | None = REPLY_SECONDS
-    """How long one reply may take; None is no limit."""
+    """Time-out of one reply; None is no limit."""
     tries: int = MAX_TRIES
     role: str = "grader"
     sampling: Sampling = GRADER_SAMPLING
@@ -79,29 +79,31 @@ class RubricGrader(Grader):
         object.__setattr__(self, "keys", criterion_names(self.criteria))
 
     async def grade(self, rollout: Rollout) -> Grade:
-        """Ask about every criterion; a failure of one is raised when all have been answered or given up."""
-        form = format_score(rollout, self.format_check)
+        """Ask about every criterion. A failure of one is raised after all questions are done."""
+        format_value = format_score(rollout, self.format_check)
         conversation = render_transcript(final_conversation(rollout))
-        asked = [
-            (key, criterion, self._inquiry(key, criterion, conversation))
+        questions = [
+            self._question(key, criterion, conversation)
             for key, criterion in zip(self.keys, self.criteria, strict=True)
         ]
-        await ask_all([inquiry for _, _, inquiry in asked])
-        about: list[dict[str, Any]] = []
-        for key, criterion, inquiry in asked:
-            score = inquiry.result(f"a score for criterion {key!r} ({shorten(criterion.text)}) of rollout {rollout.id}")
-            what = {"name": key, "text": criterion.text, "weight": criterion.weight}
-            about.append({**what, "score": score, "tries": inquiry.attempts})
-        rubric = sum(one["weight"] * one["score"] for one in about) / sum(abs(one["weight"]) for one in about)
-        scores = {one["name"]: one["score"] for one in about}
-        reward = rubric + self.format_coef * (form - 1)
-        return Grade(reward, {**scores, "rubric": rubric, "format": form}, {"criteria": about})
+        await ask_all(questions)
+        details: list[dict[str, Any]] = []
+        for key, criterion, question in zip(self.keys, self.criteria, questions, strict=True):
+            score = question.result(
+                f"a score for criterion {key!r} ({shorten(criterion.text)}) of rollout {rollout.id}"
+            )
+            row = {"name": key, "text": criterion.text, "weight": criterion.weight}
+            details.append({**row, "score": score, "tries": question.attempts})
+        rubric = sum(row["weight"] * row["score"] for row in details) / sum(abs(row["weight"]) for row in details)
+        scores = {row["name"]: row["score"] for row in details}
+        reward = rubric + self.format_coef * (format_value - 1)
+        return Grade(reward, {**scores, "rubric": rubric, "format": format_value}, {"criteria": details})
 
-    def _inquiry(self, key: str, criterion: Criterion, conversation: str) -> RetryingQuestion[float]:
-        question = QUESTION.format(conversation=conversation, criterion=criterion.text)
+    def _question(self, key: str, criterion: Criterion, conversation: str) -> RetryingQuestion[float]:
+        text = QUESTION.format(conversation=conversation, criterion=criterion.text)
         return RetryingQuestion(
             self.role,
-            (Message("system", INSTRUCTION), Message("user", question)),
+            (Message("system", INSTRUCTION), Message("user", text)),
             read_score,
             CORRECTION,
             about=key,
@@ -112,7 +114,7 @@ class RubricGrader(Grader):
 
 
 def criterion_names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
-    """The name of each criterion; refuses those that no rubric can be made of."""
+    """The name of each criterion. Raises `InputError` if the criteria are not valid."""
     if not criteria:
         raise InputError("Expected at least one criterion, got none.")
     keys = tuple(
@@ -122,10 +124,10 @@ def criterion_names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
         if not criterion.text.strip() or not key.strip():
             raise InputError(f"Expected a text, and a name that is not blank, for criterion {number}, got {criterion}.")
         if key in RESERVED_NAMES or key in keys[:number]:
-            raise InputError(f"Expected a name of its own for criterion {number}, got {key!r}, which is taken.")
+            raise InputError(f"Expected a unique name for criterion {number}, got {key!r}, which is taken.")
         if not math.isfinite(criterion.weight):
             raise InputError(f"Expected a finite weight for criterion {key!r}, got {criterion.weight}.")
     total = sum(abs(criterion.weight) for criterion in criteria)
     if not 0 < total < math.inf:
-        raise InputError(f"Expected weights whose sizes add up to a finite number above 0, got {total}.")
+        raise InputError(f"Expected weights whose absolute values add up to a finite number above 0, got {total}.")
     return keys

@@ -1,4 +1,4 @@
-"""Keeps text that a scorer evaluates as Python from being a program: only literals and formulas are evaluated."""
+"""Restricts the `eval` of scorers to literals and formulas, because the evaluated text is a model's answer."""
 
 import ast
 import functools
@@ -18,20 +18,20 @@ _FORMULA_NAMES = {
     "Mul", "Ne", "Not", "Or", "Pow", "Rational", "Symbol", "Xor", "abs", "false", "max", "min", "nan", "oo", "pi",
     "pow", "true", "zoo",
 }  # fmt: skip
-"""What formulas are made of besides sympy's functions."""
+"""The names that formulas may use besides sympy's functions."""
 
 
 def evaluate_literal(text: str, *_scope: Any) -> Any:
     """`eval` of literals, lists of them, and arithmetic; ValueError for anything else."""
     tree = ast.parse(text.strip(), mode="eval")
-    strange = [type(node).__name__ for node in ast.walk(tree) if not isinstance(node, _LITERAL)]
-    if strange:
-        raise ValueError(f"Expected a literal or arithmetic, got {strange[0]}.")
+    forbidden = [type(node).__name__ for node in ast.walk(tree) if not isinstance(node, _LITERAL)]
+    if forbidden:
+        raise ValueError(f"Expected a literal or arithmetic, got {forbidden[0]}.")
     return eval(compile(tree, "<answer>", "eval"), {"__builtins__": {}})  # noqa: S307 - has no names and no calls
 
 
 def restrict_eval(package: str) -> None:
-    """Make every imported module of a package evaluate only literals where it calls `eval`."""
+    """Replace `eval` in every imported module of a package by `evaluate_literal`."""
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(f"{package}."):
             vars(module)["eval"] = evaluate_literal
@@ -39,7 +39,7 @@ def restrict_eval(package: str) -> None:
 
 @functools.cache
 def restrict_sympy_eval() -> None:
-    """Make sympy's parser, which evaluates what it is given, take formulas only."""
+    """Make sympy's parser, which calls `eval`, accept only formulas."""
     parser = importlib.import_module("sympy.parsing.sympy_parser")
     names = {*importlib.import_module("sympy.functions").__all__, *_FORMULA_NAMES}
 

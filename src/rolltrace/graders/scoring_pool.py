@@ -1,4 +1,4 @@
-"""The worker processes that score answers: a scorer may be foreign code, and an answer is hostile text."""
+"""The worker processes that score answers, because scorers are foreign code and answers are hostile text."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,9 @@ SCORING_POOL = ProcessPool()
 async def run_scorer(
     function: Callable[..., Any], *args: Any, cpu_seconds: float, prepare: Callable[[], object] = bool
 ) -> Any:
-    """Call a function of a module in a worker process; `prepare` is called first, and its time is not counted.
+    """Call a module-level function in a worker process; `prepare` is called first, and its time does not count.
 
-    What it raises is a `GraderError`, except an `InputError`; so is exceeding a limit.
+    Raises `GraderError` if the function raises or exceeds a limit; an `InputError` is raised unchanged.
     """
     try:
         with pause_deadline():  # other rollouts' calls may be before this one in the queue

@@ -1,4 +1,4 @@
-"""Which members of a group meet, and what came of it."""
+"""A tournament within a group: the pairings, and the results of the matchups."""
 
 import math
 from collections.abc import Iterator
@@ -15,86 +15,86 @@ class TournamentPattern(StrEnum):
     """Who meets whom within a chunk."""
 
     ONE_WAY = "one_way"
-    """Each pair once, the member of the lower place first."""
+    """Each pair once, the member with the lower number first."""
     BOTH_WAYS = "both_ways"
-    """Each pair twice, so that whoever is favoured for being first, or second, is so on both sides."""
+    """Each pair twice, once in each order, so that a bias for the first or the second position cancels out."""
 
 
 class Matchup(msgspec.Struct, frozen=True):
-    """Two members, by their places, and how far the first was preferred."""
+    """The numbers of two members, and the preference for the first."""
 
     first: int
     second: int
     score: float | None = None
-    """From −1, the second is far better, to 1, the first is; None where nobody could tell."""
+    """From −1 (the second is far better) to 1 (the first is far better); None if the judge failed."""
     error: str | None = None
     """Why there is no score."""
 
 
 class MemberMatchup(msgspec.Struct, frozen=True):
-    """A matchup as one of the two sees it."""
+    """A matchup from the side of one member."""
 
     opponent: int
     side: Literal["first", "second"]
     score: float | None
-    """How far this member was preferred; None where nobody could tell."""
+    """The preference for this member; None if the judge failed."""
     error: str | None = None
 
 
 class TournamentResults(msgspec.Struct, frozen=True):
-    """All matchups of a tournament, played."""
+    """The matchups of a tournament."""
 
     members: int
     matchups: tuple[Matchup, ...]
 
-    def sides(self) -> list[list[MemberMatchup]]:
-        """For each member, in the order of the places, its matchups from its own side."""
-        sides: list[list[MemberMatchup]] = [[] for _ in range(self.members)]
+    def member_matchups(self) -> list[list[MemberMatchup]]:
+        """For each member, its matchups from its own side."""
+        by_member: list[list[MemberMatchup]] = [[] for _ in range(self.members)]
         for matchup in self.matchups:
             score, error = matchup.score, matchup.error
-            sides[matchup.first].append(MemberMatchup(matchup.second, "first", score, error))
-            # Not `-score`: an even matchup is 0.0 on both sides.
-            sides[matchup.second].append(
+            by_member[matchup.first].append(MemberMatchup(matchup.second, "first", score, error))
+            # Not `-score`: a tie is 0.0 on both sides.
+            by_member[matchup.second].append(
                 MemberMatchup(matchup.first, "second", None if score is None else 0.0 - score, error)
             )
-        return sides
+        return by_member
 
     def matrix(self) -> list[list[float | None]]:
-        """Rows are the first side, columns the second; None where two did not meet so, or nobody could tell."""
+        """Rows are the first side, columns the second; None if there was no such matchup, or the judge failed."""
         rows: list[list[float | None]] = [[None] * self.members for _ in range(self.members)]
         for matchup in self.matchups:
             rows[matchup.first][matchup.second] = matchup.score
         return rows
 
     def agreement(self) -> float | None:
-        """The share of pairs in which both orders name the same winner, or neither names one.
+        """The fraction of pairs in which both orders have the same winner, or both are ties.
 
-        None where no pair was compared in both orders.
+        None if no pair was compared in both orders.
         """
-        return _share([same for _, _, same in self._agreed()])
+        return _fraction([agrees for _, _, agrees in self._pair_agreements()])
 
     def agreements(self) -> list[float | None]:
-        """The same for each member, of the pairs it was in."""
-        same: list[list[bool]] = [[] for _ in range(self.members)]
-        for first, second, agreed in self._agreed():
-            same[first].append(agreed)
-            same[second].append(agreed)
-        return [_share(own) for own in same]
+        """The same for each member, over its own pairs."""
+        by_member: list[list[bool]] = [[] for _ in range(self.members)]
+        for first, second, agrees in self._pair_agreements():
+            by_member[first].append(agrees)
+            by_member[second].append(agrees)
+        return [_fraction(agreements) for agreements in by_member]
 
     def first_position_bias(self) -> float | None:
-        """The mean score of the first side over pairs compared in both orders: 0 where the order does not matter.
+        """The mean score of the first side over pairs compared in both orders: 0 if the order does not matter.
 
-        None where no pair was.
+        None if no pair was compared in both orders.
         """
-        scores = [one for _, _, score, swapped in self._swapped() for one in (score, swapped)]
+        scores = [score for _, _, *both in self._pairs_in_both_orders() for score in both]
         return math.fsum(scores) / len(scores) if scores else None
 
-    def _agreed(self) -> Iterator[tuple[int, int, bool]]:
-        for first, second, score, swapped in self._swapped():
+    def _pair_agreements(self) -> Iterator[tuple[int, int, bool]]:
+        for first, second, score, swapped in self._pairs_in_both_orders():
             yield first, second, _sign(score) == -_sign(swapped)
 
-    def _swapped(self) -> Iterator[tuple[int, int, float, float]]:
-        """Pairs that were compared in both orders, with both scores, each from the side that was first."""
+    def _pairs_in_both_orders(self) -> Iterator[tuple[int, int, float, float]]:
+        """Pairs that were compared in both orders, with both scores, each for the side that was first."""
         scores = {(matchup.first, matchup.second): matchup.score for matchup in self.matchups}
         for (first, second), score in scores.items():
             swapped = scores.get((second, first))
@@ -113,13 +113,13 @@ def parse_pattern(name: str) -> TournamentPattern:
 
 
 def pairings(members: int, pattern: TournamentPattern, chunk: int) -> list[tuple[int, int]]:
-    """The places of first and second in each matchup: members meet only within their own chunk."""
-    meet = combinations if pattern is TournamentPattern.ONE_WAY else permutations
-    return [pair for places in chunks(members, chunk) for pair in meet(places, 2)]
+    """The numbers of first and second in each matchup: members meet only within their own chunk."""
+    pairs = combinations if pattern is TournamentPattern.ONE_WAY else permutations
+    return [pair for numbers in chunks(members, chunk) for pair in pairs(numbers, 2)]
 
 
 def chunks(members: int, chunk: int) -> list[range]:
-    """The members' places, cut into ceil(members / chunk) consecutive chunks of nearly equal size.
+    """The members' numbers, split into ceil(members / chunk) consecutive chunks of nearly equal size.
 
     A chunk of one would have no matchup, so an odd group in chunks of two has one chunk of three.
     """
@@ -135,5 +135,5 @@ def _sign(score: float) -> int:
     return (score > 0) - (score < 0)
 
 
-def _share(values: list[bool]) -> float | None:
+def _fraction(values: list[bool]) -> float | None:
     return sum(values) / len(values) if values else None
