@@ -79,7 +79,7 @@ def test_arguments_are_those_of_the_run(rolltrace, interrupted):
     change_config(interrupted, args={"difficulty": PLACEHOLDER})
     shown = rolltrace("run", "--resume", "here")
     assert shown.exit_code == 2
-    assert "difficulty of here are secret and not recorded: give --arg difficulty=VALUE" in shown.stderr
+    assert "difficulty of here are secrets, which are not recorded: pass --arg difficulty=VALUE" in shown.stderr
     assert rolltrace("run", "--resume", "here", "--arg", "difficulty=2").exit_code == 0
 
 
@@ -87,7 +87,7 @@ def test_a_policy_with_a_secret_is_given_again(rolltrace, interrupted):
     """Its specification in the config is not whole."""
     change_config(interrupted, policy=f"openai:m@http://localhost,key={PLACEHOLDER}")
     shown = rolltrace("run", "--resume", "here")
-    assert (shown.exit_code, "give --policy SPEC again" in shown.stderr) == (2, True)
+    assert (shown.exit_code, "pass --policy SPEC again" in shown.stderr) == (2, True)
     assert rolltrace("run", "--resume", "here", "--policy", "scripted:noisy").exit_code == 0
 
 

@@ -266,4 +266,4 @@ def test_the_summary_says_who_was_asked(tmp_path):
     """A role that nothing asked, and a role that the policy played itself, are named."""
     roles = {"gradre": "scripted:noisy"}
     summary = play("rubric", "scripted:noisy", out=tmp_path / "run", roles=roles, group_size=1)
-    assert (summary.unasked_roles, summary.roles_played_by_policy) == (["gradre"], ["grader"])
+    assert (summary.unused_roles, summary.roles_played_by_policy) == (["gradre"], ["grader"])

@@ -455,14 +455,14 @@ def test_a_run_without_text_is_refused(tmp_path):
 def test_a_run_without_rollouts_is_refused(tmp_path):
     """There must be something to replay."""
     create_run(tmp_path / "empty").close()
-    with pytest.raises(InputError, match="got one that has none"):
+    with pytest.raises(InputError, match="got an empty one"):
         replay_policy(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("spec", ["replay", "replay:", "replay,strict=false"])
 def test_a_replay_must_say_of_what(spec):
     """Without a run the error says how one is given."""
-    with pytest.raises(InputError, match="got none: give replay:RUN"):
+    with pytest.raises(InputError, match="got none: use replay:RUN"):
         open_policy(spec)
 
 

@@ -1,4 +1,4 @@
-"""Plays every built-in environment once, records all of it in one run, and measures what recording costs."""
+"""Plays every built-in environment once, records everything in one run, and measures the cost of recording."""
 
 import time
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ def demo_envs() -> list[str]:
 
 
 def play_demo(out: str | Path, *, policy: str = POLICY, seed: int = 0, on_group: OnGroup | None = None) -> DemoResult:
-    """One group of four for each environment, in a new run at `out`, which is then audited."""
+    """Play one group of four for each environment, record a new run at `out`, and audit it."""
     started = time.perf_counter()
     summaries = run_blocking(partial(_play_all, out, policy, seed, on_group))
     seconds = time.perf_counter() - started

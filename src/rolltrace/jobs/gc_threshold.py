@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _GEN0_THRESHOLD = 200_000
-"""New objects before a collection: more than a thousand rollouts in flight have. Python's default is 700.
-"""
+"""New objects before a collection: more than a thousand rollouts in flight allocate. Python's default is 700."""
 
 _lock = threading.Lock()
 _users = 0

@@ -14,19 +14,19 @@ from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.text_transform import has_hashed_text
 
 SCRIPTED_POLICIES: dict[str, Callable[..., Policy]] = {"noisy": NoisyPolicy, "fault": FaultyPolicy}
-"""The policies that `scripted:NAME` can name."""
+"""The policies of `scripted:NAME`, by name."""
 
 
 def open_policy(policy: str | Policy) -> Policy:
-    """The policy that a specification names; a policy object is returned as it is."""
+    """Make the policy of a specification; a policy object is returned unchanged."""
     if not isinstance(policy, str):
         return policy
-    makers: dict[str, Callable[..., Policy]] = {"replay": replay_policy, "scripted": scripted_policy}
-    return load_policy(policy, makers, suggestions=[f"scripted:{name}" for name in SCRIPTED_POLICIES])
+    factories: dict[str, Callable[..., Policy]] = {"replay": replay_policy, "scripted": scripted_policy}
+    return load_policy(policy, factories, suggestions=[f"scripted:{name}" for name in SCRIPTED_POLICIES])
 
 
 def scripted_policy(kind: str = "", /, **args: str) -> Policy:
-    """The policy that `scripted:NAME` names; the arguments are those of its class."""
+    """Make the policy of `scripted:NAME`, with the arguments of its class."""
     if kind not in SCRIPTED_POLICIES:
         raise UnknownNameError.for_name("scripted policy", kind, SCRIPTED_POLICIES)
     policy: Policy = call_with_arguments(SCRIPTED_POLICIES[kind], args, f"scripted:{kind}")
@@ -34,13 +34,13 @@ def scripted_policy(kind: str = "", /, **args: str) -> Policy:
 
 
 def replay_policy(path: str | Path = "", *, strict: bool = True) -> ReplayPolicy:
-    """The policy that `replay:RUN` names; the run must have rollouts that were recorded with their text."""
+    """Make the policy of `replay:RUN`. The run must have rollouts that were recorded in full."""
     if not str(path):
-        raise InputError("Expected a recorded run to replay, got none: give replay:RUN, such as replay:runs/first.")
+        raise InputError("Expected a recorded run to replay, got none: use replay:RUN, such as replay:runs/first.")
     reader = RunReader(path)
     first = next(reader.rollouts(), None)
     if first is None:
-        raise InputError(f"Expected a run with rollouts to replay at {path}, got one that has none.")
+        raise InputError(f"Expected a run with rollouts to replay at {path}, got an empty one.")
     if has_hashed_text(first) and all(map(has_hashed_text, reader.rollouts())):
         raise InputError(
             f"Expected a run with its text to replay at {path}, got one recorded as numbers: record with --trace full."

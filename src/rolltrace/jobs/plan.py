@@ -91,10 +91,10 @@ def plan_from_config(config: Mapping[str, Any]) -> Plan:
 def as_sampling(settings: Mapping[str, Any]) -> Sampling:
     """Convert settings, which may be text from a command line, to `Sampling`."""
     sampling: Sampling = call_with_arguments(Sampling, settings, "sampling")
-    for name, least in (("temperature", 0), ("top_p", 0), ("min_p", 0), ("top_k", 0), ("max_tokens", 1)):
+    for name, minimum in (("temperature", 0), ("top_p", 0), ("min_p", 0), ("top_k", 0), ("max_tokens", 1)):
         value = getattr(sampling, name)
-        if value is not None and not least <= value < math.inf:
-            raise InputError(f"Expected {name} of {least} or more in sampling, got {value}.")
+        if value is not None and not minimum <= value < math.inf:
+            raise InputError(f"Expected {name} of {minimum} or more in sampling, got {value}.")
     return sampling
 
 

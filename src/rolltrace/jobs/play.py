@@ -79,11 +79,11 @@ async def play_async(
     """Play `env`, made with `args`, with `policy`, and record it as a new run at `out`.
 
     `roles` are the policies of the env's other roles, such as `grader`, `answerer`, `opponent` or `seat1`; the policy
-    plays each that is not given. `trace` says how much to record. `on_group` is called with each group as it finishes.
+    plays all others. `trace` says how much to record. `on_group` is called with each group as it finishes.
 
-    `resume` names an interrupted run to complete instead of `env` and `out`. Its groups that are not finished are
-    played as it was planned; `policy`, `roles` and `concurrency` may be given in place of the run's. A run that may
-    still be played is refused without `force`.
+    `resume` names an interrupted run to complete, instead of `env` and `out`. Its unfinished groups are played with
+    the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
+    `InputError` is raised unless `force` is set.
     """
     return await PlayArguments(env, policy, out, resume, force, roles, args, trace, on_group, plan).job().play()
 
@@ -115,11 +115,10 @@ class PlayArguments(NamedTuple):
             self.env, self.policy, self.out, plan, self.roles or {}, self.args or {}, self.trace, self.on_group
         )
 
-    def _resumed(self, given: str | Path | Resumption) -> "PlayJob":
+    def _resumed(self, resumption: str | Path | Resumption) -> "PlayJob":
         fixed = sorted({"out"} if self.out is not None else set()) + sorted(self.plan.keys() - {"concurrency"})
         if fixed:
             raise InputError(f"Expected no {', '.join(fixed)} with resume=: a run is completed as it was planned.")
-        resumption = given
         if not isinstance(resumption, Resumption):
             resumption = open_resumption(resumption, force=self.force)
             for warning in resumption.warnings:
@@ -155,16 +154,16 @@ class PlayJob(msgspec.Struct, frozen=True):
         """Play and record. `open_play` gets the writer and runner, so that a signal handler can record."""
         tasks = load_env(self.env, self.args) if isinstance(self.env, str) else self.env
         if self.resumption is None:
-            rounds = await all_iterations(tasks, self.plan)
-        elif not (rounds := await self.resumption.remaining_iterations(tasks)):
+            iterations = await all_iterations(tasks, self.plan)
+        elif not (iterations := await self.resumption.remaining_iterations(tasks)):
             return _empty_summary(self.resumption)
         policy = open_policy(self.policy)
-        roles = {role: open_policy(given) for role, given in self.roles.items()}
+        roles = {role: open_policy(spec) for role, spec in self.roles.items()}
         await _check_parse_retries(tasks, self.plan)
-        async with contextlib.AsyncExitStack() as ours:
-            for given, loaded in ((self.policy, policy), *((self.roles[role], one) for role, one in roles.items())):
-                if isinstance(given, str):
-                    ours.push_async_callback(close_policy, loaded)
+        async with contextlib.AsyncExitStack() as stack:
+            for spec, opened in ((self.policy, policy), *((self.roles[role], roles[role]) for role in roles)):
+                if isinstance(spec, str):
+                    stack.push_async_callback(close_policy, opened)
             if self.resumption is not None:
                 self.resumption.require_only_session()
             with self._open_writer(tasks, policy) as writer, raised_gc_threshold():
@@ -173,7 +172,7 @@ class PlayJob(msgspec.Struct, frozen=True):
                     self.resumption.require_only_session(writer.session)
                 if open_play is not None:
                     open_play.set_writer(writer)
-                summary = await play_into(tasks, policy, self.plan, writer, self.on_group, roles, open_play, rounds)
+                summary = await play_into(tasks, policy, self.plan, writer, self.on_group, roles, open_play, iterations)
         return msgspec.structs.replace(summary, ledger=writer.ledger)
 
     def _open_writer(self, tasks: Tasks, policy: Policy) -> RunWriter:
@@ -183,15 +182,15 @@ class PlayJob(msgspec.Struct, frozen=True):
 
     def _config(self, tasks: Tasks, policy: Policy) -> dict[str, Any]:
         """Everything that is needed to resume the run, or to play it again."""
-        given = {"env": self.env, "policy": self.policy, **self.roles}
+        specs = {"env": self.env, "policy": self.policy, **self.roles}
         objects = [name for name, value in self.args.items() if _is_object(value)]
         return {
             "env": self.env if isinstance(self.env, str) else tasks.env,
             "args": {name: describe_data(value) if name in objects else value for name, value in self.args.items()},
             "policy": self.policy if isinstance(self.policy, str) else policy.name,
-            "roles": {role: given if isinstance(given, str) else given.name for role, given in self.roles.items()},
+            "roles": {role: spec if isinstance(spec, str) else spec.name for role, spec in self.roles.items()},
             "objects": [
-                *(name for name, value in given.items() if not isinstance(value, str)),
+                *(name for name, spec in specs.items() if not isinstance(spec, str)),
                 *(f"args.{name}" for name in objects),
             ],
             **self.plan.as_config(),
@@ -202,8 +201,8 @@ class PlayJob(msgspec.Struct, frozen=True):
 def _is_object(value: Any) -> bool:
     """Whether an argument, such as a dataset, cannot be recorded or is too large, so that it is only described."""
     notes: list[Note] = []
-    plain = to_json_value(value, "", notes)
-    return bool(notes) or (not isinstance(plain, str) and len(msgspec.json.encode(plain)) > _MAX_ARG_BYTES)
+    json_value = to_json_value(value, "", notes)
+    return bool(notes) or (not isinstance(json_value, str) and len(msgspec.json.encode(json_value)) > _MAX_ARG_BYTES)
 
 
 def _empty_summary(resumption: Resumption) -> PlaySummary:
@@ -219,9 +218,9 @@ async def play_into(
     on_group: OnGroup | None = None,
     roles: Mapping[str, Policy] | None = None,
     open_play: ActivePlay | None = None,
-    rounds: Iterable[IterationGroups] | None = None,
+    iterations: Iterable[IterationGroups] | None = None,
 ) -> PlaySummary:
-    """Play into an open run: all iterations of the plan, or `rounds`. The writer stays open."""
+    """Play into an open run: by default all iterations of the plan. The writer stays open."""
     runner = Runner(
         policy,
         roles=roles,
@@ -235,18 +234,18 @@ async def play_into(
     )
     if open_play is not None:
         open_play.add_runner(runner)
-    count = SummaryCounter()
-    for iteration, builders, finished in await all_iterations(tasks, plan) if rounds is None else rounds:
-        drawn = _built_in_thread(iter(builders)) if tasks.build_in_thread else builders
-        playing = runner.play(drawn, iteration=iteration, split=plan.split, finished=finished)
-        async with contextlib.aclosing(playing) as results:
+    counter = SummaryCounter()
+    for iteration, builders, finished in await all_iterations(tasks, plan) if iterations is None else iterations:
+        source = _build_in_thread(iter(builders)) if tasks.build_in_thread else builders
+        results = runner.play(source, iteration=iteration, split=plan.split, finished=finished)
+        async with contextlib.aclosing(results):
             async for result in results:
-                count.add(result)
+                counter.add(result)
                 if on_group is not None:
                     on_group(result)
-    summary = count.summary(writer.path, tasks.env, policy.name, writer.ledger)
+    summary = counter.summary(writer.path, tasks.env, policy.name, writer.ledger)
     return msgspec.structs.replace(
-        summary, unasked_roles=runner.roles.unused, roles_played_by_policy=runner.roles.played_by_policy
+        summary, unused_roles=runner.roles.unused, roles_played_by_policy=runner.roles.played_by_policy
     )
 
 
@@ -271,6 +270,6 @@ async def _check_parse_retries(tasks: Tasks, plan: Plan) -> None:
             await close_with_timeout(plan.limits.close_timeout, close, owner)
 
 
-async def _built_in_thread(builders: Iterator[EnvGroupBuilder]) -> AsyncIterator[EnvGroupBuilder]:
+async def _build_in_thread(builders: Iterator[EnvGroupBuilder]) -> AsyncIterator[EnvGroupBuilder]:
     while (builder := await asyncio.to_thread(next, builders, None)) is not None:
         yield builder

@@ -38,8 +38,8 @@ class PlaySummary(msgspec.Struct, frozen=True, kw_only=True):
     """How many rollouts have a reward."""
     seconds: float
     ledger: Ledger
-    unasked_roles: list[str] = []
-    """Roles with a policy that the environment never asked: their names may be misspelt."""
+    unused_roles: list[str] = []
+    """Roles with a policy that was never used: their names may be misspelled."""
     roles_played_by_policy: list[str] = []
     """Other roles that the policy itself played, because they had no policy."""
 

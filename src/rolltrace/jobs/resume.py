@@ -31,7 +31,7 @@ _GROUPS = f"""
     select iteration, env, "group",
         count(*) as members,
         count(distinct "index") as indexes,
-        max("index") + 1 as places,
+        max("index") + 1 as expected,
         count(distinct session) as sessions,
         count(*) filter ({CANCELLED}) as cancelled,
         count(*) filter (status = 'ok' and line_reward is null and graded.rollout is null) as ungraded,
@@ -94,23 +94,23 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     async def remaining_iterations(self, tasks: Tasks) -> list[IterationGroups]:
         """The groups left to play. Raises `InputError` if the environment draws other tasks than the run has."""
         if tasks.build_in_thread:
-            return await asyncio.to_thread(self._rounds, tasks)
-        return self._rounds(tasks)
+            return await asyncio.to_thread(self._remaining_iterations, tasks)
+        return self._remaining_iterations(tasks)
 
-    def _rounds(self, tasks: Tasks) -> list[IterationGroups]:
-        rounds = []
+    def _remaining_iterations(self, tasks: Tasks) -> list[IterationGroups]:
+        iterations = []
         for iteration in range(self.plan.iterations):
             if self._is_iteration_finished(iteration, tasks.env):
                 continue
-            left = groups_of_iteration(tasks, self.plan, iteration)
+            groups = groups_of_iteration(tasks, self.plan, iteration)
             if iteration in self.groups:
-                builders = list(left.builders)
+                builders = list(groups.builders)
                 finished = self._finished(iteration, builders)
                 if len(finished) == len(builders):
                     continue
-                left = IterationGroups(iteration, builders, finished)
-            rounds.append(left)
-        return rounds
+                groups = IterationGroups(iteration, builders, finished)
+            iterations.append(groups)
+        return iterations
 
     def _is_iteration_finished(self, iteration: int, env: str) -> bool:
         """Whether all groups of an iteration are finished, decided without making their builders.
@@ -150,22 +150,22 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
             if session not in self.sessions and (own is None or session < own):
                 raise InputError(
                     f"Expected an interrupted run, but session {session} of {self.path} began in the meantime and may "
-                    "still be running: wait until it has ended, and resume again if something is left."
+                    "still be running: wait until it has ended, and resume again if the run is incomplete."
                 )
 
     # Arguments of `play` that may be passed when resuming
 
-    def choose_env(self, given: str | Tasks | None) -> str | Tasks:
+    def choose_env(self, env: str | Tasks | None) -> str | Tasks:
         """The run's env. Only one that was a Python object has to be passed again."""
-        if isinstance(given, Tasks) and given.env == self.env:
-            return given
-        if given is not None:
-            name = given if isinstance(given, str) else given.env
+        if isinstance(env, Tasks) and env.env == self.env:
+            return env
+        if env is not None:
+            name = env if isinstance(env, str) else env.env
             raise InputError(f"Expected the env of {self.path}, which is {self.env}, got {name}: leave it out.")
         if "env" in self.objects:
             raise InputError(
-                f"The environment {self.env} of {self.path} was given as a Python object: "
-                f"give it again, with rolltrace.play(tasks, resume={str(self.path)!r})."
+                f"The environment {self.env} of {self.path} was a Python object: "
+                f"pass it again, with rolltrace.play(tasks, resume={str(self.path)!r})."
             )
         return self.env
 
@@ -173,51 +173,54 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         self, policy: str | Policy | None, roles: Mapping[str, str | Policy] | None
     ) -> tuple[str | Policy, dict[str, str | Policy]]:
         """The run's policies, replaced by those that are passed."""
-        given = {**({} if policy is None else {"policy": policy}), **(roles or {})}
+        passed = {**({} if policy is None else {"policy": policy}), **(roles or {})}
         for role, spec in {"policy": self.policy, **self.roles}.items():
             option = "--policy SPEC" if role == "policy" else f"--policy {role}=SPEC"
-            if role not in given and role in self.objects:
+            if role not in passed and role in self.objects:
                 raise InputError(
-                    f"The {role} {spec!r} of {self.path} was given as a Python object: name one with {option}."
+                    f"The {role} {spec!r} of {self.path} was a Python object: pass a policy with {option}."
                 )
-            if role not in given and PLACEHOLDER in spec:
-                raise InputError(f"The {role} of {self.path} had a secret, which is not recorded: give {option} again.")
-        chosen: dict[str, str | Policy] = {"policy": self.policy, **self.roles, **given}
+            if role not in passed and PLACEHOLDER in spec:
+                raise InputError(f"The {role} of {self.path} had a secret, which is not recorded: pass {option} again.")
+        chosen: dict[str, str | Policy] = {"policy": self.policy, **self.roles, **passed}
         return chosen.pop("policy"), chosen
 
-    def choose_args(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    def choose_args(self, passed: Mapping[str, Any] | None) -> dict[str, Any]:
         """The run's arguments, with the passed secrets and Python objects, which the run does not have."""
-        secret = {name for name, value in self.args.items() if _contains_redacted(value)}
+        passed = passed or {}
+        secrets = {name for name, value in self.args.items() if _contains_redacted(value)}
         objects = {name for name in self.args if f"args.{name}" in self.objects}
-        if others := sorted(set(given or {}) - secret - objects):
+        if others := sorted(passed.keys() - secrets - objects):
             raise InputError(
                 f"Expected no arguments but secrets and Python objects when resuming, got {', '.join(others)}: "
-                f"the others are those that {self.path} was made with."
+                f"{self.path} has the others."
             )
-        if absent := sorted(objects - set(given or {})):
-            again = ", ".join(f'"{name}": …' for name in absent)
+        if missing_objects := sorted(objects - passed.keys()):
+            example = ", ".join(f'"{name}": …' for name in missing_objects)
             raise InputError(
-                f"The arguments {', '.join(absent)} of {self.path} were given as Python objects: give them again, with "
-                f"rolltrace.play(resume={str(self.path)!r}, args={{{again}}})."
+                f"The arguments {', '.join(missing_objects)} of {self.path} were Python objects: pass them again, with "
+                f"rolltrace.play(resume={str(self.path)!r}, args={{{example}}})."
             )
-        if missing := sorted(secret - set(given or {})):
-            again = " ".join(f"--arg {name}=VALUE" for name in missing)
+        if missing_secrets := sorted(secrets - passed.keys()):
+            options = " ".join(f"--arg {name}=VALUE" for name in missing_secrets)
             raise InputError(
-                f"The arguments {', '.join(missing)} of {self.path} are secret and not recorded: give {again}."
+                f"The arguments {', '.join(missing_secrets)} of {self.path} are secrets, which are not recorded: "
+                f"pass {options}."
             )
-        return {**self.args, **(given or {})}
+        return {**self.args, **passed}
 
-    def choose_recording(self, given: Recording | Level | str | None) -> Recording:
+    def choose_recording(self, trace: Recording | Level | str | None) -> Recording:
         """The run's recording settings. Only a redaction function has to be passed again."""
-        redact = given.redact if isinstance(given, Recording) else None
-        if given is not None and (redact is None or given != Recording(redact=redact)):
-            raise InputError("Expected nothing but redact in trace= when resuming: the rest is as the run was made.")
-        if (redact is None) != (self.redact is None):
+        redact = trace.redact if isinstance(trace, Recording) else None
+        if trace is not None and (redact is None or trace != Recording(redact=redact)):
+            raise InputError("Expected only redact in trace= when resuming: the run has the other settings.")
+        if redact is None and self.redact is not None:
             raise InputError(
-                f"{self.path} was recorded {'without' if self.redact is None else 'with'} a function that redacts: "
-                f"{'leave trace= out' if self.redact is None else 'resume it with rolltrace.play(resume=…, '}"
-                f"{'' if self.redact is None else 'trace=Recording(redact=…))'}."
+                f"{self.path} was recorded with a redaction function: "
+                "resume it with rolltrace.play(resume=…, trace=Recording(redact=…))."
             )
+        if redact is not None and self.redact is None:
+            raise InputError(f"{self.path} was recorded without a redaction function: leave trace= out.")
         return msgspec.structs.replace(self.recording, redact=redact)
 
 
@@ -225,7 +228,7 @@ def open_resumption(path: str | Path, *, force: bool = False) -> Resumption:
     """Read an interrupted run. Without `force`, raises `InputError` if a session may still be running."""
     with open_run(path) as run:
         if len(run.paths) > 1:
-            raise InputError(f"Expected one run to resume, got {path}, which holds {len(run.paths)}: name one of them.")
+            raise InputError(f"Expected one run to resume, got {path} with {len(run.paths)} runs: name one of them.")
         info = run.info
         plan, recording = _read_config(info, run.path)
         ledgers = run.ledgers()
@@ -255,8 +258,8 @@ def read_groups(run: Run, plan: Plan) -> dict[int, RecordedGroups]:
     recorded: dict[int, RecordedGroups] = {}
     rules = {"retried": [layer.value for layer in RETRIED_LAYERS], "retries": plan.retries}
     for row in run.sql(_GROUPS, {"split": plan.split, **rules}).dicts():
-        is_whole = row["members"] == row["indexes"] == row["places"] and row["sessions"] == 1
-        is_finished = is_whole and not (row["cancelled"] or row["ungraded"] or row["to_retry"])
+        is_complete = row["members"] == row["indexes"] == row["expected"] and row["sessions"] == 1
+        is_finished = is_complete and not (row["cancelled"] or row["ungraded"] or row["to_retry"])
         key = GroupKey(plan.split, row["iteration"], row["env"], row["group"])
         recorded.setdefault(key.iteration, {})[key] = RecordedGroup(row["members"], is_finished)
     return recorded
@@ -277,10 +280,10 @@ def _read_config(info: RunInfo, path: Path) -> tuple[Plan, Recording]:
             "play it: another program, an older version or the demo made it. Such a run cannot be resumed."
         ) from error
     if _contains_redacted(config["sampling"]):
-        raise InputError(f"The sampling of {path} holds a secret, which is not recorded: it cannot be resumed.")
+        raise InputError(f"The sampling settings of {path} have a secret, which is not recorded: it cannot be resumed.")
     if recording.level is Level.OFF:
         raise InputError(
-            f"{path} was played with --trace off: nothing says which groups are finished. Start a new run."
+            f"{path} was played with --trace off, so it is unknown which groups are finished: start a new run."
         )
     return plan, recording
 
@@ -312,7 +315,7 @@ def _compare_code(info: RunInfo, path: Path) -> tuple[str, ...]:
     if info.code_revision is None or now is None or info.code_revision == now:
         return ()
     changed = f"The code has changed since {path} was made, from revision {info.code_revision} to {now}."
-    return (f"{changed} The groups that are played now may differ from the others.",)
+    return (f"{changed} New groups may differ from the recorded ones.",)
 
 
 def _contains_redacted(value: Any) -> bool:

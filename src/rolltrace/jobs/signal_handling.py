@@ -68,7 +68,7 @@ class ActivePlay:
                 self._loop.call_soon_threadsafe(self._cancel_task)
 
     def _cancel_task(self) -> None:
-        """Cancel the task once, in the thread of its loop: a second time would cancel how it ends."""
+        """Cancel the task once, in the thread of its loop: a second time would cancel its clean-up."""
         if self._task is not None and not self._is_task_cancelled:
             self._is_task_cancelled = True
             self._task.cancel()
@@ -240,7 +240,7 @@ class _Signals:
                 signal.signal(number, handler)
 
     def exception(self) -> BaseException:
-        """What the play raises because of the signals that came."""
+        """The exception that the play raises because of the received signals."""
         if signal.SIGTERM not in self.received:
             return KeyboardInterrupt()
         cancel_open_rollouts()  # of other runs, which may not be closed when this is raised
@@ -259,9 +259,9 @@ class _Signals:
 
 
 class _SignalWatch:
-    """A thread that learns of signals from the wakeup descriptor of the process, whatever the main thread does.
+    """A thread that reads signals from the wakeup descriptor of the process, even if the main thread is blocked.
 
-    An env may take the descriptor for itself, as `loop.add_signal_handler` does: then the handler reports SIGTERM.
+    An env may replace the descriptor, as `loop.add_signal_handler` does: then the handler reports SIGTERM.
     """
 
     def __init__(self, play: ActivePlay, numbers: frozenset[int]) -> None:
@@ -276,10 +276,10 @@ class _SignalWatch:
         threading.Thread(target=self._run, name="rolltrace-signals", daemon=True).start()
 
     def report_sigterm(self) -> None:
-        """Have the process end in time, from the handler of SIGTERM."""
+        """Make the process end in time; called by the handler of SIGTERM."""
         try:
             self._sender.send(_SIGTERM_HANDLED)
-        except OSError:  # this is a forked process, where there is no thread; or very many signals came
+        except OSError:  # this is a forked process, which does not have the thread, or the socket's buffer is full
             self._set_deadline()
 
     def close(self) -> None:
@@ -291,14 +291,14 @@ class _SignalWatch:
         self._sender.close()
 
     def abandon_after_fork(self) -> None:
-        """Keep signals of a forked process from being taken for signals of the process that plays."""
+        """Keep signals of a forked process from reaching the watch of the process that plays."""
         with contextlib.suppress(ValueError):  # not in the main interpreter
             self._restore_descriptor(-1)
         self._sender.close()
         self._receiver.close()
 
     def _restore_descriptor(self, previous: int) -> None:
-        """Set the wakeup descriptor to the previous one, unless somebody else has set theirs."""
+        """Set the wakeup descriptor to the previous one, unless other code has replaced it."""
         current = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(previous if current == self._descriptor else current, warn_on_full_buffer=False)
 
@@ -315,7 +315,7 @@ class _SignalWatch:
                     self._act(received)
 
     def _act(self, received: list[int]) -> None:
-        """Do what the handler does in the main thread, as far as another thread can."""
+        """Do what the handler does in the main thread, if another thread can."""
         self._play.cancel()
         if signal.SIGTERM not in received:
             return
@@ -325,7 +325,7 @@ class _SignalWatch:
             self._play.exit()
 
     def _forward(self, data: bytes) -> None:
-        """Pass a signal on to what had the descriptor before, such as the event loop of a notebook."""
+        """Pass a signal on to the previous descriptor, such as that of a notebook's event loop."""
         if self._previous != -1:
             with contextlib.suppress(OSError):
                 os.write(self._previous, data)
@@ -338,7 +338,7 @@ class _SignalWatch:
     def _force_exit_after_deadline(self) -> None:
         """End the process if it has not ended by itself: an env may block, or swallow the cancellation.
 
-        This goes on after the play, because a thread that an env left behind can keep the interpreter from ending.
+        This also applies after the play, because a thread that an env left behind can keep the interpreter from ending.
         """
         pause = threading.Event()
         pause.wait(_RECORD_SECONDS)
@@ -348,7 +348,7 @@ class _SignalWatch:
 
 
 _SIGTERM_HANDLED = b"\0"
-"""What the handler sends; no signal has this number."""
+"""Sent by the handler; no signal has this number."""
 _watches: list[_SignalWatch] = []
 
 

@@ -117,7 +117,11 @@ async def test_what_the_model_wrote_before_it_was_parsed_is_raw():
         (vllm("Hello", ["10", 11], ["Hel", "lo"]), VLLM, "the answer has invalid ids"),
         (vllm("Hello", [10, -1], ["Hel", "lo"]), VLLM, "the answer has invalid ids"),
         (vllm("Hello", [10, 2**31], ["Hel", "lo"]), VLLM, "the answer has invalid ids"),
-        ({**vllm("Hello", [10, 11], ["Hel", "lo"]), "prompt_token_ids": [1, 2, -3]}, VLLM, "the prompt has invalid ids"),
+        (
+            {**vllm("Hello", [10, 11], ["Hel", "lo"]), "prompt_token_ids": [1, 2, -3]},
+            VLLM,
+            "the prompt has invalid ids",
+        ),
         (llama("Hello", [10, 11, 99], [entry("Hel", 0.01, id=10), *HELLO[1:]]), LLAMA, "invalid log-probabilities"),
     ],
 )

@@ -102,7 +102,7 @@ def show_job_summary(console: Console, summary: "PlaySummary") -> None:
 def show_role_warnings(summary: "PlaySummary") -> None:
     """Warn on standard error about roles that the policy played itself, and roles that were never asked."""
     console = stderr_console()
-    for role in summary.unasked_roles:
+    for role in summary.unused_roles:
         what = f"Nothing in {summary.env} asked the role {role!r}: is that its name?"
         console.print(Text(escape_line(what), "yellow"), soft_wrap=True)
     if summary.roles_played_by_policy:
