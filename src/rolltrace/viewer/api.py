@@ -1,6 +1,6 @@
 """The HTTP API of the viewer: the parameters of each request, and the function that answers it.
 
-`schemas` lists the requests with their responses. FILTERS there are parameters that select rollouts:
+`schemas` and `rollout_schemas` list the requests and responses. FILTERS there are parameters that select rollouts:
 
     filter=COLUMN:OPERATION:VALUE  may be repeated, and all must hold. Operations: is, not, min and max (inclusive),
                                    below (exclusive), has (a tag, or a text that is contained), null, notnull.

@@ -19,11 +19,12 @@ from rolltrace.viewer.json_response import encode_response, to_browser_types
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.report_statistics import StoredAnswer, stored_answers
 from rolltrace.viewer.rollout_detail import group_response, member_responses
+from rolltrace.viewer.rollout_schemas import GroupResponse
 from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
 from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_overview import run_overview
 from rolltrace.viewer.run_subset import RunSubset
-from rolltrace.viewer.schemas import Column, GroupResponse, RunResponse, RunsResponse
+from rolltrace.viewer.schemas import Column, RunResponse, RunsResponse
 
 SELECTED = Column("selected", "selected", "boolean")
 """Whether a rollout fulfils the condition that the report was made with; a report has the others of its group, too."""

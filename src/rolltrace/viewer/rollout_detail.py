@@ -15,7 +15,7 @@ from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.viewer.json_response import long_integers_as_text
 from rolltrace.viewer.open_runs import OpenRun
-from rolltrace.viewer.schemas import Attempt, GroupResponse, GroupSibling, RolloutGroup, RolloutResponse
+from rolltrace.viewer.rollout_schemas import Attempt, GroupResponse, GroupSibling, RolloutGroup, RolloutResponse
 
 _MAX_MEMBERS = 1_000
 _MAX_SCORES = 500

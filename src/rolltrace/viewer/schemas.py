@@ -1,4 +1,4 @@
-"""The responses of the server as JSON objects.
+"""The responses of the server, as JSON objects; `rollout_schemas` has those about one rollout and one group.
 
 `typescript_types` makes the page's types of them: names, fields and docstrings are written here only. `Float` marks
 numbers that may not be finite.
@@ -10,21 +10,12 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from rolltrace.check.audit import Severity
-from rolltrace.query.group_comparison import GroupComparison
 from rolltrace.query.histogram import Bin
 from rolltrace.query.number_stats import NumberStats
-from rolltrace.query.reward_breakdown import RewardTerm
 from rolltrace.query.run_state import RunState
-from rolltrace.trace.codec import RolloutWithScores
 from rolltrace.trace.json_numbers import Float
-from rolltrace.trace.score import GroupKey, Score
 
 Counts = dict[str, int]
-
-
-def _json_of(record: type) -> msgspec.Meta:
-    """Say which type describes the JSON of a field whose own type does not."""
-    return msgspec.Meta(extra={"json_of": record})
 
 
 class RunListEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,7 +285,7 @@ class RolloutsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     total: int
     offset: int
-    rows: tuple[Annotated[dict[str, Any], _json_of(RolloutRow)], ...]
+    rows: tuple[Annotated[dict[str, Any], msgspec.Meta(extra={"json_of": RolloutRow})], ...]
 
 
 class FacetsResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,72 +355,6 @@ class FindingsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """How many audits ran."""
     found: tuple[AuditResult, ...]
     message: str | None
-
-
-class GroupSibling(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout of the same group or episode."""
-
-    id: str
-    index: int | None
-    seat: int | None
-    episode: int | None
-    policy: str
-    status: str
-    stop_reason: str
-    steps: int
-    reward: Float | None
-
-
-class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The group that a rollout belongs to."""
-
-    size: int
-    n: int
-    """The number of rewards."""
-    mean: Float | None
-    std: Float | None
-    has_signal: bool
-    members: tuple[GroupSibling, ...]
-
-
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt at the same index of a group."""
-
-    id: str
-    attempt: int
-    session: str
-    status: str
-    stop_reason: str
-    superseded: bool
-    collides: bool
-
-
-class RolloutResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /api/rollout?run=&id=`: one rollout with its scores, its group and its other attempts."""
-
-    rollout: Annotated[msgspec.Raw, _json_of(RolloutWithScores)]
-    reward: Float | None
-    """The total as it stands now, late scores included."""
-    advantage: Float | None
-    terms: tuple[RewardTerm, ...]
-    """The terms whose sum is the reward; without a reward, the terms that are known so far."""
-    scores: tuple[Annotated[msgspec.Raw, _json_of(Score)], ...]
-    """Late scores of this rollout, the oldest first; if there are very many, only the newest."""
-    reward_score: str | None
-    """The id of the score that gives the reward; None if the rollout itself gives it."""
-    group: RolloutGroup
-    seats: tuple[GroupSibling, ...]
-    """All seats of the same episode; empty if it is not a game."""
-    attempts: tuple[Attempt, ...]
-    """All attempts and sessions at the same index."""
-
-
-class GroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /api/group?run=&split=&iteration=&env=&group=`: a group with its members side by side."""
-
-    group: GroupComparison
-    previous: GroupKey | None
-    next: GroupKey | None
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The types of the page, from the server's responses: `python -m rolltrace.viewer.typescript_types > FILE`.
 
 `make docs` writes `web/src/source/schema.ts` with it. The source is `msgspec.inspect` and not a JSON schema: in a JSON
-schema a field with a default is optional, whether it is always written or not.
+schema a field with a default is optional, whether it is always written or not. A field whose Python type does not
+describe its JSON, such as `msgspec.Raw`, names the type that does: `Annotated[Raw, Meta(extra={"json_of": Score})]`.
 """
 
 import inspect
@@ -22,7 +23,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import NON_FINITE
 from rolltrace.trace.rollout import Header
 from rolltrace.trace.stop_reasons import StopReason
-from rolltrace.viewer import schemas
+from rolltrace.viewer import rollout_schemas, schemas
 
 _WIDTH = 120
 _HEAD = """\
@@ -50,11 +51,16 @@ _LONG_INTEGERS = {(Header, "seed")}
 def typescript_types() -> str:
     """The source of `schema.ts`: every response, and every type that one of them refers to."""
     declarations = Declarations()
-    for cls in vars(schemas).values():
-        if isinstance(cls, type) and issubclass(cls, msgspec.Struct) and cls.__module__ == schemas.__name__:
-            declarations.name_of(cls)
-    declarations.name_of(StopReason)
+    for cls in [*response_types(), StopReason]:
+        declarations.name_of(cls)
     return "\n".join([_HEAD, *declarations.sources()])
+
+
+def response_types() -> list[type]:
+    """The responses, and the structs that are defined beside them."""
+    named = [(module.__name__, cls) for module in (schemas, rollout_schemas) for cls in vars(module).values()]
+    structs = [(module, cls) for module, cls in named if isinstance(cls, type) and issubclass(cls, msgspec.Struct)]
+    return [cls for module, cls in structs if cls.__module__ == module]
 
 
 class Declarations:

@@ -310,6 +310,17 @@ export interface FindingsResponse {
   message: string | null;
 }
 
+/** The type and message of an error. */
+export interface ErrorDetail {
+  type: string;
+  message: string;
+}
+
+/** The body of every response whose HTTP status is an error. */
+export interface ErrorResponse {
+  error: ErrorDetail;
+}
+
 /** A rollout of the same group or episode. */
 export interface GroupSibling {
   id: string;
@@ -369,17 +380,6 @@ export interface GroupResponse {
   group: GroupComparison;
   previous: GroupKey | null;
   next: GroupKey | null;
-}
-
-/** The type and message of an error. */
-export interface ErrorDetail {
-  type: string;
-  message: string;
-}
-
-/** The body of every response whose HTTP status is an error. */
-export interface ErrorResponse {
-  error: ErrorDetail;
 }
 
 /** Why a rollout ended; an environment may name others of its own. */
