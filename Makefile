@@ -51,6 +51,7 @@ format: $(READY)
 docs: $(READY)
 	$(BIN)/python -m rolltrace.cli.reference > docs/commands.md
 	$(BIN)/python -m rolltrace.viewer.typescript_types > web/src/source/schema.ts
+	$(BIN)/python docs/record_tables.py
 
 # What things cost, on this machine; docs/performance.md says what the figures mean.
 bench: $(READY)

@@ -9,7 +9,7 @@ def test_a_docstring_belongs_to_the_field_above_it():
     """Fields without a docstring are left out, and so are properties and methods."""
     docs = field_docs(Step)
     assert docs["prompt"] == "Ranges of the rollout's `messages`."
-    assert "parse_error" not in docs
+    assert "usage" not in docs
     assert docs.keys() <= set(Step.__struct_fields__)
 
 

@@ -1,6 +1,8 @@
 """`docs/format.md` says what the code does."""
 
+import importlib
 import re
+import sys
 from datetime import UTC, datetime
 from enum import EnumMeta
 from pathlib import Path
@@ -14,44 +16,21 @@ from rolltrace.store.layout import FOLDERS, RunInfo, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace import freeform
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.json_numbers import NON_FINITE
-from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import (
-    FORMAT_VERSION,
-    Call,
-    EndedBeforeFirstTurn,
-    Failure,
-    Grade,
-    Quote,
-    Rollout,
-    Step,
-    Tokens,
-    Usage,
-)
-from rolltrace.trace.score import GroupKey, Score
-from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.message import Part, ToolCall
+from rolltrace.trace.rollout import FORMAT_VERSION, Rollout, Score
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = (DOCS / "format.md").read_text()
 GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 
-RECORDS = {
-    "`run.json`": RunInfo, "A rollout": Rollout, "A step": Step, "A message": Message, "A part": Part,
-    "A tool call": ToolCall, "A tool": ToolSpec, "Sampling": Sampling, "A grade": Grade, "A call": Call,
-    "A quote": Quote, "Tokens": Tokens, "Ended before the first turn": EndedBeforeFirstTurn, "Usage": Usage,
-    "A failure": Failure, "A note": freeform.Note, "A score": Score, "A group key": GroupKey, "A ledger line": Ledger,
-}  # fmt: skip
-WORDS = {
-    "status": Status, "stopped by": StoppedBy, "stop reason": StopReason, "termination": Termination, "layer": Layer,
-    "env failure": EnvFailure,
-}  # fmt: skip
-NAMES = {record: re.sub("^An? ", "", title).lower() for title, record in RECORDS.items()} | {
-    words: name for name, words in WORDS.items()
-}
+sys.path.insert(0, str(DOCS))
+record_tables = importlib.import_module("record_tables")
+sys.path.remove(str(DOCS))
+RECORDS, WORDS = record_tables.RECORDS, record_tables.CHOICES
 
 
 def sections():
-    """The tables of the document by the heading they stand under, each as rows of cells."""
+    """The tables of the page, by heading."""
     found, title = {}, None
     for line in DOCUMENT.splitlines():
         if line.startswith("#"):
@@ -61,54 +40,15 @@ def sections():
     return found
 
 
-SIMPLE = {
-    inspect.StrType: "string", inspect.IntType: "integer", inspect.BoolType: "boolean", inspect.FloatType: "float",
-    inspect.NoneType: "null", inspect.DateTimeType: "time",
-}  # fmt: skip
-SPELT = set(NON_FINITE)
+@pytest.mark.parametrize(("name", "page"), [("format.md", "format_page"), ("tables.md", "tables_page")])
+def test_tables_are_those_of_the_records(name, page):
+    """The tables list every field with its type and meaning, as the records have them: run `make docs`."""
+    assert getattr(record_tables, page)() == (DOCS / name).read_text()
 
 
-def spelling(kind):
-    """A type as the document names it."""
-    if type(kind) in SIMPLE:
-        return SIMPLE[type(kind)]
-    if isinstance(kind, inspect.VarTupleType):
-        return f"array of {spelling(kind.item_type)}"
-    if isinstance(kind, inspect.TupleType):
-        assert [spelling(item) for item in kind.item_types] == ["integer", "integer"]
-        return "range"
-    if isinstance(kind, inspect.DictType):
-        inner = "anything" if isinstance(kind.value_type, inspect.AnyType) else spelling(kind.value_type)
-        return "free-form" if inner == "anything" else f"map of {inner}"
-    if isinstance(kind, inspect.CustomType):
-        return {FrozenMap: "free-form", Blob: "blob"}[kind.cls]
-    if isinstance(kind, inspect.UnionType):
-        return union(kind)
-    assert isinstance(kind, inspect.StructType | inspect.EnumType), kind
-    return NAMES[kind.cls]
-
-
-def union(kind):
-    literals = [part for part in kind.types if isinstance(part, inspect.LiteralType)]
-    parts = [spelling(part) for part in kind.types if not isinstance(part, inspect.LiteralType)]
-    if literals:
-        assert set(literals[0].values) == SPELT
-        if {"boolean", "integer", "float"} <= set(parts):
-            parts = ["number", *(part for part in parts if part not in ("boolean", "integer", "float"))]
-    order = ["integer", "string", "number", "float"]
-    parts.sort(key=lambda part: (part == "null", order.index(part) if part in order else len(order)))
-    return " or ".join(parts)
-
-
-@pytest.mark.parametrize("title", RECORDS)
-def test_tables_have_every_field_with_its_type_and_no_other(title):
-    """A record's table lists its fields in their order, each with the type that the decoder takes."""
-    record = RECORDS[title]
-    heading, *rows = sections()[title]
-    assert heading == ["field", "type", "meaning"]
-    fields = inspect.type_info(record).fields
-    expected = [(f"`{field.encode_name}`", spelling(field.type)) for field in fields]
-    assert [(row[0], row[1]) for row in rows] == expected
+def test_every_record_has_a_table():
+    """No record is without the table that its heading announces."""
+    assert {title for title, rows in sections().items() if rows[0] == ["field", "type", "meaning"]} == set(RECORDS)
 
 
 def test_no_record_is_left_out():
@@ -120,7 +60,7 @@ def test_no_record_is_left_out():
             referred.add(kind.cls)
             for field in kind.fields:
                 walk(field.type)
-        for inner in ("item_type", "value_type"):
+        for inner in ("item_type", "value_type", "type"):
             if hasattr(kind, inner):
                 walk(getattr(kind, inner))
         for inner in getattr(kind, "types", ()):

@@ -10,7 +10,8 @@ from rollout_builders import header, outcome
 from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Tokens
-from rolltrace.trace.rollout_builder import RolloutBuilder, common_prefix_length
+from rolltrace.trace.rollout_builder import RolloutBuilder
+from rolltrace.trace.step_table import common_prefix_length
 
 IDS = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 TURNS = st.lists(st.none() | st.tuples(IDS, IDS), max_size=6)
@@ -80,8 +81,8 @@ def test_char_lengths_cut_the_text_up(pieces, parsed):
         ((1, 1), "!", "add up"),
         ((2, -1), "!", "add up"),
         ((1, 1), "\ud83d\ude00", "add up"),
-        ((1, "x"), "!", "row of numbers"),
-        (5, "!", "row of numbers"),
+        ((1, "x"), "!", "sequence of numbers"),
+        (5, "!", "sequence of numbers"),
     ],
 )
 def test_char_lengths_that_do_not_fit_are_left_out(char_lengths, text, why):

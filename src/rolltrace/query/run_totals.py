@@ -18,8 +18,8 @@ from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.failure import is_interruption
+from rolltrace.trace.field_types import Timestamp
 from rolltrace.trace.json_numbers import Float, parse_number
-from rolltrace.trace.rollout import Timestamp
 from rolltrace.trace.stop_reasons import Status, StopReason
 
 Record = TypeVar("Record")

@@ -1,23 +1,35 @@
-"""Lines of a run as rows of tables: flat JSON with the types that the tables have."""
+"""Rows of tables from lines of a run: flat JSON with the types of the columns."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
+from operator import attrgetter
+from types import GenericAlias
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from rolltrace.errors import RecordError
 from rolltrace.query.score_order import write_position
+from rolltrace.query.table_schema import (
+    CALL_FIELDS,
+    MESSAGE_FIELDS,
+    ROLLOUT_FIELDS,
+    SCORE_FIELDS,
+    STEP_CONTEXT,
+    STEP_FIELDS,
+    RecordColumns,
+)
 from rolltrace.store.cursor import LineLocation
 from rolltrace.trace.codec import decode_rollout, decode_score, json_encoder
+from rolltrace.trace.field_types import Field, FieldKind, Timestamp, field_by_name, record_fields
 from rolltrace.trace.json_numbers import INT64_LIMIT
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, Timestamp
-from rolltrace.trace.score import Score
+from rolltrace.trace.message import Message
+from rolltrace.trace.rollout import FORMAT_VERSION, Call, GroupKey, Rollout, Score, Step
 
 Integer = Annotated[int, msgspec.Meta(ge=-INT64_LIMIT, le=INT64_LIMIT - 1)] | None
-"""What a column of 64 bits can hold; a larger one is left out of the table, and stays in the record."""
+"""What a column of 64 bits can hold; a larger integer is left out of the table, and stays in the record."""
 Real = float | Literal["NaN", "Infinity", "-Infinity"] | None
-Numbers = dict[str, float | bool | Literal["NaN", "Infinity", "-Infinity"]]
+NumberMap = dict[str, float | bool | Literal["NaN", "Infinity", "-Infinity"]]
 Version = Annotated[int, msgspec.Meta(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
 
 DecodeScore = Callable[[bytes], Score]
@@ -26,187 +38,139 @@ _EMPTY = msgspec.Raw(b"{}")
 _NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 
-
-class _Failure(msgspec.Struct):
-    layer: str
-    type: str
-    message: str
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: Integer = 0
-    completion_tokens: Integer = 0
-
-
-class _Grade(msgspec.Struct):
-    reward: Real
-    reward_data: Numbers = {}
-    extra: msgspec.Raw = _EMPTY
-
-
-class _StepUsage(msgspec.Struct):
-    usage: _Usage | None = None
+_DECODED_TYPES: dict[FieldKind, Any] = {
+    FieldKind.NAME: str,
+    FieldKind.TEXT: str,
+    FieldKind.CHOICE: str,
+    FieldKind.NAME_OR_INTEGER: int | str,
+    FieldKind.INTEGER: Integer,
+    FieldKind.BOOLEAN: bool,
+    FieldKind.NUMBER: Real,
+    FieldKind.DURATION: Real,
+    FieldKind.NUMBERS: NumberMap,
+    FieldKind.TIMESTAMP: Timestamp,
+}
+"""By the kind of a field, what it is decoded to for a row; other kinds are not decoded."""
 
 
 class _Ignored(msgspec.Struct):
     pass
 
 
-class _RolloutLine(msgspec.Struct, kw_only=True):
-    v: Version
-    id: str
-    run: str
-    split: str = "train"
-    iteration: Integer = 0
-    env: str
-    env_args: msgspec.Raw = _EMPTY
-    seed: Integer = None
-    task: str
-    task_data: msgspec.Raw = _EMPTY
-    group: str
-    index: Integer
-    attempt: Integer = 0
-    episode: Integer = None
-    seat: Integer = None
-    policy: str = ""
-    policy_version: int | str | None = None
-    tags: list[str] = []
-    session: str = ""
-    started_at: Timestamp
-    ended_at: Timestamp
-    status: str
-    stop_reason: str
-    stopped_by: str
-    error: _Failure | None = None
-    reward: Real
-    reward_so_far: Real
-    unclamped_reward: Real = None
-    grade: _Grade | None = None
-    steps: list[_StepUsage] = []
-    calls: list[_Ignored] = []
-    metrics: Numbers = {}
-    notes: list[_Ignored] = []
-
-
 class _TextOnly(msgspec.Struct):
     content: str
 
 
-class _Step(msgspec.Struct, kw_only=True):
-    step: Integer
-    prompt: list[tuple[int, int]] = []
-    response: int | _TextOnly
-    sampling: int | None = None
-    reward: Real
-    env_reward: Real = None
-    env_failure: str | None = None
-    reward_data: Numbers = {}
-    env_state: msgspec.Raw = _EMPTY
-    extra: msgspec.Raw = _EMPTY
-    metrics: Numbers = {}
-    logs: msgspec.Raw = _EMPTY
-    termination: str | None = None
-    parse_error: str | None = None
-    raw: str | None = None
-    policy_version: int | str | None = None
-    usage: _Usage | None = None
-    seconds: Real = None
-    reward_weights: Numbers = {}
+def _decoded(field: Field) -> tuple[Any, Any]:
+    """The type that a field is decoded to, and its default."""
+    if field.kind not in _DECODED_TYPES or (field.depth and field.kind is not FieldKind.NAME):
+        return msgspec.Raw, _EMPTY if field.kind is FieldKind.FREE_FORM else _NULL
+    kind = list[str] if field.depth else _DECODED_TYPES[field.kind]
+    default = list(field.default) if field.depth and not field.is_required else field.default
+    return kind | None if field.is_nullable else kind, default
 
 
-class _StepsLine(msgspec.Struct, kw_only=True):
-    v: Version
-    id: str
-    run: str
-    split: str = "train"
-    iteration: Integer = 0
-    env: str
-    messages: list[_TextOnly] = []
-    sampling: list[msgspec.Raw] = []
-    steps: list[_Step] = []
+def _line_struct(record: type[msgspec.Struct], names: Sequence[str], parts: Mapping[str, Any] | None = None) -> Any:
+    """A struct that decodes only these fields of a record; `parts` are the types of its fields that are records."""
+    parts = parts or {}
+    defined: list[Any] = []
+    for name in (*names, *parts):
+        field = field_by_name(record)[name]
+        if name not in parts:
+            kind, default = _decoded(field)
+        elif field.depth:
+            kind, default = GenericAlias(list, (parts[name],)), []
+        else:
+            kind, default = parts[name], None
+        kind = Version if name == "v" else kind
+        is_required = field.is_required or name == "v"
+        defined.append((name, kind) if is_required else (name, kind, msgspec.field(default=default)))
+    renamed = {name: field_by_name(record)[name].written_name for name in (*names, *parts)}
+    return msgspec.defstruct(f"{record.__name__}Line", defined, kw_only=True, rename=renamed)
 
 
-class _Message(msgspec.Struct, kw_only=True):
-    role: str
-    content: str
-    reasoning: str | None = None
-    tool_calls: msgspec.Raw = _NULL
-    tool_call_id: str | None = None
-    name: str | None = None
-    parts: msgspec.Raw = _NULL
-    other: msgspec.Raw = _NULL
+class _RecordRow:
+    """Makes the columns that show the fields of a record from what `struct` decodes of it."""
+
+    def __init__(
+        self, columns: RecordColumns, before: Sequence[str] = (), parts: Mapping[str, Any] | None = None
+    ) -> None:
+        flattened = {name: columns.parts(field_by_name(columns.record)[name]) for name in columns.flattened}
+        plain = [field for field in columns.fields if field.name not in flattened and field.name not in columns.counted]
+        parts = {
+            **dict.fromkeys(columns.counted, _Ignored),
+            **{name: self._part_struct(columns, name) for name in flattened},
+            **(parts or {}),
+        }
+        names = [*before, *(field.name for field in plain if field.name not in parts)]
+        self.struct = _line_struct(columns.record, names, parts)
+        """Decodes what the columns need, and the fields named in `before`."""
+        self._names = [field.name for field in plain]
+        self._values = attrgetter(*self._names)
+        self._counted = columns.counted
+        self._flattened = {
+            name: [(column, part.name) for column, part in shown.items()] for name, shown in flattened.items()
+        }
+        self._converted = [(field.name, _CONVERSIONS[field.kind]) for field in plain if field.kind in _CONVERSIONS]
+
+    @staticmethod
+    def _part_struct(columns: RecordColumns, name: str) -> Any:
+        field = field_by_name(columns.record)[name]
+        shown = [part.name for part in columns.parts(field).values()]
+        return _line_struct(field.record, shown) | None  # type: ignore[arg-type]
+
+    def row(self, record: Any) -> dict[str, Any]:
+        """The columns of one record."""
+        row = dict(zip(self._names, self._values(record), strict=True))
+        for name, convert in self._converted:
+            if row[name] is not None:
+                row[name] = convert(row[name])
+        for name in self._counted:
+            row[name] = len(getattr(record, name))
+        for name, columns in self._flattened.items():
+            part = getattr(record, name)
+            for column, attribute in columns:
+                row[column] = None if part is None else getattr(part, attribute)
+        return row
 
 
-class _StepResponse(msgspec.Struct):
-    step: Integer
-    response: int | _Ignored
+def _timestamp(time: Timestamp) -> str:
+    return time.astimezone(UTC).replace(tzinfo=None).isoformat()
 
 
-class _MessagesLine(msgspec.Struct, kw_only=True):
-    v: Version
-    id: str
-    run: str
-    messages: list[_Message] = []
-    steps: list[_StepResponse] = []
+_CONVERSIONS: dict[FieldKind, Callable[[Any], str]] = {
+    FieldKind.TIMESTAMP: _timestamp,
+    FieldKind.NAME_OR_INTEGER: str,
+}
+"""By the kind of a field, how its column differs from the record."""
 
+_Usage = field_by_name(Step)["usage"].record
+assert _Usage is not None  # noqa: S101 - it is a record
+_StepUsage = _line_struct(Step, (), {"usage": _line_struct(_Usage, _Usage.__struct_fields__) | None})
 
-class _Call(msgspec.Struct, kw_only=True):
-    role: str
-    policy: str
-    prompt: msgspec.Raw = _NULL
-    reply: _TextOnly | None = None
-    step: Integer = None
-    policy_version: int | str | None = None
-    raw: str | None = None
-    error: _Failure | None = None
-    usage: _Usage | None = None
-    seconds: Real = None
-    continues_call: Integer = None
-    about: str | None = None
-    termination: str | None = None
-    quotes: list[_Ignored] = []
+_rollouts = _RecordRow(ROLLOUT_FIELDS, ("v",), {"steps": _StepUsage})
+_steps = _RecordRow(STEP_FIELDS, ("prompt", "sampling"), {"response": int | _TextOnly})
+_messages = _RecordRow(MESSAGE_FIELDS)
+_calls = _RecordRow(CALL_FIELDS, (), {"reply": _TextOnly | None, "quotes": _Ignored})
+_scores = _RecordRow(SCORE_FIELDS, ("v",))
 
-
-class _CallsLine(msgspec.Struct, kw_only=True):
-    v: Version
-    id: str
-    run: str
-    split: str = "train"
-    iteration: Integer = 0
-    env: str
-    group: str
-    calls: list[_Call] = []
-
-
-class _GroupKey(msgspec.Struct):
-    split: str
-    iteration: Integer
-    env: str
-    group: str
-
-
-class _ScoreLine(msgspec.Struct, kw_only=True):
-    v: Version
-    id: str
-    run: str
-    session: str = ""
-    rollout: str | None = None
-    group: _GroupKey | None = None
-    name: str
-    value: Real
-    data: msgspec.Raw = _EMPTY
-    producer: str = ""
-    created_at: Timestamp
-    error: _Failure | None = None
-
-
-class _ScoreCallsLine(msgspec.Struct, kw_only=True):
-    v: Version
-    id: str
-    run: str
-    rollout: str | None = None
-    group: _GroupKey | None = None
-    calls: list[_Call] = []
+_StepsLine = _line_struct(
+    Rollout,
+    ("v", "id", *STEP_CONTEXT),
+    {"messages": _TextOnly, "sampling": msgspec.Raw, "steps": _steps.struct},
+)
+_MessagesLine = _line_struct(
+    Rollout,
+    ("v", "id", "run"),
+    {"messages": _messages.struct, "steps": _line_struct(Step, ("step",), {"response": int | _Ignored})},
+)
+_GROUP_FIELDS = GroupKey.__struct_fields__
+_CallsLine = _line_struct(Rollout, ("v", "id", "run", *_GROUP_FIELDS), {"calls": _calls.struct})
+_ScoreCallsLine = _line_struct(
+    Score,
+    ("v", "id", "run", "rollout"),
+    {"group": _line_struct(GroupKey, _GROUP_FIELDS) | None, "calls": _calls.struct},
+)
 
 
 class RowStats(msgspec.Struct):
@@ -234,29 +198,14 @@ class RowStats(msgspec.Struct):
 def rollout_rows(line: bytes, place: LineLocation, facts: RowStats) -> Iterator[bytes]:
     """One row for a rollout."""
     record = _read(_rollout_decoder, line)
-    error, grade = record.error, record.grade
-    usages = [step.usage for step in record.steps if step.usage is not None]
     facts.rows += 1
     facts.sessions.add(record.session)
     facts.has_retries |= bool(record.attempt)
+    usages = [step.usage for step in record.steps if step.usage is not None]
     yield _encoder.encode({
-        "id": record.id, "run": record.run, "split": record.split, "iteration": record.iteration, "env": record.env,
-        "env_args": record.env_args, "seed": record.seed, "task": record.task, "task_data": record.task_data,
-        "group": record.group, "index": record.index, "attempt": record.attempt, "episode": record.episode,
-        "seat": record.seat, "policy": record.policy, "policy_version": _text(record.policy_version),
-        "tags": record.tags, "session": record.session, "started_at": _moment(record.started_at),
-        "ended_at": _moment(record.ended_at), "status": record.status, "stop_reason": record.stop_reason,
-        "stopped_by": record.stopped_by,
-        "error_layer": error and error.layer, "error_type": error and error.type,
-        "error_message": error and error.message,
-        "line_reward": record.reward, "reward_so_far": record.reward_so_far,
-        "unclamped_reward": record.unclamped_reward,
-        "grade_reward": grade and grade.reward, "grade_reward_data": grade and grade.reward_data,
-        "grade_extra": grade and grade.extra,
-        "steps": len(record.steps),
+        **_rollouts.row(record),
         "prompt_tokens": _sum([usage.prompt_tokens for usage in usages]),
         "completion_tokens": _sum([usage.completion_tokens for usage in usages]),
-        "calls": len(record.calls), "metrics": record.metrics, "notes": len(record.notes),
         "_file": place.file, "_offset": place.offset, "_length": place.length,
     })  # fmt: skip
 
@@ -264,36 +213,26 @@ def rollout_rows(line: bytes, place: LineLocation, facts: RowStats) -> Iterator[
 def step_rows(line: bytes, _: LineLocation, facts: RowStats) -> Iterator[bytes]:
     """One row for each step of a rollout."""
     record = _read(_steps_decoder, line)
+    context = {"rollout": record.id, **{name: getattr(record, name) for name in STEP_CONTEXT}}
     for step in record.steps:
         facts.rows += 1
-        usage = step.usage
         yield _encoder.encode({
-            "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
-            "env": record.env, "step": step.step, "reward": step.reward,
-            "env_reward": step.env_reward, "env_failure": step.env_failure,
-            "reward_data": step.reward_data, "reward_weights": step.reward_weights,
-            "env_state": step.env_state, "extra": step.extra,
-            "metrics": step.metrics, "logs": step.logs, "termination": step.termination,
-            "parse_error": step.parse_error, "raw": step.raw, "policy_version": _text(step.policy_version),
-            "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,
-            "seconds": step.seconds, "sampling": _at(record.sampling, step.sampling),
-            "prompt_messages": _sum([last - first for first, last in step.prompt]),
-            "response": _said(record.messages, step.response),
+            **context,
+            **_steps.row(step),
+            "sampling": _at(record.sampling, step.sampling),
+            "prompt_messages": _sum([last - first for first, last in msgspec.json.decode(step.prompt)]),
+            "response": _response_text(record.messages, step.response),
         })  # fmt: skip
 
 
 def message_rows(line: bytes, _: LineLocation, facts: RowStats) -> Iterator[bytes]:
     """One row for each message of a rollout."""
     record = _read(_messages_decoder, line)
-    said = {step.response: step.step for step in record.steps if isinstance(step.response, int)}
+    steps = {step.response: step.step for step in record.steps if isinstance(step.response, int)}
     for position, message in enumerate(record.messages):
         facts.rows += 1
-        yield _encoder.encode({
-            "rollout": record.id, "run": record.run, "position": position, "step": said.get(position),
-            "role": message.role, "content": message.content, "reasoning": message.reasoning,
-            "tool_calls": message.tool_calls, "tool_call_id": message.tool_call_id, "name": message.name,
-            "parts": message.parts, "other": message.other,
-        })  # fmt: skip
+        context = {"rollout": record.id, "run": record.run, "position": position, "step": steps.get(position)}
+        yield _encoder.encode({**context, **_messages.row(message)})
 
 
 def call_rows(line: bytes, _: LineLocation, facts: RowStats) -> Iterator[bytes]:
@@ -301,11 +240,8 @@ def call_rows(line: bytes, _: LineLocation, facts: RowStats) -> Iterator[bytes]:
     record = _read(_calls_decoder, line)
     if any(call.quotes for call in record.calls):
         _restore(record.calls, decode_rollout(line).calls)
-    about = {
-        "rollout": record.id, "run": record.run, "split": record.split, "iteration": record.iteration,
-        "env": record.env, "group": record.group,
-    }  # fmt: skip
-    yield from _call_rows(about, record.calls, facts)
+    context = {"rollout": record.id, "run": record.run, **{name: getattr(record, name) for name in _GROUP_FIELDS}}
+    yield from _call_rows(context, record.calls, facts)
 
 
 def score_call_rows(
@@ -317,15 +253,13 @@ def score_call_rows(
     record = _read(_score_calls_decoder, line)
     if any(call.quotes for call in record.calls):
         _restore(record.calls, decode(line).calls)
-    group = record.group
-    about = {
-        "rollout": record.rollout, "score": record.id, "run": record.run, "split": group and group.split,
-        "iteration": group and group.iteration, "env": group and group.env, "group": group and group.group,
-    }  # fmt: skip
-    yield from _call_rows(about, record.calls, facts)
+    context = {"rollout": record.rollout, "score": record.id, "run": record.run}
+    if record.group is not None:
+        context |= {name: getattr(record.group, name) for name in _GROUP_FIELDS}
+    yield from _call_rows(context, record.calls, facts)
 
 
-def _restore(calls: Sequence[_Call], whole: Sequence[Call]) -> None:
+def _restore(calls: Sequence[Any], whole: Sequence[Call]) -> None:
     """Give calls the text that they have in place of quotes."""
     for call, one in zip(calls, whole, strict=True):
         call.prompt = msgspec.Raw(json_encoder.encode(one.prompt))
@@ -333,36 +267,21 @@ def _restore(calls: Sequence[_Call], whole: Sequence[Call]) -> None:
             call.reply.content = one.reply.content
 
 
-def _call_rows(about: dict[str, Any], calls: Sequence[_Call], facts: RowStats) -> Iterator[bytes]:
+def _call_rows(context: dict[str, Any], calls: Sequence[Any], facts: RowStats) -> Iterator[bytes]:
     for position, call in enumerate(calls):
         facts.rows += 1
-        usage, error = call.usage, call.error
-        yield _encoder.encode({
-            **about, "position": position, "continues_call": call.continues_call,
-            "step": call.step, "role": call.role, "about": call.about, "policy": call.policy,
-            "policy_version": _text(call.policy_version), "prompt": call.prompt,
-            "reply": call.reply and call.reply.content, "termination": call.termination, "raw": call.raw,
-            "prompt_tokens": usage and usage.prompt_tokens, "completion_tokens": usage and usage.completion_tokens,
-            "seconds": call.seconds,
-            "error_layer": error and error.layer, "error_type": error and error.type,
-            "error_message": error and error.message,
-        })  # fmt: skip
+        reply = None if call.reply is None else call.reply.content
+        yield _encoder.encode({**context, "position": position, **_calls.row(call), "reply": reply})
 
 
 def score_rows(line: bytes, place: LineLocation, facts: RowStats) -> Iterator[bytes]:
     """One row for a score."""
     record = _read(_score_decoder, line)
-    group, error = record.group, record.error
     facts.rows += 1
     facts.rewards += record.name == "reward" and record.rollout is not None
     written = write_position(place)
     yield _encoder.encode({
-        "id": record.id, "run": record.run, "session": record.session, "rollout": record.rollout,
-        "split": group and group.split, "iteration": group and group.iteration, "env": group and group.env,
-        "group": group and group.group, "name": record.name, "value": record.value, "data": record.data,
-        "producer": record.producer, "created_at": _moment(record.created_at),
-        "error_layer": error and error.layer, "error_type": error and error.type,
-        "error_message": error and error.message,
+        **_scores.row(record),
         "_file": place.file, "_offset": place.offset, "_length": place.length,
         "_writer": written.writer, "_sequence": written.sequence,
     })  # fmt: skip
@@ -377,12 +296,12 @@ MAKE_ROWS: dict[str, Callable[[bytes, LineLocation, RowStats], Iterator[bytes]]]
     "score_calls": score_call_rows,
 }
 
-_rollout_decoder = msgspec.json.Decoder(_RolloutLine)
+_rollout_decoder = msgspec.json.Decoder(_rollouts.struct)
 _steps_decoder = msgspec.json.Decoder(_StepsLine)
 _messages_decoder = msgspec.json.Decoder(_MessagesLine)
 _calls_decoder = msgspec.json.Decoder(_CallsLine)
 _score_calls_decoder = msgspec.json.Decoder(_ScoreCallsLine)
-_score_decoder = msgspec.json.Decoder(_ScoreLine)
+_score_decoder = msgspec.json.Decoder(_scores.struct)
 
 
 def _read(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
@@ -395,14 +314,20 @@ def _read(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
             raise RecordError(f"Expected a record: {error}.") from error
 
 
-_FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data", "other", "parameters"}
-_MAPS = {"reward_data", "reward_weights", "metrics"}
-_KEPT = {"v", "response", "policy_version"}
+def _names_of(*kinds: FieldKind) -> frozenset[str]:
+    """The names, in a line, of all fields of these kinds."""
+    records = (Rollout, Step, Message, Call, Score, *(field.record for field in record_fields(Rollout) if field.record))
+    return frozenset(field.written_name for record in records for field in record_fields(record) if field.kind in kinds)
+
+
+_FREE_FORM = _names_of(FieldKind.FREE_FORM, FieldKind.CUSTOM)
+_MAPS = _names_of(FieldKind.NUMBERS)
+_UNCHANGED = _names_of(FieldKind.RESPONSE, FieldKind.NAME_OR_INTEGER) | {"v"}
 
 
 def _with_fitting_integers(value: Any, name: str) -> Any:
     """The record with integers that fit: in maps of numbers as floats, elsewhere left out."""
-    if name in _FREE_FORM or (name in _KEPT and isinstance(value, int | str)):
+    if name in _FREE_FORM or (name in _UNCHANGED and isinstance(value, int | str)):
         return value
     if isinstance(value, dict):
         return {key: _with_fitting_integers(item, name if name in _MAPS else key) for key, item in value.items()}
@@ -418,14 +343,6 @@ def _with_fitting_integers(value: Any, name: str) -> Any:
         return "Infinity" if value > 0 else "-Infinity"
 
 
-def _moment(moment: Timestamp) -> str:
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat()
-
-
-def _text(value: int | str | None) -> str | None:
-    return None if value is None else str(value)
-
-
 def _sum(values: list[Any]) -> int | None:
     total = sum(value for value in values if value is not None)
     return total if -INT64_LIMIT <= total < INT64_LIMIT else None
@@ -435,6 +352,6 @@ def _at(items: list[Any], index: int | None) -> Any:
     return items[index] if index is not None and 0 <= index < len(items) else None
 
 
-def _said(messages: list[_TextOnly], response: int | _TextOnly) -> str | None:
-    said = _at(messages, response) if isinstance(response, int) else response
-    return None if said is None else said.content
+def _response_text(messages: list[_TextOnly], response: int | _TextOnly) -> str | None:
+    message = _at(messages, response) if isinstance(response, int) else response
+    return None if message is None else message.content

@@ -1,14 +1,21 @@
-"""The tables that SQL sees: their columns, and the types of what is kept of them."""
+"""The tables that SQL sees. Their columns are derived from the records."""
 
-from typing import Any
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from rolltrace.store.layout import ROLLOUTS, SCORES
+import msgspec
+
+from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
+from rolltrace.store.ledger import Ledger
 from rolltrace.trace.failure import INTERRUPTED
-from rolltrace.trace.score import GroupKey
+from rolltrace.trace.field_types import Field, FieldKind, field_by_name, record_fields
+from rolltrace.trace.message import Message
+from rolltrace.trace.rollout import Call, GroupKey, Rollout, Score, Step
 from rolltrace.trace.stop_reasons import Layer
 
-LAYOUT_VERSION = 8
-"""Changes whenever a stored column does; what was derived under another number is made anew."""
+ROW_VERSION = 9
+"""Changes if rows are made in another way from the same records; what was derived under another number is not used."""
 
 NUMBER_MAP = "MAP(VARCHAR, DOUBLE)"
 COUNTS = "MAP(VARCHAR, BIGINT)"
@@ -16,60 +23,124 @@ COUNTS = "MAP(VARCHAR, BIGINT)"
 LOCATION_COLUMNS = {"_file": "VARCHAR", "_offset": "BIGINT", "_length": "BIGINT"}
 """Where the line is that a row was made from; no table shows it."""
 WRITTEN = {"_writer": "VARCHAR", "_sequence": "BIGINT"}
-"""Where the line of a score stands among those of its writer; no table shows it."""
+"""Where the line of a score is among those of its writer; no table shows it."""
 
-_FAILURE = {"error_layer": "VARCHAR", "error_type": "VARCHAR", "error_message": "VARCHAR"}
+_SQL_TYPES = {
+    FieldKind.NAME: "VARCHAR",
+    FieldKind.TEXT: "VARCHAR",
+    FieldKind.NAME_OR_INTEGER: "VARCHAR",
+    FieldKind.CHOICE: "VARCHAR",
+    FieldKind.INTEGER: "BIGINT",
+    FieldKind.BOOLEAN: "BOOLEAN",
+    FieldKind.NUMBER: "DOUBLE",
+    FieldKind.DURATION: "DOUBLE",
+    FieldKind.NUMBERS: NUMBER_MAP,
+    FieldKind.COUNTS: COUNTS,
+    FieldKind.TIMESTAMP: "TIMESTAMP",
+}
+"""By the kind of a field, the type of its column; other kinds are JSON."""
 
-_HEADER = {
-    "id": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR", "env_args": "JSON",
-    "seed": "BIGINT", "task": "VARCHAR", "task_data": "JSON", "group": "VARCHAR", "index": "BIGINT",
-    "attempt": "BIGINT", "episode": "BIGINT", "seat": "BIGINT", "policy": "VARCHAR", "policy_version": "VARCHAR",
-    "tags": "VARCHAR[]", "session": "VARCHAR", "started_at": "TIMESTAMP", "ended_at": "TIMESTAMP",
-}  # fmt: skip
-_OUTCOME = {"status": "VARCHAR", "stop_reason": "VARCHAR", "stopped_by": "VARCHAR", **_FAILURE}
-_REWARDS = {
-    "line_reward": "DOUBLE", "reward_so_far": "DOUBLE", "unclamped_reward": "DOUBLE",
-    "grade_reward": "DOUBLE", "grade_reward_data": NUMBER_MAP, "grade_extra": "JSON",
-}  # fmt: skip
-_COUNTED = {
-    "steps": "BIGINT", "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "calls": "BIGINT",
-    "metrics": NUMBER_MAP, "notes": "BIGINT",
-}  # fmt: skip
+
+class Flattened(NamedTuple):
+    """A field that is a record, shown as one column for each of its fields."""
+
+    prefix: str
+    """What the names of the columns begin with."""
+    leave_out: tuple[str, ...] = ()
+
+
+class RecordColumns(msgspec.Struct, frozen=True):
+    """Which columns show the fields of a record; a field that is not mentioned here is a column of its own name."""
+
+    record: type[msgspec.Struct]
+    leave_out: tuple[str, ...] = ()
+    """Fields that the table shows in another way, or not at all."""
+    counted: tuple[str, ...] = ()
+    """Fields of which the column is the number of records."""
+    flattened: Mapping[str, Flattened] = {}
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that are shown."""
+        return tuple(field for field in record_fields(self.record) if field.name not in self.leave_out)
+
+    def parts(self, field: Field) -> dict[str, Field]:
+        """By column, the fields of a flattened field."""
+        flattened = self.flattened[field.name]
+        assert field.record is not None  # noqa: S101 - only records are flattened
+        shown = [part for part in record_fields(field.record) if part.name not in flattened.leave_out]
+        return {f"{flattened.prefix}{part.name}": part for part in shown}
+
+    @property
+    def sql_types(self) -> dict[str, str]:
+        """The columns and their types, in the order of the fields."""
+        types: dict[str, str] = {}
+        for field in self.fields:
+            if field.name in self.flattened:
+                types |= {column: sql_type(part) for column, part in self.parts(field).items()}
+            else:
+                types[field.name] = "BIGINT" if field.name in self.counted else sql_type(field)
+        return types
+
+
+def sql_type(field: Field) -> str:
+    """The type of the column that shows a field."""
+    plain = _SQL_TYPES.get(field.kind, "JSON")
+    return plain if field.depth == 0 else f"{plain}[]" if field.kind is FieldKind.NAME else "JSON"
+
+
+_FAILURE = Flattened("error_", leave_out=("traceback",))
+
+ROLLOUT_FIELDS = RecordColumns(
+    Rollout,
+    leave_out=(
+        "v", "messages", "tools", "sampling", "final", "pending_prompt", "pending_raw", "ended_before_first_turn",
+    ),
+    counted=("steps", "calls", "notes"),
+    flattened={"error": _FAILURE, "grade": Flattened("grade_")},
+)  # fmt: skip
+STEP_FIELDS = RecordColumns(
+    Step, leave_out=("prompt", "response", "tools", "sampling", "tokens"), flattened={"usage": Flattened("")}
+)
+MESSAGE_FIELDS = RecordColumns(Message)
+CALL_FIELDS = RecordColumns(Call, leave_out=("reply", "quotes"), flattened={"error": _FAILURE, "usage": Flattened("")})
+SCORE_FIELDS = RecordColumns(Score, leave_out=("v", "calls"), flattened={"error": _FAILURE, "group": Flattened("")})
+LEDGER_FIELDS = RecordColumns(Ledger, leave_out=("v",))
+RUN_FIELDS = RecordColumns(RunInfo, leave_out=("v", "planned"))
+
+
+def _columns_of(record: type[msgspec.Struct], names: Iterable[str]) -> dict[str, str]:
+    return {name: sql_type(field_by_name(record)[name]) for name in names}
+
+
+STEP_CONTEXT = ("run", "split", "iteration", "env")
+"""The fields of a rollout that its steps and calls show too, so that most questions need no join."""
+_GROUP_FIELDS = GroupKey.__struct_fields__
+_TOKEN_SUMS = {"prompt_tokens": "BIGINT", "completion_tokens": "BIGINT"}
 
 _CALLS = {
-    "rollout": "VARCHAR", "score": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT",
-    "env": "VARCHAR", "group": "VARCHAR", "position": "BIGINT", "continues_call": "BIGINT", "step": "BIGINT",
-    "role": "VARCHAR", "about": "VARCHAR", "policy": "VARCHAR", "policy_version": "VARCHAR", "prompt": "JSON",
-    "reply": "VARCHAR", "termination": "VARCHAR", "raw": "VARCHAR", "prompt_tokens": "BIGINT",
-    "completion_tokens": "BIGINT", "seconds": "DOUBLE", **_FAILURE,
+    "rollout": "VARCHAR", "score": "VARCHAR", **_columns_of(Rollout, ("run", *_GROUP_FIELDS)), "position": "BIGINT",
+    **CALL_FIELDS.sql_types, "reply": "VARCHAR",
 }  # fmt: skip
-"""Calls are made for a rollout or for a score, and kept apart because they are read from different folders."""
+"""Calls are made for a rollout or for a score, and stored apart because they are read from different folders."""
 
 STORED_COLUMNS: dict[str, dict[str, str]] = {
-    "rollouts": {**_HEADER, **_OUTCOME, **_REWARDS, **_COUNTED, **LOCATION_COLUMNS},
+    "rollouts": {**ROLLOUT_FIELDS.sql_types, **_TOKEN_SUMS, **LOCATION_COLUMNS},
     "steps": {
-        "rollout": "VARCHAR", "run": "VARCHAR", "split": "VARCHAR", "iteration": "BIGINT", "env": "VARCHAR",
-        "step": "BIGINT", "reward": "DOUBLE", "env_reward": "DOUBLE", "env_failure": "VARCHAR",
-        "reward_data": NUMBER_MAP, "reward_weights": NUMBER_MAP,
-        "env_state": "JSON", "extra": "JSON", "metrics": NUMBER_MAP, "logs": "JSON",
-        "termination": "VARCHAR", "parse_error": "VARCHAR", "raw": "VARCHAR", "policy_version": "VARCHAR",
-        "prompt_tokens": "BIGINT", "completion_tokens": "BIGINT", "seconds": "DOUBLE", "sampling": "JSON",
+        "rollout": "VARCHAR", **_columns_of(Rollout, STEP_CONTEXT), **STEP_FIELDS.sql_types, "sampling": "JSON",
         "prompt_messages": "BIGINT", "response": "VARCHAR",
     },
     "messages": {
-        "rollout": "VARCHAR", "run": "VARCHAR", "position": "BIGINT", "step": "BIGINT", "role": "VARCHAR",
-        "content": "VARCHAR", "reasoning": "VARCHAR", "tool_calls": "JSON", "tool_call_id": "VARCHAR",
-        "name": "VARCHAR", "parts": "JSON", "other": "JSON",
+        "rollout": "VARCHAR", "run": "VARCHAR", "position": "BIGINT", "step": "BIGINT", **MESSAGE_FIELDS.sql_types,
     },
     "calls": _CALLS,
     "score_calls": _CALLS,
-    "scores": {
-        "id": "VARCHAR", "run": "VARCHAR", "session": "VARCHAR", "rollout": "VARCHAR", "split": "VARCHAR",
-        "iteration": "BIGINT", "env": "VARCHAR", "group": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE",
-        "data": "JSON", "producer": "VARCHAR", "created_at": "TIMESTAMP", **_FAILURE, **LOCATION_COLUMNS, **WRITTEN,
-    },
+    "scores": {**SCORE_FIELDS.sql_types, **LOCATION_COLUMNS, **WRITTEN},
 }  # fmt: skip
 """By table, the columns that are read from lines."""
+
+LAYOUT_VERSION = zlib.crc32(f"{ROW_VERSION} {STORED_COLUMNS}".encode())
+"""Changes with every column, so that files that were derived with other columns are not used."""
 
 FOLDER_OF = {
     "rollouts": ROLLOUTS, "steps": ROLLOUTS, "messages": ROLLOUTS, "calls": ROLLOUTS,
@@ -78,24 +149,147 @@ FOLDER_OF = {
 """The folder of the run that a table is made from."""
 
 SMALL_TABLES: dict[str, dict[str, str]] = {
-    "runs": {
-        "id": "VARCHAR", "path": "VARCHAR", "created_at": "TIMESTAMP", "config": "JSON", "package_version": "VARCHAR",
-        "code_revision": "VARCHAR", "planned": "BIGINT", "state": "VARCHAR",
-    },
+    "runs": {**RUN_FIELDS.sql_types, "path": "VARCHAR", "planned": "BIGINT", "state": "VARCHAR"},
     "ledger": {
-        "run": "VARCHAR", "session": "VARCHAR", "written_at": "TIMESTAMP", "dispatched": "BIGINT", "recorded": "BIGINT",
-        "unrecordable": COUNTS, "dropped": COUNTS, "in_flight": "BIGINT", "scores_recorded": "BIGINT",
-        "scores_dropped": COUNTS, "blobs_dropped": COUNTS, "redaction_failed": COUNTS, "sync_failed": COUNTS,
-        "closed": "BOOLEAN", "continues": "VARCHAR[]", "job": "VARCHAR", "lost": "BIGINT",
-        "maybe_lost": "BIGINT", "is_balanced": "BOOLEAN",
+        **LEDGER_FIELDS.sql_types, "lost": "BIGINT", "maybe_lost": "BIGINT", "is_balanced": "BOOLEAN",
     },
 }  # fmt: skip
-"""Tables of a few rows, which are made anew for every statement that names them."""
+"""Tables of a few rows, which are built for every statement that names them."""
 
-ROLLOUT_COLUMNS = (
-    *_HEADER, "seconds", *_OUTCOME, "reward", *_REWARDS, *_COUNTED, "retried", "collides",
-)  # fmt: skip
+
+def _rollout_columns() -> tuple[str, ...]:
+    names = list(ROLLOUT_FIELDS.sql_types)
+    names.insert(names.index("status"), "seconds")
+    names.insert(names.index("line_reward"), "reward")
+    after_steps = names.index("steps") + 1
+    return (*names[:after_steps], *_TOKEN_SUMS, *names[after_steps:], "retried", "collides")
+
+
+ROLLOUT_COLUMNS = _rollout_columns()
 """What `rollouts` shows, in order; `every_rollout` shows `superseded` too."""
+
+_FLAGS = {"retried": "BOOLEAN", "collides": "BOOLEAN"}
+ROLLOUT_TYPES = {
+    name: {**STORED_COLUMNS["rollouts"], **_FLAGS, "seconds": "DOUBLE", "reward": "DOUBLE"}[name]
+    for name in ROLLOUT_COLUMNS
+}  # fmt: skip
+"""The types of these columns."""
+_GROUP_COLUMNS = {
+    "run": "VARCHAR", **_columns_of(Rollout, (*_GROUP_FIELDS, "task")), "size": "BIGINT", "n": "BIGINT",
+    "mean": "DOUBLE", "std": "DOUBLE", "min": "DOUBLE", "max": "DOUBLE", "has_signal": "BOOLEAN",
+    "collides": "BOOLEAN",
+    "members": 'STRUCT(id VARCHAR, "index" BIGINT, reward DOUBLE, advantage DOUBLE)[]',
+}  # fmt: skip
+
+
+def table_columns(table: str) -> dict[str, str]:
+    """The columns that a table shows, and their types; of `every_rollout`, those that `rollouts` lacks."""
+    if table == "rollouts":
+        return ROLLOUT_TYPES
+    if table == "every_rollout":
+        return {"superseded": "BOOLEAN"}
+    if table == "groups":
+        return _GROUP_COLUMNS
+    columns = STORED_COLUMNS.get(table) or SMALL_TABLES[table]
+    return {name: kind for name, kind in columns.items() if not name.startswith("_")}
+
+
+TABLE_FIELDS = {
+    "rollouts": ROLLOUT_FIELDS, "steps": STEP_FIELDS, "messages": MESSAGE_FIELDS, "calls": CALL_FIELDS,
+    "scores": SCORE_FIELDS, "runs": RUN_FIELDS, "ledger": LEDGER_FIELDS,
+}  # fmt: skip
+"""By table, the record whose fields it shows."""
+
+_RUN_ID = {"run": "The run's id."}
+_NO_JOIN = {"split": "As in `rollouts`, so that most questions need no join."}
+COLUMN_DOCS: dict[str, dict[str, str]] = {
+    "rollouts": {
+        **_RUN_ID,
+        "policy_version": "The version that the first prompt was for, as text.",
+        "seconds": "How long it took; 0 if the clock was set back meanwhile.",
+        "reward": (
+            "The latest score named `reward` (see [the format](format.md#rewards)), null included, else `line_reward`."
+        ),
+        "stop_reason": "Why it ended: [a word of the format](format.md#words), or one that the environment named.",
+        "grade_reward": "The reward from the rollout's own grader.",
+        "steps": "The number of steps.",
+        "prompt_tokens": "The sum over the steps that state it.",
+        "completion_tokens": "The sum over the steps that state it.",
+        "calls": "The number of model calls that are not the policy's turns.",
+        "notes": "The number of notes about the record itself.",
+        "retried": "Whether the same session, or its job, has a later attempt.",
+        "collides": "Whether another session recorded the same place, and both count.",
+    },
+    "every_rollout": {
+        "superseded": "Whether a later session recorded the same place; such rows are in no other table.",
+    },
+    "steps": {
+        "rollout": "The rollout's id.",
+        **_RUN_ID,
+        **_NO_JOIN,
+        "policy_version": "The version that answered, as text.",
+        "sampling": "The settings that were sampled with.",
+        "prompt_messages": "The number of messages that the policy was sent.",
+        "response": "The text of the response.",
+    },
+    "messages": {
+        "rollout": "The rollout's id.",
+        **_RUN_ID,
+        "position": "Its index among the rollout's messages, from 0.",
+        "step": "The step whose response it is; null for messages that the policy did not write.",
+    },
+    "calls": {
+        "rollout": "The rollout's id; null if it is about a group.",
+        "score": "The id of the score that it was made for; null if the rollout's own line has it.",
+        **_RUN_ID,
+        "split": "As in `rollouts`, so that most questions need no join; null for a score about a rollout.",
+        "position": "Its index among the calls of the rollout or the score, from 0.",
+        "prompt": (
+            "The messages that were sent, with quoted text put back; where it continues another call, the new ones."
+        ),
+        "policy_version": "As text.",
+        "reply": "The text of the reply; null if there was none.",
+    },
+    "scores": {
+        **_RUN_ID,
+        "split": "Of the group it is about.",
+        "iteration": "Of the group it is about.",
+        "env": "Of the group it is about.",
+        "group": "Of the group it is about.",
+    },
+    "groups": {
+        **_RUN_ID,
+        "task": "Of the first member.",
+        "size": "The number of members.",
+        "n": "The number of members that have a reward.",
+        "mean": "Of the rewards.",
+        "std": "Of the rewards, over `n`.",
+        "has_signal": "Whether two members have different rewards.",
+        "collides": "Whether members of several sessions have the same `index`.",
+        "members": "In the order of `index`, those without one last; the advantage is reward − mean.",
+    },
+    "runs": {
+        "id": "`run` of the other tables.",
+        "path": "Where it is.",
+        "planned": "How many rollouts (of games: episodes) it is to have; null if that is not known.",
+        "state": (
+            "[`running`, `complete`, `interrupted`, `died`](guides/look-at-runs.md#the-state-of-a-run), or `unknown` "
+            "if there is no ledger."
+        ),
+    },
+    "ledger": {
+        **_RUN_ID,
+        "lost": (
+            "Unrecordable and dropped, and what was in flight when it was closed, unless another session continues it."
+        ),
+        "maybe_lost": (
+            "In flight in a session that was not closed: being played or, if its writer died, lost; 0 if another "
+            "session continues it."
+        ),
+        "is_balanced": "Whether every rollout is accounted for.",
+    },
+}
+"""By table, what columns mean that are not fields of its record, or mean something else."""
 
 GROUP_ORDER = 'split, iteration, env, try_cast("group" as bigint) nulls last, "group"'
 """The order of groups, in SQL: their names are often numbers, which people count."""

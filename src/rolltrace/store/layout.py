@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
 from rolltrace.errors import RecordError
 from rolltrace.trace.codec import RecordVersion, add_checksum, json_encoder, verify_checksum, version_error
+from rolltrace.trace.field_types import FreeForm, Timestamp
 from rolltrace.trace.freeform import from_json_mapping
-from rolltrace.trace.rollout import FORMAT_VERSION, Timestamp
+from rolltrace.trace.rollout import FORMAT_VERSION
 
 RUN_FILE = "run.json"
 ROLLOUTS = "rollouts"
@@ -38,14 +39,14 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Unique everywhere; each record of the run names it."""
     created_at: Timestamp
-    config: dict[str, Any] = {}
-    """What the run was started with, as its maker gave it."""
+    config: FreeForm = {}
+    """The settings that the run was started with; secrets are `[redacted]`."""
     package_version: str = ""
     """The version of Rolltrace that made it."""
     code_revision: str | None = None
-    """The git commit of the directory it was started in, where there is one."""
+    """The git commit of the directory it was started in, if there is one."""
     planned: int | None = None
-    """How many rollouts (of games: episodes) the run is to have, where that was stated when it was made."""
+    """How many rollouts (of games: episodes) the run is to have, if that was stated when it was made."""
 
 
 class SegmentName(NamedTuple):

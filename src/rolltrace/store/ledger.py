@@ -9,7 +9,8 @@ import msgspec
 
 from rolltrace.store.layout import decode_versioned
 from rolltrace.trace.codec import add_checksum, json_encoder, utc_now, verify_checksum
-from rolltrace.trace.rollout import FORMAT_VERSION, Timestamp
+from rolltrace.trace.field_types import Counts, Timestamp
+from rolltrace.trace.rollout import FORMAT_VERSION
 from rolltrace.trace.rollout_builder import new_id
 
 
@@ -22,25 +23,25 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     written_at: Timestamp
     dispatched: int = 0
-    """Rollouts begun, each attempt counting: recorded + unrecordable + dropped + in flight."""
+    """Rollouts that were started, counting each attempt: recorded + unrecordable + dropped + in flight."""
     recorded: int = 0
     """Lines written."""
-    unrecordable: dict[str, int] = {}
-    """Rollouts that gave no line that can be kept, by reason."""
-    dropped: dict[str, int] = {}
+    unrecordable: Counts = {}
+    """Rollouts that could not be encoded, by reason."""
+    dropped: Counts = {}
     """Lines that could not be written, by reason: the name of the system's error, `queue full` or `closed`."""
     in_flight: int = 0
-    """Rollouts begun whose line has not come."""
+    """Rollouts that were started and have not ended."""
     scores_recorded: int = 0
-    scores_dropped: dict[str, int] = {}
-    blobs_dropped: dict[str, int] = {}
-    """Blobs that could not be kept, by reason; the lines that name them are kept."""
-    redaction_failed: dict[str, int] = {}
+    scores_dropped: Counts = {}
+    blobs_dropped: Counts = {}
+    """Blobs that could not be written, by reason; the lines that name them are recorded."""
+    redaction_failed: Counts = {}
     """Rollouts and scores recorded without their text because redacting it failed, by reason."""
-    sync_failed: dict[str, int] = {}
+    sync_failed: Counts = {}
     """How often the disk did not confirm what was written, by reason: a power loss may cost it."""
     closed: bool = False
-    """Whether the writer ended as it should."""
+    """Whether the session was closed."""
     continues: tuple[str, ...] | None = None
     """The sessions that this one continues: where both recorded a rollout, this one's counts. None: not stated."""
     job: str = ""

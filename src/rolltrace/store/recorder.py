@@ -13,6 +13,7 @@ from rolltrace.store.recorder_inputs import (
     as_tools,
     as_usage,
     check_header,
+    check_step_fields,
     copy_or_unique,
     is_identical_value,
 )
@@ -138,6 +139,7 @@ class RolloutRecorder:
         seconds: float | None = None,
         tokens: Tokens | None = None,
         reward_weights: Mapping[str, Any] = _EMPTY,
+        **fields: Any,
     ) -> None:
         """Record one turn: the whole prompt as it was sent, what came back, and what it earned.
 
@@ -145,9 +147,10 @@ class RolloutRecorder:
         Messages are chat dicts, API objects or `Message`. All is recorded as it is now, whatever becomes of it later.
         A prompt that is a text is taken for a user's message, a response that is one for an assistant's. A whole API
         response is unpacked: message, usage and how it ended. `reward=None` says that the turn has no reward yet.
-        `reward_weights` are the weights of the numbers of `reward_data`.
+        `reward_weights` are the weights of the numbers of `reward_data`. Other fields of `Step` can be given by name.
         """
         self._refuse_if_ended()
+        check_step_fields(fields)
         if response is _REQUIRED:
             raise InputError("Expected response=, what the policy answered, got none.")
         offered = _NO_TOOLS if tools is _NO_TOOLS else as_tools(tools)
@@ -186,6 +189,7 @@ class RolloutRecorder:
             seconds=seconds,
             tokens=tokens,
             reward_weights=reward_weights,
+            **fields,
         )
 
     def send(self, prompt: Sequence[Any] | str | None = None) -> None:

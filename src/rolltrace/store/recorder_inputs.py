@@ -12,7 +12,7 @@ from rolltrace.trace.freeform import Note, describe, object_fields
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import INT64_LIMIT
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.rollout import Usage
+from rolltrace.trace.rollout import Step, Usage
 from rolltrace.trace.stop_reasons import StoppedBy
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
@@ -45,6 +45,14 @@ def check_header(fields: dict[str, Any]) -> None:
             raise _wrong(name, "a datetime", value)
     if not fields["id"]:
         raise InputError("Expected id= to be a text that is unique everywhere, got an empty one.")
+
+
+def check_step_fields(fields: Mapping[str, Any]) -> None:
+    """Raise `InputError` for a name that is not a field of a step."""
+    for name in fields:
+        if name not in Step.__struct_fields__:
+            known = ", ".join(field for field in Step.__struct_fields__ if field not in ("step", "env_reward"))
+            raise InputError(f"Expected fields of a step, got {name}=. The fields are {known}.")
 
 
 def _wrong(name: str, expected: str, value: Any) -> InputError:

@@ -1,25 +1,27 @@
-"""Makes the lines of a run: as much of each rollout and score as is to be recorded."""
+"""Encodes the lines of a run, with as much of the text of each rollout and score as is to be recorded."""
 
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score
+from rolltrace.trace.codec import copy_score, decode_rollout, encode_rollout, encode_score
 from rolltrace.trace.message import Message
-from rolltrace.trace.quote import TextSource, text_source
-from rolltrace.trace.rollout import Call, Outcome, Rollout
+from rolltrace.trace.quote import TextSource
+from rolltrace.trace.rollout import Call, GroupKey, Outcome, Rollout, Score
 from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder
-from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Status
-from rolltrace.trace.text_transform import HashText, RedactText, transform_rollout, transform_score
+from rolltrace.trace.text_transform import BothTransforms, HashText, RedactText, TextTransform, transform_record
 
-_WITHHOLDING = HashText()
+Record = TypeVar("Record", Rollout, Score)
+
+_HASH_TEXT = HashText()
 _MAX_FULL_ROLLOUTS = 100_000
-"""Rollouts known to belong to a group that is kept in full; of older ones, late scores are kept as numbers."""
+"""Rollouts known to belong to a group that is recorded in full; late scores of older ones are recorded as numbers."""
 _MAX_GROUPS = 4_000
 """Groups whose members are remembered until they are graded; calls about older ones are stored whole."""
 
@@ -36,35 +38,41 @@ class Redactor:
         self._awaiting_grade: dict[GroupKey, list[weakref.ref[RolloutBuilder]]] = {}
         """Rollouts that wait for their group's grade: its calls can quote them as they were recorded."""
 
+    def transform_for(self, group: GroupKey) -> TextTransform | None:
+        """How the text of a group's rollouts is transformed before it is recorded; None: not at all."""
+        return self._transform(is_hashed=self._recording.level_for_group(group) is not Level.FULL)
+
     def encode_rollout(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> EncodedRecord:
-        """A rollout that has ended."""
-        level = self._recording.level_for_group(rollout_builder.header.group_key)
-        line = rollout_builder.encode(outcome, calls=self._recording.calls is not False)
-        self._remember(line.id, level)
-        awaits_grade = outcome["reward"] is None and outcome["status"] is Status.OK
-        if level is Level.FULL and self._redaction is None:
-            if awaits_grade:
-                self._await_grade(rollout_builder, rollout_builder.text_source._replace(rollout=rollout_builder.id))
-            return line
-        line, rollout = self._transform(line, decode_rollout(line.data), level)
-        if awaits_grade:
-            self._await_grade(rollout_builder, text_source(rollout, rollout.id))
+        """The line of a rollout that has ended."""
+        has_calls = self._recording.calls is not False
+        try:
+            line = rollout_builder.encode(outcome, calls=has_calls)
+        except Exception as error:
+            if self._redaction is None or rollout_builder.transform is _HASH_TEXT:
+                raise
+            self._on_failure(error, "the text of a rollout")
+            rollout_builder.transform = _HASH_TEXT
+            line = rollout_builder.encode(outcome, calls=has_calls)
+        self._remember(line.id, rollout_builder.header.group_key)
+        if outcome["reward"] is None and outcome["status"] is Status.OK and line.text is not None:
+            self._await_grade(rollout_builder, line.text._replace(rollout=rollout_builder.id))
         return line
 
     def encode_imported(self, line: EncodedRecord) -> EncodedRecord:
         """A line that was finished elsewhere, with as much of its text as is to be recorded."""
-        recording = self._recording
-        is_all = recording.level is Level.FULL and (recording.fraction is None or recording.fraction >= 1)
-        if is_all and recording.calls is not False and not self._redaction:
+        if self._recording.calls is not False and self._redaction is None and not self._may_hash_text():
             return line
         rollout = decode_rollout(line.data)
-        level = recording.level_for_group(rollout.group_key)
-        self._remember(line.id, level)
-        if recording.calls is False and rollout.calls:
-            rollout = replace(rollout, calls=())
-        elif level is Level.FULL and not self._redaction:
+        self._remember(line.id, rollout.group_key)
+        transform = self.transform_for(rollout.group_key)
+        drops_calls = self._recording.calls is False and bool(rollout.calls)
+        if transform is None and not drops_calls:
             return line
-        return self._transform(line, rollout, level)[0]
+        if drops_calls:
+            rollout = replace(rollout, calls=())
+        if transform is not None:
+            rollout = self._transformed(rollout, transform, "the text of a rollout")
+        return EncodedRecord(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs))
 
     def encode_score(self, score: Score) -> EncodedRecord:
         """A late fact about a rollout or a group, as much of it as is recorded of that."""
@@ -72,32 +80,40 @@ class Redactor:
             score = replace(score, calls=())
         sources = self._sources_of(score.group) if score.calls else []
         blobs = _carried(_said_in(score.calls)) if score.calls else {}
-        withholds = self._hashes_text(score)
-        if not withholds and self._redaction is None:
+        transform = self._transform(is_hashed=self._hashes_text(score))
+        if transform is None:
             return EncodedRecord("", encode_score(score, sources), tuple(blobs.values()))
-        score = decode_score(encode_score(score, quotes=False))
-        if self._redaction is not None:
-            try:
-                score = transform_score(score, self._redaction)
-            except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-                self._on_failure(error, "the text of a score")
-                withholds = True
-        if withholds:
-            score = transform_score(score, _WITHHOLDING)
+        score = self._transformed(copy_score(score), transform, "the text of a score")
         kept = _carried(_said_in(score.calls))
         return EncodedRecord(
             "", encode_score(score, sources), tuple(blobs.get(name, blob) for name, blob in kept.items())
         )
 
+    def _transform(self, *, is_hashed: bool) -> TextTransform | None:
+        if not is_hashed:
+            return self._redaction
+        return _HASH_TEXT if self._redaction is None else BothTransforms(self._redaction, _HASH_TEXT)
+
+    def _transformed(self, record: Record, transform: TextTransform, what: str) -> Record:
+        """The record with its text transformed, or hashed if the user's function fails."""
+        try:
+            return transform_record(record, transform)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            self._on_failure(error, what)
+            return transform_record(record, _HASH_TEXT)
+
+    def _may_hash_text(self) -> bool:
+        return self._recording.level is not Level.FULL or (self._recording.fraction or 0) < 1
+
     def _hashes_text(self, score: Score) -> bool:
         if not self._is_sampled:
-            return self._recording.level is Level.NUMBERS or (self._recording.fraction or 0) < 1
+            return self._may_hash_text()
         if (key := score.group) is not None:
             return self._recording.level_for_group(key) is not Level.FULL
         return score.rollout not in self._full_rollouts
 
-    def _remember(self, rollout: str, level: Level) -> None:
-        if self._is_sampled and level is Level.FULL:
+    def _remember(self, rollout: str, group: GroupKey) -> None:
+        if self._is_sampled and self._recording.level_for_group(group) is Level.FULL:
             self._full_rollouts[rollout] = None
             if len(self._full_rollouts) > _MAX_FULL_ROLLOUTS:
                 self._full_rollouts.pop(next(iter(self._full_rollouts)), None)
@@ -118,17 +134,6 @@ class Redactor:
         """The members of a group as they were recorded."""
         members = [] if group is None else [reference() for reference in self._awaiting_grade.pop(group, ())]
         return [member.recorded_text for member in members if member is not None and member.recorded_text is not None]
-
-    def _transform(self, line: EncodedRecord, rollout: Rollout, level: Level) -> tuple[EncodedRecord, Rollout]:
-        if self._redaction is not None:
-            try:
-                rollout = transform_rollout(rollout, self._redaction)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._on_failure(error, "the text of a rollout")
-                level = Level.NUMBERS
-        if level is Level.NUMBERS:
-            rollout = transform_rollout(rollout, _WITHHOLDING)
-        return EncodedRecord(line.id, encode_rollout(rollout), _blobs_of(rollout, line.blobs)), rollout
 
 
 def _blobs_of(rollout: Rollout, blobs: tuple[Blob, ...]) -> tuple[Blob, ...]:

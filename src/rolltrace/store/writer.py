@@ -56,7 +56,7 @@ class RunWriter:
         """The session that this writer was forked or unpickled from, or empty."""
         self.is_unpickled = False
         """Whether it was unpickled; then all tasks of this process share it."""
-        self._editor = Redactor(recording, self._text_lost)
+        self._redactor = Redactor(recording, self._text_lost)
         self._begin_session()
         _open_writers.add(self)
         if self.records and not job:  # in another process the session starts when something is recorded
@@ -106,7 +106,8 @@ class RunWriter:
 
     def begin(self, header: Header) -> RolloutBuilder:
         """Return the builder of a rollout that starts now. It counts as in flight until its line is written."""
-        rollout_builder = RolloutBuilder(header, keeps_tokens=bool(self.recording.tokens))
+        transform = self._redactor.transform_for(header.group_key) if self.records else None
+        rollout_builder = RolloutBuilder(header, keeps_tokens=bool(self.recording.tokens), transform=transform)
         if self.records:
             self._start()
             rollout_builder.ledger_key = (self.session, self._tally.start_rollout(header.id))
@@ -119,7 +120,7 @@ class RunWriter:
         session, key = rollout_builder.ledger_key or ("", rollout_builder.id)
         is_from_other_session = session != self.session  # for example one that was started before a fork
         try:
-            line = self._editor.encode_rollout(rollout_builder, outcome)
+            line = self._redactor.encode_rollout(rollout_builder, outcome)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             if is_from_other_session or self._tally.is_open(key):
                 self._refuse(key, type(error).__name__, error)
@@ -134,7 +135,7 @@ class RunWriter:
             if not line.data.endswith(b'"}\n') or line.data.count(b"\n") != 1:
                 self._refuse(line.id, "not one line")
                 return
-            line = self._editor.encode_imported(line)
+            line = self._redactor.encode_imported(line)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._refuse(line.id, type(error).__name__, error)
         else:
@@ -145,7 +146,7 @@ class RunWriter:
         if not self.records:
             return
         try:
-            line = self._editor.encode_score(score)
+            line = self._redactor.encode_score(score)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             self._tally.drop_score(self._disk_writer.report_loss(type(error).__name__, "a score", error))
             self._note_if_late()

@@ -3,12 +3,14 @@
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
 from rolltrace.errors import ChecksumError, NewerVersionError, OlderVersionError, RecordError
+from rolltrace.trace.field_types import Field, FieldKind, record_fields
 from rolltrace.trace.freeform import Note, from_json_mapping, to_json_mapping
 from rolltrace.trace.json_numbers import (
     Float,
@@ -19,15 +21,14 @@ from rolltrace.trace.json_numbers import (
     parse_number,
     parse_numbers,
 )
-from rolltrace.trace.message import Sampling, decode_hook
+from rolltrace.trace.message import decode_hook
 from rolltrace.trace.quote import FindTextSource, TextSource, resolve_quotes, rollout_unavailable, text_source
 from rolltrace.trace.quote_search import add_quotes
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, EndedBeforeFirstTurn, Grade, Range, Rollout, Step, Tokens
+from rolltrace.trace.rollout import FORMAT_VERSION, Grade, Range, Rollout
 from rolltrace.trace.score import Score
-from rolltrace.trace.strict_json import encode_lossy, json_encoder
+from rolltrace.trace.strict_json import encode_fields, json_encoder
 
 __all__ = [
-    "OMITTED_IF_DEFAULT",
     "RecordVersion",
     "RolloutWithScores",
     "add_checksum",
@@ -51,21 +52,6 @@ _TAIL = len(_CRC) + len('01234567"}')
 
 _rollout_decoder = msgspec.json.Decoder(Rollout, dec_hook=decode_hook)
 _score_decoder = msgspec.json.Decoder(Score, dec_hook=decode_hook)
-
-_NUMBERS = {
-    "reward", "env_reward", "reward_so_far", "unclamped_reward", "seconds", "value", "temperature", "top_p", "min_p",
-}  # fmt: skip
-_NUMBER_MAPS = {"reward_data", "reward_weights", "metrics"}
-_FREE_FORM = {"env_args", "task_data", "env_state", "extra", "logs", "data"}
-
-OMITTED_IF_DEFAULT: dict[type, dict[str, Any]] = {
-    Rollout: {"ended_before_first_turn": None},
-    Step: {"env_failure": None, "reward_weights": {}},
-    Tokens: {"shared_prefix": 0, "char_lengths": None},
-    Call: {"continues_call": None, "about": None, "termination": None, "quotes": ()},
-    Score: {"calls": ()},
-}
-"""By record, the fields that are omitted where they have their default; records with `omit_defaults` omit others."""
 
 Record = TypeVar("Record", Rollout, Score)
 
@@ -92,10 +78,10 @@ def encode_rollout(rollout: Rollout) -> bytes:
 
     Its calls quote its messages.
     """
-    fields = _wire(rollout)
+    fields = to_wire(rollout)
     if rollout.calls:
-        fields["calls"] = [wire_call(call) for call in add_quotes(rollout.calls, [text_source(rollout)])]
-    return add_checksum(_encode(fields))
+        fields["calls"] = [to_wire(call) for call in add_quotes(rollout.calls, [text_source(rollout)])]
+    return add_checksum(encode_fields(fields, []))
 
 
 class RolloutWithScores(Rollout, frozen=True, kw_only=True):
@@ -115,14 +101,14 @@ def encode_with_scores(rollout: Rollout, *, all_scores: bool = True) -> bytes:
     It is not a line of a run: it also has `line_reward`, `group_grade` and (unless left out) `scores`, and no checksum.
     """
     grade = rollout.group_grade
-    fields = _wire(rollout) | {
+    fields = to_wire(rollout) | {
         "reward": json_number(rollout.reward),
         "line_reward": json_number(rollout.line_reward),
-        "group_grade": None if grade is None else wire_grade(grade),
+        "group_grade": None if grade is None else to_wire(grade),
     }
     if all_scores:
         fields["scores"] = [_wire_score(score) for score in rollout.scores]
-    return _encode(fields) + b"\n"
+    return encode_fields(fields, []) + b"\n"
 
 
 def encode_score(score: Score, sources: Sequence[TextSource] = (), *, quotes: bool = True) -> bytes:
@@ -132,13 +118,13 @@ def encode_score(score: Score, sources: Sequence[TextSource] = (), *, quotes: bo
     """
     fields = _wire_score(score)
     if quotes and score.calls:
-        fields["calls"] = [wire_call(call) for call in add_quotes(score.calls, sources)]
-    return add_checksum(_encode(fields))
+        fields["calls"] = [to_wire(call) for call in add_quotes(score.calls, sources)]
+    return add_checksum(encode_fields(fields, []))
 
 
 def encode_whole_score(score: Score) -> bytes:
     """A score as JSON for programs that read: its calls have their whole text, and there is no checksum."""
-    return _encode(_wire_score(score))
+    return encode_fields(_wire_score(score), [])
 
 
 def _wire_score(score: Score) -> dict[str, Any]:
@@ -147,7 +133,7 @@ def _wire_score(score: Score) -> dict[str, Any]:
         number = as_float(value)
         data = score.data if number is not None else {**score.data, "value": value}
         score = replace(score, value=number, data=data)
-    return _wire(score)
+    return to_wire(score)
 
 
 def decode_rollout(line: bytes) -> Rollout:
@@ -254,90 +240,66 @@ def _holds_markers(line: bytes) -> bool:
     return b'"$' in line or b'"NaN"' in line or b'Infinity"' in line
 
 
-def _restore(record: Rollout | Step | Grade | Score | Call | Sampling | Tokens | EndedBeforeFirstTurn) -> None:
-    """Turn spelt-out numbers and markers back into values, in a record that was just decoded."""
-    for name, written in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True):
-        value = getattr(record, name)
-        if written in _NUMBERS:
-            force_setattr(record, name, parse_number(value))
-        elif name in _NUMBER_MAPS:
+def _restore(record: msgspec.Struct) -> None:
+    """Turn the text of non-finite numbers and the markers of free-form maps back into values, in a decoded record."""
+    for field in record_fields(type(record)):
+        value = getattr(record, field.name)
+        if value is None or not is_converted(field):
+            continue
+        if field.kind is FieldKind.NUMBERS:
             parse_numbers(value)
-        elif name in _FREE_FORM:
-            force_setattr(record, name, from_json_mapping(value))
-        elif name == "logprobs" and value is not None:
-            force_setattr(record, name, tuple(map(parse_number, value)))
-        elif isinstance(value, Grade | Tokens | EndedBeforeFirstTurn):
-            _restore(value)
-        elif name in ("steps", "calls") or (name == "sampling" and isinstance(value, tuple)):
-            for part in value:
+        elif field.kind is FieldKind.FREE_FORM:
+            force_setattr(record, field.name, from_json_mapping(value))
+        elif field.record is not None:
+            for part in value if field.depth else (value,):
                 _restore(part)
+        else:
+            force_setattr(record, field.name, tuple(map(parse_number, value)) if field.depth else parse_number(value))
 
 
-def _encode(fields: dict[str, Any]) -> bytes:
-    try:
-        return json_encoder.encode(fields)
-    except Exception:  # noqa: BLE001 - a record made by hand may hold what the encoder refuses
-        return encode_lossy(fields, [])
+def to_wire(record: msgspec.Struct, path: str = "", notes: list[Note] | None = None) -> dict[str, Any]:
+    """A record as the encoder must be given it.
+
+    Non-finite numbers become text, markers stand for what JSON lacks, and omittable fields with their default are
+    left out. `notes` says what could not be kept of free-form maps; in a record that was read, everything can.
+    """
+    notes = [] if notes is None else notes
+    wire: dict[str, Any] = {}
+    for field in record_fields(type(record)):
+        value = getattr(record, field.name)
+        if not (field.omits_default and value == field.default):
+            wire[field.written_name] = wire_value(field, value, f"{path}.{field.name}".lstrip("."), notes)
+    return wire
 
 
-def _wire(record: Any) -> dict[str, Any]:
-    """A record as the encoder must be given it: non-finite numbers as text, markers in place of what JSON lacks."""
-    names = zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True)
-    fields = {written: _wire_field(written, getattr(record, name)) for name, written in names}
-    return _without_defaults(record, fields)
-
-
-def _without_defaults(record: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    for name, default in OMITTED_IF_DEFAULT.get(type(record), {}).items():
-        if getattr(record, name) == default:
-            del fields[name]
-    return fields
-
-
-def _wire_field(name: str, value: Any) -> Any:
-    if name in _NUMBERS:
-        return json_number(value)
-    if name in _NUMBER_MAPS:
+def wire_value(field: Field, value: Any, path: str, notes: list[Note]) -> Any:
+    """The value of the field at `path` as the encoder must be given it."""
+    if not is_converted(field) or (value is None and field.kind is not FieldKind.FREE_FORM):
+        return value
+    if field.kind is FieldKind.NUMBERS:
         return json_numbers(value)
-    if name in _FREE_FORM:
-        return wire_free_form(value)
-    if isinstance(value, Tokens):
-        return wire_tokens(value)
-    if isinstance(value, Grade | EndedBeforeFirstTurn):
-        return _wire(value)
-    if name == "logprobs" and value is not None:
-        return json_floats(value)
-    if name == "steps":
-        return [_wire(step) for step in value]
-    if name == "calls":
-        return [wire_call(call) for call in value]
-    if name == "sampling" and isinstance(value, tuple):
-        return [wire_sampling(sampling) for sampling in value]
-    return value
+    if field.kind is FieldKind.FREE_FORM:
+        return to_json_mapping(value, path, notes)
+    if field.record is not None:
+        return [to_wire(part, path, notes) for part in value] if field.depth else to_wire(value, path, notes)
+    return json_floats(value) if field.depth else json_number(value)
 
 
-def wire_tokens(tokens: Tokens) -> dict[str, Any]:
-    """Tokens as the encoder must be given them."""
-    return _wire(tokens)
+_CONVERTED = {FieldKind.NUMBER, FieldKind.DURATION, FieldKind.NUMBERS, FieldKind.FREE_FORM}
 
 
-def wire_call(call: Call) -> dict[str, Any]:
-    """A call as the encoder must be given it."""
-    return _without_defaults(call, {name: json_number(getattr(call, name)) for name in call.__struct_fields__})
-
-
-def wire_sampling(sampling: Sampling) -> dict[str, Any]:
-    """Settings as the encoder must be given them: without those that are left to the policy."""
-    fields = {name: json_number(getattr(sampling, name)) for name in sampling.__struct_fields__}
-    return {name: value for name, value in fields.items() if value is not None and value != ()}
-
-
-def wire_grade(grade: Grade) -> dict[str, Any]:
-    """A grade as the encoder must be given it."""
-    return _wire(grade)
+@cache
+def is_converted(field: Field) -> bool:
+    """Whether the values of a field are converted for the encoder; records that need no conversion are not."""
+    if field.record is None:
+        return field.kind in _CONVERTED
+    return any(
+        is_converted(part) or (part.omits_default and not field.record.__struct_config__.omit_defaults)
+        for part in record_fields(field.record)
+    )
 
 
 def wire_free_form(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A free-form map as the encoder must be given it; for what is already in a record, so nothing is to note."""
+    """A free-form map as the encoder must be given it; for maps from a record, which need no notes."""
     notes: list[Note] = []
     return to_json_mapping(values, "", notes)

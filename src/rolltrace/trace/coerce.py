@@ -1,171 +1,274 @@
-"""Makes what others put into typed fields what those fields can hold, so that every line can be read back."""
+"""Coerces values to the types of a record's fields, so that every line can be read back.
 
-from collections.abc import Mapping
+Nothing here raises: a value that does not fit is replaced or left out, and a note says so.
+"""
+
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from rolltrace.trace.convert import as_message
+from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.field_types import Field, FieldKind, record_fields
 from rolltrace.trace.freeform import Note, as_text, describe, is_flat, is_valid_utf8
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT, Number, as_float, as_number
-from rolltrace.trace.message import Sampling
-from rolltrace.trace.rollout import Call, Grade, Header, Tokens, Usage
-from rolltrace.trace.stop_reasons import Termination
+from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.rollout import Failure, Grade, Header, Tokens, Usage
 
-_TEXTS = ("id", "run", "split", "env", "task", "group", "policy", "session")
-_COUNTS = ("iteration", "attempt")
-_NUMBERS_OR_NONE = ("seed", "index", "episode", "seat")
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
-_TEXT = frozenset({str})
-_PLAIN_HEADER = (
-    (int,), (str,), (str,), (str,), (int,), (str,), (dict,), (int, NoneType), (str,), (dict,), (str,), (int, NoneType),
-    (int,), (int, NoneType), (int, NoneType), (str,), (int, str, NoneType), (tuple,), (str,), (datetime,),
-)  # fmt: skip
+def coerce_record(record: Record, path: str, notes: list[Note]) -> Record:
+    """The record with each field of its type. What is not a number in a number's place is moved to its `extra`.
+
+    Free-form maps stay as they are: they are converted when the record is encoded.
+    """
+    non_numeric: dict[str, Any] = {}
+    fields = record_fields(type(record))
+    values = {
+        field.name: coerce_field(field, getattr(record, field.name), path, notes, non_numeric) for field in fields
+    }
+    if non_numeric and "extra" in values:
+        values["extra"] = with_non_numeric(values["extra"], non_numeric)
+    return type(record)(**values)
 
 
-def is_encodable_header(header: Header) -> bool:
-    """Whether a header can be encoded as it is: each field of its type, and nothing in its maps but plain values."""
-    return (
-        _is_plain_shape(tuple(map(type, msgspec.structs.astuple(header))))
-        and header.started_at.tzinfo is UTC
-        and is_flat(header.env_args)
-        and is_flat(header.task_data)
-        and _TEXT.issuperset(map(type, header.tags))
-    )
-
-
-@lru_cache(maxsize=64)
-def _is_plain_shape(kinds: tuple[type, ...]) -> bool:
-    return all(kind in plain for kind, plain in zip(kinds, _PLAIN_HEADER, strict=True))
-
-
-def coerce_header(header: Header, notes: list[Note]) -> dict[str, Any]:
-    """The fields of a header, each of its type."""
-    fields = {name: getattr(header, name) for name in Header.__struct_fields__}
-    for name in _TEXTS:
-        if type(fields[name]) is not str:
-            fields[name] = as_text(fields[name], name, notes)
-    for name in _COUNTS:
-        fields[name] = coerce_integer(fields[name], name, notes) or 0
-    for name in _NUMBERS_OR_NONE:
-        fields[name] = coerce_integer(fields[name], name, notes)
-    fields["policy_version"] = coerce_policy_version(header.policy_version, "policy_version", notes)
-    tags: Any = header.tags
-    if type(tags) is not tuple or any(type(tag) is not str for tag in tags):
-        listed = tags if isinstance(tags, tuple | list | set | frozenset) else (tags,)
-        fields["tags"] = tuple(as_text(tag, "tags", notes) for tag in listed)
-    fields["started_at"] = coerce_time(header.started_at)
-    return fields
-
-
-def coerce_time(time: datetime) -> datetime:
-    """The same moment in UTC; a time that does not say where it was read is taken for local time, as Python does."""
-    if time.tzinfo is UTC:
-        return time
-    try:
-        return time.astimezone(UTC)
-    except (OverflowError, ValueError, OSError):  # in the first or the last year that there is
-        return time.replace(tzinfo=UTC)
-
-
-def coerce_text(value: Any, path: str, notes: list[Note]) -> str | None:
-    """Text or nothing."""
-    return value if value is None or type(value) is str else as_text(value, path, notes)
-
-
-def coerce_integer(value: Any, path: str, notes: list[Note]) -> int | None:
-    """A whole number or nothing."""
-    if value is None:
+def coerce_field(field: Field, value: Any, path: str, notes: list[Note], non_numeric: dict[str, Any]) -> Any:
+    """The value of one field of the record at `path`; values that are not numbers are added to `non_numeric`."""
+    if value is None and field.is_nullable:
         return None
-    number = as_number(value)
-    if type(number) is int:
-        return number
-    if number is not None and number == number and abs(number) != float("inf") and number == int(number):
-        return int(number)
-    notes.append(Note(path, f"expected a whole number, got {describe(value)}: left out"))
-    return None
+    return _COERCIONS[field.kind](field, value, _Place(path, notes, non_numeric))
 
 
-def coerce_policy_version(value: Any, path: str, notes: list[Note]) -> int | str | None:
-    """A policy's version: a whole number, a name or nothing."""
-    if value is None or type(value) is str:
+class _Place(msgspec.Struct, gc=False):
+    """Where in a record a value is, and where to note what happened to it."""
+
+    path: str
+    """The path of the record; empty for the rollout itself."""
+    notes: list[Note]
+    non_numeric: dict[str, Any]
+
+    def path_of(self, field: Field) -> str:
+        return f"{self.path}.{field.written_name}" if self.path else field.written_name
+
+    def left_out(self, field: Field, expected: str, value: Any) -> None:
+        self.notes.append(Note(self.path_of(field), f"expected {expected}, got {describe(value)}: left out"))
+
+
+def _text(field: Field, value: Any, place: _Place) -> Any:
+    if field.depth == 0:
+        return value if type(value) is str else as_text(value, place.path_of(field), place.notes)
+    if type(value) is tuple and _TEXT.issuperset(map(type, value)):
+        return value
+    listed = value if isinstance(value, tuple | list | set | frozenset) else () if value is None else (value,)
+    return tuple(as_text(text, place.path_of(field), place.notes) for text in listed)
+
+
+def _name_or_integer(field: Field, value: Any, place: _Place) -> int | str:
+    if type(value) is str:
         return value
     number = as_number(value)
-    if type(number) is int:
-        return number
-    return as_text(value, path, notes)
+    return number if type(number) is int else as_text(value, place.path_of(field), place.notes)
 
 
-def coerce_float(value: Any, path: str, notes: list[Note]) -> float | None:
-    """A number or nothing, as a float."""
-    if value is None or type(value) is float:
+def _choice(field: Field, value: Any, place: _Place) -> Any:
+    if type(value) is field.enum:
         return value
-    if (number := as_float(value)) is None:
-        notes.append(Note(path, f"expected a number, got {describe(value)}: left out"))
+    try:
+        return field.enum(value)
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything when it is compared
+        place.left_out(field, f"one of {', '.join(field.choices)}", value)
+        return None
+
+
+def _integer(field: Field, value: Any, place: _Place) -> Any:
+    if _is_count(value):
+        return value
+    if field.depth:
+        return _sequence(field, value, _whole, place)
+    number = None if value is None else _whole(value)
+    if number is None:
+        if value is not None:
+            place.left_out(field, "a whole number", value)
+        return None if field.is_nullable else 0
     return number
 
 
-def coerce_seconds(value: Any, path: str, notes: list[Note]) -> float | None:
-    """A duration or nothing; a negative one, for which a clock was set back, is 0."""
-    seconds = coerce_float(value, path, notes)
+def _boolean(field: Field, value: Any, place: _Place) -> bool | None:
+    if type(value) is bool:
+        return value
+    place.left_out(field, "True or False", value)
+    return None if field.is_nullable else bool(field.default)
+
+
+def _number(field: Field, value: Any, place: _Place) -> Any:
+    if type(value) is float:
+        return value
+    if field.depth:
+        return _sequence(field, value, as_float, place)
+    number = as_float(value)
+    if number is not None:
+        return number
+    if field.is_nullable:
+        place.left_out(field, "a number", value)
+        return None
+    place.non_numeric[field.name] = value
+    place.notes.append(Note(place.path_of(field), "not a number: moved to extra, NaN in its place"))
+    return float("nan")
+
+
+def _duration(field: Field, value: Any, place: _Place) -> float | None:
+    seconds: float | None = _number(field, value, place)
     if seconds is None or not seconds < 0.0:
         return seconds
-    notes.append(Note(path, f"expected a duration, got {describe(value)}: 0 in its place"))
+    place.notes.append(Note(place.path_of(field), f"expected a duration, got {describe(value)}: 0 in its place"))
     return 0.0
 
 
-def coerce_termination(value: Any, path: str, notes: list[Note]) -> Termination | None:
-    """How a completion ended, in our words."""
-    if value is None or type(value) is Termination:
-        return value
+def _numbers(field: Field, values: Any, place: _Place) -> dict[str, Number]:
+    if type(values) is dict and not values:
+        return {}
+    path = place.path_of(field)
+    numbers: dict[str, Number] = {}
     try:
-        return Termination(value)
-    except Exception:  # noqa: BLE001 - a foreign object may do anything when compared
-        notes.append(Note(path, f"expected one of {', '.join(Termination)}, got {describe(value)}: left out"))
-        return None
+        for name, value in values.items():
+            key = as_text(name, path, place.notes)
+            if (number := as_number(value)) is None:
+                place.non_numeric[f"{field.name}.{key}"] = value
+                place.notes.append(Note(f"{path}.{key}", "not a number: moved to extra"))
+            else:
+                numbers[key] = number
+    except Exception as error:  # noqa: BLE001 - a hostile mapping may raise anywhere
+        place.non_numeric[field.name] = values
+        place.notes.append(Note(path, f"expected a map of numbers, got {type(error).__name__}: moved to extra"))
+    return numbers
 
 
-def coerce_usage(usage: Any, path: str, notes: list[Note]) -> Usage | None:
-    """Counts of tokens."""
-    if usage is None:
+def _record(field: Field, value: Any, place: _Place) -> Any:
+    if field.depth == 0:
+        return _one_record(field, value, place.path_of(field), place)
+    path = place.path_of(field)
+    return tuple(_one_record(field, item, f"{path}[{position}]", place) for position, item in enumerate(value))
+
+
+def _one_record(field: Field, value: Any, path: str, place: _Place) -> Any:
+    if field.record is Message:
+        return as_message(value, path, place.notes)
+    if field.record is ToolSpec:
+        return as_tool(value, path, place.notes)
+    if is_valid_usage(value):
+        return value
+    if type(value) is not field.record:
+        kind = field.record.__name__ if field.record is not None else "record"
+        place.notes.append(Note(path, f"expected a {kind}, got {describe(value)}: left out"))
         return None
-    if type(usage) is not Usage:
-        notes.append(Note(path, f"expected a Usage, got {describe(usage)}: left out"))
-        return None
-    if _is_count(usage.prompt_tokens) and _is_count(usage.completion_tokens):
-        return usage
-    prompt = coerce_integer(usage.prompt_tokens, f"{path}.prompt_tokens", notes) or 0
-    completion = coerce_integer(usage.completion_tokens, f"{path}.completion_tokens", notes) or 0
-    return Usage(prompt, completion)
+    return value if field.record is Failure else coerce_record(value, path, place.notes)
+
+
+def is_valid_usage(value: Any) -> bool:
+    """Whether it is a `Usage` whose counts fit into 64 bits."""
+    return type(value) is Usage and _is_count(value.prompt_tokens) and _is_count(value.completion_tokens)
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and -FAST_INT_LIMIT < value < FAST_INT_LIMIT
 
 
+def _tokens(field: Field, value: Any, place: _Place) -> Any:
+    return coerce_tokens(value, place.path_of(field), place.notes) if field.record is Tokens else value
+
+
+def _timestamp(_: Field, value: Any, __: _Place) -> datetime:
+    return coerce_time(value)
+
+
+def _unchanged(_: Field, value: Any, __: _Place) -> Any:
+    return value
+
+
+_COERCIONS: dict[FieldKind, Callable[[Field, Any, _Place], Any]] = {
+    FieldKind.NAME: _text,
+    FieldKind.TEXT: _text,
+    FieldKind.NAME_OR_INTEGER: _name_or_integer,
+    FieldKind.CHOICE: _choice,
+    FieldKind.INTEGER: _integer,
+    FieldKind.BOOLEAN: _boolean,
+    FieldKind.NUMBER: _number,
+    FieldKind.DURATION: _duration,
+    FieldKind.NUMBERS: _numbers,
+    FieldKind.COUNTS: _unchanged,
+    FieldKind.FREE_FORM: _unchanged,
+    FieldKind.TIMESTAMP: _timestamp,
+    FieldKind.RECORD: _record,
+    FieldKind.DROPPED_WITH_TEXT: _tokens,
+    FieldKind.RESPONSE: _unchanged,
+    FieldKind.CUSTOM: _unchanged,
+    FieldKind.OTHER: _unchanged,
+}
+
+
+def with_non_numeric(extra: Any, non_numeric: Mapping[str, Any]) -> Any:
+    """A free-form map with the values that were moved to it."""
+    if not non_numeric:
+        return extra
+    try:
+        return (
+            {**non_numeric, **extra}
+            if not non_numeric.keys() & extra.keys()
+            else {**extra, "non_numeric": dict(non_numeric)}
+        )
+    except Exception:  # noqa: BLE001 - a hostile mapping may raise anywhere; encoding it says what is wrong with it
+        return {"value": extra, **non_numeric}
+
+
+def coerce_time(time: datetime) -> datetime:
+    """The same time in UTC; a time without a zone is local time, as in Python."""
+    if time.tzinfo is UTC:
+        return time
+    try:
+        return time.astimezone(UTC)
+    except (OverflowError, ValueError, OSError):  # in the first or the last year that Python knows
+        return time.replace(tzinfo=UTC)
+
+
+def coerce_usage(usage: Any, path: str, notes: list[Note]) -> Usage | None:
+    """Counts of tokens, or None if `usage` is not a `Usage`."""
+    if usage is None or (
+        type(usage) is Usage and _is_count(usage.prompt_tokens) and _is_count(usage.completion_tokens)
+    ):
+        return usage
+    if type(usage) is Usage:
+        return coerce_record(usage, path, notes)
+    notes.append(Note(path, f"expected a Usage, got {describe(usage)}: left out"))
+    return None
+
+
+def coerce_grade(grade: Grade, path: str, notes: list[Note]) -> Grade:
+    """A grade whose numbers are numbers."""
+    return coerce_record(grade, path, notes)
+
+
 def coerce_tokens(tokens: Any, path: str, notes: list[Note]) -> Tokens | None:
-    """Token ids and log-probabilities as tuples of Python numbers, or nothing where they are not."""
+    """Token ids and log-probabilities as tuples of Python numbers, or None if they are not sequences of numbers."""
     if tokens is None:
         return None
     try:
-        logprobs = None if tokens.logprobs is None else _row(tokens.logprobs, as_float)
-        sound = Tokens(_row(tokens.prompt, _whole), _row(tokens.response, _whole), logprobs)
-    except Exception as error:  # noqa: BLE001 - a foreign array may do anything when walked
-        notes.append(Note(path, f"expected rows of numbers, got {describe(tokens)} ({error}): left out"))
+        logprobs = None if tokens.logprobs is None else _numbers_in(tokens.logprobs, as_float)
+        coerced = Tokens(_numbers_in(tokens.prompt, _whole), _numbers_in(tokens.response, _whole), logprobs)
+    except Exception as error:  # noqa: BLE001 - a foreign array may raise anything when it is read
+        notes.append(Note(path, f"expected sequences of numbers, got {describe(tokens)} ({error}): left out"))
         return None
     if (char_lengths := getattr(tokens, "char_lengths", None)) is None:
-        return sound
+        return coerced
     try:
-        return msgspec.structs.replace(sound, char_lengths=_row(char_lengths, _whole))
-    except Exception as error:  # noqa: BLE001 - as above; the ids stand without them
-        notes.append(
-            Note(f"{path}.char_lengths", f"expected a row of numbers, got {describe(char_lengths)} ({error}): left out")
-        )
-        return sound
+        return msgspec.structs.replace(coerced, char_lengths=_numbers_in(char_lengths, _whole))
+    except Exception as error:  # noqa: BLE001 - as above; the ids are valid without them
+        expected = f"expected a sequence of numbers, got {describe(char_lengths)} ({error}): left out"
+        notes.append(Note(f"{path}.char_lengths", expected))
+        return coerced
 
 
 def matching_char_lengths(tokens: Tokens, text: Any, path: str, notes: list[Note]) -> tuple[int, ...] | None:
@@ -181,7 +284,7 @@ def matching_char_lengths(tokens: Tokens, text: Any, path: str, notes: list[Note
     if (
         type(text) is not str
         or not is_valid_utf8(text)
-        or any(width < 0 for width in char_lengths)
+        or any(length < 0 for length in char_lengths)
         or sum(char_lengths) != len(text)
     ):
         notes.append(Note(path, "expected lengths that add up to the step's text, got others: left out"))
@@ -189,120 +292,98 @@ def matching_char_lengths(tokens: Tokens, text: Any, path: str, notes: list[Note
     return char_lengths
 
 
-def _row(values: Any, convert: Any) -> tuple[Any, ...]:
-    row = tuple(convert(value) for value in values)
-    if None in row:
-        raise TypeError(f"no number at {row.index(None)}")
-    return row
+def _sequence(field: Field, values: Any, convert: Callable[[Any], Any], place: _Place) -> tuple[Any, ...]:
+    try:
+        return _numbers_in(values, convert)
+    except Exception as error:  # noqa: BLE001 - as above
+        place.left_out(field, "a sequence of numbers", f"{values!r} ({error})")
+        return ()
+
+
+def _numbers_in(values: Any, convert: Callable[[Any], Any]) -> tuple[Any, ...]:
+    plain = tuple(values)
+    if (_INTEGER if convert is _whole else _FLOAT).issuperset(map(type, plain)):
+        return plain
+    numbers = tuple(map(convert, plain))
+    if None in numbers:
+        raise TypeError(f"no number at {numbers.index(None)}")
+    return numbers
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int else coerce_integer(value, "", [])
+    number = as_number(value)
+    if type(number) is int:
+        return number
+    if number is not None and number == number and abs(number) != float("inf") and number == int(number):
+        return int(number)
+    return None
+
+
+# Values that need no coercion: almost all
+
+_TEXT, _INTEGER, _FLOAT = frozenset({str}), frozenset({int}), frozenset({float})
+_PLAIN_TYPES: dict[FieldKind, tuple[type, ...]] = {
+    FieldKind.NAME: (str,),
+    FieldKind.TEXT: (str,),
+    FieldKind.NAME_OR_INTEGER: (int, str),
+    FieldKind.INTEGER: (int,),
+    FieldKind.BOOLEAN: (bool,),
+    FieldKind.NUMBER: (float,),
+    FieldKind.DURATION: (float,),
+}
+"""By kind, the types of values that are written as they are."""
+
+
+def plain_types(field: Field) -> frozenset[type]:
+    """The types of values that a field is written with as they are, if they are finite and fit into 64 bits."""
+    if field.depth:
+        return frozenset()
+    if field.kind is FieldKind.CHOICE:
+        return frozenset({field.enum})
+    if field.record in (Usage, Failure):
+        return frozenset({field.record})
+    return frozenset(_PLAIN_TYPES.get(field.kind, ()))
+
+
+def is_encodable_header(header: Header) -> bool:
+    """Whether a header can be encoded as it is: each field has its type, and maps have only plain values."""
+    return (
+        _is_plain_header(tuple(map(type, msgspec.structs.astuple(header))))
+        and header.started_at.tzinfo is UTC
+        and is_flat(header.env_args)
+        and is_flat(header.task_data)
+        and _TEXT.issuperset(map(type, header.tags))
+    )
+
+
+_CHECKED_FIELDS = frozenset({"env_args", "task_data", "tags", "started_at"})
+"""The fields of a header that `is_encodable_header` looks into."""
+_HEADER_KINDS = frozenset({FieldKind.NAME, FieldKind.NAME_OR_INTEGER, FieldKind.INTEGER})
+
+
+@lru_cache(maxsize=64)
+def _is_plain_header(types: tuple[type, ...]) -> bool:
+    for field, kind in zip(record_fields(Header), types, strict=True):
+        if field.name in _CHECKED_FIELDS:
+            is_plain = kind in (dict, tuple, datetime)
+        else:
+            is_plain = field.kind in _HEADER_KINDS and kind in _PLAIN_TYPES[field.kind]
+        if not is_plain and not (kind is NoneType and field.is_nullable):
+            return False
+    return True
 
 
 def is_encodable_sampling(sampling: Sampling) -> bool:
-    """Whether each setting is of its type."""
+    """Whether each setting has its type."""
     try:
-        return _is_sound_sampling(sampling)
-    except TypeError:  # it holds something that can change, and so has no hash
+        return _is_encodable_sampling(sampling)
+    except TypeError:  # it has no hash because it holds a value that can change
         return False
 
 
 @lru_cache(maxsize=64)
-def _is_sound_sampling(sampling: Sampling) -> bool:
-    floats = (sampling.temperature, sampling.top_p, sampling.min_p)
-    integers = (sampling.top_k, sampling.max_tokens)
-    return (
-        all(value is None or type(value) is float for value in floats)
-        and all(value is None or (type(value) is int and as_number(value) is not None) for value in integers)
-        and type(sampling.stop) is tuple
-        and all(type(text) is str for text in sampling.stop)
-    )
-
-
-def coerce_sampling(sampling: Sampling, path: str, notes: list[Note]) -> Sampling:
-    """Settings of sampling, each of its type, so that equal ones are one entry of the record's table."""
-    changes: dict[str, Any] = {
-        name: coerce_float(getattr(sampling, name), f"{path}.{name}", notes)
-        for name in ("temperature", "top_p", "min_p")
-    }
-    for name in ("top_k", "max_tokens"):
-        changes[name] = coerce_integer(getattr(sampling, name), f"{path}.{name}", notes)
-    stop: Any = sampling.stop
-    listed = stop if isinstance(stop, tuple | list) else () if stop is None else (stop,)
-    changes["stop"] = tuple(as_text(text, f"{path}.stop", notes) for text in listed)
-    return msgspec.structs.replace(sampling, **changes)
-
-
-def coerce_call(call: Call, path: str, notes: list[Note]) -> Call:
-    """A call of a model that shares nothing that can change, with its messages as a record can hold them."""
-    return Call(
-        role=as_text(call.role, f"{path}.role", notes),
-        policy=as_text(call.policy, f"{path}.policy", notes),
-        prompt=tuple(as_message(message, f"{path}.prompt[{at}]", notes) for at, message in enumerate(call.prompt)),
-        reply=None if call.reply is None else as_message(call.reply, f"{path}.reply", notes),
-        step=coerce_integer(call.step, f"{path}.step", notes),
-        policy_version=coerce_policy_version(call.policy_version, f"{path}.policy_version", notes),
-        raw=coerce_text(call.raw, f"{path}.raw", notes),
-        error=call.error,
-        usage=coerce_usage(call.usage, f"{path}.usage", notes),
-        seconds=coerce_seconds(call.seconds, f"{path}.seconds", notes),
-        continues_call=coerce_integer(call.continues_call, f"{path}.continues_call", notes),
-        about=coerce_text(call.about, f"{path}.about", notes),
-        termination=coerce_termination(call.termination, f"{path}.termination", notes),
-    )
-
-
-def coerce_grade(grade: Grade, path: str, notes: list[Note]) -> Grade:
-    """A grade whose numbers are numbers; what is none is moved to its `extra`."""
-    non_numeric: dict[str, Any] = {}
-    numbers = coerce_numbers(grade.reward_data, path, "reward_data", non_numeric, notes)
-    reward = coerce_reward(grade.reward, path, non_numeric, notes)
-    return Grade(reward, numbers, with_non_numeric(grade.extra, non_numeric))
-
-
-def coerce_reward(reward: Any, path: str, non_numeric: dict[str, Any], notes: list[Note]) -> float:
-    """A reward as a float; what is no number is put among the strays, and NaN stands for it."""
-    if type(reward) is float:
-        return reward
-    number = as_float(reward)
-    if number is None:
-        non_numeric["reward"] = reward
-        notes.append(Note(f"{path}.reward", "not a number: moved to extra, NaN in its place"))
-        return float("nan")
-    return number
-
-
-def coerce_numbers(
-    values: Any, path: str, place: str, non_numeric: dict[str, Any], notes: list[Note]
-) -> dict[str, Number]:
-    """A flat map of numbers, as Python numbers in a fresh dict; what is no number is put among the strays."""
-    if type(values) is dict and not values:
-        return {}
-    numbers: dict[str, Number] = {}
-    try:
-        for name, value in values.items():
-            key = as_text(name, f"{path}.{place}", notes)
-            if (number := as_number(value)) is None:
-                non_numeric[f"{place}.{key}"] = value
-                notes.append(Note(f"{path}.{place}.{key}", "not a number: moved to extra"))
-            else:
-                numbers[key] = number
-    except Exception as error:  # noqa: BLE001 - a hostile mapping may raise anywhere
-        non_numeric[place] = values
-        notes.append(Note(f"{path}.{place}", f"expected a map of numbers, got {type(error).__name__}: moved to extra"))
-    return numbers
-
-
-def with_non_numeric(extra: Any, non_numeric: Mapping[str, Any]) -> Any:
-    """What is free-form anyway, and what had to be moved there."""
-    if not non_numeric:
-        return extra
-    try:
-        return (
-            {**non_numeric, **extra}
-            if not non_numeric.keys() & extra.keys()
-            else {**extra, "non_numeric": dict(non_numeric)}
-        )
-    except Exception:  # noqa: BLE001 - as above; walking it later says what is wrong with it
-        return {"value": extra, **non_numeric}
+def _is_encodable_sampling(sampling: Sampling) -> bool:
+    notes: list[Note] = []
+    coerced = coerce_record(sampling, "", notes)
+    pairs = zip(msgspec.structs.astuple(coerced), msgspec.structs.astuple(sampling), strict=True)
+    return not notes and all(type(one) is type(other) for one, other in pairs)

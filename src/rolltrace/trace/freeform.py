@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.trace.field_types import Text
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT, MAX_BITS, NON_FINITE, as_number, nonfinite_text
 
 MAX_DEPTH = 64
@@ -52,7 +53,7 @@ class Note(msgspec.Struct, frozen=True):
 
     path: str
     """Where in the record, such as `steps[3].env_state.board`; empty for the whole."""
-    message: str
+    message: Text
     """What happened to it."""
 
 

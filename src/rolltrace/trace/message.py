@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.field_types import Text
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import Float
 
@@ -17,11 +18,11 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True,
 
     name: str
     """The tool's name as the policy wrote it; empty where it could not be read."""
-    arguments: str = "{}"
+    arguments: Text = "{}"
     """The arguments exactly as the policy wrote them: JSON if it was careful."""
     id: str | None = None
     """What the tool's answer refers to."""
-    error: str | None = None
+    error: Text | None = None
     """Why the call could not be parsed; `arguments` then holds its raw text."""
     other: FrozenMap | None = None
     """Its other fields, as they came."""
@@ -34,9 +35,9 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, gc=
     """`image`, `audio`, `video`, `file`, `thinking`, `refusal`, `text` (a mark), or the name a provider gave it."""
     offset: int = 0
     """Where it stands: the number of characters of the message's `content` before it."""
-    text: str | None = None
+    text: Text | None = None
     """Text of its own, such as a thought between two pieces of text."""
-    url: str | None = None
+    url: Text | None = None
     """The address of something that is not carried, kept as an address."""
     blob: Blob | None = None
     """The bytes it carries."""
@@ -51,7 +52,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, 
 
     role: str
     """`system`, `user`, `assistant`, `tool`, or another that a policy understands."""
-    content: str
+    content: Text
     """Its text: what a reader sees of it; never null."""
     parts: tuple[Part, ...] = ()
     """What is not text, in order."""
@@ -61,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True, 
     """In a tool's answer, the call it answers."""
     name: str | None = None
     """Who speaks, where the role does not say it; in a tool's answer, the tool."""
-    reasoning: str | None = None
+    reasoning: Text | None = None
     """What the policy thought before it spoke, where that is known apart from the content."""
     other: FrozenMap | None = None
     """Its other fields, as they came."""
@@ -71,7 +72,7 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True,
     """A tool that a policy may call."""
 
     name: str
-    description: str
+    description: Text
     parameters: FrozenMap
     """The arguments, as a JSON schema of an object."""
 
@@ -84,7 +85,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True,
     top_k: int | None = None
     min_p: Float | None = None
     max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: tuple[Text, ...] = ()
     other: FrozenMap | None = None
     """Settings that only some policies know."""
 

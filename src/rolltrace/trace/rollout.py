@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from copy import copy
 from datetime import datetime
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from rolltrace.trace.field_types import DroppedWithText, Duration, FreeForm, Numbers, Omittable, Text, Timestamp
 from rolltrace.trace.freeform import Note
-from rolltrace.trace.json_numbers import Float, Number, as_float, as_number
+from rolltrace.trace.json_numbers import Float, as_float, as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, Termination
 
@@ -19,10 +20,6 @@ Range = tuple[int, int]
 """Half-open: the messages from the first index up to, not including, the second."""
 
 
-Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time that says where it was read; records are written in UTC."""
-
-
 class Identity(msgspec.Struct, frozen=True, gc=False):
     """Which rollout this is; nothing in it tells a policy the answer."""
 
@@ -30,7 +27,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     """Unique everywhere."""
     run: str
     session: str
-    """One opening of the run for writing."""
+    """The session that recorded it: one opening of the run for writing."""
     split: str
     """`train`, or the name of an evaluation."""
     iteration: int
@@ -39,12 +36,12 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     group: str
     """Unique within an iteration."""
     index: int | None
-    """Its place in the group: episode × seats + seat, through all retries; None if nobody numbered the members."""
+    """Its number in the group: episode × seats + seat, the same for all attempts; None if members have no numbers."""
     attempt: int
     episode: int | None = None
-    """In a game, which play of the group."""
+    """In a game, the number of the play in the group."""
     seat: int | None = None
-    """In a game, which player."""
+    """In a game, the player."""
 
 
 class GroupKey(msgspec.Struct, frozen=True):
@@ -69,33 +66,35 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Unique everywhere."""
     run: str
+    """The run's id."""
     split: str = "train"
     """`train`, or the name of an evaluation."""
     iteration: int = 0
     env: str
-    env_args: dict[str, Any] = {}
-    """What the environment was made with."""
+    """The environment's name."""
+    env_args: FreeForm = {}
+    """The arguments of the environment; secrets are `[redacted]`."""
     seed: int | None = None
-    """What the episode's chance was drawn from."""
+    """The seed of the episode's random numbers."""
     task: str
-    task_data: dict[str, Any] = {}
-    """What the task is made of, the reference answer included; no policy sees it."""
+    task_data: FreeForm = {}
+    """The data of the task, with the reference answer; no policy sees it."""
     group: str
     """The rollouts of one env group builder; unique within an iteration."""
     index: int | None
-    """Its place in the group: episode × seats + seat, through all retries; None if nobody numbered the members."""
+    """Its number in the group: episode × seats + seat, the same for all attempts; None if members have no numbers."""
     attempt: int = 0
-    """0, or how many plays of the same episode failed before."""
+    """How many attempts at the same episode failed before."""
     episode: int | None = None
-    """In a game, which play of the group."""
+    """In a game, the number of the play in the group."""
     seat: int | None = None
-    """In a game, which player."""
+    """In a game, the player."""
     policy: str = ""
     policy_version: int | str | None = None
     """The version that the first prompt was for; each step has the one that answered."""
     tags: tuple[str, ...] = ()
     session: str = ""
-    """One opening of the run for writing."""
+    """The session that recorded it: one opening of the run for writing."""
     started_at: Timestamp
 
     @property
@@ -116,9 +115,11 @@ class Failure(msgspec.Struct, frozen=True):
     """What went wrong, and in which layer."""
 
     layer: Layer
+    """Which part of the system it came from."""
     type: str
-    message: str
-    traceback: str = ""
+    """The name of the exception."""
+    message: Text
+    traceback: Text = ""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -136,23 +137,23 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     response: tuple[int, ...]
     logprobs: tuple[Float, ...] | None = None
     """Log-probability of each response token under the policy that sampled it."""
-    shared_prefix: int = 0
-    """How many ids the prompt shares with the start of the step before (its prompt and response together)."""
-    char_lengths: tuple[int, ...] | None = None
-    """How many characters of the step's text (`raw`, else the response's content) each response token gave.
+    shared_prefix: Omittable[int] = 0
+    """How many ids the prompt shares with the start of the previous step's prompt and response together."""
+    char_lengths: Omittable[tuple[int, ...] | None] = None
+    """How many characters of the step's text (`raw`, else the response's content) each response token stands for.
 
-    Special tokens gave 0; the parts of one character are counted with the last.
+    Special tokens have 0. If several tokens make up one character, the last of them has it.
     """
 
 
 class Grade(msgspec.Struct, frozen=True):
-    """What a grader says of a rollout."""
+    """The grade that a grader gives a rollout."""
 
     reward: Float
-    reward_data: dict[str, Number] = {}
+    reward_data: Numbers = {}
     """The numbers behind the reward."""
-    extra: dict[str, Any] = {}
-    """What is not a number: reference answers, matchups, criteria."""
+    extra: FreeForm = {}
+    """Values that are not numbers: reference answers, matchups, criteria."""
 
 
 class Quote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -188,24 +189,27 @@ class Call(msgspec.Struct, frozen=True):
     """A model call that is not a turn of the policy: of a grader, an answerer or an opponent."""
 
     role: str
+    """`grader`, `answerer`, `opponent`."""
     policy: str
+    """The name of the policy that answered."""
     prompt: tuple[Message, ...]
+    """The messages that were sent; if the call continues another, only the new ones."""
     reply: Message | None = None
     step: int | None = None
-    """The step during which it was made; None where the rollout was already over."""
+    """The step during which it was made; None if the rollout was over."""
     policy_version: int | str | None = None
-    raw: str | None = None
+    raw: Text | None = None
     error: Failure | None = None
     usage: Usage | None = None
-    seconds: Float | None = None
-    continues_call: int | None = None
+    seconds: Duration | None = None
+    continues_call: Omittable[int | None] = None
     """The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated."""
-    about: str | None = None
-    """What was asked about, in a word: a criterion, a seat, the ids of two rollouts that are compared."""
-    termination: Termination | None = None
+    about: Omittable[str | None] = None
+    """The subject of the call: a criterion, a seat, or the ids of two rollouts that are compared."""
+    termination: Omittable[Termination | None] = None
     """How the reply ended."""
-    quotes: tuple[Quote, ...] = ()
-    """What is put back into `prompt` and `reply`, in this order. A call that was read has its text, and no quotes."""
+    quotes: Omittable[DroppedWithText[tuple[Quote, ...]]] = ()
+    """Text that is stored elsewhere in the run, to be put back into `prompt` and `reply`. A decoded call has none."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,13 +228,14 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """`reward` is the rollout's total, and the latest one counts."""
     value: Float | None
-    """None where it could not be found out; `error` then says why."""
-    data: dict[str, Any] = {}
+    """None if it could not be computed; `error` then says why."""
+    data: FreeForm = {}
     producer: str = ""
+    """The program or grader that computed it."""
     created_at: Timestamp
     error: Failure | None = None
-    calls: tuple[Call, ...] = ()
-    """Model calls that were made to find it out."""
+    calls: Omittable[tuple[Call, ...]] = ()
+    """Model calls that were made to compute it."""
 
 
 class RolloutTrace(msgspec.Struct, frozen=True):
@@ -239,49 +244,56 @@ class RolloutTrace(msgspec.Struct, frozen=True):
     prompt: tuple[Message, ...]
     """Exactly what the policy was sent."""
     policy_response: Message
-    """Exactly what it said."""
-    reward_data: dict[str, Number]
-    env_state: dict[str, Any]
-    extra: dict[str, Any]
+    """Exactly what it answered."""
+    reward_data: Numbers
+    env_state: FreeForm
+    extra: FreeForm
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One policy turn."""
 
     step: int
+    """Its number, from 0."""
     prompt: tuple[Range, ...]
     """Ranges of the rollout's `messages`."""
     response: int | Message
-    """Index of the message where the following prompt or `final` holds it, else the message itself."""
+    """The index of the message if the following prompt or `final` holds it, else the message itself."""
     tools: int | None = None
     """Index into the rollout's `tools`."""
     sampling: int | None = None
     """Index into the rollout's `sampling`."""
     reward: Float
     env_reward: Float | None = None
-    """What the env gave; None where it was not asked, or did not finish the turn.
-
-    Differs from `reward` where a limit replaced it.
-    """
-    reward_data: dict[str, Number] = {}
+    """The reward from the env; None if the env was not called, or did not finish the turn. A limit may replace it in
+    `reward`."""
+    reward_data: Numbers = {}
     """The numbers behind the reward."""
-    env_state: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
-    metrics: dict[str, Number] = {}
-    logs: dict[str, Any] = {}
+    env_state: FreeForm = {}
+    """The state of the environment after the turn."""
+    extra: FreeForm = {}
+    """Values that are not numbers, such as the reference answer."""
+    metrics: Numbers = {}
+    """Other numbers."""
+    logs: FreeForm = {}
+    """Information for debugging."""
     termination: Termination | None = None
-    parse_error: str | None = None
-    raw: str | None = None
-    """The policy's answer before it was parsed, where that differs from the response's content."""
+    """How the completion ended."""
+    parse_error: Text | None = None
+    """Why part or all of the answer could not be read."""
+    raw: Text | None = None
+    """The policy's answer before it was parsed, if it differs from the response's content."""
     policy_version: int | str | None = None
+    """The version that answered."""
     usage: Usage | None = None
-    seconds: Float | None = None
+    seconds: Duration | None = None
     """How long the policy took to answer."""
-    tokens: Tokens | None = None
-    env_failure: EnvFailure | None = None
-    """Why the env did not finish this turn; None where it did, or was not asked."""
-    reward_weights: dict[str, Number] = {}
-    """By the names of `reward_data`, the weight of each number in the reward; empty if nobody said."""
+    tokens: DroppedWithText[Tokens | None] = None
+    """Token ids and log-probabilities, if they are recorded."""
+    env_failure: Omittable[EnvFailure | None] = None
+    """Why the env did not finish this turn; None if it did, or was not called."""
+    reward_weights: Omittable[Numbers] = {}
+    """By the names of `reward_data`, the weight of each number in the reward; empty if not stated."""
 
     @property
     def trace(self) -> RolloutTrace:
@@ -299,15 +311,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class EndedBeforeFirstTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """What an env told where it was over before the policy's first turn, so that there is no step to tell it."""
+    """What an env returned if it was over before the policy's first turn, so that the rollout has no step."""
 
     reward: Float
-    reward_data: dict[str, Number] = {}
+    reward_data: Numbers = {}
     """The numbers behind the reward."""
-    env_state: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
-    metrics: dict[str, Number] = {}
-    logs: dict[str, Any] = {}
+    env_state: FreeForm = {}
+    extra: FreeForm = {}
+    metrics: Numbers = {}
+    logs: FreeForm = {}
 
 
 class Outcome(TypedDict):
@@ -331,10 +343,12 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
 
     ended_at: Timestamp
     status: Status
+    """Whether it has a reward that means something."""
     stop_reason: str
     """A `StopReason`, or what the environment named."""
     stopped_by: StoppedBy
     error: Failure | None = None
+    """Why it failed, if it did."""
     line_reward: Float | None = msgspec.field(name="reward")
     """`reward` on the line: the total known at the end; None while a group grade is pending, or if status is not ok."""
     reward_so_far: Float
@@ -342,7 +356,7 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
     unclamped_reward: Float | None = None
     """The total before a limit clamped it."""
     grade: Grade | None = None
-    """What the rollout's own grader said."""
+    """The grade of the rollout's own grader."""
     messages: tuple[Message, ...] = ()
     """Each message occurrence, in the order in which the conversation held it."""
     tools: tuple[tuple[ToolSpec, ...], ...] = ()
@@ -353,14 +367,17 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
     final: tuple[Range, ...] = ()
     """The conversation as it stood at the end."""
     pending_prompt: tuple[Range, ...] | None = None
-    """What the policy was sent where no step resulted."""
-    pending_raw: str | None = None
-    """What came back where no step resulted."""
+    """The last prompt, if no step resulted from it."""
+    pending_raw: Text | None = None
+    """The raw answer to that prompt, if there was one."""
     calls: tuple[Call, ...] = ()
-    metrics: dict[str, Number] = {}
+    """Model calls that are not the policy's turns."""
+    metrics: Numbers = {}
+    """About the rollout as a whole."""
     notes: tuple[Note, ...] = ()
-    ended_before_first_turn: EndedBeforeFirstTurn | None = None
-    """What the env told where the policy had no turn at all."""
+    """About the record itself."""
+    ended_before_first_turn: Omittable[EndedBeforeFirstTurn | None] = None
+    """What the env returned if it was over before the policy's first turn."""
 
     def __post_init__(self) -> None:
         # A step knows only ranges; its view needs the messages they are ranges of. A step of another rollout is copied.

@@ -22,6 +22,14 @@ MAX_BROWSER_INTEGER = 2**53
 _UNESCAPED_BYTES = frozenset(range(0x20, 0x7F)) - frozenset(b"\\\"'")
 
 
+def encode_fields(fields: dict[str, Any] | msgspec.Struct, notes: list[Note]) -> bytes:
+    """Encode the fields of a record. Values that JSON cannot hold are replaced, and `notes` says which."""
+    try:
+        return json_encoder.encode(fields)
+    except Exception:  # noqa: BLE001 - no value may prevent the recording
+        return encode_lossy(fields, notes)
+
+
 def encode_lossy(fields: dict[str, Any] | msgspec.Struct, notes: list[Note]) -> bytes:
     """Encode the fields of a record, with text and values that JSON cannot hold replaced; `notes` says which.
 

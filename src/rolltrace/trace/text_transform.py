@@ -1,24 +1,25 @@
-"""The same rollout with other text: hashed, or as a user's function leaves it. Numbers, names and places stay."""
+"""Hashes the text of records, or redacts it with a user's function. Numbers, names and ids stay."""
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import msgspec
 from msgspec.structs import replace
+from xxhash import xxh3_64_hexdigest
 
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.freeform import Note, Placeholder
+from rolltrace.trace.field_types import Field, FieldKind, record_fields
+from rolltrace.trace.freeform import Note, Placeholder, from_json_mapping, to_json_mapping
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Call, EndedBeforeFirstTurn, Failure, Grade, Rollout, Step
-from rolltrace.trace.score import Score
+from rolltrace.trace.message import Message, Part, ToolCall
+from rolltrace.trace.rollout import Rollout
 
 Redact = Callable[[Any], Any]
 """Takes a message or a free-form map and returns what may be kept of it."""
 
-_HASH_DIGITS = 16
-_HASHED = re.compile(rf"hashed:\d+:[0-9a-f]{{{_HASH_DIGITS}}}")
+_HASHED = re.compile(r"hashed:\d+:[0-9a-f]{16}")
 _PART_TYPES = {"image", "audio", "video", "file", "thinking", "refusal", "text"}
 _MEDIA_TYPES = {
     f"{kind}/{name}"
@@ -31,11 +32,11 @@ _MEDIA_TYPES = {
     }.items()
     for name in names.split()
 }
-"""Any other word may be a text that somebody put there."""
+"""Any other word may be text that a program put there."""
 
 
 class TextTransform(Protocol):
-    """Who rewrites: one method for each place where text can be."""
+    """Rewrites text: one method for each kind of place where text can be."""
 
     def message(self, message: Message) -> Message:
         """A message of the conversation, or of another model call."""
@@ -46,23 +47,23 @@ class TextTransform(Protocol):
         ...
 
     def text(self, name: str, text: str) -> str:
-        """A text that stands alone, in the field of that name."""
+        """The text of a field of that name."""
         ...
 
 
 class HashText:
-    """Leaves of each text its length and its hash, so that equal texts can still be told from different ones."""
+    """Replaces each text by its length and its hash, so that equal texts can still be recognised."""
 
     def message(self, message: Message) -> Message:
         """Role, names and ids stay; so does how many parts and calls there are."""
         return Message(
             message.role,
             hash_text(message.content),
-            parts=tuple(map(_hashed_part, message.parts)),
-            tool_calls=tuple(map(_hashed_call, message.tool_calls)),
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-            reasoning=_hashed_or_none(message.reasoning),
+            tuple(map(_hashed_part, message.parts)) if message.parts else (),
+            tuple(map(_hashed_call, message.tool_calls)) if message.tool_calls else (),
+            message.tool_call_id,
+            message.name,
+            None if message.reasoning is None else hash_text(message.reasoning),
         )
 
     def mapping(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class HashText:
 
 
 class RedactText:
-    """Asks a user's function about everything; what is no message to it, it gets as a map."""
+    """Calls a user's function for each message and each map. A text in a field of its own is a map of one entry."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
@@ -99,46 +100,106 @@ class RedactText:
         return dict(kept)
 
     def text(self, name: str, text: str) -> str:
-        """The function is shown a map of one entry; where it takes that out, nothing is left."""
+        """The function gets a map of one entry; if it removes that, the text becomes empty."""
         kept = self.mapping({name: text}).get(name, "")
         if not isinstance(kept, str):
             raise TypeError(f"Expected redact to leave text under {name!r}, got {_kind(kept)}.")
         return kept
 
 
-def transform_rollout(rollout: Rollout, hand: TextTransform) -> Rollout:
-    """The rollout with every text rewritten. Token ids are text too, and are left out."""
-    return replace(
-        rollout,
-        env_args=hand.mapping(rollout.env_args),
-        task_data=hand.mapping(rollout.task_data),
-        error=_failure(rollout.error, hand),
-        grade=_grade(rollout.grade, hand),
-        messages=tuple(map(hand.message, rollout.messages)),
-        tools=tuple(tuple(_tool(tool, hand) for tool in tools) for tools in rollout.tools),
-        sampling=tuple(_sampling(sampling, hand) for sampling in rollout.sampling),
-        steps=tuple(_step(step, hand) for step in rollout.steps),
-        pending_raw=_text("pending_raw", rollout.pending_raw, hand),
-        calls=tuple(_call(call, hand) for call in rollout.calls),
-        notes=tuple(Note(note.path, hand.text("note", note.message)) for note in rollout.notes),
-        ended_before_first_turn=_ended_before_first_turn(rollout.ended_before_first_turn, hand),
-    )
+class BothTransforms(NamedTuple):
+    """One transform after the other."""
+
+    first: TextTransform
+    second: TextTransform
+
+    def message(self, message: Message) -> Message:
+        """As in `TextTransform`."""
+        return self.second.message(self.first.message(message))
+
+    def mapping(self, values: dict[str, Any]) -> dict[str, Any]:
+        """As in `TextTransform`."""
+        return self.second.mapping(self.first.mapping(values))
+
+    def text(self, name: str, text: str) -> str:
+        """As in `TextTransform`."""
+        return self.second.text(name, self.first.text(name, text))
 
 
-def transform_score(score: Score, hand: TextTransform) -> Score:
-    """The score with every text rewritten."""
-    return replace(
-        score,
-        data=hand.mapping(score.data),
-        error=_failure(score.error, hand),
-        calls=tuple(_call(call, hand) for call in score.calls),
-    )
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+def transform_record(record: Record, transform: TextTransform) -> Record:
+    """The record with every text transformed. Fields from which text can be restored get their default."""
+    changes: dict[str, Any] = {}
+    for field in text_fields(type(record)):
+        value = getattr(record, field.name)
+        if value is not None and value != () and value != "":
+            changes[field.name] = transform_field(field, value, transform)
+    return replace(record, **changes) if changes else record
+
+
+def transform_field(field: Field, value: Any, transform: TextTransform) -> Any:
+    """The value of one of the `text_fields` of a record, transformed."""
+    if field.kind is FieldKind.DROPPED_WITH_TEXT:
+        return field.default
+    return _transform_value(field, value, transform, field.depth)
+
+
+def _transform_value(field: Field, value: Any, transform: TextTransform, depth: int) -> Any:
+    if depth:
+        return tuple(_transform_value(field, part, transform, depth - 1) for part in value)
+    if type(value) is Message:
+        return transform.message(value)
+    if field.kind is FieldKind.TEXT:
+        return transform.text(field.name, value)
+    if field.kind is FieldKind.FREE_FORM:
+        return transform.mapping(value)
+    if isinstance(value, FrozenMap):
+        return FrozenMap.of(transform.mapping(value.to_dict()))
+    return transform_record(value, transform) if isinstance(value, msgspec.Struct) else value
+
+
+def transform_wire(
+    record: type[msgspec.Struct], fields: dict[str, Any], transform: TextTransform | None
+) -> dict[str, Any]:
+    """The fields of a record, as they are written, with their text transformed."""
+    if transform is None:
+        return fields
+    changes = {
+        field.written_name: transform_wire_value(field, fields[field.written_name], transform)
+        for field in text_fields(record)
+        if fields.get(field.written_name)
+    }
+    return {**fields, **changes}
+
+
+def transform_wire_value(field: Field, value: Any, transform: TextTransform | None) -> Any:
+    """A value as it is written, with its text transformed; a free-form map is a dict or its bytes."""
+    if transform is None:
+        return value
+    if field.kind is not FieldKind.FREE_FORM:
+        return transform_field(field, value, transform)
+    values = msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    return to_json_mapping(transform.mapping(from_json_mapping(values)), field.name, [])
+
+
+@cache
+def text_fields(record: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The fields of a record that may hold text."""
+    return tuple(field for field in record_fields(record) if _may_hold_text(field))
+
+
+_WITH_TEXT = {FieldKind.TEXT, FieldKind.FREE_FORM, FieldKind.DROPPED_WITH_TEXT, FieldKind.CUSTOM}
+
+
+def _may_hold_text(field: Field) -> bool:
+    return field.kind in _WITH_TEXT or (field.record is not None and bool(text_fields(field.record)))
 
 
 def hash_text(text: str) -> str:
-    """What stands for a text that is not kept: its length in characters, and the start of its SHA-256."""
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    return f"hashed:{len(text)}:{digest[:_HASH_DIGITS]}" if text else ""
+    """The text that is recorded in place of another: its length in characters, and the XXH3 hash of its UTF-8."""
+    return f"hashed:{len(text)}:{xxh3_64_hexdigest(text.encode('utf-8', 'replace'))}" if text else ""
 
 
 def has_hashed_text(rollout: Rollout) -> bool:
@@ -169,14 +230,14 @@ def _hashed_part(part: Part) -> Part:
 
 
 def _hashed_call(call: ToolCall) -> ToolCall:
-    return ToolCall(call.name, hash_text(call.arguments), id=call.id, error=_hashed_or_none(call.error))
+    return ToolCall(call.name, hash_text(call.arguments), call.id, _hashed_or_none(call.error))
 
 
 def _hashed_value(value: Any) -> Any:
     if isinstance(value, str):
         return hash_text(value)
     if isinstance(value, bytes):
-        return f"hashed:{len(value)}:{hashlib.sha256(value).hexdigest()[:_HASH_DIGITS]}"
+        return f"hashed:{len(value)}:{xxh3_64_hexdigest(value)}"
     if isinstance(value, Placeholder):
         return Placeholder({key: hash_text(text) for key, text in value.items()})
     if isinstance(value, Mapping):
@@ -184,61 +245,3 @@ def _hashed_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_hashed_value(item) for item in value]
     return value
-
-
-def _text(name: str, text: str | None, hand: TextTransform) -> str | None:
-    return None if text is None else hand.text(name, text)
-
-
-def _failure(failure: Failure | None, hand: TextTransform) -> Failure | None:
-    if failure is None:
-        return None
-    return Failure(
-        failure.layer, failure.type, hand.text("message", failure.message), hand.text("traceback", failure.traceback)
-    )
-
-
-def _grade(grade: Grade | None, hand: TextTransform) -> Grade | None:
-    return None if grade is None else replace(grade, extra=hand.mapping(grade.extra))
-
-
-def _tool(tool: ToolSpec, hand: TextTransform) -> ToolSpec:
-    parameters = FrozenMap.of(hand.mapping(tool.parameters.to_dict()))
-    return ToolSpec(tool.name, hand.text("description", tool.description), parameters)
-
-
-def _sampling(sampling: Sampling, hand: TextTransform) -> Sampling:
-    other = None if sampling.other is None else FrozenMap.of(hand.mapping(sampling.other.to_dict()))
-    return replace(sampling, stop=tuple(hand.text("stop", text) for text in sampling.stop), other=other)
-
-
-def _step(step: Step, hand: TextTransform) -> Step:
-    return replace(
-        step,
-        response=step.response if isinstance(step.response, int) else hand.message(step.response),
-        env_state=hand.mapping(step.env_state),
-        extra=hand.mapping(step.extra),
-        logs=hand.mapping(step.logs),
-        parse_error=_text("parse_error", step.parse_error, hand),
-        raw=_text("raw", step.raw, hand),
-        tokens=None,
-    )
-
-
-def _ended_before_first_turn(told: EndedBeforeFirstTurn | None, hand: TextTransform) -> EndedBeforeFirstTurn | None:
-    if told is None:
-        return None
-    return replace(
-        told, env_state=hand.mapping(told.env_state), extra=hand.mapping(told.extra), logs=hand.mapping(told.logs)
-    )
-
-
-def _call(call: Call, hand: TextTransform) -> Call:
-    return replace(
-        call,
-        prompt=tuple(map(hand.message, call.prompt)),
-        reply=None if call.reply is None else hand.message(call.reply),
-        raw=_text("raw", call.raw, hand),
-        error=_failure(call.error, hand),
-        quotes=(),  # what is rewritten is the whole text; quotes are found in what is left of it
-    )

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import inspect as types
 
 from rolltrace.trace.blob import Blob
-from rolltrace.trace.codec import OMITTED_IF_DEFAULT
 from rolltrace.trace.field_docs import field_docs
+from rolltrace.trace.field_types import field_by_name
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import NON_FINITE
 from rolltrace.trace.rollout import Header
@@ -113,7 +113,7 @@ class Declarations:
             return _SIMPLE[type(kind)]
         match kind:
             case types.Metadata(type=inner, extra=extra):
-                return self._type(inner) if extra is None else self.name_of(extra["json_of"])
+                return self.name_of(extra["json_of"]) if extra and "json_of" in extra else self._type(inner)
             case types.StructType(cls=cls) | types.EnumType(cls=cls):
                 return self.name_of(cls)
             case types.CustomType(cls=cls):
@@ -143,13 +143,17 @@ class Declarations:
 
 
 def _alternatives(kind: types.Type) -> tuple[types.Type, ...]:
-    return kind.types if isinstance(kind, types.UnionType) else (kind,)
+    """The members of a union, also of one in a union or with metadata."""
+    if isinstance(kind, types.Metadata) and not (kind.extra and "json_of" in kind.extra):
+        return _alternatives(kind.type)
+    if isinstance(kind, types.UnionType):
+        return tuple(inner for member in kind.types for inner in _alternatives(member))
+    return (kind,)
 
 
 def _is_optional(cls: type, field: types.Field) -> bool:
-    """Whether the field is not written where it has its default."""
-    omits = isinstance(cls, msgspec.StructMeta) and cls.__struct_config__.omit_defaults and not field.required
-    return omits or field.name in OMITTED_IF_DEFAULT.get(cls, ())
+    """Whether the field is not written while it has its default."""
+    return issubclass(cls, msgspec.Struct) and not field.required and field_by_name(cls)[field.name].omits_default
 
 
 def _quoted(value: Any) -> str:

@@ -16,7 +16,7 @@ export const TextPiece = memo(function TextPiece({ text, mono = false, find = ""
   const absent = hashedText(text);
   if (absent !== null)
     return (
-      <span className="hashed" title={`SHA-256 begins with ${absent.hash}`}>
+      <span className="hashed" title={`XXH3 hash ${absent.hash}`}>
         {count(absent.length)} characters hashed <code>{absent.hash.slice(0, 8)}</code>
       </span>
     );

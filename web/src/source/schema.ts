@@ -465,13 +465,14 @@ export interface Score {
   group: GroupKey | null;
   /** `reward` is the rollout's total, and the latest one counts. */
   name: string;
-  /** null where it could not be found out; `error` then says why. */
+  /** null if it could not be computed; `error` then says why. */
   value: Float | null;
   data: Record<string, Json>;
+  /** The program or grader that computed it. */
   producer: string;
   created_at: string;
   error: Failure | null;
-  /** Model calls that were made to find it out. */
+  /** Model calls that were made to compute it. */
   calls?: Call[];
 }
 
@@ -524,10 +525,12 @@ export interface GroupKey {
  */
 export interface Rollout extends Header {
   ended_at: string;
+  /** Whether it has a reward that means something. */
   status: Status;
   /** A `StopReason`, or what the environment named. */
   stop_reason: string;
   stopped_by: StoppedBy;
+  /** Why it failed, if it did. */
   error: Failure | null;
   /** `reward` on the line: the total known at the end; null while a group grade is pending, or if status is not ok. */
   reward: Float | null;
@@ -535,7 +538,7 @@ export interface Rollout extends Header {
   reward_so_far: Float;
   /** The total before a limit clamped it. */
   unclamped_reward: Float | null;
-  /** What the rollout's own grader said. */
+  /** The grade of the rollout's own grader. */
   grade: Grade | null;
   /** Each message occurrence, in the order in which the conversation held it. */
   messages: Message[];
@@ -546,29 +549,34 @@ export interface Rollout extends Header {
   steps: Step[];
   /** The conversation as it stood at the end. */
   final: [number, number][];
-  /** What the policy was sent where no step resulted. */
+  /** The last prompt, if no step resulted from it. */
   pending_prompt: [number, number][] | null;
-  /** What came back where no step resulted. */
+  /** The raw answer to that prompt, if there was one. */
   pending_raw: string | null;
+  /** Model calls that are not the policy's turns. */
   calls: Call[];
+  /** About the rollout as a whole. */
   metrics: Record<string, boolean | Float>;
+  /** About the record itself. */
   notes: Note[];
-  /** What the env told where the policy had no turn at all. */
+  /** What the env returned if it was over before the policy's first turn. */
   ended_before_first_turn?: EndedBeforeFirstTurn;
 }
 
-/** What a grader says of a rollout. */
+/** The grade that a grader gives a rollout. */
 export interface Grade {
   reward: Float;
   /** The numbers behind the reward. */
   reward_data: Record<string, boolean | Float>;
-  /** What is not a number: reference answers, matchups, criteria. */
+  /** Values that are not numbers: reference answers, matchups, criteria. */
   extra: Record<string, Json>;
 }
 
 /** What went wrong, and in which layer. */
 export interface Failure {
+  /** Which part of the system it came from. */
   layer: Layer;
+  /** The name of the exception. */
   type: string;
   message: string;
   traceback: string;
@@ -576,11 +584,14 @@ export interface Failure {
 
 /** A model call that is not a turn of the policy: of a grader, an answerer or an opponent. */
 export interface Call {
+  /** `grader`, `answerer`, `opponent`. */
   role: string;
+  /** The name of the policy that answered. */
   policy: string;
+  /** The messages that were sent; if the call continues another, only the new ones. */
   prompt: Message[];
   reply: Message | null;
-  /** The step during which it was made; null where the rollout was already over. */
+  /** The step during which it was made; null if the rollout was over. */
   step: number | null;
   policy_version: number | string | null;
   raw: string | null;
@@ -589,11 +600,11 @@ export interface Call {
   seconds: Float | null;
   /** The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated. */
   continues_call?: number;
-  /** What was asked about, in a word: a criterion, a seat, the ids of two rollouts that are compared. */
+  /** The subject of the call: a criterion, a seat, or the ids of two rollouts that are compared. */
   about?: string;
   /** How the reply ended. */
   termination?: Termination;
-  /** What is put back into `prompt` and `reply`, in this order. A call that was read has its text, and no quotes. */
+  /** Text that is stored elsewhere in the run, to be put back into `prompt` and `reply`. A decoded call has none. */
   quotes?: Quote[];
 }
 
@@ -682,33 +693,35 @@ export interface Header {
   v: number;
   /** Unique everywhere. */
   id: string;
+  /** The run's id. */
   run: string;
   /** `train`, or the name of an evaluation. */
   split: string;
   iteration: number;
+  /** The environment's name. */
   env: string;
-  /** What the environment was made with. */
+  /** The arguments of the environment; secrets are `[redacted]`. */
   env_args: Record<string, Json>;
-  /** What the episode's chance was drawn from. */
+  /** The seed of the episode's random numbers. */
   seed: number | string | null;
   task: string;
-  /** What the task is made of, the reference answer included; no policy sees it. */
+  /** The data of the task, with the reference answer; no policy sees it. */
   task_data: Record<string, Json>;
   /** The rollouts of one env group builder; unique within an iteration. */
   group: string;
-  /** Its place in the group: episode × seats + seat, through all retries; null if nobody numbered the members. */
+  /** Its number in the group: episode × seats + seat, the same for all attempts; null if members have no numbers. */
   index: number | null;
-  /** 0, or how many plays of the same episode failed before. */
+  /** How many attempts at the same episode failed before. */
   attempt: number;
-  /** In a game, which play of the group. */
+  /** In a game, the number of the play in the group. */
   episode: number | null;
-  /** In a game, which player. */
+  /** In a game, the player. */
   seat: number | null;
   policy: string;
   /** The version that the first prompt was for; each step has the one that answered. */
   policy_version: number | string | null;
   tags: string[];
-  /** One opening of the run for writing. */
+  /** The session that recorded it: one opening of the run for writing. */
   session: string;
   started_at: string;
 }
@@ -761,10 +774,11 @@ export interface Sampling {
 
 /** One policy turn. */
 export interface Step {
+  /** Its number, from 0. */
   step: number;
   /** Ranges of the rollout's `messages`. */
   prompt: [number, number][];
-  /** Index of the message where the following prompt or `final` holds it, else the message itself. */
+  /** The index of the message if the following prompt or `final` holds it, else the message itself. */
   response: number | Message;
   /** Index into the rollout's `tools`. */
   tools: number | null;
@@ -772,28 +786,36 @@ export interface Step {
   sampling: number | null;
   reward: Float;
   /**
-   * What the env gave; null where it was not asked, or did not finish the turn. Differs from `reward` where a limit
-   * replaced it.
+   * The reward from the env; null if the env was not called, or did not finish the turn. A limit may replace it in
+   * `reward`.
    */
   env_reward: Float | null;
   /** The numbers behind the reward. */
   reward_data: Record<string, boolean | Float>;
+  /** The state of the environment after the turn. */
   env_state: Record<string, Json>;
+  /** Values that are not numbers, such as the reference answer. */
   extra: Record<string, Json>;
+  /** Other numbers. */
   metrics: Record<string, boolean | Float>;
+  /** Information for debugging. */
   logs: Record<string, Json>;
+  /** How the completion ended. */
   termination: Termination | null;
+  /** Why part or all of the answer could not be read. */
   parse_error: string | null;
-  /** The policy's answer before it was parsed, where that differs from the response's content. */
+  /** The policy's answer before it was parsed, if it differs from the response's content. */
   raw: string | null;
+  /** The version that answered. */
   policy_version: number | string | null;
   usage: Usage | null;
   /** How long the policy took to answer. */
   seconds: Float | null;
+  /** Token ids and log-probabilities, if they are recorded. */
   tokens: Tokens | null;
-  /** Why the env did not finish this turn; null where it did, or was not asked. */
+  /** Why the env did not finish this turn; null if it did, or was not called. */
   env_failure?: EnvFailure;
-  /** By the names of `reward_data`, the weight of each number in the reward; empty if nobody said. */
+  /** By the names of `reward_data`, the weight of each number in the reward; empty if not stated. */
   reward_weights?: Record<string, boolean | Float>;
 }
 
@@ -805,7 +827,7 @@ export interface Note {
   message: string;
 }
 
-/** What an env told where it was over before the policy's first turn, so that there is no step to tell it. */
+/** What an env returned if it was over before the policy's first turn, so that the rollout has no step. */
 export interface EndedBeforeFirstTurn {
   reward: Float;
   /** The numbers behind the reward. */
@@ -923,11 +945,11 @@ export interface Tokens {
   response: number[];
   /** Log-probability of each response token under the policy that sampled it. */
   logprobs: Float[] | null;
-  /** How many ids the prompt shares with the start of the step before (its prompt and response together). */
+  /** How many ids the prompt shares with the start of the previous step's prompt and response together. */
   shared_prefix?: number;
   /**
-   * How many characters of the step's text (`raw`, else the response's content) each response token gave. Special
-   * tokens gave 0; the parts of one character are counted with the last.
+   * How many characters of the step's text (`raw`, else the response's content) each response token stands for. Special
+   * tokens have 0. If several tokens make up one character, the last of them has it.
    */
   char_lengths?: number[];
 }

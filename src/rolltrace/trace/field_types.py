@@ -1,0 +1,187 @@
+"""The kinds of fields that records have.
+
+The type of a field states its kind, once. Coercion, encoding, redaction, the SQL columns, the tables of the documents
+and the viewer's types are derived from it with `record_fields`.
+"""
+
+from datetime import datetime
+from enum import Enum, auto
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from rolltrace.trace.json_numbers import NON_FINITE, Float, Number
+
+FieldType = TypeVar("FieldType")
+
+Text = Annotated[str, msgspec.Meta(extra={"kind": "text"})]
+"""Text that a policy, an environment or a grader wrote: it is hashed under `numbers`, and shown to `redact`.
+
+A plain `str` is a name or an id, and stays.
+"""
+FreeForm = Annotated[dict[str, Any], msgspec.Meta(extra={"kind": "free_form"})]
+"""A map of any values. Its text is handled as `Text` is."""
+Numbers = Annotated[dict[str, Number], msgspec.Meta(extra={"kind": "numbers"})]
+"""A flat map from names to numbers."""
+Counts = Annotated[dict[str, int], msgspec.Meta(extra={"kind": "counts"})]
+"""A flat map from names to counts."""
+Duration = Annotated[Float, msgspec.Meta(extra={"kind": "duration"})]
+"""Seconds; a negative duration, from a clock that was set back, is recorded as 0."""
+Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time with its zone; records are written in UTC."""
+Omittable = Annotated[FieldType, msgspec.Meta(extra={"omit_default": True})]
+"""A field that is left out of the record while it has its default. New optional fields are of this type."""
+DroppedWithText = Annotated[FieldType, msgspec.Meta(extra={"kind": "dropped_with_text"})]
+"""A field that gets its default where text is hashed or redacted, because the text can be restored from it."""
+
+
+class FieldKind(Enum):
+    """What a field can hold."""
+
+    NAME = auto()
+    """Text that stays when text is hashed."""
+    TEXT = auto()
+    NAME_OR_INTEGER = auto()
+    CHOICE = auto()
+    """A member of an enum."""
+    INTEGER = auto()
+    BOOLEAN = auto()
+    NUMBER = auto()
+    DURATION = auto()
+    NUMBERS = auto()
+    COUNTS = auto()
+    FREE_FORM = auto()
+    TIMESTAMP = auto()
+    RECORD = auto()
+    """A struct."""
+    DROPPED_WITH_TEXT = auto()
+    """A struct, or structs, from which text can be restored."""
+    RESPONSE = auto()
+    """A message, or the index of one."""
+    CUSTOM = auto()
+    """A `FrozenMap` or a `Blob`."""
+    OTHER = auto()
+    """Ranges of messages."""
+
+
+class Field(msgspec.Struct, frozen=True, eq=False):
+    """One field of a record."""
+
+    name: str
+    """Its name in Python and in SQL."""
+    written_name: str
+    """Its name in JSON."""
+    kind: FieldKind
+    record: type[msgspec.Struct] | None
+    """The type of its value, or of each of its values, if that is a record."""
+    depth: int
+    """0 for one value, 1 for a tuple of values, 2 for a tuple of tuples."""
+    is_nullable: bool
+    omits_default: bool
+    """Whether the record leaves it out while it has its default."""
+    default: Any
+    choices: tuple[str, ...] = ()
+    """The values of an enum."""
+    enum: Any = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the record must have it."""
+        return self.default is msgspec.NODEFAULT
+
+
+@cache
+def record_fields(record: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The fields of a record, in their order."""
+    described = inspect.type_info(record)
+    assert isinstance(described, inspect.StructType)  # noqa: S101 - what else msgspec says of a struct
+    omits_defaults = record.__struct_config__.omit_defaults
+    return tuple(_field(each, omits_defaults) for each in described.fields)
+
+
+@cache
+def field_by_name(record: type[msgspec.Struct]) -> dict[str, Field]:
+    """The fields of a record, by their name in Python."""
+    return {field.name: field for field in record_fields(record)}
+
+
+def _field(described: inspect.Field, omits_defaults: bool) -> Field:
+    kind, is_nullable, extra = _unwrapped(described.type)
+    depth = 0
+    while isinstance(kind, inspect.VarTupleType):
+        kind, _, more = _unwrapped(kind.item_type)
+        extra |= more
+        depth += 1
+    default = described.default
+    if described.default_factory is not msgspec.NODEFAULT:
+        default = described.default_factory()
+    return Field(
+        described.name,
+        described.encode_name,
+        _kind(kind, extra),
+        _record_in(kind),
+        depth,
+        is_nullable,
+        omits_defaults or bool(extra.get("omit_default")),
+        default,
+        tuple(kind.cls) if isinstance(kind, inspect.EnumType) else (),
+        kind.cls if isinstance(kind, inspect.EnumType) else None,
+    )
+
+
+def _unwrapped(described: inspect.Type) -> tuple[inspect.Type, bool, dict[str, Any]]:
+    """A type without its metadata and without None; whether it had None; and the metadata."""
+    extra: dict[str, Any] = {}
+    is_nullable = False
+    while True:
+        if isinstance(described, inspect.Metadata):
+            extra |= described.extra or {}
+            described = described.type
+        elif isinstance(described, inspect.UnionType) and described.includes_none:
+            is_nullable = True
+            others = tuple(each for each in described.types if not isinstance(each, inspect.NoneType))
+            described = others[0] if len(others) == 1 else inspect.UnionType(others)
+        else:
+            return described, is_nullable, extra
+
+
+def _record_in(described: inspect.Type) -> type[msgspec.Struct] | None:
+    types = described.types if isinstance(described, inspect.UnionType) else (described,)
+    return next((each.cls for each in types if isinstance(each, inspect.StructType)), None)
+
+
+_NAMED_KINDS = {
+    "text": FieldKind.TEXT,
+    "free_form": FieldKind.FREE_FORM,
+    "numbers": FieldKind.NUMBERS,
+    "counts": FieldKind.COUNTS,
+    "duration": FieldKind.DURATION,
+    "dropped_with_text": FieldKind.DROPPED_WITH_TEXT,
+}
+_PLAIN_KINDS: dict[type[inspect.Type], FieldKind] = {
+    inspect.StrType: FieldKind.NAME,
+    inspect.IntType: FieldKind.INTEGER,
+    inspect.BoolType: FieldKind.BOOLEAN,
+    inspect.FloatType: FieldKind.NUMBER,
+    inspect.DateTimeType: FieldKind.TIMESTAMP,
+    inspect.EnumType: FieldKind.CHOICE,
+    inspect.StructType: FieldKind.RECORD,
+    inspect.CustomType: FieldKind.CUSTOM,
+}
+
+
+def _kind(described: inspect.Type, extra: dict[str, Any]) -> FieldKind:
+    if "kind" in extra:
+        return _NAMED_KINDS[extra["kind"]]
+    if not isinstance(described, inspect.UnionType):
+        return _PLAIN_KINDS.get(type(described), FieldKind.OTHER)
+    types = {type(each) for each in described.types}
+    if any(isinstance(each, inspect.LiteralType) and set(each.values) == set(NON_FINITE) for each in described.types):
+        return FieldKind.NUMBER
+    if types == {inspect.IntType, inspect.StrType}:
+        return FieldKind.NAME_OR_INTEGER
+    if types == {inspect.IntType, inspect.StructType}:
+        return FieldKind.RESPONSE
+    return FieldKind.OTHER

@@ -1,0 +1,255 @@
+"""The steps of a rollout while it is being played. Each is frozen, as it will be written, when it is added."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import NoneType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from rolltrace.trace.codec import to_wire, wire_value
+from rolltrace.trace.coerce import (
+    coerce_field,
+    coerce_record,
+    coerce_tokens,
+    is_encodable_sampling,
+    is_valid_usage,
+    matching_char_lengths,
+    with_non_numeric,
+)
+from rolltrace.trace.convert import as_tool
+from rolltrace.trace.field_types import FieldKind, record_fields
+from rolltrace.trace.freeform import Note, to_json_mapping
+from rolltrace.trace.json_numbers import FAST_INT_LIMIT
+from rolltrace.trace.message import Message, Sampling, ToolSpec
+from rolltrace.trace.rollout import Range, Step, Tokens, Usage
+from rolltrace.trace.stop_reasons import Termination
+from rolltrace.trace.strict_json import encode_fields, json_encoder
+from rolltrace.trace.text_transform import TextTransform, text_fields, transform_record, transform_wire_value
+from rolltrace.trace.wire_rows import EMPTY_MAP, StepRow
+
+Entry = TypeVar("Entry", tuple[ToolSpec, ...], Sampling)
+
+_FIELDS = {
+    field.name: field
+    for field in record_fields(Step)
+    if field.name not in ("step", "prompt", "response", "tools", "sampling", "tokens")
+}
+"""The fields that callers pass by name."""
+_LARGEST = sys.float_info.max
+_VERSION_TYPES = frozenset({int, str, NoneType})
+_TEXT_FIELDS = text_fields(Step)
+
+
+class InternTable(Generic[Entry]):
+    """Distinct values in the order of their first use; a step has the index of its value."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[Entry, int] = {}
+        self._last: tuple[Any, int] = (None, -1)
+
+    @property
+    def values(self) -> list[Entry]:
+        """The distinct values."""
+        return list(self._indexes)
+
+    def last_index(self, value: Any) -> int | None:
+        """The index of a value if it is the very object that `add` was last called with."""
+        return self._last[1] if value is self._last[0] else None
+
+    def add(self, value: Entry, original: Any) -> int:
+        """The index of a value, which was converted from `original`."""
+        index = self._indexes.setdefault(value, len(self._indexes))
+        if type(original) in (tuple, Sampling):  # a list may be changed before it is passed again
+            self._last = original, index
+        return index
+
+
+class StepTable:
+    """The steps so far, the tools and sampling settings they used, and their rewards."""
+
+    def __init__(self, notes: list[Note], *, keeps_tokens: bool, encodes_maps: bool) -> None:
+        self.rows: list[Any] = []
+        self.rewards: list[float] = []
+        self.keeps_tokens = keeps_tokens
+        self._notes = notes
+        self._encodes_maps = encodes_maps
+        """Whether free-form maps are stored as bytes, or as dicts because their text will be transformed."""
+        self._tools: InternTable[tuple[ToolSpec, ...]] = InternTable()
+        self._sampling: InternTable[Sampling] = InternTable()
+        self._token_ids: tuple[int, ...] = ()
+        """The prompt and the response of the last step."""
+
+    def add(
+        self,
+        prompt: tuple[Range, ...],
+        response: Message,
+        reward: float,
+        env_reward: float | None,
+        termination: Termination | None,
+        policy_version: int | str | None,
+        usage: Usage | None,
+        seconds: float | None,
+        tools: Sequence[Any],
+        sampling: Sampling | None,
+        tokens: Tokens | None,
+        fields: Mapping[str, Any],
+    ) -> None:
+        """Add a step; `fields` are its other fields, by name."""
+        row = StepRow(
+            len(self.rows), prompt, response, reward=reward, env_reward=env_reward, termination=termination,
+            policy_version=policy_version, usage=usage, seconds=seconds,
+        )  # fmt: skip
+        non_numeric: dict[str, Any] = {}
+        if not _are_plain(reward, env_reward, termination, policy_version, usage, seconds):
+            for name in ("reward", "env_reward", "termination", "policy_version", "usage", "seconds"):
+                setattr(row, name, self._wire_value(name, getattr(row, name), non_numeric))
+            reward = float(row.reward)
+        for name, value in fields.items():
+            if value is not None and not (type(value) is dict and not value):
+                setattr(row, name, self._wire_value(name, value, non_numeric))
+        if non_numeric:
+            extra = {} if fields.get("extra") is None else fields["extra"]
+            row.extra = self._free_form(with_non_numeric(extra, non_numeric), "extra")
+        if tools:
+            row.tools = self._tools_index(tools)
+        if sampling is not None:
+            row.sampling = self._sampling_index(sampling)
+        if tokens is None or not self.keeps_tokens:
+            self._token_ids = ()
+        else:
+            row.tokens = self._encoded_tokens(tokens, row.raw, response)
+        self.rows.append(row)
+        self.rewards.append(reward)
+
+    @property
+    def tools(self) -> list[tuple[ToolSpec, ...]]:
+        """The distinct sets of tools that were offered."""
+        return self._tools.values
+
+    @property
+    def sampling(self) -> list[Any]:
+        """The distinct sampling settings, as they are written."""
+        return [_wire_sampling(settings) for settings in self._sampling.values]
+
+    def transformed_sampling(self, transform: TextTransform) -> list[Any]:
+        """The same with their text transformed."""
+        return [to_wire(transform_record(settings, transform)) for settings in self._sampling.values]
+
+    def _wire_value(self, name: str, value: Any, non_numeric: dict[str, Any]) -> Any:
+        """A value of the next step as it is written, coerced."""
+        if (field := _FIELDS.get(name)) is None:
+            raise TypeError(f"Expected a field of a step, got {name}.")
+        if value is None and field.is_nullable:
+            return None
+        if field.kind is FieldKind.NUMBERS and type(value) is dict and _are_finite_numbers(value):
+            return value.copy()
+        if field.kind is FieldKind.FREE_FORM:
+            return self._free_form(value, name)
+        coerced = coerce_field(field, value, self._path(), self._notes, non_numeric)
+        is_omitted = field.omits_default and coerced == field.default
+        return msgspec.UNSET if is_omitted else wire_value(field, coerced, self._path(name), self._notes)
+
+    def _path(self, field: str = "") -> str:
+        """The path of the next step, or of one of its fields."""
+        path = f"steps[{len(self.rows)}]"
+        return f"{path}.{field}" if field else path
+
+    def _free_form(self, values: Any, field: str) -> Any:
+        """A free-form map that does not change when the caller changes the original."""
+        if type(values) is dict and not values:
+            return EMPTY_MAP
+        copied = to_json_mapping(values, self._path(field), self._notes)
+        return msgspec.Raw(json_encoder.encode(copied)) if self._encodes_maps else copied
+
+    def _tools_index(self, tools: Sequence[Any]) -> int:
+        index = self._tools.last_index(tools)
+        if index is None:
+            path = self._path("tools")
+            index = self._tools.add(tuple(as_tool(tool, path, self._notes) for tool in tools), tools)
+        return index
+
+    def _sampling_index(self, sampling: Sampling) -> int:
+        index = self._sampling.last_index(sampling)
+        if index is None:
+            is_valid = is_encodable_sampling(sampling)
+            valid = sampling if is_valid else coerce_record(sampling, self._path("sampling"), self._notes)
+            index = self._sampling.add(valid, sampling)
+        return index
+
+    def _encoded_tokens(self, tokens: Tokens, raw: Any, response: Message) -> msgspec.Raw | None:
+        path = self._path("tokens")
+        coerced = coerce_tokens(tokens, path, self._notes)
+        before, self._token_ids = self._token_ids, ()
+        if coerced is None:
+            return None
+        prefix = common_prefix_length(before, coerced.prompt)
+        self._token_ids = (*coerced.prompt, *coerced.response)
+        text = response.content if raw is None else raw
+        char_lengths = matching_char_lengths(coerced, text, f"{path}.char_lengths", self._notes)
+        stored = Tokens(coerced.prompt[prefix:], coerced.response, coerced.logprobs, prefix, char_lengths)
+        return msgspec.Raw(encode_fields(to_wire(stored), self._notes))
+
+
+def transform_row(row: Any, transform: TextTransform) -> Any:
+    """A step with its text transformed."""
+    changes = {}
+    for field in _TEXT_FIELDS:
+        value = getattr(row, field.name)
+        if value is not None and value is not EMPTY_MAP and value is not msgspec.UNSET and type(value) is not int:
+            changes[field.name] = transform_wire_value(field, value, transform)
+    return msgspec.structs.replace(row, **changes) if changes else row
+
+
+def _are_plain(reward: Any, env_reward: Any, termination: Any, policy_version: Any, usage: Any, seconds: Any) -> bool:
+    """Whether the fields that every step has can be written as they are: one look instead of six coercions."""
+    return (
+        type(reward) is float
+        and -_LARGEST <= reward <= _LARGEST  # NaN is not
+        and (env_reward is None or (type(env_reward) is float and -_LARGEST <= env_reward <= _LARGEST))
+        and (seconds is None or (type(seconds) is float and 0.0 <= seconds <= _LARGEST))
+        and (termination is None or type(termination) is Termination)
+        and type(policy_version) in _VERSION_TYPES
+        and (type(policy_version) is not int or -FAST_INT_LIMIT < policy_version < FAST_INT_LIMIT)
+        and (usage is None or is_valid_usage(usage))
+    )
+
+
+def _are_finite_numbers(values: dict[Any, Any]) -> bool:
+    """Whether a map has only numbers that JSON has, under names."""
+    for name, value in values.items():
+        kind = type(value)
+        if kind is float:
+            if not math.isfinite(value):
+                return False
+        elif kind is not bool and (kind is not int or not -FAST_INT_LIMIT < value < FAST_INT_LIMIT):
+            return False
+        if type(name) is not str:
+            return False
+    return True
+
+
+def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many items two sequences begin with in common. It compares slices, which is fast."""
+    known, unknown = 0, min(len(first), len(second))
+    if first[:unknown] == second[:unknown]:
+        return unknown
+    while unknown - known > 1:
+        middle = (known + unknown) // 2
+        if first[known:middle] == second[known:middle]:
+            known = middle
+        else:
+            unknown = middle
+    return known
+
+
+@lru_cache(maxsize=64)
+def _wire_sampling(sampling: Sampling) -> msgspec.Raw | dict[str, Any]:
+    """Sampling settings as they are written; a run has few, and each of its rollouts names one."""
+    fields = to_wire(sampling)
+    try:
+        return msgspec.Raw(json_encoder.encode(fields))
+    except Exception:  # noqa: BLE001 - text that is not UTF-8 is replaced, and noted, when the rollout is encoded
+        return fields
