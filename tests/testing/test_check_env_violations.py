@@ -135,6 +135,21 @@ class NamelessTool(Sound):
         return Observation([Message("user", f"Turn {self.turns}.")], tools=[{"description": "Adds."}])
 
 
+class ToolsAsDict(Sound):
+    def shown(self):
+        return Observation([Message("user", f"Turn {self.turns}.")], tools={"add": "Adds."})
+
+
+class ReplacesAsText(Sound):
+    def shown(self):
+        return Observation([Message("user", f"Turn {self.turns}.")], replaces_history="no")
+
+
+class NumberAsStopReason(Sound):
+    async def result(self, completion):
+        return StepResult(0.5, self.turns == self.last, self.shown(), stop_reason=3)
+
+
 class UnawaitedStep(Sound):
     def step(self, completion):
         if self.turns is None or self.turns >= self.last:
@@ -285,6 +300,11 @@ class ForgetfulObserver(Sound):
         return Observation([Message("user", "Noted.")])
 
 
+class ObservesNothing(Sound):
+    async def observe(self, messages):
+        raise KeyError("messages")
+
+
 class ClosesOnce(Sound):
     closed = False
 
@@ -408,6 +428,9 @@ BROKEN_ENVS = [
     (UnreadableMessage, "types", "expected text, got int", "make each message a `Message`"),
     (StopAsText, "types", "'###' as `stop`", "list or tuple of texts"),
     (NamelessTool, "types", "as a tool", "make `tools` a list of `ToolSpec`"),
+    (ToolsAsDict, "types", "the dict {'add': 'Adds.'} as `tools`", "make `tools` a list of `ToolSpec`"),
+    (ReplacesAsText, "types", "the str 'no' as `replaces_history`", "set `replaces_history` to True or False"),
+    (NumberAsStopReason, "types", "the int 3 as `stop_reason`", "name the reason in a text"),
     (UnawaitedStep, "types", "is not `async def`", "write `async def step`"),
     (WholeHistory, "new-messages", "the policy's own message again", "or the whole prompt with `replaces_history"),
     (HistoryOfItsOwn, "new-messages", "already in the prompt", "return only what is new"),
@@ -427,6 +450,7 @@ BROKEN_ENVS = [
     (PickyOnePrompt, "any-completion", "a completion that is cut", "or leave `takes_any_completion` False"),
     (YesToAnyCompletion, "types", "is 'yes'", "set `takes_any_completion` to True or False"),
     (ForgetfulObserver, "observe", "without the message that was put in", "or None where that is unsupported"),
+    (ObservesNothing, "observe", "`ObservesNothing.observe` raised KeyError('messages')", "or return None"),
     (ClosesOnce, "close", "already closed", "do nothing the second time"),
     (ClosesStartedOnly, "close", "on an environment that was never started", "release only what was acquired"),
     (SwallowsCancellation, "cancellation", "went on when it was cancelled", "let `CancelledError` through"),
@@ -573,6 +597,16 @@ class CleansOnce(Group):
         self.clean = True
 
 
+class CannotClean(Group):
+    async def cleanup(self):
+        raise OSError("no server")
+
+
+class RaisesForRole(Group):
+    def role_of(self, seat):
+        return {}[seat]
+
+
 class LeavesServer(Group):
     server = None
 
@@ -640,6 +674,8 @@ BROKEN_BUILDERS = [
     (ForgetsKind(), "pickles", "unpickled builder differs in step 1: `done`", "keep in the pickle all"),
     (ForgetsTask(), "pickles", "with another task", "keep all fields"),
     (CleansOnce(), "cleanup", "already clean", "do nothing the second time"),
+    (CannotClean(), "cleanup", "`CannotClean.cleanup` raised OSError('no server')", "release only what was acquired"),
+    (RaisesForRole(), "builder", "`RaisesForRole.role_of(0)` raised KeyError(0)", "name a role for every seat"),
     (LeavesServer(), "nothing-running", "after `cleanup`", "cancel and await in `cleanup`"),
     (GraderClass(), "grader", "Grader", "an instance of a `Grader`"),
     (WithUnpicklableGrader(), "grader", "lambda", "let it hold only what pickles"),

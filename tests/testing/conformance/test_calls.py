@@ -95,6 +95,20 @@ def test_a_call_that_returns_when_its_time_is_up_hangs():
     assert str(violation).startswith("hangs: `ReturnsLate.step` was still waiting after 0.05 s")
 
 
+class NeverStarts(Waiting):
+    starts = 0
+
+    async def initial_observation(self):
+        NeverStarts.starts += 1
+        await asyncio.Event().wait()
+
+
+def test_an_env_that_hung_is_not_started_again():
+    """Each further play would take as long."""
+    assert [violation.rule for violation in check_env(Group(NeverStarts), seconds=0.05)] == ["hangs"]
+    assert NeverStarts.starts == 1
+
+
 class BrokenMap(Mapping):
     """Has a key and no value for it."""
 

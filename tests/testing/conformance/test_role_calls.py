@@ -160,6 +160,13 @@ def test_the_callers_policies_play_their_roles():
     assert check_env(Group(group_grader=MarksAll()), roles=roles) == []
 
 
+def test_a_grader_that_is_called_twice_gets_the_same_answers():
+    """A policy that draws its answers from the seed of a request does not make a grader look random."""
+    roles = {"grader": ScriptedReplies(lambda request: str(request.seed % 10))}
+    assert check_env(Group(grader=Marks()), roles=roles) == []
+    assert ASKED
+
+
 def test_answers_of_no_use_are_the_checks_and_not_the_graders():
     """A grader that says clearly that it cannot read an answer does right; the check asks for another policy."""
     violation = only(Group(grader=Marks()), roles={"grader": ScriptedReplies(lambda request: "splendid")})
