@@ -208,6 +208,22 @@ def test_every_seat_has_a_role():
     )
 
 
+class GraderInProperty(Group):
+    @property
+    def group_grader(self):
+        raise KeyError("group_grader")
+
+    @group_grader.setter
+    def group_grader(self, grader):
+        """Ignore what the base class sets."""
+
+
+def test_a_group_grader_that_cannot_be_read_does_not_end_the_check():
+    """It is reported, whatever the builder's property raises."""
+    [found] = check_env(GraderInProperty())
+    assert found.message == "`group_grader` of `GraderInProperty` cannot be read"
+
+
 def test_grades_that_shift_when_a_member_fails_are_found():
     """Lining up the finished members with values of all members is right until the first one fails."""
 

@@ -84,7 +84,7 @@ async def check_cancellation(harness: Harness, builder: EnvGroupBuilder) -> None
 
 async def check_grade_group(harness: Harness, builder: EnvGroupBuilder) -> None:
     """Play a group and have it graded in several forms."""
-    if not builder.grades_groups or harness.report.has(Rule.BUILDER):
+    if attribute_of(builder, "grades_groups") is not True or harness.report.has(Rule.BUILDER):
         return
     styles = [*harness.styles, *(UNUSUAL_COMPLETIONS if harness.takes_any_completion else ())]
     episode_styles = [styles[episode % len(styles)] for episode in range(builder.episodes)]

@@ -59,11 +59,12 @@ def check_graders(harness: Harness, builder: Any) -> None:
     """Graders must be of the right class, and pickle."""
     for field, kind in (("grader", Grader), ("group_grader", GroupGrader)):
         grader = attribute_of(builder, field)
-        if grader is None or grader is MISSING:
+        if grader is None:
             continue
         if isinstance(grader, type) or not isinstance(grader, kind):
+            what = "cannot be read" if grader is MISSING else f"is {short_repr(grader)}"
             fix = f"set the builder's `{field}` to an instance of a `{kind.__name__}`"
-            harness.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` is {short_repr(grader)}", fix)
+            harness.report.add(Rule.GRADER, f"`{field}` of `{type(builder).__name__}` {what}", fix)
         try:
             pickle.loads(pickle.dumps(grader))  # noqa: S301 - as above
         except Exception as error:  # noqa: BLE001 - as above
