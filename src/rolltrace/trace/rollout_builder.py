@@ -31,11 +31,10 @@ from rolltrace.trace.rollout import (
     Tokens,
     Usage,
 )
-from rolltrace.trace.step_table import StepTable, transform_row
+from rolltrace.trace.step_table import ConversationRow, OutcomeRow, StepTable, TrailingRow, transform_row
 from rolltrace.trace.stop_reasons import EnvFailure, Termination
 from rolltrace.trace.strict_json import encode_fields, json_encoder
 from rolltrace.trace.text_transform import TextTransform, transform_record, transform_wire, transform_wire_value
-from rolltrace.trace.wire_rows import ConversationRow, OutcomeRow, TrailingRow
 
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
