@@ -24,6 +24,8 @@ def question(text):
 class Asking(Env):
     """Asks a referee about each of two turns."""
 
+    last = 2
+
     def __init__(self):
         self.life = SingleUse()
         self.turns = 0
@@ -36,9 +38,9 @@ class Asking(Env):
         self.life.require_active()
         self.turns += 1
         reward = await self.judged(completion.message.content)
-        if self.turns == 2:
+        if self.turns == self.last:
             self.life.end()
-        return StepResult(reward, self.turns == 2, Observation(question(f"Move {self.turns}.")))
+        return StepResult(reward, self.turns == self.last, Observation(question(f"Move {self.turns}.")))
 
     async def judged(self, move):
         reply = await ask("referee", question(f"What is {self.turns} + 1?"))
@@ -77,6 +79,17 @@ class AwaitsLater(Asking):
         if hasattr(self, "opinion"):
             self.opinion.cancel()
             await asyncio.wait([self.opinion])
+
+
+class ForgetsFirstAnswer(Asking):
+    """Asks in the first turn, in a task that it never awaits."""
+
+    last = 6
+
+    async def judged(self, move):
+        if self.turns == 1:
+            self.opinion = asyncio.create_task(ask("referee", question("What is 1 + 1?")))
+        return 0.0
 
 
 class Swallows(Asking):
@@ -196,6 +209,11 @@ def test_an_answerer_that_fails_is_reported_as_such():
 def test_an_env_that_asks_can_be_cancelled_while_waiting():
     """An answer takes time, and a cancellation meanwhile must come out."""
     assert only(Group(Swallows)).rule == "cancellation"
+
+
+def test_an_env_must_await_what_it_asks_in_an_earlier_turn():
+    """An answer that no method awaits is late, even if other turns follow the question."""
+    assert only(Group(ForgetsFirstAnswer)).rule == "roles"
 
 
 def test_a_grader_must_await_what_it_asks():
