@@ -165,7 +165,7 @@ def test_the_first_difference_is_marked_where_it_is(page: "Page", groups: Viewer
     """What a member shares with the one before it is softened, up to the very character in which they part."""
     _show(page, groups, "sums", SUM)
     same = RIGHT[: RIGHT.index("2, I")]
-    expect(_column(page, 0).locator(".said .group-soft")).to_have_text(same)
+    expect(_column(page, 0).locator(".long-text .group-soft")).to_have_text(same)
     mark = _column(page, 0).locator("[data-mark]")
     expect(mark).to_have_text("From here it differs from #1:")
     assert mark.evaluate("mark => mark.nextSibling.textContent") == "3, I am sure."
@@ -180,7 +180,7 @@ def test_characters_are_counted_whole(page: "Page", groups: Viewer) -> None:
     """Before a difference there may be characters that a browser counts as two; none is cut in half."""
     _show(page, groups, "sums", (3, "sums", "sunk"))
     column = _column(page, 1)
-    soft, mark = column.locator(".said .group-soft"), column.locator("[data-mark]")
+    soft, mark = column.locator(".long-text .group-soft"), column.locator("[data-mark]")
     assert mark.evaluate("mark => mark.nextSibling.textContent") == "right"
     assert set(soft.text_content() or "") == set("🎉 so it is: ")
     more = column.get_by_role("button", name="characters the same")

@@ -80,11 +80,11 @@ def test_the_charts_are_those_of_the_server(page: "Page", served: Viewer, report
     shown = []
     for base in (served.origin + "/", report.as_uri()):
         page.goto(f"{base}#/run/training{search}")
-        expect(page.locator(".vital").nth(4)).not_to_contain_text("–")
+        expect(page.locator(".key-number").nth(4)).not_to_contain_text("–")
         charts = page.locator(".run-charts, .run-environments, .run-measures")
         expect(charts.locator("svg a").first).to_be_attached()
         expect(page.get_by_label("Loading")).to_have_count(0)
-        texts = [page.locator(".vitals").inner_text(), *charts.all_inner_texts()]
+        texts = [page.locator(".key-numbers").inner_text(), *charts.all_inner_texts()]
         marks = charts.locator("a").evaluate_all("all => all.map(link => [link.hash, link.ariaLabel])")
         shown.append((texts, marks))
     assert shown[0] == shown[1]

@@ -449,7 +449,7 @@ def test_calls_of_others_are_shown_with_their_step(page: "Page", viewer: Viewer)
 def test_a_failure_is_shown_where_it_happened(page: "Page", recorded: Recorded) -> None:
     """The error stands after what was sent last, its traceback folded, and other attempts are a link away."""
     look(page, recorded.viewer, "talks", recorded.ids["failed"], retried=1)
-    in_order(transcript(page), "I went.", "no step came of it", "RuntimeError", "the sandbox died", "Traceback", "End")
+    in_order(transcript(page), "I went.", "no step followed", "RuntimeError", "the sandbox died", "Traceback", "End")
     banner = page.get_by_role("banner").or_(page.locator("header.rollout-header"))
     expect(banner.last).to_contain_text("so far 0.250")
     expect(banner.last).to_contain_text("tried again")
@@ -466,7 +466,7 @@ def test_a_turn_that_the_env_did_not_finish_is_marked(page: "Page", recorded: Re
     """The whole answer is a step, whose header and details say how the environment failed."""
     look(page, recorded.viewer, "unfinished", recorded.ids["unfinished"], step=0)
     in_order(transcript(page), "A door.", "Step 0", "env raised", "open", "the trapdoor", "KeyError", "the floor")
-    assert "no step came of it" not in transcript(page)
+    assert "no step followed" not in transcript(page)
     details = page.get_by_role("complementary", name="Details")
     expect(details).to_contain_text("The environment failed on this turn and gave no reward")
     expect(details).not_to_contain_text("was not asked")

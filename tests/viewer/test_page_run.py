@@ -97,20 +97,22 @@ def marks_of(page: "Page", card: str) -> "list[Locator]":
 
 
 def test_one_glance_says_how_the_run_stands(page: "Page", training: Viewer) -> None:
-    """The vital numbers are those of the chosen split; what is wrong is said first, and leads to it."""
+    """The key numbers are those of the chosen split; what is wrong is said first, and leads to it."""
     enter(page, training, "#/run/training")
-    vitals = page.locator(".vital")
-    expect(vitals.nth(0)).to_contain_text("Mean reward")
+    key_numbers = page.locator(".key-number")
+    expect(key_numbers.nth(0)).to_contain_text("Mean reward")
     # Of the first and of the last iteration: eight rewards of (i + index) / 10, four of 0, at the last one missing.
-    expect(vitals.nth(0)).to_contain_text(f"from {2 * (0.0 + 0.1 + 0.2 + 0.3) / 12:.3f}")
-    expect(vitals.nth(0)).to_contain_text(f"{(2 * (0.5 + 0.6 + 0.7 + 0.8) - 0.5) / 11:.3f}")
-    expect(vitals.nth(1)).to_contain_text("6 of 18 groups")
-    expect(vitals.nth(2)).to_contain_text("3 of 72 rollouts")
-    expect(vitals.nth(3)).to_contain_text("18 of 72 rollouts")
-    expect(vitals.nth(4)).to_contain_text("from 10 to 60")
-    failed = page.locator(".verdict").get_by_role("link", name="3.6 % of rollouts failed")
+    expect(key_numbers.nth(0)).to_contain_text(f"from {2 * (0.0 + 0.1 + 0.2 + 0.3) / 12:.3f}")
+    expect(key_numbers.nth(0)).to_contain_text(f"{(2 * (0.5 + 0.6 + 0.7 + 0.8) - 0.5) / 11:.3f}")
+    expect(key_numbers.nth(1)).to_contain_text("6 of 18 groups")
+    expect(key_numbers.nth(2)).to_contain_text("3 of 72 rollouts")
+    expect(key_numbers.nth(3)).to_contain_text("18 of 72 rollouts")
+    expect(key_numbers.nth(4)).to_contain_text("from 10 to 60")
+    failed = page.locator(".health").get_by_role("link", name="3.6 % of rollouts failed")
     assert len(rollouts_behind(training, "training", failed.get_attribute("href"))) == 3
-    assert len(rollouts_behind(training, "training", vitals.nth(3).get_by_role("link").get_attribute("href"))) == 18
+    assert (
+        len(rollouts_behind(training, "training", key_numbers.nth(3).get_by_role("link").get_attribute("href"))) == 18
+    )
 
 
 def test_an_iteration_is_chosen_by_a_click_and_its_bars_lead_to_their_rollouts(page: "Page", training: Viewer) -> None:
@@ -220,8 +222,8 @@ def test_errors_ledger_findings_and_config_are_told(page: "Page", training: View
     enter(page, training, "#/run/training")
     errors = page.get_by_role("region", name="Errors")
     expect(errors).to_contain_text("TimeoutError")
-    expect(errors.locator(".said")).to_contain_text("<img src=x onerror=alert(1)>")
-    expect(errors.get_by_title("U+202E, which is not seen")).to_be_visible()
+    expect(errors.locator(".long-text")).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(errors.get_by_title("U+202E, an invisible character")).to_be_visible()
     assert len(rollouts_behind(training, "training", errors.get_by_role("link", name="3").get_attribute("href"))) == 3
     ledger = page.get_by_role("region", name="Ledger")
     expect(ledger).to_contain_text("adds up")
@@ -239,11 +241,11 @@ def test_damage_is_said_first(page: "Page", training: Viewer) -> None:
     enter(page, training, "#/run/damaged")
     problems = page.get_by_role("region", name="1 part of this run could not be read")
     expect(problems).to_contain_text("rollouts/")
-    expect(page.locator(".verdict")).to_contain_text("1 problem in the files")
+    expect(page.locator(".health")).to_contain_text("1 problem in the files")
     expect(page.locator(".environment").first).to_be_visible()
     findings = page.get_by_role("region", name="Findings of the check")
     expect(findings.get_by_role("heading", name="damaged")).to_be_visible()
-    page.locator(".verdict").get_by_role("button", name=re.compile("found an error")).click()
+    page.locator(".health").get_by_role("button", name=re.compile("found an error")).click()
     expect(findings).to_be_focused()
 
 
@@ -268,7 +270,7 @@ def test_huge_rewards_and_odd_words_are_drawn(page: "Page", tmp_path: Path) -> N
     with viewing(tmp_path) as viewer:
         enter(page, viewer, "#/run/huge")
         expect(page.locator(".measure svg a")).to_have_count(3)
-        limits = page.locator(".vital").nth(3)
+        limits = page.locator(".key-number").nth(3)
         expect(limits).to_contain_text("6 of 12 rollouts")
         rows = rollouts_behind(viewer, "huge", limits.get_by_role("link").get_attribute("href"))
         assert sorted(row["stop_reason"] for row in rows) == ["max_turns"] * 3 + ["timeout"] * 3
@@ -285,8 +287,8 @@ def test_an_interrupted_run_says_what_is_finished(page: "Page", tmp_path: Path) 
             write(run, index=index, episode=index // 2, seat=index % 2, status=status, stop_reason="cancelled")
     with viewing(tmp_path) as viewer:
         enter(page, viewer, "#/run/games")
-        expect(page.locator(".verdict")).to_contain_text("interrupted with 2 of 3 episodes")
-        expect(page.locator(".vital-more", has_text="planned")).to_have_text("2 of 3 episodes planned")
+        expect(page.locator(".health")).to_contain_text("interrupted with 2 of 3 episodes")
+        expect(page.locator(".key-number-note", has_text="planned")).to_have_text("2 of 3 episodes planned")
 
 
 def test_the_run_grows_without_a_reload(page: "Page", tmp_path: Path) -> None:
@@ -303,7 +305,7 @@ def test_the_run_grows_without_a_reload(page: "Page", tmp_path: Path) -> None:
             add(run, iteration)
             run.flush()
         expect(page.locator(".measure svg a")).to_have_count(3)
-        expect(page.locator(".vital").nth(5)).to_contain_text("36")
+        expect(page.locator(".key-number").nth(5)).to_contain_text("36")
         assert page.evaluate("() => window.same") is True
 
 

@@ -91,9 +91,9 @@ def test_failures_damage_and_hostile_names_are_shown(page: "Page", mixed: Viewer
     )
     expect(failing).to_contain_text("25 %")
     expect(row_of(page, "broken")).to_contain_text("cannot be read")
-    expect(row_of(page, "broken").locator(".said")).to_contain_text("run.json")
+    expect(row_of(page, "broken").locator(".long-text")).to_contain_text("run.json")
     expect(page.get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
-    expect(page.get_by_title("U+202E, which is not seen")).to_be_visible()
+    expect(page.get_by_title("U+202E, an invisible character")).to_be_visible()
     assert page.locator("main img").count() == 0
 
 

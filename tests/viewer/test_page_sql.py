@@ -46,7 +46,7 @@ def show(page: "Page", viewer: Viewer, sql: str | None = None) -> None:
 def test_a_statement_is_run_by_key_and_its_address_runs_it_again(asked: Viewer, page: "Page") -> None:
     """Ctrl+Enter runs what is written; rows have types, ids lead to rollouts, and the address shows the same."""
     show(page, asked)
-    expect(page.get_by_role("heading", name="Nothing was asked yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="No statement was run yet")).to_be_visible()
     statement = 'select id, reward, "index" from rollouts order by 3'
     page.get_by_label("SQL statement").fill(statement)
     page.keyboard.press("Control+Enter")
@@ -86,7 +86,7 @@ def test_long_values_are_folded_text_that_opens_whole(asked: Viewer, page: "Page
     sheet = page.get_by_role("dialog", name="The whole value")
     expect(sheet).to_contain_text("long long long")
     sheet.get_by_role("button", name="Show more of the value").click()
-    assert sheet.locator(".said").inner_text().count("long") == 4000
+    assert sheet.locator(".long-text").inner_text().count("long") == 4000
     assert page.locator("#view img, dialog img").count() == 0
 
 

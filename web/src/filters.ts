@@ -1,5 +1,5 @@
-// A condition on a column, as addresses and questions spell it: COLUMN:OPERATION:VALUE.
-import { read, spelt } from "./names";
+// A filter on a column, written as COLUMN:OPERATION:VALUE in addresses and requests.
+import { decodeName, encodeName } from "./column-names";
 
 /** `min` and `max` include their value, `below` does not; `has` is a tag, or text within. */
 export type Operation = "is" | "not" | "min" | "max" | "below" | "has" | "null" | "notnull";
@@ -12,10 +12,10 @@ export interface Filter {
 
 const SHAPE = /^([^:]*):(is|not|min|max|below|has|null|notnull):/;
 
-/** The condition that the text says; null where it is none. */
+/** The parsed filter; null if the text is not a filter. */
 export function readFilter(text: string): Filter | null {
   const found = SHAPE.exec(text);
-  return found === null ? null : { column: read(found[1] ?? ""), operation: found[2] as Operation, value: text.slice(found[0].length) };
+  return found === null ? null : { column: decodeName(found[1] ?? ""), operation: found[2] as Operation, value: text.slice(found[0].length) };
 }
 
-export const writeFilter = ({ column, operation, value }: Filter): string => `${spelt(column)}:${operation}:${value}`;
+export const writeFilter = ({ column, operation, value }: Filter): string => `${encodeName(column)}:${operation}:${value}`;

@@ -1,11 +1,11 @@
-// How numbers, times and sizes are written; records keep them raw.
+// Formats numbers, times and sizes.
 import type { Float } from "./source/schema";
 
 const WHOLE = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const NONE = "–";
 
-/** A reward or metric: enough digits to tell neighbours apart, none that say nothing. */
+/** A reward or metric with about four significant digits. */
 export function number(value: Float | boolean | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return NONE;
   if (typeof value === "boolean") return value ? "1" : "0";
@@ -27,8 +27,8 @@ export const count = (value: number | null | undefined): string => (value === nu
 export const short = (value: number): string => (Math.abs(value) < 1e15 ? SHORT.format(value) : minus(value.toExponential(1)));
 export const plural = (n: number, one: string, many = `${one}s`): string => `${count(n)} ${n === 1 ? one : many}`;
 
-/** A share of a whole; what is neither none nor all is never written as 0 % or 100 %. */
-export function share(part: number, whole: number): string {
+/** A fraction as a percentage; only 0 and 1 are written as 0 % and 100 %. */
+export function percent(part: number, whole: number): string {
   if (whole === 0) return NONE;
   const percent = (100 * part) / whole;
   if (part > 0 && percent < 0.1) return "<0.1 %";

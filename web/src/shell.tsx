@@ -1,7 +1,7 @@
-// The frame around every view: where one is, the views of a run, the theme, and the help sheet.
-import { useMemo, useRef, type ReactNode } from "react";
+// The frame around every page: breadcrumbs, tabs of a run, theme, and help.
+import { type ReactNode, useMemo, useRef } from "react";
 import { filter, toRollouts, toRun, toRuns, toSql } from "./addresses";
-import { Visible } from "./parts/said";
+import { VisibleText } from "./parts/text";
 import { go, Link } from "./router";
 import { useActiveShortcuts, useShortcuts } from "./shortcuts";
 import { useSource } from "./source/source";
@@ -55,7 +55,7 @@ export function Shell({ crumbs, run, tab = "none", children }: ShellProperties) 
           <ol className="crumbs">
             {crumbs.map((crumb, place) => (
               <li key={place}>
-                {crumb.to === undefined ? <bdi aria-current="page"><Visible text={crumb.label} /></bdi> : <Link to={crumb.to}><bdi><Visible text={crumb.label} /></bdi></Link>}
+                {crumb.to === undefined ? <bdi aria-current="page"><VisibleText text={crumb.label} /></bdi> : <Link to={crumb.to}><bdi><VisibleText text={crumb.label} /></bdi></Link>}
               </li>
             ))}
           </ol>
@@ -74,7 +74,7 @@ export function Shell({ crumbs, run, tab = "none", children }: ShellProperties) 
       )}
       {source.selection !== null && (
         <p className="banner" role="note">
-          <Visible text={source.selection.text} />
+          <VisibleText text={source.selection.text} />
           {source.selection.marks && run !== undefined && (
             <>
               {" "}

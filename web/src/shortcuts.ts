@@ -1,4 +1,4 @@
-// Keyboard shortcuts: each view says what its keys do, and the help sheet lists what is there now.
+// Keyboard shortcuts: each page registers its keys, and the help sheet lists the active ones.
 import { useEffect, useSyncExternalStore } from "react";
 
 export interface Shortcut {
@@ -16,10 +16,10 @@ let first: { key: string; at: number } | null = null;
 export function useShortcuts(shortcuts: readonly Shortcut[]): void {
   useEffect(() => {
     active = [...active, shortcuts];
-    tell();
+    notify();
     return () => {
       active = active.filter((one) => one !== shortcuts);
-      tell();
+      notify();
     };
   }, [shortcuts]);
 }
@@ -37,7 +37,7 @@ export function useActiveShortcuts(): readonly Shortcut[] {
   return [...byKeys.values()];
 }
 
-function tell(): void {
+function notify(): void {
   for (const listener of listeners) listener();
 }
 

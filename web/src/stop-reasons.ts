@@ -1,7 +1,7 @@
-// What the known reasons to stop mean, and their colours: one list for badges, charts and tiles. Environments may name others.
+// The meanings and colours of the known stop reasons. Environments may use others.
 import type { StopReason } from "./source/schema";
 
-/** `ended`: as it should be. `limit`: cut off before its own end. */
+/** `ended`: a normal end. `limit`: truncated by a limit. */
 type Meaning = "ended" | "limit" | "unreadable" | "failed" | "cancelled";
 
 interface Known {

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, unless one was chosen.
+// The theme, light or dark: the system's, unless the user selected one.
 import { useSyncExternalStore } from "react";
 
 type Theme = "light" | "dark";

@@ -11,7 +11,7 @@ interface Properties {
   height?: number;
   mean: boolean;
   chosen?: number | null;
-  told: (index: number) => string;
+  describe: (index: number) => string;
   to: (index: number) => string;
   /** What a click on a bin does, in words. */
   does: (index: number) => string;

@@ -1,13 +1,13 @@
 // How a measure is distributed: each bar is a link to the rollouts in it.
 import { scaleLinear } from "d3-scale";
 import { useRef, useState, type KeyboardEvent } from "react";
-import { number, plural, share, short } from "../format";
+import { number, plural, percent, short } from "../format";
 import { HorizontalAxis } from "./axis";
 import "./charts.css";
 import { axisNumber } from "./ticks";
 import { useWidth } from "./use-width";
 
-export interface HistogramBin {
+interface HistogramBin {
   low: number;
   high: number;
   n: number;
@@ -55,7 +55,7 @@ function Within({ bin, last, total }: { bin: HistogramBin; last: boolean; total:
   const where = bin.low === bin.high ? number(bin.low) : `${number(bin.low)} to ${last ? "" : "below "}${number(bin.high)}`;
   return (
     <>
-      <b>{where}</b> {plural(bin.n, "rollout")}, {share(bin.n, total)}
+      <b>{where}</b> {plural(bin.n, "rollout")}, {percent(bin.n, total)}
     </>
   );
 }
@@ -93,7 +93,7 @@ function Bars({ bins, to, width, height, domain, total, at, setAt }: BarsPropert
             key={bin.low}
             href={to(bin, last)}
             tabIndex={index === (at ?? first) ? 0 : -1}
-            aria-label={`${number(bin.low)} to ${number(bin.high)}: ${plural(bin.n, "rollout")}, ${share(bin.n, total)}`}
+            aria-label={`${number(bin.low)} to ${number(bin.high)}: ${plural(bin.n, "rollout")}, ${percent(bin.n, total)}`}
             onPointerEnter={() => setAt(index)}
             onFocus={() => setAt(index)}
             onBlur={() => setAt(null)}

@@ -1,10 +1,10 @@
-// The frame of a chart over iterations: axes, a column for each bin, what is pointed at, and the keys that walk through it.
+// The frame of a chart over iterations: axes, a column for each bin, the cursor, and its keys.
 import { scaleLinear, type ScaleLinear } from "d3-scale";
-import { memo, useMemo, type KeyboardEvent, type PointerEvent, type ReactNode } from "react";
+import { type KeyboardEvent, memo, type PointerEvent, type ReactNode, useMemo } from "react";
 import { go } from "../router";
 import { HorizontalAxis, VerticalAxis } from "./axis";
 import "./charts.css";
-import { usePointed, usePointing } from "./pointed";
+import { useHoveredIteration, useHoveredStore } from "./hovered-iteration";
 import { labelled } from "./ticks";
 import { useWidth } from "./use-width";
 
@@ -29,7 +29,7 @@ interface Properties {
   tick?: (value: number) => string;
   ticks?: number;
   /** In words, what is at a bin. */
-  told: (index: number) => string;
+  describe: (index: number) => string;
   /** Where Enter leads at a bin. */
   to: (index: number) => string;
   /** The first iteration of the bin that is chosen. */
@@ -39,9 +39,9 @@ interface Properties {
 
 const MARGIN = { top: 8, right: 6, bottom: 24, left: 44 };
 
-export const IterationPlot = memo(function IterationPlot({ bins, domain, label, height = 200, tick, ticks = 4, told, to, chosen = null, children }: Properties) {
+export const IterationPlot = memo(function IterationPlot({ bins, domain, label, height = 200, tick, ticks = 4, describe, to, chosen = null, children }: Properties) {
   const [holder, outer] = useWidth<HTMLDivElement>();
-  const pointing = usePointing();
+  const hovered = useHoveredStore();
   const [low, high] = domain;
   const place = useMemo<Place>(() => {
     const width = Math.max(10, outer - MARGIN.left - MARGIN.right);
@@ -57,7 +57,7 @@ export const IterationPlot = memo(function IterationPlot({ bins, domain, label, 
   const point = (event: PointerEvent<SVGElement>) => {
     const box = event.currentTarget.getBoundingClientRect();
     const index = Math.floor((event.clientX - box.left) / place.step);
-    pointing.set(bins[Math.max(0, Math.min(bins.length - 1, index))]?.first ?? null);
+    hovered.set(bins[Math.max(0, Math.min(bins.length - 1, index))]?.first ?? null);
   };
   return (
     <div className="chart" ref={holder} style={{ height }}>
@@ -66,13 +66,13 @@ export const IterationPlot = memo(function IterationPlot({ bins, domain, label, 
           <g transform={`translate(${MARGIN.left},${MARGIN.top})`}>
             <VerticalAxis scale={place.y} width={place.width} ticks={ticks} {...(tick === undefined ? {} : { label: tick })} />
             <HorizontalAxis labels={labels} width={place.width} y={place.height} />
-            <g onPointerMove={point} onPointerLeave={() => pointing.set(null)}>
+            <g onPointerMove={point} onPointerLeave={() => hovered.set(null)}>
               {/* Something must be hit between the marks, too, and as wide as the plot. */}
               <rect className="chart-ground" width={place.width} height={place.height} />
               {marks}
             </g>
             <Chosen bins={bins} place={place} at={chosen} />
-            <Cursor bins={bins} place={place} label={label} told={told} to={to} chosen={chosen} />
+            <Cursor bins={bins} place={place} label={label} describe={describe} to={to} chosen={chosen} />
           </g>
         </svg>
       )}
@@ -86,20 +86,20 @@ function Chosen({ bins, place, at }: { bins: readonly IterationBin[]; place: Pla
   return <rect className="chart-chosen" x={index * place.step} width={Math.max(2, place.step)} height={place.height} />;
 }
 
-interface CursorProperties extends Pick<Properties, "bins" | "label" | "told" | "to"> {
+interface CursorProperties extends Pick<Properties, "bins" | "label" | "describe" | "to"> {
   place: Place;
   chosen: number | null;
 }
 
 /** The one place of the chart that the keyboard reaches: arrows walk the bins, Enter opens. */
-function Cursor({ bins, place, label, told, to, chosen }: CursorProperties) {
-  const pointing = usePointing();
-  const at = usePointed();
+function Cursor({ bins, place, label, describe, to, chosen }: CursorProperties) {
+  const hovered = useHoveredStore();
+  const at = useHoveredIteration();
   const found = bins.findIndex((bin) => bin.first === (at ?? chosen));
   const index = found < 0 ? bins.length - 1 : found;
   const onKeyDown = (event: KeyboardEvent) => {
     const next = walked(event.key, index, bins.length);
-    if (next !== null) pointing.set(bins[next]?.first ?? null);
+    if (next !== null) hovered.set(bins[next]?.first ?? null);
     else if (event.key === "Enter") go(to(index));
     else return;
     event.preventDefault();
@@ -114,10 +114,10 @@ function Cursor({ bins, place, label, told, to, chosen }: CursorProperties) {
       aria-valuemin={bins[0]?.first}
       aria-valuemax={bins[bins.length - 1]?.first}
       aria-valuenow={bins[index]?.first}
-      aria-valuetext={told(index)}
+      aria-valuetext={describe(index)}
       onKeyDown={onKeyDown}
-      onFocus={(event) => event.target.matches(":focus-visible") && pointing.set(bins[index]?.first ?? null)}
-      onBlur={() => pointing.set(null)}
+      onFocus={(event) => event.target.matches(":focus-visible") && hovered.set(bins[index]?.first ?? null)}
+      onBlur={() => hovered.set(null)}
     >
       <rect className="chart-focus" x={-2} y={-2} width={place.width + 4} height={place.height + 4} rx={4} />
       {at !== null && found >= 0 && <line x1={place.x(found)} x2={place.x(found)} y2={place.height} />}

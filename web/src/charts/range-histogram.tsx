@@ -1,7 +1,7 @@
 // A histogram on which a range is chosen: by dragging, by a click on a bar, or with two sliders.
 import { scaleLinear } from "d3-scale";
 import { useRef, useState } from "react";
-import { count, number, plural, share } from "../format";
+import { count, number, plural, percent } from "../format";
 import type { Bin } from "../source/schema";
 import "./range-histogram.css";
 import { RangeHandle } from "./range-handle";
@@ -40,7 +40,7 @@ export function RangeHistogram({ bins, range, label, height, choose }: Propertie
   const x = scaleLinear([low, high === low ? low + 1 : high], [0, Math.max(1, width)]);
   const most = Math.max(1, ...bins.map((bin) => bin.n));
   const ticks = high === low ? [low] : x.ticks(Math.max(2, Math.floor(width / 90)));
-  const told = axisNumber(ticks);
+  const format = axisNumber(ticks);
   const shown = drag === null ? range : rangeOf(drag, edges);
   const commit = ([left, right]: Edges, replace: boolean): void => {
     const next = rangeOf([left, right], edges);
@@ -50,8 +50,8 @@ export function RangeHistogram({ bins, range, label, height, choose }: Propertie
   };
   const binAt = (event: React.PointerEvent): number => {
     const { left } = event.currentTarget.getBoundingClientRect();
-    const share = (event.clientX - left) / Math.max(1, width);
-    return Math.max(0, Math.min(bins.length - 1, Math.floor(share * bins.length)));
+    const fraction = (event.clientX - left) / Math.max(1, width);
+    return Math.max(0, Math.min(bins.length - 1, Math.floor(fraction * bins.length)));
   };
   const nearest = (value: number | null, otherwise: number): number => (value === null ? otherwise : closest(edges, value));
   const ends: Edges = [nearest(shown.min, 0), nearest(shown.max, bins.length)];
@@ -86,7 +86,7 @@ export function RangeHistogram({ bins, range, label, height, choose }: Propertie
         <line x1={0} x2={width} y1={height + 0.5} y2={height + 0.5} className="range-floor" />
         {ticks.map((tick) => (
           <text key={tick} x={sole ? width / 2 : x(tick)} y={height + 14} textAnchor={sole ? "middle" : x(tick) < 16 ? "start" : x(tick) > width - 16 ? "end" : "middle"}>
-            {told(tick)}
+            {format(tick)}
           </text>
         ))}
       </svg>
@@ -96,7 +96,7 @@ export function RangeHistogram({ bins, range, label, height, choose }: Propertie
           <RangeHandle side="right" label={`Greatest ${label}`} x={x(edges[ends[1]] ?? high)} height={height} values={edges} at={ends[1]} limits={[ends[0] + 1, bins.length]} width={width} move={setDrag} edges={ends} commit={commit} />
         </>
       )}
-      <p className="range-told small" aria-hidden="true">
+      <p className="range-summary small" aria-hidden="true">
         {drag !== null ? inWords(shown, bins) : over !== null && bins[over] !== undefined ? told1(bins[over], over === bins.length - 1) : ""}
       </p>
     </div>
@@ -156,7 +156,7 @@ function inWords(range: ValueRange, bins: Bin[]): string {
   const within = bins.filter((bin) => isWithin(bin, range)).reduce((sum, bin) => sum + bin.n, 0);
   const all = bins.reduce((sum, bin) => sum + bin.n, 0);
   const ends = range.min === null && range.max === null ? "all" : `${range.min === null ? "up" : number(range.min)} to ${range.max === null ? "the greatest" : `below ${number(range.max)}`}`;
-  return `${ends} · ${plural(within, "rollout")}, ${share(within, all)}`;
+  return `${ends} · ${plural(within, "rollout")}, ${percent(within, all)}`;
 }
 
 function summary(bins: Bin[]): string {

@@ -1,4 +1,4 @@
-// A few numbers as dots on one axis, equal ones piled up, each a link; with their mean, and beside them those that have none.
+// A few numbers as dots on one axis, equal ones stacked, each a link; with the mean, and members without a number beside it.
 import { scaleLinear, type ScaleLinear } from "d3-scale";
 import { useMemo } from "react";
 import { number } from "../format";

@@ -1,4 +1,4 @@
-// Which values an axis names, and how they are written.
+// The tick labels of an axis.
 import { number, short } from "../format";
 
 /** A way to write values of one axis: all with as many digits as their distance needs. */

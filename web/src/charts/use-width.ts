@@ -1,4 +1,4 @@
-// How wide an element is now, so that a chart is drawn at the size it is shown in.
+// The current width of an element, to draw a chart at its real size.
 import { useLayoutEffect, useRef, useState, type RefObject } from "react";
 
 export function useWidth<Place extends Element>(before = 0): [RefObject<Place | null>, number] {

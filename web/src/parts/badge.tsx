@@ -1,8 +1,8 @@
-// Small marks: how a run or a rollout stands.
+// Badges for the state of a run or rollout.
 import type { RunState } from "../source/schema";
 import { count } from "../format";
 import { hasEnded } from "../stop-reasons";
-import { Visible } from "./said";
+import { VisibleText } from "./text";
 
 type Tone = "plain" | "good" | "warn" | "bad" | "accent";
 
@@ -18,7 +18,7 @@ const STATES: Record<RunState, { tone: Tone; title: string }> = {
   running: { tone: "good", title: "A session is open, and wrote its ledger in the last 30 seconds" },
   complete: { tone: "plain", title: "Every session was closed, and what was planned is there" },
   interrupted: { tone: "warn", title: "Every session was closed, and some of what was planned is not there" },
-  died: { tone: "bad", title: "A session was not closed and is silent, and no later session took over" },
+  died: { tone: "bad", title: "A session was not closed and has stopped writing, and no later session took over" },
   unknown: { tone: "plain", title: "There is no ledger" },
 };
 
@@ -46,7 +46,7 @@ export function StopReasonBadge({ reason, status }: { reason: string; status: st
   return (
     <Badge tone={tone}>
       <bdi>
-        <Visible text={reason} />
+        <VisibleText text={reason} />
       </bdi>
     </Badge>
   );

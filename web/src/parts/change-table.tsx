@@ -1,9 +1,8 @@
 // What changed in a value, as a table of paths with the value before and after.
 import type { Json } from "../source/schema";
-import type { Change } from "./changes";
-import { pathText } from "./changes";
+import { type Change, pathText } from "./changes";
 import { JsonLeaf, JsonTree } from "./json-tree";
-import { Visible, whole } from "./said";
+import { VisibleText, truncated } from "./text";
 
 const SIGNS = { added: "+", removed: "−", changed: "~" } as const;
 
@@ -33,7 +32,7 @@ export function ChangeTable({ changes }: { changes: readonly Change[] }) {
               </td>
               <th scope="row" className="mono">
                 <bdi>
-                  <Visible text={whole(path, 300)} />
+                  <VisibleText text={truncated(path, 300)} />
                 </bdi>
               </th>
               <td className="mono">{change.kind === "added" ? "" : <Value value={change.before} />}</td>

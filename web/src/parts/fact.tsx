@@ -1,4 +1,4 @@
-// A name and what it stands for: one entry of a list of facts.
+// A name with its value, in a list of facts.
 import type { ReactNode } from "react";
 
 interface FactProperties {

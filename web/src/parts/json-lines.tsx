@@ -2,7 +2,7 @@
 import { useMemo, useState } from "react";
 import { short } from "../format";
 import type { Json } from "../source/schema";
-import { Visible, whole } from "./said";
+import { VisibleText, truncated } from "./text";
 import { VirtualRows } from "./virtual-rows";
 import "./json.css";
 
@@ -21,7 +21,7 @@ export function JsonLines({ text, label }: { text: string; label: string }) {
 function Line({ line, index }: { line: string; index: number }) {
   const [shown, setShown] = useState(LONG);
   const indent = line.search(/\S|$/);
-  const cut = whole(line.slice(indent), shown);
+  const cut = truncated(line.slice(indent), shown);
   return (
     <div style={{ position: "relative" }}>
       <span className="row-number" aria-hidden="true">
@@ -48,16 +48,16 @@ function Coloured({ line }: { line: string }) {
       <>
         {indent}
         <span className="json-string">
-          <Visible text={text} />
+          <VisibleText text={text} />
         </span>
-        <Visible text={rest} />
+        <VisibleText text={rest} />
       </>
     );
   return (
     <>
       {indent}
       <span className="json-key">
-        <Visible text={text} />:
+        <VisibleText text={text} />:
       </span>
       <Scalar text={rest} />
     </>
@@ -68,7 +68,7 @@ function Scalar({ text }: { text: string }) {
   const kind = text.startsWith('"') ? "json-string" : /^-?\d|^true|^false/.test(text) ? "json-number" : text.startsWith("null") ? "json-null" : "";
   return (
     <span className={kind}>
-      <Visible text={text} />
+      <VisibleText text={text} />
     </span>
   );
 }

@@ -1,4 +1,4 @@
-// JSON as text for people: indented as it was written, without reading its numbers, so that no digit is lost.
+// Indents JSON without parsing its numbers, so that no digit is lost.
 
 interface ReadJson {
   /** Indented; the text itself where it is not JSON. */

@@ -1,11 +1,9 @@
-// Any JSON as a tree that unfolds; only what is unfolded is there, and long lists come in parts.
+// JSON as a tree; only unfolded parts are rendered, and long lists are shown in parts.
 import { useState } from "react";
 import { count, short } from "../format";
 import type { Json } from "../source/schema";
-import { marker } from "./json-marker";
-import { Visible, whole } from "./said";
+import { hashedText, VisibleText, truncated } from "./text";
 import { TextPiece } from "./text-piece";
-import { hashedText } from "./hashed-text";
 import "./json.css";
 
 const AT_ONCE = 100;
@@ -45,7 +43,7 @@ function Branch({ name, value, open, isLabel = false }: { name: string | number 
         </span>
         {key}
         <span className="faint">
-          {Array.isArray(value) ? `[${count(entries.length)}]` : `{${count(entries.length)}}`} {!unfolded && <Visible text={preview(value)} />}
+          {Array.isArray(value) ? `[${count(entries.length)}]` : `{${count(entries.length)}}`} {!unfolded && <VisibleText text={preview(value)} />}
         </span>
       </button>
       {unfolded && (
@@ -67,7 +65,7 @@ function Branch({ name, value, open, isLabel = false }: { name: string | number 
 function Name({ name, isLabel }: { name: string | number; isLabel: boolean }) {
   return (
     <bdi className={isLabel ? "json-label" : "json-key"}>
-      <Visible text={whole(String(name), LONG)} />
+      <VisibleText text={truncated(String(name), LONG)} />
       {isLabel ? "" : ":"}
     </bdi>
   );
@@ -80,12 +78,12 @@ export function JsonLeaf({ value, long = LONG }: { value: Json; long?: number })
   if (typeof value === "boolean" || typeof value === "number") return <span className="json-number">{String(value)}</span>;
   if (typeof value !== "string") {
     const marked = marker(value);
-    return <span className={marked === null ? "faint" : "json-marker"}>{marked === null ? (Array.isArray(value) ? "[]" : "{}") : <Visible text={whole(marked, LONG)} />}</span>;
+    return <span className={marked === null ? "faint" : "json-marker"}>{marked === null ? (Array.isArray(value) ? "[]" : "{}") : <VisibleText text={truncated(marked, LONG)} />}</span>;
   }
   if (hashedText(value) !== null) return <TextPiece text={value} />;
   return (
-    <bdi className="json-string said">
-      “<Visible text={all ? value.slice(0, 200_000) : whole(value, long)} />”
+    <bdi className="json-string long-text">
+      “<VisibleText text={all ? value.slice(0, 200_000) : truncated(value, long)} />”
       {value.length > long && (
         <button type="button" className="link" onClick={() => setAll(!all)}>
           {all ? "fold" : `${short(value.length - long)} more`}
@@ -115,4 +113,17 @@ export function preview(value: Json, length = 60): string {
     left -= words.at(-1)?.length ?? 0;
   }
   return words.join(", ");
+}
+
+/** The meaning of a marker object such as `{"$float": "NaN"}`; null for any other value. */
+function marker(value: Json): string | null {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return null;
+  const names = Object.keys(value);
+  const name = names[0];
+  if (names.length !== 1 || name === undefined) return null;
+  const inner = value[name];
+  if (typeof inner !== "string") return null;
+  if (name === "$float" && /^(NaN|-?Infinity)$/.test(inner)) return inner.replace("Infinity", "∞").replace("-", "−");
+  if (name === "$bytes") return `${Math.floor((inner.replace(/=+$/, "").length * 3) / 4)} bytes`;
+  return name === "$unrepresentable" ? `not kept: ${inner}` : null;
 }

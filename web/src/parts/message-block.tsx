@@ -6,7 +6,7 @@ import { CopyButton } from "./copy-button";
 import { JsonTree } from "./json-tree";
 import type { Block } from "./message-blocks";
 import { MessagePart } from "./message-part";
-import { Visible } from "./said";
+import { VisibleText } from "./text";
 import { TextPiece } from "./text-piece";
 
 interface MessageBlockProperties {
@@ -23,7 +23,7 @@ export const MessageBlock = memo(function MessageBlock({ run, block, toggle, fin
       return (
         <div className={`${place} ${block.tone}`}>
           <bdi>
-            <Visible text={block.text.slice(0, 200)} />
+            <VisibleText text={block.text.slice(0, 200)} />
           </bdi>
         </div>
       );
@@ -72,22 +72,22 @@ export const MessageBlock = memo(function MessageBlock({ run, block, toggle, fin
 });
 
 function CallHead({ place, block }: { place: string; block: Extract<Block, { kind: "call" }> }) {
-  const { call, told } = block;
-  const failed = told.failure !== null || Boolean(call.error);
+  const { call, details } = block;
+  const failed = details.failure !== null || Boolean(call.error);
   return (
     <div className={place}>
       <span className="message-call-mark" aria-hidden="true">
         ƒ
       </span>
       <span className="only-heard">Tool call</span>
-      <bdi className="mono message-call-name">{call.name === "" ? <i>without a name</i> : <Visible text={call.name.slice(0, 300)} />}</bdi>
-      {told.number !== null && <span className="faint small">call {told.number}</span>}
+      <bdi className="mono message-call-name">{call.name === "" ? <i>without a name</i> : <VisibleText text={call.name.slice(0, 300)} />}</bdi>
+      {details.number !== null && <span className="faint small">call {details.number}</span>}
       {call.id && (
         <bdi className="faint small mono message-call-id">
-          <Visible text={call.id.slice(0, 60)} />
+          <VisibleText text={call.id.slice(0, 60)} />
         </bdi>
       )}
-      {told.seconds !== null && <span className="faint small">{seconds(told.seconds)}</span>}
+      {details.seconds !== null && <span className="faint small">{seconds(details.seconds)}</span>}
       {failed && <Badge tone="bad">{call.error ? "could not be read" : "failed"}</Badge>}
     </div>
   );

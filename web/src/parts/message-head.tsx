@@ -1,8 +1,8 @@
-// Who says a message, and a button that copies it.
+// The role of a message, and a button that copies it.
 import type { ReactNode } from "react";
 import type { Message } from "../source/schema";
 import { CopyButton } from "./copy-button";
-import { Visible } from "./said";
+import { VisibleText } from "./text";
 
 const ROLES = new Set(["system", "user", "assistant", "tool"]);
 
@@ -13,16 +13,16 @@ export function MessageHead({ message, children }: { message: Message; children?
   return (
     <div className="message-head">
       <bdi className="message-role">
-        <Visible text={message.role.slice(0, 60)} />
+        <VisibleText text={message.role.slice(0, 60)} />
       </bdi>
       {message.name && (
         <bdi className="small mono">
-          <Visible text={message.name.slice(0, 120)} />
+          <VisibleText text={message.name.slice(0, 120)} />
         </bdi>
       )}
       {message.role === "tool" && message.tool_call_id && (
         <bdi className="small faint mono">
-          <Visible text={message.tool_call_id.slice(0, 60)} />
+          <VisibleText text={message.tool_call_id.slice(0, 60)} />
         </bdi>
       )}
       {children}

@@ -5,7 +5,7 @@ import type { Part } from "../source/schema";
 import { Badge } from "./badge";
 import { CopyButton } from "./copy-button";
 import { JsonTree } from "./json-tree";
-import { Visible } from "./said";
+import { VisibleText } from "./text";
 
 const RASTER = /^image\/(png|jpeg|gif|webp)$/;
 
@@ -18,11 +18,11 @@ export function MessagePart({ run, part }: { run: string; part: Part }) {
     <div className="message-part">
       <div className="row wrap">
         <Badge>
-          <Visible text={part.type.slice(0, 60)} />
+          <VisibleText text={part.type.slice(0, 60)} />
         </Badge>
         {part.media_type && (
           <bdi className="faint small">
-            <Visible text={part.media_type.slice(0, 80)} />
+            <VisibleText text={part.media_type.slice(0, 80)} />
           </bdi>
         )}
         {part.blob && (
@@ -33,7 +33,7 @@ export function MessagePart({ run, part }: { run: string; part: Part }) {
         {part.url && (
           <span className="small message-part-address">
             <bdi className="mono">
-              <Visible text={part.url.slice(0, 300)} />
+              <VisibleText text={part.url.slice(0, 300)} />
             </bdi>
             {part.url.length > 300 && "…"} <CopyButton text={part.url} what="the address" />
           </span>
@@ -41,7 +41,7 @@ export function MessagePart({ run, part }: { run: string; part: Part }) {
       </div>
       {address !== null && !broken && <img className="message-image" src={address} alt="Image in the message" loading="lazy" onError={() => setBroken(true)} />}
       {broken && <p className="small bad">The image could not be shown: its bytes are missing or are not an image.</p>}
-      {part.blob && address === null && part.type === "image" && <p className="small faint">This image is not at hand here.</p>}
+      {part.blob && address === null && part.type === "image" && <p className="small faint">This image is not available here.</p>}
       {part.other !== undefined && part.other !== null && <JsonTree value={part.other} label="other fields" />}
     </div>
   );

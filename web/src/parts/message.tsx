@@ -3,7 +3,7 @@ import { useCallback, useMemo, useState, type ReactNode } from "react";
 import { plural } from "../format";
 import type { Message } from "../source/schema";
 import { MessageBlock } from "./message-block";
-import { blocksOf, type ToldCall } from "./message-blocks";
+import { blocksOf, type CallDetails } from "./message-blocks";
 import { MessageHead, roleClass } from "./message-head";
 import "./message.css";
 
@@ -13,7 +13,7 @@ interface MessageProperties {
   /** How many characters of its text were left out before it came here. */
   cut?: number;
   /** What is known about its tool calls, in their order. */
-  calls?: readonly ToldCall[];
+  calls?: readonly CallDetails[];
   /** What to mark in its text. */
   find?: string;
   /** Stands beside the role. */

@@ -1,13 +1,13 @@
 // Named numbers as a table: reward data and metrics.
 import { number } from "../format";
 import type { Float } from "../source/schema";
-import { Visible, whole } from "./said";
+import { VisibleText, truncated } from "./text";
 
 interface NumberTableProperties {
-  /** What the numbers are, for those who hear the table. */
+  /** The accessible name of the table. */
   caption: string;
   numbers: Record<string, Float | boolean>;
-  /** The same numbers one step before, to tell what changed. */
+  /** The same numbers of the previous step, to show changes. */
   before?: Record<string, Float | boolean> | undefined;
 }
 
@@ -30,7 +30,7 @@ export function NumberTable({ caption, numbers, before }: NumberTableProperties)
           <tr key={name}>
             <th scope="row">
               <bdi>
-                <Visible text={whole(name, 200)} />
+                <VisibleText text={truncated(name, 200)} />
               </bdi>
             </th>
             <td className="number mono" title={String(numbers[name])}>

@@ -1,4 +1,4 @@
-// A reward as a number that is read at a glance: colour says the sign, never the only thing that says it.
+// A reward or advantage, coloured by its sign.
 import { number, signed } from "../format";
 import type { Float } from "../source/schema";
 

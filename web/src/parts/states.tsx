@@ -17,7 +17,7 @@ export function Empty({ title, children }: { title: string; children?: ReactNode
   return (
     <div className="state">
       <h2>{title}</h2>
-      {children !== undefined && <div className="said">{children}</div>}
+      {children !== undefined && <div className="long-text">{children}</div>}
     </div>
   );
 }
@@ -26,7 +26,7 @@ export function Failed({ error, retry }: { error: Error; retry?: () => void }) {
   return (
     <div className="state" role="alert">
       <h2>{error instanceof AnswerError && error.status === 404 ? "Not found" : "This could not be shown"}</h2>
-      <p className="said">{error.message}</p>
+      <p className="long-text">{error.message}</p>
       {retry !== undefined && (
         <button type="button" className="button" onClick={retry}>
           Try again
@@ -36,7 +36,7 @@ export function Failed({ error, retry }: { error: Error; retry?: () => void }) {
   );
 }
 
-/** The answer where it is there, else its state. An answer stays when asking anew fails, with a word about that. */
+/** The content if the answer is there, else a loading or error state. If a later request fails, the old answer stays, with a note. */
 export function Answered<Answer>({ of, children, loading }: { of: UseQueryResult<Answer, Error>; children: (answer: Answer) => ReactNode; loading?: ReactNode }) {
   if (of.data !== undefined)
     return (

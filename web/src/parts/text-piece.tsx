@@ -1,8 +1,7 @@
-// A piece of text that somebody wrote: what cannot be seen is made visible, and what was searched for is marked.
+// A piece of text with invisible characters made visible and search matches marked.
 import { memo } from "react";
 import { count } from "../format";
-import { Visible } from "./said";
-import { hashedText } from "./hashed-text";
+import { hashedText, VisibleText } from "./text";
 
 interface TextPieceProperties {
   text: string;
@@ -21,8 +20,8 @@ export const TextPiece = memo(function TextPiece({ text, mono = false, find = ""
       </span>
     );
   return (
-    <div className={mono ? "said mono" : "said"} dir="auto">
-      {find === "" ? <Visible text={text} /> : <Marked text={text} find={find} />}
+    <div className={mono ? "long-text mono" : "long-text"} dir="auto">
+      {find === "" ? <VisibleText text={text} /> : <Marked text={text} find={find} />}
     </div>
   );
 });
@@ -31,15 +30,15 @@ function Marked({ text, find }: { text: string; find: string }) {
   const parts: React.ReactNode[] = [];
   let from = 0;
   for (const match of text.matchAll(pattern(find))) {
-    if (match.index > from) parts.push(<Visible key={from} text={text.slice(from, match.index)} />);
+    if (match.index > from) parts.push(<VisibleText key={from} text={text.slice(from, match.index)} />);
     parts.push(
       <mark key={`found-${match.index}`}>
-        <Visible text={match[0]} />
+        <VisibleText text={match[0]} />
       </mark>,
     );
     from = match.index + match[0].length;
   }
-  parts.push(<Visible key={from} text={text.slice(from)} />);
+  parts.push(<VisibleText key={from} text={text.slice(from)} />);
   return <>{parts}</>;
 }
 

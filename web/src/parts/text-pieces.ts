@@ -1,4 +1,4 @@
-// Long texts: how much of one is shown while it is folded, and the pieces in which it is drawn when it is not.
+// Long texts: how much is shown while folded, and the pieces in which the rest is rendered.
 
 /** Where a text stands; each kind of text is folded at another length. */
 export type Channel = "system" | "content" | "reasoning" | "arguments" | "result" | "raw" | "before";

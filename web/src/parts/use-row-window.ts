@@ -1,4 +1,4 @@
-// Which rows of equal height a scrolling table has to render, for any number of rows.
+// The rows that a scrolling table has to render, for any number of rows of equal height.
 import { useCallback, useEffect, useLayoutEffect, useState, type RefObject } from "react";
 
 /** Browsers clip what is taller: Firefox at some 17 million pixels, Chromium at 33. Beyond this, scrolling is scaled. */

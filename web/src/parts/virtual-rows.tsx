@@ -1,4 +1,4 @@
-// A list of any length in a box that scrolls: only the rows in sight are there, each at its own height.
+// A scrolling list of any length; only visible rows are rendered, each at its own height.
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useImperativeHandle, useRef, type ReactNode, type Ref } from "react";
 
@@ -15,7 +15,7 @@ interface VirtualRowsProperties<Row> {
   /** About how high a row will be, before it is seen. */
   estimate: (row: Row) => number;
   children: (row: Row, index: number) => ReactNode;
-  /** Names the box for those who hear it. */
+  /** The accessible name. */
   label: string;
   className?: string;
   handle?: Ref<VirtualRowsHandle>;

@@ -1,4 +1,4 @@
-// Where answers come from: the server, or the report that the page stands in. Pages do not know which.
+// The source of answers: a server, or the report that holds the page.
 import { createContext, useContext } from "react";
 
 export type Parameters = Record<string, string | number | boolean | readonly string[] | null | undefined>;
@@ -8,22 +8,22 @@ export interface Source {
   ask<Answer>(question: string, parameters?: Parameters): Promise<Answer>;
   /** Whether `ask` has numbers for these parameters: a server computes them, a report has those that were stored. */
   has(question: string, parameters: Parameters): boolean;
-  /** Whether runs may grow while one looks. */
+  /** Whether the answers come from a server, whose runs may grow. */
   readonly live: boolean;
-  /** In a report, what it holds of the run; null on a server. */
+  /** What a report holds of the run; null on a server. */
   readonly selection: Selection | null;
-  /** The address of a blob that may be shown as an image; null where it is not at hand. */
+  /** The URL of a blob that may be shown as an image; null if it is not available. */
   image(run: string, blob: string): string | null;
 }
 
 export interface Selection {
   /** In words. */
   text: string;
-  /** Whether a condition was given: the column `selected` then says which rollouts fulfil it. */
+  /** Whether the report was made with a condition: the column `selected` then marks the rollouts that fulfil it. */
   marks: boolean;
 }
 
-/** A question that was refused or failed, in the server's own words. */
+/** A request that was refused or failed, with the server's message. */
 export class AnswerError extends Error {
   constructor(
     readonly type: string,
@@ -34,7 +34,7 @@ export class AnswerError extends Error {
   }
 }
 
-/** What names a group or a run is said even where it is empty. */
+/** Parameters that are sent even if they are empty: an empty name is a name. */
 const NAMES = new Set(["split", "env", "group"]);
 
 export function searchOf(parameters: Parameters): URLSearchParams {

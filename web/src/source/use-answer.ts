@@ -1,4 +1,4 @@
-// Asks a question for a component, and asks it again when the run it is about has changed.
+// Requests an answer for a component, and again whenever the run has changed.
 import { keepPreviousData, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { useSource, type Parameters } from "./source";
@@ -9,11 +9,11 @@ const REVISIONS = ["revisions"];
 
 interface Options {
   enabled?: boolean;
-  /** Keep showing the answer to the question before while this one is awaited; by default yes. */
+  /** Whether to show the previous answer until this one arrives; by default yes. */
   keep?: boolean;
 }
 
-/** Query keys are [run key, question, parameters], so that all questions about one run can be asked anew at once. */
+/** Query keys are [run key, question, parameters], so that all queries about one run can be invalidated together. */
 export function useAnswer<Answer>(question: string, parameters: Parameters = {}, options: Options = {}): UseQueryResult<Answer, Error> {
   const source = useSource();
   return useQuery<Answer, Error>({
@@ -24,14 +24,14 @@ export function useAnswer<Answer>(question: string, parameters: Parameters = {},
   });
 }
 
-/** Why the server cannot be asked at present; null while it answers. */
+/** The error if the server does not respond; null while it does. */
 export function useLostServer(): Error | null {
   const source = useSource();
   const { error } = useQuery({ queryKey: REVISIONS, queryFn: () => source.ask<RevisionsResponse>("revisions"), enabled: false });
   return error;
 }
 
-/** Looks once a second which runs have grown; their questions, and the list of runs, are then asked anew. */
+/** Polls once a second which runs have changed, and invalidates their queries and the list of runs. */
 export function useLiveRuns(): void {
   const source = useSource();
   const client = useQueryClient();
@@ -49,7 +49,7 @@ export function useLiveRuns(): void {
     known.current = data.revisions;
     if (before === null) return;
     const changed = [...new Set([...Object.keys(before), ...Object.keys(data.revisions)])].filter((key) => before[key] !== data.revisions[key]);
-    // What is being asked is let finish: a slow question about a run that grows would otherwise never be answered.
+    // Running requests are not cancelled: a slow one about a growing run would otherwise never finish.
     const options = { cancelRefetch: false };
     for (const key of changed) void client.invalidateQueries({ queryKey: [key] }, options);
     if (changed.length > 0) void client.invalidateQueries({ queryKey: ["", "runs"] }, options);

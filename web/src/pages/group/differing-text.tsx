@@ -1,9 +1,7 @@
-// A text with a mark where it first differs from the neighbour's: what is the same before it is softened, and folded where it is long.
+// A text with a mark where it first differs from the neighbour's; the equal text before is faint, and folded if it is long.
 import { useState } from "react";
 import { count, plural } from "../../format";
-import { codeUnits } from "../../parts/characters";
-import { Visible, whole } from "../../parts/said";
-import { hashedText } from "../../parts/hashed-text";
+import { codeUnits, hashedText, VisibleText, truncated } from "../../parts/text";
 
 /** How much of what is the same is shown before the mark. */
 const BEFORE = 240;
@@ -27,20 +25,20 @@ export function DifferingText({ text, character, isCut, neighbour, mono = false 
   const at = codeUnits(text, character);
   const before = text.slice(0, at);
   const after = text.slice(at);
-  const hidden = wholeBefore || before.length <= 2 * BEFORE ? 0 : whole(before, before.length - BEFORE).length;
+  const hidden = wholeBefore || before.length <= 2 * BEFORE ? 0 : truncated(before, before.length - BEFORE).length;
   const rest = after.length - shown;
   return (
-    <div className={mono ? "said mono" : "said"} dir="auto">
+    <div className={mono ? "long-text mono" : "long-text"} dir="auto">
       {hidden > 0 && (
         <button type="button" className="group-same" onClick={() => setWholeBefore(true)} title={`Show what is the same as in ${neighbour}`}>
           … {count(hidden)} characters the same
         </button>
       )}
       <span className="group-soft">
-        <Visible text={before.slice(hidden)} />
+        <VisibleText text={before.slice(hidden)} />
       </span>
       <DifferenceMark neighbour={neighbour} {...(isCut && after === "" ? { words: `differs from ${neighbour} at character ${count(character + 1)}, which is left out here` } : {})} />
-      <Visible text={rest > 0 ? whole(after, shown) : after} />
+      <VisibleText text={rest > 0 ? truncated(after, shown) : after} />
       {rest > 0 && (
         <div className="more">
           <button type="button" className="button" onClick={() => setShown(Number.POSITIVE_INFINITY)}>

@@ -1,7 +1,7 @@
 // The members of a game: which play, and which seat.
 import { memberNumber } from "../../format";
 import { StopReasonBadge } from "../../parts/badge";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
 import type { Member } from "../../source/schema";

@@ -1,11 +1,9 @@
-// What a group is, how its rewards stand, and whether it teaches anything.
+// The head of a group's page: what it is, its rewards, and whether it has a learning signal.
 import { filtersOf, toRollouts } from "../../addresses";
 import { count, number, plural } from "../../format";
 import { Badge } from "../../parts/badge";
 import { Fact } from "../../parts/fact";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
-import { Visible } from "../../parts/said";
+import { Name, plainText, VisibleText } from "../../parts/text";
 import { Link } from "../../router";
 import type { GroupComparison, GroupKey, GroupResponse, Member } from "../../source/schema";
 import { nameOf } from "./numbers";
@@ -81,8 +79,8 @@ function Signal({ group }: { group: GroupComparison }) {
   return (
     <div className="group-no-signal" role="note">
       <strong>No signal</strong>
-      <span className="said">
-        <Visible text={group.no_signal} />
+      <span className="long-text">
+        <VisibleText text={group.no_signal} />
       </span>
     </div>
   );
@@ -135,7 +133,7 @@ function NeighbourLink({ to, toGroup, word, mark, keys }: { to: GroupKey | null;
       </button>
     );
   return (
-    <Link className="button" to={toGroup(to)} aria-label={`${word} group`} title={`${word} group: ${plain(`${to.env} ${to.group}`)}, iteration ${to.iteration} (${keys})`}>
+    <Link className="button" to={toGroup(to)} aria-label={`${word} group`} title={`${word} group: ${plainText(`${to.env} ${to.group}`)}, iteration ${to.iteration} (${keys})`}>
       {mark}
     </Link>
   );

@@ -1,4 +1,4 @@
-// One message of a member: as everywhere, with a mark where it first differs from the neighbour's.
+// One message of a member, with a mark where it first differs from the neighbour's.
 import { useCallback, useMemo, useState } from "react";
 import { plural } from "../../format";
 import { toggled, MessageView } from "../../parts/message";

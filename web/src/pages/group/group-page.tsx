@@ -1,6 +1,6 @@
-// A group: one task, and all that was made of it, side by side.
+// The page of a group: its members side by side.
 import { filter, toRollouts, toRun, toRuns } from "../../addresses";
-import { plain } from "../../parts/plain";
+import { plainText } from "../../parts/text";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { useRoute } from "../../router";
 import { Shell } from "../../shell";
@@ -18,12 +18,12 @@ export function GroupPage({ run }: { run: string }) {
     { label: "Runs", to: toRuns() },
     { label: run, to: toRun(run) },
     ...(key === null ? [] : [{ label: `Iteration ${key.iteration}`, to: toRollouts(run, { filter: [filter("split", "is", key.split), filter("iteration", "is", key.iteration)] }) }]),
-    { label: key === null ? "Group" : `Group ${plain(key.group)}` },
+    { label: key === null ? "Group" : `Group ${plainText(key.group)}` },
   ];
   return (
     <Shell crumbs={crumbs} run={run} tab="rollouts">
       {key === null ? (
-        <Empty title="Which group?">The address names no group: it needs split, iteration, env and group.</Empty>
+        <Empty title="Which group?">The address has no group: it needs split, iteration, env and group.</Empty>
       ) : (
         <Answered of={answer} loading={<Loading lines={9} />}>
           {(found) => <GroupView run={run} answer={found} />}

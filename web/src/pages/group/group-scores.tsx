@@ -1,6 +1,6 @@
 // Late scores about the group as a whole.
 import { number, time } from "../../format";
-import { Visible } from "../../parts/said";
+import { VisibleText } from "../../parts/text";
 import type { GroupScore } from "../../source/schema";
 
 const MOST = 50;
@@ -34,17 +34,17 @@ export function GroupScores({ scores }: { scores: readonly GroupScore[] }) {
               <tr key={score.id}>
                 <th scope="row">
                   <bdi>
-                    <Visible text={score.name.slice(0, 120)} />
+                    <VisibleText text={score.name.slice(0, 120)} />
                   </bdi>
                 </th>
                 <td className="number">{number(score.value)}</td>
                 <td>
                   <bdi>
-                    <Visible text={score.producer.slice(0, 120)} />
+                    <VisibleText text={score.producer.slice(0, 120)} />
                   </bdi>
                 </td>
                 <td className="number">{time(score.created_at)}</td>
-                <td className="bad">{score.error !== null && <Visible text={`${score.error.layer}: ${score.error.type.slice(0, 120)}: ${score.error.message.slice(0, 300)}`} />}</td>
+                <td className="bad">{score.error !== null && <VisibleText text={`${score.error.layer}: ${score.error.type.slice(0, 120)}: ${score.error.message.slice(0, 300)}`} />}</td>
               </tr>
             ))}
           </tbody>

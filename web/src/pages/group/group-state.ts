@@ -1,4 +1,4 @@
-// What of the view of a group is in its address: the member one looks at, the layout, and which two are compared.
+// The state of a group's page in its address: the selected member, the layout, and the compared pair.
 import { useMemo } from "react";
 import { changed, useRoute, type Route } from "../../router";
 import type { GroupKey, Member } from "../../source/schema";

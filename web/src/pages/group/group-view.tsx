@@ -2,21 +2,22 @@
 import { useMemo } from "react";
 import { toRollout } from "../../addresses";
 import { StripPlot } from "../../charts/strip-plot";
-import { finite, number, signed } from "../../format";
+import { finite, number, plural, signed } from "../../format";
 import { NARROW, useMedia } from "../../parts/use-media";
 import { address, go, useRoute } from "../../router";
 import { useShortcuts } from "../../shortcuts";
-import type { GroupKey, GroupResponse } from "../../source/schema";
+import type { GroupComparison, GroupKey, GroupResponse } from "../../source/schema";
 import { EpisodesTable, isGame } from "./episodes-table";
 import { GroupHead } from "./group-head";
 import { GroupScores } from "./group-scores";
-import { useGroupState, type GroupState } from "./group-state";
+import { type GroupState, useGroupState } from "./group-state";
 import { jump } from "./member-column";
 import { MembersCard } from "./members-card";
 import { nameOf } from "./numbers";
 import { PreferenceTable } from "./preference-table";
 import { RubricTable } from "./rubric-table";
-import { SharedPrompt } from "./shared-prompt";
+import { JsonTree } from "../../parts/json-tree";
+import { MessageView } from "../../parts/message";
 
 export function GroupView({ run, answer }: { run: string; answer: GroupResponse }) {
   const { group } = answer;
@@ -85,4 +86,29 @@ function useKeys(run: string, answer: GroupResponse, state: GroupState, toGroup:
     // `toGroup` follows from the address, as the state does.
   }, [run, answer, state]);
   useShortcuts(keys);
+}
+
+function SharedPrompt({ run, group }: { run: string; group: GroupComparison }) {
+  const data = Object.keys(group.task_data).length > 0;
+  return (
+    <section className="card group-shared" aria-label="The task">
+      <header>
+        <h2>Shared prompt</h2>
+        {group.shared.length > 0 && <span className="small soft">{plural(group.shared.length + group.shared_omitted, "message")} that every member was sent</span>}
+      </header>
+      <div className="body stack">
+        {group.shared.length === 0 && <p className="soft">The first prompts have no message in common: each member has its own below.</p>}
+        {group.shared.map((excerpt, place) => (
+          <MessageView key={place} run={run} message={excerpt.message} cut={excerpt.omitted} />
+        ))}
+        {group.shared_omitted > 0 && <p className="small soft">{plural(group.shared_omitted, "more message")} not shown here.</p>}
+        {data && (
+          <details className="group-data">
+            <summary>Task data, with the reference answer where there is one</summary>
+            <JsonTree value={group.task_data} open={2} />
+          </details>
+        )}
+      </div>
+    </section>
+  );
 }

@@ -1,17 +1,16 @@
-// One member: its reward and what that is made of, its numbers, and what it said.
+// One member: its reward with its terms, its numbers, and its messages.
 import { memo, useRef } from "react";
 import { toRollout } from "../../addresses";
-import { count, memberNumber, plural, seconds } from "../../format";
+import { count, memberNumber, number, plural, seconds } from "../../format";
 import { StopReasonBadge } from "../../parts/badge";
 import { FailureBox } from "../../parts/failure";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import { Advantage, Reward } from "../../parts/reward";
 import { Link } from "../../router";
 import type { Member } from "../../source/schema";
 import { MemberText } from "./member-text";
 import { nameOf, type Row } from "./numbers";
-import { RewardNumbers } from "./reward-numbers";
-import { Terms, type Extent } from "./terms";
+import { type Extent, Terms } from "./terms";
 
 /** What is the same for all columns. */
 export interface ColumnFrame {
@@ -116,4 +115,22 @@ export function jump(column: Element | null): void {
   if (mark === null || mark === undefined) return;
   mark.scrollIntoView({ block: "center", inline: "nearest" });
   mark.focus({ preventScroll: true });
+}
+
+function RewardNumbers({ rows, place, caption }: { rows: readonly Row[]; place: number; caption: string }) {
+  return (
+    <table className="group-numbers">
+      <caption>{caption}</caption>
+      <tbody>
+        {rows.map((row) => (
+          <tr key={row.name} className={row.differs ? "group-differs" : undefined}>
+            <th scope="row">
+              <Name text={row.name} most={80} />
+            </th>
+            <td className="number">{number(row.values[place])}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
 }

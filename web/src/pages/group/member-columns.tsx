@@ -1,4 +1,4 @@
-// All members side by side, of which only those in sight are drawn.
+// All members side by side; only visible columns are rendered.
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useLayoutEffect, useRef } from "react";
 import { useWidth } from "../../charts/use-width";

@@ -1,4 +1,4 @@
-// What a member said after the shared prompt: what is as its neighbour's folded or softened, and a mark where the two part.
+// A member's messages after the shared prompt: those equal to the neighbour's are folded or faint, the first difference is marked.
 import { useState } from "react";
 import { toRollout } from "../../addresses";
 import { count, plural } from "../../format";
@@ -29,7 +29,7 @@ export function MemberText({ run, member, neighbour }: MemberTextProperties) {
   const visible = messages.slice(folded, folded + shown);
   const rest = messages.length - folded - visible.length;
   const beyond = differs !== null && differs.message >= messages.length;
-  if (messages.length === 0 && omitted === 0 && !beyond) return <p className="soft small">It said nothing.</p>;
+  if (messages.length === 0 && omitted === 0 && !beyond) return <p className="soft small">It has no messages.</p>;
   return (
     <div className="group-text">
       {folded > 0 && (

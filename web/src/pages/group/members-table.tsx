@@ -3,11 +3,11 @@ import { useEffect, useRef } from "react";
 import { toRollout } from "../../addresses";
 import { count, finite, number, seconds, signed } from "../../format";
 import { StopReasonBadge } from "../../parts/badge";
-import { Visible } from "../../parts/said";
+import { VisibleText } from "../../parts/text";
 import { Link } from "../../router";
 import type { Member } from "../../source/schema";
 import type { GroupState } from "./group-state";
-import { nameOf, rowsOf, termRows, type Row } from "./numbers";
+import { nameOf, type Row, rowsOf, termRows } from "./numbers";
 
 interface MembersTableProperties {
   run: string;
@@ -51,7 +51,7 @@ export function MembersTable({ run, members, metrics, state }: MembersTablePrope
               section.rows.map((row) => (
                 <th key={`${section.name} ${row.name}`} scope="col" className="number">
                   <bdi>
-                    <Visible text={row.name.slice(0, 60)} />
+                    <VisibleText text={row.name.slice(0, 60)} />
                   </bdi>
                 </th>
               )),

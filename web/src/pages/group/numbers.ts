@@ -1,4 +1,4 @@
-// The numbers of all members under common names, so that they can be put beside each other.
+// The numbers of all members by name, for comparison.
 import { memberNumber } from "../../format";
 import type { Float, Member } from "../../source/schema";
 
@@ -17,8 +17,8 @@ export function rowsOf(members: readonly Member[], numbers: (member: Member) => 
   const names = [...new Set(all.flatMap((one) => [...one.keys()]))];
   return names.map((name) => {
     const values = all.map((one) => one.get(name));
-    const told = values.filter((_, place) => (all[place]?.size ?? 0) > 0);
-    return { name, values, differs: told.some((value) => value !== told[0]) };
+    const known = values.filter((_, place) => (all[place]?.size ?? 0) > 0);
+    return { name, values, differs: known.some((value) => value !== known[0]) };
   });
 }
 

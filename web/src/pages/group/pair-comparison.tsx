@@ -4,13 +4,13 @@ import { toRollout } from "../../addresses";
 import { count, number } from "../../format";
 import { Answered, Loading } from "../../parts/states";
 import { Reward } from "../../parts/reward";
-import { Said, Visible } from "../../parts/said";
+import { LongText, VisibleText } from "../../parts/text";
 import { go, Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
 import type { Member, Message, RolloutResponse } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { nameOf } from "./numbers";
-import { wordDifferences, type Stretch } from "./word-differences";
+import { type Stretch, wordDifferences } from "./word-differences";
 
 interface PairComparisonProperties {
   run: string;
@@ -66,7 +66,7 @@ function Chooser({ label, members, chosen, other, choose }: ChooserProperties) {
   );
 }
 
-/** What a member said last: from the comparison where that has all of it, else from its record. */
+/** The last response of a member: from the comparison if it has all of it, else from the record. */
 function LastResponse({ run, member, children }: { run: string; member: Member; children: (message: Message | null) => React.ReactNode }) {
   const near = member.messages.findLast((excerpt) => excerpt.step !== null);
   const isWhole = member.omitted === 0 && (near === undefined || near.omitted === 0);
@@ -83,7 +83,7 @@ function LastResponse({ run, member, children }: { run: string; member: Member; 
 }
 
 function Both({ run, members, messages }: { run: string; members: [Member, Member]; messages: [Message | null, Message | null] }) {
-  if (messages.every((message) => message === null)) return <p className="soft">Neither of them said anything.</p>;
+  if (messages.every((message) => message === null)) return <p className="soft">Neither has a response.</p>;
   return (
     <div className="stack">
       <div className="group-panes">
@@ -112,7 +112,7 @@ function Section({ name, texts: [first, second] }: { name: string; texts: [strin
     <section aria-label={name}>
       <h4 className="small soft">
         {name}
-        {stretches !== null && <span className="faint"> · {told(stretches)}</span>}
+        {stretches !== null && <span className="faint"> · {differenceText(stretches)}</span>}
       </h4>
       {stretches === null && (
         <p className="small warn">
@@ -134,19 +134,19 @@ function Pane({ stretches, own, text }: { stretches: Stretch[] | null; own: "fir
   if (stretches === null)
     return (
       <div className="group-pane">
-        <Said text={text} />
+        <LongText text={text} />
       </div>
     );
   return (
-    <div className="group-pane said" dir="auto">
+    <div className="group-pane long-text" dir="auto">
       {stretches.map((stretch, place) =>
         stretch.kind === "same" ? (
           <span key={place} className="group-soft">
-            <Visible text={stretch.text} />
+            <VisibleText text={stretch.text} />
           </span>
         ) : stretch.kind === own ? (
           <mark key={place} className={`group-${own}`}>
-            <Visible text={stretch.text} />
+            <VisibleText text={stretch.text} />
           </mark>
         ) : null,
       )}
@@ -154,7 +154,7 @@ function Pane({ stretches, own, text }: { stretches: Stretch[] | null; own: "fir
   );
 }
 
-function told(stretches: readonly Stretch[]): string {
+function differenceText(stretches: readonly Stretch[]): string {
   const size = (kind: Stretch["kind"]): number => stretches.reduce((sum, stretch) => sum + (stretch.kind === kind ? stretch.text.length : 0), 0);
   const same = size("same");
   const all = same + Math.max(size("first"), size("second"));

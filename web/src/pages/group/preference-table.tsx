@@ -1,6 +1,6 @@
-// Who was preferred to whom: members by members, in the order of their rewards.
+// The preference matrix: members by members, in the order of their rewards.
 import { finite, number, signed } from "../../format";
-import { Visible } from "../../parts/said";
+import { VisibleText } from "../../parts/text";
 import { Link } from "../../router";
 import type { Float, Member, PreferenceMatrix } from "../../source/schema";
 import type { GroupState } from "./group-state";
@@ -82,7 +82,7 @@ export function PreferenceTable({ matrix, members, state }: PreferenceTablePrope
             <div key={name}>
               <dt>
                 <bdi>
-                  <Visible text={name.slice(0, 60)} />
+                  <VisibleText text={name.slice(0, 60)} />
                 </bdi>
               </dt>
               <dd className="number">{number(value)}</dd>
@@ -129,11 +129,11 @@ const disagrees = (matrix: PreferenceMatrix): boolean => matrix.cells.some((cell
 
 function verdictOf(value: Float | null): { mark: string; words: string; tone: string } {
   if (value === null) return { mark: "·", words: "not judged", tone: "faint" };
-  const told = finite(value);
-  if (told === null) return { mark: "?", words: number(value), tone: "faint" };
-  const degree = Math.abs(told) === 1 || told === 0 ? "" : ` ${number(Math.abs(told), 2)}`;
-  if (told > 0) return { mark: `W${degree}`, words: `preferred${degree}`, tone: "group-won" };
-  if (told < 0) return { mark: `L${degree}`, words: `not preferred${degree}`, tone: "group-lost" };
+  const preference = finite(value);
+  if (preference === null) return { mark: "?", words: number(value), tone: "faint" };
+  const degree = Math.abs(preference) === 1 || preference === 0 ? "" : ` ${number(Math.abs(preference), 2)}`;
+  if (preference > 0) return { mark: `W${degree}`, words: `preferred${degree}`, tone: "group-won" };
+  if (preference < 0) return { mark: `L${degree}`, words: `not preferred${degree}`, tone: "group-lost" };
   return { mark: "=", words: "a tie", tone: "" };
 }
 

@@ -1,13 +1,13 @@
-// Criteria by members: how far each was met, and what the grader said about it.
+// The rubric grid: criteria by members, with the grader's scores and comments.
 import { useState } from "react";
 import { finite, number, plural } from "../../format";
-import { Said, Visible } from "../../parts/said";
+import { LongText, VisibleText } from "../../parts/text";
 import { go, Link } from "../../router";
 import type { Member, RubricGrid } from "../../source/schema";
 import type { GroupState } from "./group-state";
 import { nameOf } from "./numbers";
 
-/** More columns than these are no grid that anybody reads. */
+/** The limit for the columns of the grid. */
 const MOST = 64;
 
 interface RubricTableProperties {
@@ -54,12 +54,12 @@ export function RubricTable({ rubric, members, state }: RubricTableProperties) {
                         <span aria-hidden="true">{open ? "▾" : "▸"}</span>
                         <span>
                           <bdi>
-                            <Visible text={criterion.name.slice(0, 120)} />
+                            <VisibleText text={criterion.name.slice(0, 120)} />
                           </bdi>
                           {criterion.text !== null && !open && (
                             <span className="group-criterion-text">
                               <bdi>
-                                <Visible text={criterion.text.slice(0, 160)} />
+                                <VisibleText text={criterion.text.slice(0, 160)} />
                               </bdi>
                             </span>
                           )}
@@ -88,7 +88,7 @@ export function RubricTable({ rubric, members, state }: RubricTableProperties) {
                   {open && (
                     <tr>
                       <td colSpan={columns.length + 2} className="group-words">
-                        {criterion.text !== null && <p className="said soft">{criterion.text.slice(0, 2_000)}</p>}
+                        {criterion.text !== null && <p className="long-text soft">{criterion.text.slice(0, 2_000)}</p>}
                         <Words rubric={rubric} row={row} columns={columns} />
                       </td>
                     </tr>
@@ -98,13 +98,13 @@ export function RubricTable({ rubric, members, state }: RubricTableProperties) {
             })}
           </table>
         </div>
-        <Pointed rubric={rubric} columns={columns} at={pointed} />
+        <HoveredIteration rubric={rubric} columns={columns} at={pointed} />
       </div>
     </section>
   );
 }
 
-/** All that the grader said about one criterion. */
+/** The grader's comments about one criterion. */
 function Words({ rubric, row, columns }: { rubric: RubricGrid; row: number; columns: readonly (Member | undefined)[] }) {
   return (
     <dl>
@@ -115,7 +115,7 @@ function Words({ rubric, row, columns }: { rubric: RubricGrid; row: number; colu
             <dt className="number">
               {member === undefined ? "–" : nameOf(member)} <strong>{number(cell?.value ?? null, 2)}</strong>
             </dt>
-            <dd>{cell?.words ? <Said text={cell.words} fold={400} label="grader's words" /> : <span className="faint">no words recorded</span>}</dd>
+            <dd>{cell?.words ? <LongText text={cell.words} fold={400} label="grader's words" /> : <span className="faint">no words recorded</span>}</dd>
           </div>
         );
       })}
@@ -123,9 +123,9 @@ function Words({ rubric, row, columns }: { rubric: RubricGrid; row: number; colu
   );
 }
 
-/** What the grader said about the cell that is pointed at; a place of its own, so that nothing covers the grid. */
-function Pointed({ rubric, columns, at }: { rubric: RubricGrid; columns: readonly (Member | undefined)[]; at: [number, number] | null }) {
-  if (at === null) return <p className="group-pointed small faint">Point at a cell, or move to it with the keyboard, to read what the grader said.</p>;
+/** The grader's comment on the hovered cell; it has its own place so that it does not cover the grid. */
+function HoveredIteration({ rubric, columns, at }: { rubric: RubricGrid; columns: readonly (Member | undefined)[]; at: [number, number] | null }) {
+  if (at === null) return <p className="group-pointed small faint">Point at a cell, or move to it with the keyboard, to read the grader's comment.</p>;
   const [row, column] = at;
   const cell = rubric.cells[row]?.[column];
   const member = columns[column];
@@ -133,11 +133,11 @@ function Pointed({ rubric, columns, at }: { rubric: RubricGrid; columns: readonl
     <p className="group-pointed small">
       <strong>
         <bdi>
-          <Visible text={(rubric.criteria[row]?.name ?? "").slice(0, 80)} />
+          <VisibleText text={(rubric.criteria[row]?.name ?? "").slice(0, 80)} />
         </bdi>
         , {member === undefined ? "–" : nameOf(member)}: {number(cell?.value ?? null, 2)}
       </strong>{" "}
-      <bdi>{cell?.words ? <Visible text={cell.words.slice(0, 600)} /> : <span className="faint">no words recorded</span>}</bdi>
+      <bdi>{cell?.words ? <VisibleText text={cell.words.slice(0, 600)} /> : <span className="faint">no words recorded</span>}</bdi>
     </p>
   );
 }

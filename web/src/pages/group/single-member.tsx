@@ -1,4 +1,4 @@
-// One member at a time, for narrow screens: a list to choose from, and a step to either side.
+// One member at a time, for narrow screens.
 import { number } from "../../format";
 import { go, Link } from "../../router";
 import type { Member } from "../../source/schema";

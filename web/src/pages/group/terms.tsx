@@ -1,5 +1,5 @@
-// What a member's reward is the sum of, as bars that begin where the one before ended, and as numbers.
-import { Visible } from "../../parts/said";
+// The terms of a member's reward as a waterfall chart and as numbers.
+import { VisibleText } from "../../parts/text";
 import { finite, number, signed } from "../../format";
 import type { Float, Member } from "../../source/schema";
 import type { Row } from "./numbers";
@@ -69,7 +69,7 @@ function Term({ name, value, from, to, extent, total = false }: TermProperties) 
   return (
     <tr className={total ? "group-total" : undefined}>
       <th scope="row">
-        <Visible text={name.slice(0, 60)} />
+        <VisibleText text={name.slice(0, 60)} />
       </th>
       <td className="group-bar" aria-hidden="true">
         <span className="group-zero" style={{ left: `${at(0)}%` }} />

@@ -1,12 +1,12 @@
-// The metrics of a group's members, asked for only where they are shown.
+// The metrics of a group's members, requested only when they are shown.
 import { useMemo } from "react";
 import { filtersOf } from "../../addresses";
-import { speltList } from "../../names";
+import { encodeNames } from "../../column-names";
 import { useAnswer } from "../../source/use-answer";
 import type { Float, GroupComparison, RolloutsResponse, RunResponse } from "../../source/schema";
-import { rowsOf, type Row } from "./numbers";
+import { type Row, rowsOf } from "./numbers";
 
-/** More would be no table that anybody reads. */
+/** The limit for the metrics in the table. */
 const MOST = 40;
 const PREFIX = "metrics.";
 
@@ -18,7 +18,7 @@ export function useMetrics(run: string, group: GroupComparison, enabled: boolean
     {
       run,
       filter: filtersOf(group),
-      columns: speltList(names),
+      columns: encodeNames(names),
       limit: group.members.length,
     },
     { enabled: enabled && names.length > 0, keep: false },

@@ -11,7 +11,7 @@ const MOST_WORK = 30_000_000;
 /** Spaces, words, single signs; in scripts that put no spaces between words each character is one. */
 const WORDS = /\s+|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]|[\p{L}\p{N}_]+?(?=[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]|[^\p{L}\p{N}_]|$)|[^\s\p{L}\p{N}_]/gu;
 
-/** The stretches of two texts in order, or null where telling them apart takes too much work. */
+/** The stretches of two texts in order; null if the comparison takes too long. */
 export function wordDifferences(first: string, second: string, work = MOST_WORK): Stretch[] | null {
   const left = first.match(WORDS) ?? [];
   const right = second.match(WORDS) ?? [];

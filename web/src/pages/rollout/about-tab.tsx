@@ -1,7 +1,7 @@
-// What the rollout was made with, what its reward is the sum of, and remarks about its record.
+// How the rollout was made, the terms of its reward, and notes about its record.
 import { time } from "../../format";
 import { Fact } from "../../parts/fact";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import { NumberTable } from "../../parts/number-table";
 import type { EndedBeforeFirstTurn, Json, RolloutResponse } from "../../source/schema";
 import { FreeForm, PanelSection } from "./panel-section";
@@ -36,7 +36,7 @@ export function AboutTab({ answer }: { answer: RolloutResponse }) {
       {rollout.grade !== null && (
         <PanelSection title="Grade">
           <NumberTable caption="What the grade is made of" numbers={{ reward: rollout.grade.reward, ...rollout.grade.reward_data }} />
-          <FreeForm title="What the grader said" value={rollout.grade.extra} />
+          <FreeForm title="Data of the grader" value={rollout.grade.extra} />
         </PanelSection>
       )}
       {Object.keys(rollout.metrics).length > 0 && (

@@ -1,11 +1,10 @@
-// A list of model calls, each folded to a line until it is asked for.
+// A list of model calls, each folded to one line.
 import { useEffect, useRef, useState } from "react";
 import { plural, seconds } from "../../format";
 import { Badge } from "../../parts/badge";
 import { FailureBox } from "../../parts/failure";
 import { MessageView, toggled } from "../../parts/message";
-import { Name } from "../../parts/name";
-import { Visible, whole } from "../../parts/said";
+import { Name, VisibleText, truncated } from "../../parts/text";
 import { TextPiece } from "../../parts/text-piece";
 import { VirtualRows, type VirtualRowsHandle } from "../../parts/virtual-rows";
 import type { Call, Message } from "../../source/schema";
@@ -68,7 +67,7 @@ function CallEntry({ run, calls, index, chosen, open, toggle }: CallProperties) 
             {call.seconds !== null && ` · ${seconds(call.seconds)}`}
           </span>
         </span>
-        {!open && <span className="panel-call-preview small soft">{call.reply === null ? "" : <Visible text={whole(call.reply.content.trim().split("\n").join(" ").slice(0, 400), 160)} />}</span>}
+        {!open && <span className="panel-call-preview small soft">{call.reply === null ? "" : <VisibleText text={truncated(call.reply.content.trim().split("\n").join(" ").slice(0, 400), 160)} />}</span>}
       </button>
       {open && (
         <div className="stack panel-call-body">
@@ -79,7 +78,7 @@ function CallEntry({ run, calls, index, chosen, open, toggle }: CallProperties) 
                 , version <Name text={String(call.policy_version)} most={40} />
               </>
             )}
-            {call.usage !== null && `, ${plural(call.usage.completion_tokens, "token")} said, ${call.usage.prompt_tokens} of prompt`}
+            {call.usage !== null && `, ${plural(call.usage.completion_tokens, "token")} of response, ${call.usage.prompt_tokens} of prompt`}
             {call.termination && (
               <>
                 , ended by <Name text={call.termination} most={40} />
@@ -107,7 +106,7 @@ function CallEntry({ run, calls, index, chosen, open, toggle }: CallProperties) 
   );
 }
 
-/** All that was said before a call's own prompt, in the calls that it continues. */
+/** The messages before a call's own prompt, from the calls that it continues. */
 function conversationBefore(calls: readonly Call[], index: number): Message[] {
   const before: Message[] = [];
   let at = calls[index]?.continues_call ?? null;

@@ -1,7 +1,7 @@
 // Model calls that are not the policy's turns: graders, answerers, opponents.
 import { Fragment } from "react";
 import { plural } from "../../format";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import type { Rollout } from "../../source/schema";
 import { CallList } from "./call-list";
 

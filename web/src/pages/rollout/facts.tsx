@@ -2,19 +2,18 @@
 import { sum } from "d3-array";
 import { count, number, seconds, short, signed } from "../../format";
 import { Fact } from "../../parts/fact";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
+import { Name, plainText } from "../../parts/text";
 import { Advantage, Reward } from "../../parts/reward";
 import { Link } from "../../router";
 import type { RolloutResponse } from "../../source/schema";
 
-/** How much of a name is shown; the rest is told where one points at it. */
+/** How many characters of a name are shown; the title has all. */
 const MOST = 48;
 
 export function Facts({ answer, group }: { answer: RolloutResponse; group: string }) {
   const { rollout } = answer;
-  const asked = sum(rollout.steps, (step) => step.usage?.prompt_tokens ?? 0);
-  const said = sum(rollout.steps, (step) => step.usage?.completion_tokens ?? 0);
+  const prompt = sum(rollout.steps, (step) => step.usage?.prompt_tokens ?? 0);
+  const completion = sum(rollout.steps, (step) => step.usage?.completion_tokens ?? 0);
   const took = (Date.parse(rollout.ended_at) - Date.parse(rollout.started_at)) / 1000;
   return (
     <dl className="rollout-facts">
@@ -25,17 +24,17 @@ export function Facts({ answer, group }: { answer: RolloutResponse; group: strin
         <Advantage value={answer.advantage} />
       </Fact>
       <Fact name="Steps">{count(rollout.steps.length)}</Fact>
-      <Fact name="Tokens" note={said > 0 || asked > 0 ? `${short(asked)} of prompts` : null}>
-        {said > 0 || asked > 0 ? `${short(said)} said` : "–"}
+      <Fact name="Tokens" note={completion > 0 || prompt > 0 ? `${short(prompt)} of prompts` : null}>
+        {completion > 0 || prompt > 0 ? `${short(completion)} generated` : "–"}
       </Fact>
       <Fact name="Time">{Number.isFinite(took) ? seconds(took) : "–"}</Fact>
-      <Fact name="Policy" title={plain(rollout.policy, 300)} note={rollout.policy_version === null ? null : <Version version={rollout.policy_version} />}>
+      <Fact name="Policy" title={plainText(rollout.policy, 300)} note={rollout.policy_version === null ? null : <Version version={rollout.policy_version} />}>
         {rollout.policy === "" ? "–" : <Name text={rollout.policy} most={MOST} />}
       </Fact>
-      <Fact name="Environment" title={plain(rollout.env, 300)} note={<Place split={rollout.split} iteration={rollout.iteration} />}>
+      <Fact name="Environment" title={plainText(rollout.env, 300)} note={<Place split={rollout.split} iteration={rollout.iteration} />}>
         <Name text={rollout.env} most={MOST} />
       </Fact>
-      <Fact name="Group" title={plain(rollout.group, 300)} note={[rollout.index === null ? "no index" : `index ${rollout.index}`, rollout.seat === null ? "" : `seat ${rollout.seat}`, rollout.attempt > 0 ? `attempt ${rollout.attempt}` : ""].filter(Boolean).join(", ")}>
+      <Fact name="Group" title={plainText(rollout.group, 300)} note={[rollout.index === null ? "no index" : `index ${rollout.index}`, rollout.seat === null ? "" : `seat ${rollout.seat}`, rollout.attempt > 0 ? `attempt ${rollout.attempt}` : ""].filter(Boolean).join(", ")}>
         <Link to={group}>
           <Name text={rollout.group} most={MOST} />
         </Link>

@@ -1,4 +1,4 @@
-// The side panel: what is known about the chosen step and the rollout besides what was said.
+// The side panel: details of the selected step and of the rollout.
 import type { ReactNode } from "react";
 import { count } from "../../format";
 import { Link, useRoute } from "../../router";

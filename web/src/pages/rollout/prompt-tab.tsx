@@ -6,7 +6,7 @@ import { jsonText } from "../../parts/json-lines";
 import { VirtualRows } from "../../parts/virtual-rows";
 import { Link, useRoute } from "../../router";
 import type { Rollout, Step } from "../../source/schema";
-import { messagesOf, rangesText } from "./storyline";
+import { messagesOf, rangesText } from "./transcript-events";
 import { TranscriptRow } from "./transcript-row";
 import { messageRows, rowHeight } from "./transcript-rows";
 import { useFolds } from "./use-folds";

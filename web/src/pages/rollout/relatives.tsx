@@ -1,9 +1,8 @@
-// The other seats of a game, the other attempts of the same place, and the other members of the group.
+// Links to the other seats of a game, other attempts at the same slot, and other members of the group.
 import type { ReactNode } from "react";
 import { count, memberNumber, number } from "../../format";
 import { Badge } from "../../parts/badge";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
+import { Name, plainText } from "../../parts/text";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
 import type { GroupSibling, RolloutResponse } from "../../source/schema";
@@ -19,7 +18,7 @@ export function Relatives({ answer, to }: { answer: RolloutResponse; to: (id: st
       {seats.length > 1 && (
         <Family name="Seats">
           {seats.map((seat) => (
-            <Relative key={seat.id} to={to(seat.id)} here={seat.id === rollout.id} title={`Seat ${seat.seat}, ${plain(seat.policy, 60)}, ${plain(seat.stop_reason, 40)}`}>
+            <Relative key={seat.id} to={to(seat.id)} here={seat.id === rollout.id} title={`Seat ${seat.seat}, ${plainText(seat.policy, 60)}, ${plainText(seat.stop_reason, 40)}`}>
               seat {seat.seat} <b className="number mono">{number(seat.reward)}</b>
             </Relative>
           ))}
@@ -41,7 +40,7 @@ export function Relatives({ answer, to }: { answer: RolloutResponse; to: (id: st
       {members.length > 1 && (
         <Family name="In the group">
           {around(members, rollout.id).map((member) => (
-            <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`${memberNumber(member.index)}: reward ${number(member.reward)}, ${plain(member.stop_reason, 40)}`}>
+            <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`${memberNumber(member.index)}: reward ${number(member.reward)}, ${plainText(member.stop_reason, 40)}`}>
               {member.status === "ok" ? <Reward value={member.reward} digits={2} /> : <span className="mono bad">{member.status}</span>}
             </Relative>
           ))}

@@ -1,9 +1,9 @@
-// How the rollout ended, and what its reward is the sum of.
+// How the rollout ended, and the terms of its reward.
 import { number, time } from "../../format";
 import { StopReasonBadge } from "../../parts/badge";
 import { NumberTable } from "../../parts/number-table";
 import { Reward } from "../../parts/reward";
-import { whole } from "../../parts/said";
+import { truncated } from "../../parts/text";
 import type { RolloutResponse } from "../../source/schema";
 
 export function RolloutEnd({ answer }: { answer: RolloutResponse }) {
@@ -12,7 +12,7 @@ export function RolloutEnd({ answer }: { answer: RolloutResponse }) {
     <section className="rollout-end" aria-label="How it ended">
       <div className="row wrap">
         <h3>End</h3>
-        <StopReasonBadge reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
+        <StopReasonBadge reason={truncated(rollout.stop_reason, 60)} status={rollout.status} />
         <span className="small faint">
           stopped by the {rollout.stopped_by === "env" ? "environment" : "runner"}, {time(rollout.ended_at)}
         </span>
@@ -29,7 +29,7 @@ const ABOUT: Readonly<Record<string, string>> = {
   env: "What the environment gave before the first turn",
   limit: "What a limit charged",
   clamp: "What a limit took or gave",
-  score: "A later score says the whole",
+  score: "A later score states the total",
   unexplained: "What is left over: the record does not say where it comes from",
 };
 

@@ -1,25 +1,23 @@
-// Which rollout it is, how it stands, and its nearest relatives.
+// The head of a rollout's page: identity, status, and related rollouts.
 import { memberNumber } from "../../format";
 import { Badge, StopReasonBadge } from "../../parts/badge";
 import { CopyButton } from "../../parts/copy-button";
-import { Name } from "../../parts/name";
-import { whole } from "../../parts/said";
+import { Name, truncated } from "../../parts/text";
 import type { RolloutResponse } from "../../source/schema";
 import { Facts } from "./facts";
 import { Relatives } from "./relatives";
-import type { Walk } from "./use-walk";
-import { WalkBar } from "./walk-bar";
+import { type NeighbourLinks, NeighbourBar } from "./neighbours";
 
 interface RolloutHeaderProperties {
   answer: RolloutResponse;
-  walk: Walk;
+  neighbours: NeighbourLinks;
   group: string;
   toRelative: (id: string) => string;
   /** Goes to where it failed. */
   showFailure: () => void;
 }
 
-export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: RolloutHeaderProperties) {
+export function RolloutHeader({ answer, neighbours, group, toRelative, showFailure }: RolloutHeaderProperties) {
   const { rollout } = answer;
   const here = answer.attempts.find((one) => one.id === rollout.id);
   const later = answer.attempts.some((one) => one.attempt > rollout.attempt && one.session === rollout.session);
@@ -31,7 +29,7 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
             <Name text={rollout.task} />
             <span className="faint"> {memberNumber(rollout.index)}</span>
           </h1>
-          <StopReasonBadge reason={whole(rollout.stop_reason, 60)} status={rollout.status} />
+          <StopReasonBadge reason={truncated(rollout.stop_reason, 60)} status={rollout.status} />
           <span className="small faint">stopped by the {rollout.stopped_by === "env" ? "environment" : "runner"}</span>
           {later && <Badge tone="warn">tried again</Badge>}
           {here?.superseded && (
@@ -53,7 +51,7 @@ export function RolloutHeader({ answer, walk, group, toRelative, showFailure }: 
             <Name text={rollout.id} most={13} /> <CopyButton text={rollout.id} what="the id" />
           </span>
         </div>
-        <WalkBar walk={walk} group={group} />
+        <NeighbourBar neighbours={neighbours} group={group} />
       </div>
       <div className="rollout-numbers">
         <Facts answer={answer} group={group} />

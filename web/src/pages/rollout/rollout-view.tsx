@@ -3,29 +3,29 @@ import { useMemo, useRef } from "react";
 import { toGroup } from "../../addresses";
 import { StepTimeline } from "../../charts/step-timeline";
 import { go, useRoute } from "../../router";
-import { useShortcuts, type Shortcut } from "../../shortcuts";
+import { type Shortcut, useShortcuts } from "../../shortcuts";
 import type { RolloutResponse } from "../../source/schema";
 import { Panel } from "./panel";
 import { RolloutHeader } from "./rollout-header";
-import { storyline } from "./storyline";
+import { transcriptEvents } from "./transcript-events";
 import { timelinePoints } from "./timeline-points";
 import { Transcript, type TranscriptHandle } from "./transcript";
-import type { Walk } from "./use-walk";
+import type { NeighbourLinks } from "./neighbours";
 import { toNeighbour, toView, viewState } from "./view-state";
 
 interface RolloutViewProperties {
   run: string;
   answer: RolloutResponse;
-  walk: Walk;
+  neighbours: NeighbourLinks;
 }
 
-export function RolloutView({ run, answer, walk }: RolloutViewProperties) {
+export function RolloutView({ run, answer, neighbours }: RolloutViewProperties) {
   const { rollout } = answer;
   const route = useRoute();
   const state = viewState(route);
   const transcript = useRef<TranscriptHandle>(null);
   const group = toGroup(run, rollout);
-  const events = useMemo(() => storyline(rollout), [rollout]);
+  const events = useMemo(() => transcriptEvents(rollout), [rollout]);
   const points = useMemo(() => timelinePoints(rollout, events), [rollout, events]);
   const chosen = points.findIndex((point) => point.step === state.step);
   const choose = (step: number) => go(toView(route, { step }), { replace: true });
@@ -36,14 +36,14 @@ export function RolloutView({ run, answer, walk }: RolloutViewProperties) {
       if (target !== undefined) choose(target.step);
     };
     return [
-      { keys: "j", does: "Next rollout", run: way(walk.next) },
-      { keys: "k", does: "Previous rollout", run: way(walk.previous) },
-      { keys: "ArrowRight", does: "Next rollout", run: way(walk.next) },
-      { keys: "ArrowLeft", does: "Previous rollout", run: way(walk.previous) },
+      { keys: "j", does: "Next rollout", run: way(neighbours.next) },
+      { keys: "k", does: "Previous rollout", run: way(neighbours.previous) },
+      { keys: "ArrowRight", does: "Next rollout", run: way(neighbours.next) },
+      { keys: "ArrowLeft", does: "Previous rollout", run: way(neighbours.previous) },
       { keys: "n", does: "Next step", run: by(1) },
       { keys: "p", does: "Previous step", run: by(-1) },
       { keys: "u", does: "Up to the group", run: way(group) },
-      { keys: "l", does: "Back to the listing", run: way(walk.list) },
+      { keys: "l", does: "Back to the listing", run: way(neighbours.list) },
       { keys: "o", does: "Unfold or fold the texts of the step", run: () => transcript.current?.toggleStep() },
       { keys: "O", does: "Unfold or fold all texts", run: () => transcript.current?.toggleAll() },
       { keys: "e", does: "Go to the end", run: () => transcript.current?.showEnd() },
@@ -51,11 +51,11 @@ export function RolloutView({ run, answer, walk }: RolloutViewProperties) {
       { keys: "r", does: "Show or hide the raw record", run: () => go(toView(route, { tab: state.tab === "raw" ? null : "raw" }), { replace: true }) },
       { keys: "w", does: "Make the details wide or narrow", run: () => go(toView(route, { wide: state.wide ? null : "1" }), { replace: true }) },
     ];
-  }, [walk.next, walk.previous, walk.list, group, points, chosen, route, state.tab, state.wide]);
+  }, [neighbours.next, neighbours.previous, neighbours.list, group, points, chosen, route, state.tab, state.wide]);
   useShortcuts(keys);
   return (
     <>
-      <RolloutHeader answer={answer} walk={walk} group={group} toRelative={(id) => toNeighbour(run, id, route)} showFailure={() => transcript.current?.showEnd()} />
+      <RolloutHeader answer={answer} neighbours={neighbours} group={group} toRelative={(id) => toNeighbour(run, id, route)} showFailure={() => transcript.current?.showEnd()} />
       {points.length > 1 && <StepTimeline points={points} chosen={chosen < 0 ? null : chosen} to={(step) => toView(route, { step })} choose={choose} />}
       <div className={state.wide ? "rollout-columns wide" : "rollout-columns"}>
         <Transcript run={run} answer={answer} events={events} handle={transcript} />

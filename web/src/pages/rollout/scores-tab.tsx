@@ -1,8 +1,8 @@
-// What was learnt about the rollout after it had ended.
+// Late scores about the rollout.
 import { number, time } from "../../format";
 import { Badge } from "../../parts/badge";
 import { FailureBox } from "../../parts/failure";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import type { RolloutResponse } from "../../source/schema";
 import { CallList } from "./call-list";
 import { Fields } from "./panel-section";
@@ -10,7 +10,7 @@ import { Fields } from "./panel-section";
 export function ScoresTab({ run, answer }: { run: string; answer: RolloutResponse }) {
   return (
     <>
-      <h2 className="panel-title">Scores that came late</h2>
+      <h2 className="panel-title">Late scores</h2>
       {answer.scores.length === 0 && <p className="soft">None came.</p>}
       {answer.scores.map((score) => (
         <section key={score.id} className="panel-section">

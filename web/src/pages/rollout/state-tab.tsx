@@ -1,4 +1,4 @@
-// Where the environment stands after the chosen step, and what changed since the step before.
+// The environment's state after the selected step, and what changed since the previous step.
 import { useMemo } from "react";
 import { ChangeTable } from "../../parts/change-table";
 import { changesBetween } from "../../parts/changes";
@@ -23,7 +23,7 @@ export function StateTab({ rollout, step }: { rollout: Rollout; step: Step | nul
         </PanelSection>
       )}
       <PanelSection title="All of it" note={<CopyButton text={() => jsonText(step.env_state)} what="the state" />}>
-        {empty ? <p className="small faint">The environment told no state.</p> : <Fields key={step.step} value={step.env_state} open={2} />}
+        {empty ? <p className="small faint">The environment recorded no state.</p> : <Fields key={step.step} value={step.env_state} open={2} />}
       </PanelSection>
     </>
   );

@@ -1,14 +1,14 @@
-// The line between turns: which step, what it was rewarded with, how it ended, what it cost.
+// The header of a step: its number, reward, termination and cost.
 import { count, number, plural, seconds, signed } from "../../format";
 import { Badge } from "../../parts/badge";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
 import type { Call, EnvFailure } from "../../source/schema";
-import type { Taken } from "./storyline";
+import type { TranscriptStep } from "./transcript-events";
 
 interface StepHeaderProperties {
-  taken: Taken;
+  taken: TranscriptStep;
   versionChanged: boolean;
   selected: boolean;
   /** Where the step, and the calls that were made in it, are shown. */
@@ -91,6 +91,6 @@ export function StepHeader({ taken, versionChanged, selected, to, toCalls, calls
 }
 
 /** What a step's header says, in a sentence, for the time line. */
-export function stepSentence({ step, total }: Taken): string {
+export function stepSentence({ step, total }: TranscriptStep): string {
   return `Step ${step.step}: reward ${signed(step.reward)}, total ${Number.isFinite(total) ? number(total) : String(total)}`;
 }

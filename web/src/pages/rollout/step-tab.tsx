@@ -1,14 +1,14 @@
-// The numbers of the chosen step, and what the environment said about it.
+// The numbers of the selected step, the environment's data about it, and the tools.
 import { count, number, seconds } from "../../format";
 import { Fact } from "../../parts/fact";
-import { Name } from "../../parts/name";
+import { Name, LongText, VisibleText, truncated } from "../../parts/text";
 import { NumberTable } from "../../parts/number-table";
 import { Reward } from "../../parts/reward";
 import { TextPiece } from "../../parts/text-piece";
-import type { Rollout, Step } from "../../source/schema";
+import type { Rollout, Step, ToolSpec } from "../../source/schema";
 import { FreeForm, PanelSection } from "./panel-section";
 import { ENV_FAILURES } from "./step-header";
-import { ToolList } from "./tool-list";
+import { JsonTree } from "../../parts/json-tree";
 
 export function StepTab({ rollout, step }: { rollout: Rollout; step: Step | null }) {
   if (step === null) return <p className="soft">No step was taken.</p>;
@@ -22,7 +22,7 @@ export function StepTab({ rollout, step }: { rollout: Rollout; step: Step | null
         <Fact name="Reward">
           <Reward value={step.reward} digits={4} />
           {step.env_reward !== null && step.env_reward !== step.reward && <span className="small warn"> the environment gave {number(step.env_reward, 4)}</span>}
-          {step.env_reward === null && !step.env_failure && <span className="small faint"> the environment was not asked</span>}
+          {step.env_reward === null && !step.env_failure && <span className="small faint"> the environment was not called</span>}
         </Fact>
         {step.env_failure && (
           <Fact name="Environment">
@@ -36,7 +36,7 @@ export function StepTab({ rollout, step }: { rollout: Rollout; step: Step | null
         )}
         {step.usage !== null && (
           <Fact name="Tokens">
-            {count(step.usage.completion_tokens)} said, {count(step.usage.prompt_tokens)} of prompt
+            {count(step.usage.completion_tokens)} of response, {count(step.usage.prompt_tokens)} of prompt
           </Fact>
         )}
         {step.seconds !== null && <Fact name="Time to answer">{seconds(step.seconds)}</Fact>}
@@ -70,5 +70,25 @@ export function StepTab({ rollout, step }: { rollout: Rollout; step: Step | null
         </PanelSection>
       )}
     </>
+  );
+}
+
+function ToolList({ tools }: { tools: ToolSpec[] }) {
+  return (
+    <ul className="tool-list">
+      {tools.slice(0, 200).map((tool, place) => (
+        <li key={place}>
+          <bdi className="mono tool-name">
+            <VisibleText text={truncated(tool.name, 200)} />
+          </bdi>
+          {tool.description && (
+            <div className="small soft">
+              <LongText text={tool.description} fold={400} label="description" />
+            </div>
+          )}
+          <JsonTree label="arguments" value={tool.parameters ?? {}} />
+        </li>
+      ))}
+    </ul>
   );
 }

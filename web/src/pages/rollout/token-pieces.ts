@@ -1,8 +1,8 @@
-// The tokens of a step's answer: the text that each gave, and how likely it was.
+// The tokens of a step's response with their text and probability.
 import { finite } from "../../format";
-import { endOf } from "../../parts/characters";
+import { codeUnitsAfter } from "../../parts/text";
 import type { Rollout, Step } from "../../source/schema";
-import { responseOf } from "./storyline";
+import { responseOf } from "./transcript-events";
 
 export interface TokenPiece {
   place: number;
@@ -31,7 +31,7 @@ export function tokenPieces(rollout: Rollout, step: Step): TokenPiece[] {
 function sliced(text: string, lengths: readonly number[]): string[] {
   let from = 0;
   return lengths.map((length) => {
-    const to = endOf(text, length, from);
+    const to = codeUnitsAfter(text, length, from);
     const piece = text.slice(from, to);
     from = to;
     return piece;
@@ -45,7 +45,7 @@ interface TokenFigures {
   least: TokenPiece[];
 }
 
-export function tokenFigures(pieces: readonly TokenPiece[]): TokenFigures {
+export function tokenStats(pieces: readonly TokenPiece[]): TokenFigures {
   const known = pieces.filter((piece) => piece.logprob !== null);
   const mean = known.length === 0 ? null : known.reduce((sum, piece) => sum + (piece.logprob ?? 0), 0) / known.length;
   const least = known.toSorted((one, other) => (one.logprob ?? 0) - (other.logprob ?? 0)).slice(0, 10);

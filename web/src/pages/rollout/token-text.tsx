@@ -1,7 +1,7 @@
-// Tokens in a row, as text where it is known, else as ids.
+// Tokens as text, or as ids if their text is unknown.
 import { memo, useEffect, useRef, useState } from "react";
 import { count } from "../../format";
-import { Visible } from "../../parts/said";
+import { VisibleText } from "../../parts/text";
 import { surprise, type TokenPiece } from "./token-pieces";
 
 const AT_ONCE = 3_000;
@@ -25,7 +25,7 @@ export function TokenText({ pieces, at, point }: TokenTextProperties) {
     if (found instanceof HTMLElement) point(Number(found.dataset.token));
   };
   return (
-    <div ref={place} className="said mono" onPointerOver={pointAt} onClick={pointAt}>
+    <div ref={place} className="long-text mono" onPointerOver={pointAt} onClick={pointAt}>
       {pieces.slice(0, shown).map((piece) => (
         <Token key={piece.place} piece={piece} at={piece.place === at} />
       ))}
@@ -43,7 +43,7 @@ const Token = memo(function Token({ piece, at }: { piece: TokenPiece; at: boolea
   return (
     <>
       <span className={kind} data-token={piece.place}>
-        {piece.text === null ? piece.id : piece.text === "" ? <span className="token-empty">∅</span> : <Visible text={piece.text} />}
+        {piece.text === null ? piece.id : piece.text === "" ? <span className="token-empty">∅</span> : <VisibleText text={piece.text} />}
       </span>
       {piece.text === null && " "}
     </>

@@ -1,17 +1,17 @@
 // The tokens of the chosen step, coloured by how likely each was.
-import { useMemo, useState, type KeyboardEvent } from "react";
+import { type KeyboardEvent, useMemo, useState } from "react";
 import { count, number, plural } from "../../format";
-import { Visible, whole } from "../../parts/said";
+import { VisibleText, truncated } from "../../parts/text";
 import type { Rollout, Step } from "../../source/schema";
 import { PanelSection } from "./panel-section";
-import { chance, surprise, tokenFigures, tokenPieces, type TokenPiece } from "./token-pieces";
+import { chance, surprise, tokenStats, type TokenPiece, tokenPieces } from "./token-pieces";
 import { TokenText } from "./token-text";
 
 const LEGEND = ["≥ 90 %", "≥ 50 %", "≥ 20 %", "≥ 5 %", "≥ 1 %", "less"];
 
 export function TokensTab({ rollout, step }: { rollout: Rollout; step: Step | null }) {
   const pieces = useMemo(() => (step === null ? [] : tokenPieces(rollout, step)), [rollout, step]);
-  const figures = useMemo(() => tokenFigures(pieces), [pieces]);
+  const stats = useMemo(() => tokenStats(pieces), [pieces]);
   const [at, setAt] = useState<number | null>(null);
   if (step === null || step.tokens === null) return <p className="soft">The tokens of this step were not captured.</p>;
   const { tokens } = step;
@@ -26,25 +26,25 @@ export function TokensTab({ rollout, step }: { rollout: Rollout; step: Step | nu
     <>
       <h2 className="panel-title">Tokens of step {step.step}</h2>
       <p className="small faint">
-        {plural(tokens.response.length, "token")} said after {count((tokens.shared_prefix ?? 0) + tokens.prompt.length)} of prompt
-        {figures.mean !== null && `; mean log-probability ${number(figures.mean)}, perplexity ${number(figures.perplexity, 2)}`}.
+        {plural(tokens.response.length, "token")} after {count((tokens.shared_prefix ?? 0) + tokens.prompt.length)} of prompt
+        {stats.mean !== null && `; mean log-probability ${number(stats.mean)}, perplexity ${number(stats.perplexity, 2)}`}.
         {tokens.logprobs == null && " Log-probabilities were not captured."}
         {tokens.char_lengths == null && " What text each token gave was not captured: they are shown by their ids."}
       </p>
-      {figures.known > 0 && <Legend />}
+      {stats.known > 0 && <Legend />}
       <p className="token-now small" role="status">
-        {shown === undefined ? <span className="faint">Point at a token, or step through them with the arrow keys.</span> : <Told piece={shown} />}
+        {shown === undefined ? <span className="faint">Point at a token, or step through them with the arrow keys.</span> : <TokenDetails piece={shown} />}
       </p>
       <div className="token-text" tabIndex={0} role="group" aria-label="Tokens, walked through with the arrow keys" onKeyDown={key}>
         <TokenText pieces={pieces} at={at} point={setAt} />
       </div>
-      {figures.least.length > 0 && (
+      {stats.least.length > 0 && (
         <PanelSection title="Least likely">
           <ol className="token-least small">
-            {figures.least.map((piece) => (
+            {stats.least.map((piece) => (
               <li key={piece.place}>
                 <button type="button" className="link" onClick={() => setAt(piece.place)}>
-                  <Told piece={piece} />
+                  <TokenDetails piece={piece} />
                 </button>
               </li>
             ))}
@@ -67,10 +67,10 @@ function Legend() {
   );
 }
 
-function Told({ piece }: { piece: TokenPiece }) {
+function TokenDetails({ piece }: { piece: TokenPiece }) {
   return (
     <>
-      <bdi className={`token mono surprise-${surprise(piece.logprob) ?? "none"}`}>{piece.text === null ? piece.id : piece.text === "" ? "∅" : <Visible text={shownText(whole(piece.text, 60))} />}</bdi>{" "}
+      <bdi className={`token mono surprise-${surprise(piece.logprob) ?? "none"}`}>{piece.text === null ? piece.id : piece.text === "" ? "∅" : <VisibleText text={shownText(truncated(piece.text, 60))} />}</bdi>{" "}
       <b className="number">{chance(piece.logprob)}</b>, log-probability {number(piece.logprob)}, no. {piece.place}, id {piece.id}
     </>
   );

@@ -25,18 +25,18 @@ export const TranscriptRow = memo(function TranscriptRow({ run, row, toggle, fin
     case "head":
       return (
         <div className={`${edge} first`}>
-          <MessageHead message={row.said.message}>
-            {row.said.index !== null && (
+          <MessageHead message={row.event.message}>
+            {row.event.index !== null && (
               <span className="tiny faint" title="Its place in the record's messages">
-                #{row.said.index}
+                #{row.event.index}
               </span>
             )}
-            {row.said.index === null && (
+            {row.event.index === null && (
               <Badge tone="warn" title="The environment edited it or left it out of the conversation">
                 not kept
               </Badge>
             )}
-            {row.said.answers !== null && <span className="small faint">answers call {row.said.answers}</span>}
+            {row.event.answers !== null && <span className="small faint">answers call {row.event.answers}</span>}
           </MessageHead>
         </div>
       );

@@ -1,11 +1,11 @@
-// The transcript as rows, each of which is drawn by itself: step headers, heads of messages, blocks of text, and the end.
-import { blocksOf, textBlocks, type Block } from "../../parts/message-blocks";
+// The rows of a transcript, each rendered by itself: step headers, message headers, text blocks, and the end.
+import { type Block, blocksOf, textBlocks } from "../../parts/message-blocks";
 import type { Failure, Message, Rollout } from "../../source/schema";
-import type { Event, Said, Taken } from "./storyline";
+import type { TranscriptEvent, TranscriptMessage, TranscriptStep } from "./transcript-events";
 
 export type Row = { key: string; /** The step it belongs to; null before the first. */ step: number | null; role: string } & (
-  | { kind: "step"; taken: Taken; versionChanged: boolean }
-  | { kind: "head"; said: Said }
+  | { kind: "step"; taken: TranscriptStep; versionChanged: boolean }
+  | { kind: "head"; event: TranscriptMessage }
   | { kind: "block"; block: Block }
   | { kind: "gap" }
   | { kind: "remark"; text: string }
@@ -15,13 +15,13 @@ export type Row = { key: string; /** The step it belongs to; null before the fir
   | { kind: "end" }
 );
 
-/** Makes the rows of a rollout, again and again as texts are unfolded, without telling anew what stayed. */
+/** Makes the rows of a rollout, and only the changed ones again when texts are unfolded. */
 export class RowMaker {
   private readonly folded: Row[][];
 
   constructor(
     private readonly rollout: Rollout,
-    private readonly events: readonly Event[],
+    private readonly events: readonly TranscriptEvent[],
   ) {
     this.folded = this.make(new Set());
   }
@@ -62,7 +62,7 @@ export class RowMaker {
     const rows: Row[] = [];
     const { pending_raw: raw, error } = this.rollout;
     if (raw !== null) {
-      rows.push({ kind: "label", key: `${key}/label`, step, role: "assistant", text: "What came back last, of which no step was made" });
+      rows.push({ kind: "label", key: `${key}/label`, step, role: "assistant", text: "The last response, which did not become a step" });
       for (const block of textBlocks(`${key}/raw`, "raw", raw, opened, false)) rows.push({ kind: "block", key: block.key, step, role: "assistant", block });
       rows.push({ kind: "gap", key: `${key}/gap`, step, role: "assistant" });
     }
@@ -74,7 +74,7 @@ export class RowMaker {
 
 const eventKey = (place: number): string => `e${place}`;
 
-function* eventRows(event: Event, key: string, step: number | null, opened: ReadonlySet<string>, version: Rollout["policy_version"]): Iterable<Row> {
+function* eventRows(event: TranscriptEvent, key: string, step: number | null, opened: ReadonlySet<string>, version: Rollout["policy_version"]): Iterable<Row> {
   if (event.kind === "step") {
     yield { kind: "step", key, step, role: "", taken: event, versionChanged: event.step.policy_version !== version };
     return;
@@ -84,7 +84,7 @@ function* eventRows(event: Event, key: string, step: number | null, opened: Read
     return;
   }
   const { role } = event.message;
-  yield { kind: "head", key: `${key}/head`, step, role, said: event };
+  yield { kind: "head", key: `${key}/head`, step, role, event };
   for (const block of blocksOf(event.message, { key, opened, calls: event.calls })) yield { kind: "block", key: block.key, step, role, block };
   yield { kind: "gap", key: `${key}/gap`, step, role };
   if (event.step?.parse_error) yield { kind: "parse error", key: `${key}/parse`, step, role: "", text: event.step.parse_error };
@@ -101,8 +101,8 @@ function* rawRows(raw: string, key: string, step: number | null, opened: Readonl
 /** The rows of messages by themselves, such as those of a prompt. */
 export function messageRows(messages: readonly Message[], opened: ReadonlySet<string>): Row[] {
   return messages.flatMap((message, place) => {
-    const said: Said = { kind: "said", message, index: place, step: null, calls: [], answers: null };
-    return [...eventRows(said, `m${place}`, null, opened, null)];
+    const event: TranscriptMessage = { kind: "message", message, index: place, step: null, calls: [], answers: null };
+    return [...eventRows(event, `m${place}`, null, opened, null)];
   });
 }
 

@@ -1,19 +1,17 @@
-// The transcript: what was said, in order, with only what is in sight drawn.
+// The transcript of a rollout; only visible rows are rendered.
 import { group } from "d3-array";
-import { useEffect, useImperativeHandle, useMemo, useRef, useState, type Ref } from "react";
+import { type Ref, type RefObject, useEffect, useImperativeHandle, useMemo, useRef, useState } from "react";
 import { VirtualRows, type VirtualRowsHandle } from "../../parts/virtual-rows";
-import { useRoute } from "../../router";
+import { Link, useRoute } from "../../router";
 import type { RolloutResponse } from "../../source/schema";
 import { FindBar } from "./find-bar";
 import { RolloutEnd } from "./rollout-end";
 import { StepHeader } from "./step-header";
-import type { Event } from "./storyline";
-import { findAll, foldsOf, rowOf, type Found } from "./transcript-find";
+import type { TranscriptEvent } from "./transcript-events";
+import { findAll, foldsOf, type Found, rowOf } from "./transcript-find";
 import { TranscriptRow } from "./transcript-row";
-import { RowMaker, rowHeight, type Row } from "./transcript-rows";
+import { type Row, rowHeight, RowMaker } from "./transcript-rows";
 import { useFolds } from "./use-folds";
-import { useReadingKeys } from "./use-reading-keys";
-import { WideLink } from "./wide-link";
 import { toView, viewState } from "./view-state";
 
 export interface TranscriptHandle {
@@ -27,7 +25,7 @@ export interface TranscriptHandle {
 interface TranscriptProperties {
   run: string;
   answer: RolloutResponse;
-  events: readonly Event[];
+  events: readonly TranscriptEvent[];
   handle: Ref<TranscriptHandle>;
 }
 
@@ -94,5 +92,38 @@ export function Transcript({ run, answer, events, handle }: TranscriptProperties
         {(row) => <TranscriptRow run={run} row={row} toggle={toggle} find={find} step={step} end={() => <RolloutEnd answer={answer} />} />}
       </VirtualRows>
     </section>
+  );
+}
+
+const HEIGHTS: Record<string, number> = { PageDown: 0.9, PageUp: -0.9, ArrowDown: 0.08, ArrowUp: -0.08 };
+
+function useReadingKeys(list: RefObject<VirtualRowsHandle | null>, rows: number): void {
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      const page = document.documentElement;
+      if (event.target !== document.body || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || page.scrollHeight > page.clientHeight + 1) return;
+      const heights = event.key === " " ? (event.shiftKey ? -0.9 : 0.9) : HEIGHTS[event.key];
+      if (heights !== undefined) list.current?.scroll(heights);
+      else if (event.key === "Home") list.current?.show(0);
+      else if (event.key === "End") list.current?.show(rows - 1);
+      else return;
+      event.preventDefault();
+    };
+    window.addEventListener("keydown", onKey);
+    return () => window.removeEventListener("keydown", onKey);
+  }, [list, rows]);
+}
+
+function WideLink() {
+  const route = useRoute();
+  const { wide } = viewState(route);
+  const label = wide ? "Make the details narrow" : "Make the details wide";
+  return (
+    <Link className="button quiet rollout-wide" to={toView(route, { wide: wide ? null : "1" })} aria-label={label} title={`${label} (w)`}>
+      <svg width="16" height="16" viewBox="0 0 16 16" fill="none" stroke="currentColor" strokeWidth="1.4" aria-hidden="true">
+        <rect x="1.5" y="2.5" width="13" height="11" rx="2" />
+        <path d={wide ? "M6 2.5v11" : "M10 2.5v11"} />
+      </svg>
+    </Link>
   );
 }

@@ -1,4 +1,4 @@
-// What of the rollout's view is in its address, and the listing that it was opened from.
+// The state of a rollout's page in its address, including the listing that it was opened from.
 import { toRollout, toRollouts } from "../../addresses";
 import { address, changed, type Route } from "../../router";
 import type { Parameters } from "../../source/source";

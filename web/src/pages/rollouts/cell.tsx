@@ -1,11 +1,10 @@
-// One value of the table of rollouts, shown as its column asks for.
+// A cell of the table of rollouts.
 import { memo } from "react";
 import { toGroup } from "../../addresses";
 import { finite, number, seconds, time } from "../../format";
 import { Badge, StopReasonBadge } from "../../parts/badge";
-import { plain } from "../../parts/plain";
+import { plainText, VisibleText, truncated } from "../../parts/text";
 import { Advantage, Reward } from "../../parts/reward";
-import { Visible, whole } from "../../parts/said";
 import { Link } from "../../router";
 import type { Column, Float, GroupKey, Json, RolloutRow } from "../../source/schema";
 
@@ -28,7 +27,7 @@ export const Cell = memo(function Cell({ run, row, column, reach, reachable }: C
   if (column.name === "reward") return <RewardCell value={value as Float} reach={reach} />;
   if (column.name === "advantage") return <Advantage value={value as Float} />;
   if (column.name === "stop_reason") return <StopReasonBadge reason={cut(textOf(value))} status={textOf(row.status ?? "ok")} />;
-  if (column.name === "status") return <Badge tone={value === "ok" ? "good" : value === "error" ? "bad" : "warn"}>{plain(textOf(value))}</Badge>;
+  if (column.name === "status") return <Badge tone={value === "ok" ? "good" : value === "error" ? "bad" : "warn"}>{plainText(textOf(value))}</Badge>;
   if (column.name === "seconds") return <>{seconds(value as Float)}</>;
   switch (column.type) {
     case "number":
@@ -71,7 +70,7 @@ function Bar({ value, reach: [low, high] }: { value: number; reach: readonly [nu
 function GroupCell({ run, row, reachable }: { run: string; row: RolloutRow; reachable: boolean }) {
   const key: GroupKey = { split: textOf(row.split ?? ""), iteration: Number(row.iteration), env: textOf(row.env ?? ""), group: textOf(row.group ?? "") };
   return (
-    <Link to={toGroup(run, key)} title={`Compare the rollouts of ${plain(key.group)}`} tabIndex={reachable ? 0 : -1}>
+    <Link to={toGroup(run, key)} title={`Compare the rollouts of ${plainText(key.group)}`} tabIndex={reachable ? 0 : -1}>
       <Written text={key.group} />
     </Link>
   );
@@ -81,9 +80,9 @@ function Tags({ tags }: { tags: readonly string[] }) {
   return (
     <span className="rollouts-tags">
       {tags.map((tag, place) => (
-        <Badge key={place} title={plain(tag, LONGEST)}>
+        <Badge key={place} title={plainText(tag, LONGEST)}>
           <bdi>
-            <Visible text={cut(tag)} />
+            <VisibleText text={cut(tag)} />
           </bdi>
         </Badge>
       ))}
@@ -94,11 +93,11 @@ function Tags({ tags }: { tags: readonly string[] }) {
 function Written({ text, code = false }: { text: string; code?: boolean }) {
   const shown = cut(text);
   return (
-    <bdi className={code ? "mono" : undefined} title={shown.length > 12 ? plain(text, LONGEST) : undefined}>
-      <Visible text={shown.replace(/\s+/g, " ")} />
+    <bdi className={code ? "mono" : undefined} title={shown.length > 12 ? plainText(text, LONGEST) : undefined}>
+      <VisibleText text={shown.replace(/\s+/g, " ")} />
     </bdi>
   );
 }
 
-const cut = (text: string): string => (text.length > LONGEST ? `${whole(text, LONGEST)}…` : text);
+const cut = (text: string): string => (text.length > LONGEST ? `${truncated(text, LONGEST)}…` : text);
 const textOf = (value: Json): string => (typeof value === "string" ? value : JSON.stringify(value));

@@ -1,7 +1,6 @@
-// What is filtered by, in plain words, each with a button that takes it away.
+// The active filters in words, each with a button that removes it.
 import { useMemo } from "react";
-import { plain } from "../../parts/plain";
-import { Visible, whole } from "../../parts/said";
+import { plainText, VisibleText, truncated } from "../../parts/text";
 import type { Column } from "../../source/schema";
 import { conditionsOf } from "./filters";
 import { EVERYTHING, isNarrowed, useListing } from "./listing";
@@ -29,13 +28,13 @@ export function Chips({ columns }: { columns: ReadonlyMap<string, Column> }) {
 }
 
 function Chip({ words, code = false, remove }: { words: string; code?: boolean; remove: () => void }) {
-  const shown = words.length > LONGEST ? `${whole(words, LONGEST)}…` : words;
+  const shown = words.length > LONGEST ? `${truncated(words, LONGEST)}…` : words;
   return (
     <li className="rollouts-chip">
       <bdi className={code ? "mono" : undefined}>
-        <Visible text={shown} />
+        <VisibleText text={shown} />
       </bdi>
-      <button type="button" onClick={remove} aria-label={`Remove: ${plain(words, LONGEST)}`}>
+      <button type="button" onClick={remove} aria-label={`Remove: ${plainText(words, LONGEST)}`}>
         ✕
       </button>
     </li>

@@ -1,6 +1,6 @@
-// The menu that filters by one column, as its type asks for.
+// The filter menu of a column, by its type.
 import type { Filter } from "../../filters";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import type { Column } from "../../source/schema";
 import { capital, exchanged, isTrue } from "./filters";
 import { useListing } from "./listing";

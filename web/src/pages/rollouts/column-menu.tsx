@@ -1,7 +1,6 @@
-// A menu in which the columns of the table are chosen and put in order.
-import { useState, type RefObject } from "react";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
+// A menu that selects and orders the columns of the table.
+import { type RefObject, useState } from "react";
+import { Name, plainText } from "../../parts/text";
 import { Popover } from "../../parts/popover";
 import type { Column } from "../../source/schema";
 import { capital } from "./filters";
@@ -44,8 +43,8 @@ function Choice({ all, shown, change }: ColumnMenuProperties) {
           fits(column) ? (
             <li key={column.name}>
               <Toggle column={column} shown toggle={() => set(names.filter((name) => name !== column.name))} />
-              <Move label={`Move ${plain(column.label)} to the left`} mark="↑" disabled={place === 0} move={() => set(swapped(names, place - 1))} />
-              <Move label={`Move ${plain(column.label)} to the right`} mark="↓" disabled={place === names.length - 1} move={() => set(swapped(names, place))} />
+              <Move label={`Move ${plainText(column.label)} to the left`} mark="↑" disabled={place === 0} move={() => set(swapped(names, place - 1))} />
+              <Move label={`Move ${plainText(column.label)} to the right`} mark="↓" disabled={place === names.length - 1} move={() => set(swapped(names, place))} />
             </li>
           ) : null,
         )}

@@ -1,5 +1,5 @@
-// The columns of the table: which are usual, how wide they are, and which way they are sorted first.
-import { whole } from "../../parts/said";
+// The columns of the table: defaults, widths, and the first sort direction.
+import { truncated } from "../../parts/text";
 import type { Column, RunResponse } from "../../source/schema";
 
 const USUAL = ["iteration", "env", "group", "index", "reward", "advantage", "stop_reason", "steps", "completion_tokens", "seconds", "tags"];
@@ -40,7 +40,7 @@ const LONGEST_LABEL = 80;
 
 /** The run with labels that fit a heading: keys that a model or an environment made may be of any length. */
 export function labelled(run: RunResponse): RunResponse {
-  const fitted = <One extends { label: string }>(one: One): One => (one.label.length > LONGEST_LABEL ? { ...one, label: `${whole(one.label, LONGEST_LABEL)}…` } : one);
+  const fitted = <One extends { label: string }>(one: One): One => (one.label.length > LONGEST_LABEL ? { ...one, label: `${truncated(one.label, LONGEST_LABEL)}…` } : one);
   return { ...run, columns: run.columns.map(fitted), measures: run.measures.map(fitted) };
 }
 
@@ -51,7 +51,7 @@ export function byName(columns: readonly Column[]): Map<string, Column> {
 /** The columns to show, in order; a name that the run does not have is shown as one without values. */
 export function chosen(names: readonly string[] | null, columns: ReadonlyMap<string, Column>, narrow: boolean): Column[] {
   const wanted = names ?? (narrow ? USUAL_WHEN_NARROW : USUAL).filter((name) => columns.has(name));
-  return [...new Set(wanted)].map((name) => columns.get(name) ?? { name, label: whole(name, LONGEST_LABEL), type: "text" });
+  return [...new Set(wanted)].map((name) => columns.get(name) ?? { name, label: truncated(name, LONGEST_LABEL), type: "text" });
 }
 
 /** Wide enough for its values, and for each word of its heading. */

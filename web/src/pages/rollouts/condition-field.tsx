@@ -1,13 +1,13 @@
-// A condition in SQL, for what no menu offers; what the server says against it is under it.
+// The field for an SQL condition, with the server's error message below.
 import { useEffect, useId, useState } from "react";
-import { Said } from "../../parts/said";
+import { LongText } from "../../parts/text";
 import { useListing } from "./listing";
 import { isWhereRefused } from "./table-state";
 
 export function ConditionField({ error, close }: { error: Error | null; close: () => void }) {
   const { listing, change } = useListing();
   const [typed, setTyped] = useState(listing.where);
-  const told = useId();
+  const messageId = useId();
   useEffect(() => setTyped(listing.where), [listing.where]);
   const refused = isWhereRefused(listing, error);
   return (
@@ -24,7 +24,7 @@ export function ConditionField({ error, close }: { error: Error | null; close: (
           className="field mono"
           aria-label="SQL condition"
           aria-invalid={refused}
-          aria-describedby={told}
+          aria-describedby={messageId}
           placeholder="reward < 0 and steps > 3"
           spellCheck={false}
           autoCapitalize="off"
@@ -48,10 +48,10 @@ export function ConditionField({ error, close }: { error: Error | null; close: (
           ✕
         </button>
       </label>
-      <div id={told} className="small" role={refused ? "alert" : undefined}>
+      <div id={messageId} className="small" role={refused ? "alert" : undefined}>
         {refused && error !== null ? (
           <div className="bad mono">
-            <Said text={error.message} label="message" />
+            <LongText text={error.message} label="message" />
           </div>
         ) : (
           <p className="faint">

@@ -1,7 +1,7 @@
-// How a measure is distributed over what is listed, and a range of it to list.
+// The histogram of a measure over the listed rollouts, in which a range can be selected.
 import { RangeHistogram, type ValueRange } from "../../charts/range-histogram";
 import { plural } from "../../format";
-import { plain } from "../../parts/plain";
+import { plainText } from "../../parts/text";
 import { Answered } from "../../parts/states";
 import type { HistogramResponse, Measure } from "../../source/schema";
 import { useSource } from "../../source/source";
@@ -65,7 +65,7 @@ export function DistributionCard({ run, measures }: { run: string; measures: rea
     data !== undefined && data.missing > 0 && `${plural(data.missing, "rollout")} without`,
     data !== undefined && data.non_finite > 0 && `${data.non_finite} not finite`,
   ];
-  const label = plain(measures.find((one) => one.name === measure)?.label ?? measure);
+  const label = plainText(measures.find((one) => one.name === measure)?.label ?? measure);
   return (
     <section className="card rollouts-distribution" aria-label={`Distribution of ${label}`}>
       <div className="row wrap spread">
@@ -75,7 +75,7 @@ export function DistributionCard({ run, measures }: { run: string; measures: rea
             {!offered.some((one) => one.name === measure) && <option value={measure}>{label}</option>}
             {offered.map((one) => (
               <option key={one.name} value={one.name}>
-                {plain(capital(one.label))}
+                {plainText(capital(one.label))}
               </option>
             ))}
           </select>

@@ -1,7 +1,7 @@
-// Menus of the values that rollouts are told apart by, with how many have each.
+// Menus of the values of some columns with their counts.
 import { count } from "../../format";
 import { Popover } from "../../parts/popover";
-import { Visible, whole } from "../../parts/said";
+import { VisibleText, truncated } from "../../parts/text";
 import type { Column, FacetsResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { ColumnFilter } from "./column-filter";
@@ -9,7 +9,7 @@ import { FACETS } from "./columns";
 import { capital } from "./filters";
 import { selectionOf, useListing } from "./listing";
 
-/** Only columns that tell rollouts apart are offered, and those that are filtered by. */
+/** Only columns with several values, and those with a filter, are offered. */
 export function FacetBar({ run, columns }: { run: string; columns: ReadonlyMap<string, Column> }) {
   const { listing } = useListing();
   const { data } = useAnswer<FacetsResponse>("facets", { run, ...selectionOf(listing), columns: FACETS.join(",") });
@@ -30,7 +30,7 @@ export function FacetBar({ run, columns }: { run: string; columns: ReadonlyMap<s
             {capital(column.label)}
             {only !== null ? (
               <bdi className="rollouts-facet-value">
-                <Visible text={whole(only, 40)} />
+                <VisibleText text={truncated(only, 40)} />
               </bdi>
             ) : (
               <span className="faint number">{own.length > 0 ? own.length : count(values.length)}</span>

@@ -1,6 +1,6 @@
-// A menu of all columns to filter by: one is chosen, then its condition.
-import { useState, type RefObject } from "react";
-import { Name } from "../../parts/name";
+// A menu of all columns; selecting one opens its filter.
+import { type RefObject, useState } from "react";
+import { Name } from "../../parts/text";
 import { Popover } from "../../parts/popover";
 import type { Column } from "../../source/schema";
 import { ColumnFilter } from "./column-filter";

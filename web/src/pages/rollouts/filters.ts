@@ -1,10 +1,10 @@
-// Conditions on columns: put together, and told in plain words.
+// Combines filters on columns, and describes them in words.
 import type { Filter, Operation } from "../../filters";
 import { number, time } from "../../format";
 import type { Column } from "../../source/schema";
 
-/** Some filters on one column that are told, and taken away, as one. */
-export interface Condition {
+/** Some filters on one column that are shown and removed together. */
+interface Condition {
   filters: readonly Filter[];
   words: string;
 }
@@ -23,7 +23,7 @@ export function boundsOf(filters: readonly Filter[], column: string): { min: str
   return { min: own.find((one) => one.operation === "min")?.value ?? null, max: upper?.value ?? null, inclusive: upper?.operation !== "below" };
 }
 
-/** What is filtered by, one condition a chip. */
+/** The conditions, one for each chip. */
 export function conditionsOf(filters: readonly Filter[], columns: ReadonlyMap<string, Column>): Condition[] {
   const conditions: Condition[] = [];
   const ranges = new Map<string, Filter[]>();

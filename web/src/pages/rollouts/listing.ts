@@ -1,7 +1,7 @@
-// Which rollouts are listed and how, as the address says it.
+// The state of the table of rollouts in its address: filters, search, order, columns.
 import { useCallback, useMemo } from "react";
-import { readFilter, writeFilter, type Filter } from "../../filters";
-import { readList, spelt, speltList } from "../../names";
+import { type Filter, readFilter, writeFilter } from "../../filters";
+import { decodeNames, encodeName, encodeNames } from "../../column-names";
 import { changed, go, parse, useRoute } from "../../router";
 import type { Parameters } from "../../source/source";
 
@@ -43,15 +43,15 @@ function readListing(parameters: URLSearchParams): Listing {
     filters: parameters.getAll("filter").flatMap((text) => readFilter(text) ?? []),
     search: parameters.get("search") ?? "",
     where: parameters.get("where") ?? "",
-    sort: readList(parameters.get("sort")).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") })),
+    sort: decodeNames(parameters.get("sort")).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") })),
     retried: parameters.get("retried") === "1",
-    columns: parameters.has("columns") ? readList(parameters.get("columns")) : null,
+    columns: parameters.has("columns") ? decodeNames(parameters.get("columns")) : null,
     measure: parameters.get("measure") ?? "reward",
     row: Number.isSafeInteger(row) && row > 0 ? row - 1 : null,
   };
 }
 
-/** The listing of the address, and how to change it; what is not said stays, and another selection starts at its top. */
+/** The listing of the address, and a function that changes some of it; a new selection starts at the top. */
 export function useListing(): { listing: Listing; change: Change } {
   const { parameters } = useRoute();
   const listing = useMemo(() => readListing(parameters), [parameters]);
@@ -62,23 +62,23 @@ export function useListing(): { listing: Listing; change: Change } {
   return { listing, change };
 }
 
-/** What the questions about rollouts take, with other filters where those are given. */
+/** The parameters of requests about rollouts, optionally with other filters. */
 export function selectionOf(listing: Listing, filters: readonly Filter[] = listing.filters): Parameters {
   return { filter: filters.map(writeFilter), search: listing.search, where: listing.where, retried: listing.retried };
 }
 
-/** What a rollout's address carries, so that previous and next walk through this listing. */
-export function walkOf(listing: Listing): Parameters {
-  return { ...selectionOf(listing), sort: speltSort(listing.sort) };
+/** The parameters of the listing in a rollout's address, for its previous and next links. */
+export function listingParameters(listing: Listing): Parameters {
+  return { ...selectionOf(listing), sort: encodeSort(listing.sort) };
 }
 
-export const speltSort = (sort: readonly SortKey[]): string => sort.map((key) => `${key.descending ? "-" : ""}${spelt(key.column)}`).join(",");
+export const encodeSort = (sort: readonly SortKey[]): string => sort.map((key) => `${key.descending ? "-" : ""}${encodeName(key.column)}`).join(",");
 
 export const isNarrowed = (listing: Listing): boolean => listing.filters.length > 0 || listing.search !== "" || listing.where !== "";
 
 export const EVERYTHING: Changes = { filters: [], search: "", where: "" };
 
-/** The order after a click on a column: the way it is mostly wanted, then the other, then none. */
+/** The order after a click on a column: first its usual direction, then the other, then none. */
 export function sortedBy(sort: readonly SortKey[], column: string, descendingFirst: boolean, add: boolean): SortKey[] {
   const before = sort.find((key) => key.column === column);
   const others = add ? sort.filter((key) => key.column !== column) : [];
@@ -93,8 +93,8 @@ function parametersOf(changes: Changes): Parameters {
   return {
     ...rest,
     ...(filters === undefined ? {} : { filter: filters.map(writeFilter) }),
-    ...(sort === undefined ? {} : { sort: speltSort(sort) }),
-    ...(columns === undefined ? {} : { columns: columns === null ? null : speltList(columns) }),
+    ...(sort === undefined ? {} : { sort: encodeSort(sort) }),
+    ...(columns === undefined ? {} : { columns: columns === null ? null : encodeNames(columns) }),
     ...(row === undefined ? {} : { row: row === null ? null : row + 1 }),
     ...(rest.measure === "reward" ? { measure: null } : {}),
   };

@@ -1,7 +1,7 @@
-// A range of numbers, by two fields or on the distribution.
+// Filters a number column by a range.
 import { useEffect, useState } from "react";
 import type { Filter } from "../../filters";
-import { plain } from "../../parts/plain";
+import { plainText } from "../../parts/text";
 import type { Column } from "../../source/schema";
 import type { OwnFilters } from "./column-filter";
 import { Distribution } from "./distribution";
@@ -21,7 +21,7 @@ export function NumberFilter({ run, column, measured, own, set }: OwnFilters & {
   };
   return (
     <form className="stack rollouts-range" onSubmit={apply}>
-      {measured && <Distribution run={run} measure={column.name} label={plain(column.label)} small />}
+      {measured && <Distribution run={run} measure={column.name} label={plainText(column.label)} small />}
       <div className="row">
         <label className="rollouts-bound">
           <span>At least</span>

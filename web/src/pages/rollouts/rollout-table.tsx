@@ -1,19 +1,19 @@
-// The table of rollouts: only the rows that can be seen are there, however many there are.
-import { speltList } from "../../names";
+// The table of rollouts; only visible rows are rendered.
+import { encodeNames } from "../../column-names";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef } from "react";
 import { finite } from "../../format";
-import { plain } from "../../parts/plain";
+import { plainText } from "../../parts/text";
 import { useRowWindow } from "../../parts/use-row-window";
 import type { Parameters } from "../../source/source";
 import type { Column, RunResponse } from "../../source/schema";
 import { NEEDED, widthOf } from "./columns";
-import { selectionOf, speltSort, walkOf, type Change, type Listing } from "./listing";
+import { type Change, type Listing, selectionOf, encodeSort, listingParameters } from "./listing";
 import { TableHead } from "./table-head";
 import { TableRow } from "./table-row";
 import { TableState } from "./table-state";
 import { useAnchor, useStill } from "./use-anchor";
 import { useRowKeys } from "./use-row-keys";
-import { useFirstPage, useRows, type Rows } from "./use-rows";
+import { type Rows, useFirstPage, useRows } from "./use-rows";
 
 const ROW = 34;
 const HEAD = 41;
@@ -26,21 +26,21 @@ interface TableProperties {
   columns: readonly Column[];
   listing: Listing;
   change: Change;
-  /** Tells the page how many there are, and what went wrong. */
-  tell: (rows: Pick<Rows, "total" | "error" | "awaited">) => void;
+  /** Called with the number of rows, or with what went wrong. */
+  onStatus: (rows: Pick<Rows, "total" | "error" | "awaited">) => void;
 }
 
-export function RolloutTable({ run, columns, listing, change, tell }: TableProperties) {
+export function RolloutTable({ run, columns, listing, change, onStatus }: TableProperties) {
   const scroller = useRef<HTMLDivElement>(null);
   const question = useMemo(() => questionOf(run.key, listing, columns), [run.key, listing, columns]);
   const first = useFirstPage(question);
   const shown = useRowWindow(scroller, first.data?.total ?? (first.error === null ? WHILE_LOADING : 0), ROW, HEAD);
   const rows = useRows(question, first, shown.top, shown.bottom);
   const { total, error, awaited } = rows;
-  useEffect(() => tell({ total, error, awaited }), [tell, total, error, awaited]);
+  useEffect(() => onStatus({ total, error, awaited }), [onStatus, total, error, awaited]);
   useTopOf(scroller, listing);
   const { selected, select, shift: shiftSelected } = useRowKeys({ scroller, listing, total, reveal: shown.reveal, change });
-  const walk = useMemo(() => walkOf(listing), [listing]);
+  const parameters = useMemo(() => listingParameters(listing), [listing]);
   const { shift: shiftRows } = shown;
   const shift = useCallback(
     (by: number) => {
@@ -52,13 +52,13 @@ export function RolloutTable({ run, columns, listing, change, tell }: TablePrope
   const held = useStill(selected !== null && selected >= shown.top && selected < shown.bottom ? selected : shown.top, STANDS_STILL);
   const heldId = held === null ? undefined : rows.at(held)?.id;
   const row = held === null || heldId === undefined ? undefined : held === 0 && selected === null ? null : { id: heldId, index: held };
-  useAnchor({ run: run.key, walk, row, fresh: rows.fresh, shift });
+  useAnchor({ run: run.key, listingParameters: parameters, row, fresh: rows.fresh, shift });
   const measures = useMemo(() => new Set(run.measures.map((measure) => measure.name)), [run.measures]);
   const reach = useMemo(() => reachOf(run), [run]);
   return (
     <div className="rollouts-scroll" ref={scroller} data-old={rows.old ? "" : undefined} tabIndex={-1}>
       <table className="rollouts-table" aria-rowcount={(total ?? -2) + 1} aria-busy={awaited} style={{ width: columns.reduce((sum, column) => sum + widthOf(column), PLACE) }}>
-        <caption className="only-heard">Rollouts of {plain(run.name)}</caption>
+        <caption className="only-heard">Rollouts of {plainText(run.name)}</caption>
         <colgroup>
           <col style={{ width: PLACE }} />
           {columns.map((column) => (
@@ -75,7 +75,7 @@ export function RolloutTable({ run, columns, listing, change, tell }: TablePrope
               index={index}
               row={rows.at(index)}
               columns={columns}
-              walk={walk}
+              listingParameters={parameters}
               reach={reach}
               selected={index === selected}
               reachable={index === (selected ?? shown.top)}
@@ -100,7 +100,7 @@ function Spacer({ height }: { height: number }) {
 
 /** Another selection or order starts at its top, unless its address names a row. */
 function useTopOf(scroller: React.RefObject<HTMLElement | null>, listing: Listing): void {
-  const asked = JSON.stringify(walkOf(listing));
+  const asked = JSON.stringify(listingParameters(listing));
   const before = useRef(asked);
   useLayoutEffect(() => {
     if (before.current === asked) return;
@@ -111,7 +111,7 @@ function useTopOf(scroller: React.RefObject<HTMLElement | null>, listing: Listin
 
 function questionOf(run: string, listing: Listing, columns: readonly Column[]): Parameters {
   const names = new Set([...columns.map((column) => column.name), ...NEEDED]);
-  return { run, ...selectionOf(listing), sort: speltSort(listing.sort), columns: speltList([...names]) };
+  return { run, ...selectionOf(listing), sort: encodeSort(listing.sort), columns: encodeNames([...names]) };
 }
 
 function reachOf({ rewards }: RunResponse): readonly [number, number] | null {

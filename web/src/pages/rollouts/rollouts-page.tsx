@@ -17,7 +17,7 @@ import "./rollouts-table.css";
 import { Toolbar } from "./toolbar";
 import type { Rows } from "./use-rows";
 
-type Told = Pick<Rows, "total" | "error" | "awaited">;
+type ListingStatus = Pick<Rows, "total" | "error" | "awaited">;
 
 export function RolloutsPage({ run }: { run: string }) {
   const answer = useAnswer<RunResponse>("run", { run });
@@ -34,32 +34,32 @@ export function RolloutsPage({ run }: { run: string }) {
 function RolloutsView({ run: known }: { run: RunResponse }) {
   const run = useMemo(() => labelled(known), [known]);
   const { listing, change } = useListing();
-  const [told, setTold] = useState<Told>({ total: null, error: null, awaited: true });
+  const [status, setStatus] = useState<ListingStatus>({ total: null, error: null, awaited: true });
   const narrow = useMedia(NARROW);
   const columns = useMemo(() => byName(run.columns), [run.columns]);
   const shown = useMemo(() => chosen(listing.columns, columns, narrow), [listing.columns, columns, narrow]);
-  const tell = useCallback((rows: Told) => setTold(rows), []);
+  const onStatus = useCallback((rows: ListingStatus) => setStatus(rows), []);
   return (
     <div className="rollouts">
       <div className="rollouts-title">
         <h1>Rollouts</h1>
         <p className="soft number" role="status">
-          {found(told, listing, run)}
+          {countText(status, listing, run)}
         </p>
       </div>
-      <Toolbar run={run} columns={columns} shown={shown} error={told.error} />
+      <Toolbar run={run} columns={columns} shown={shown} error={status.error} />
       <Chips columns={columns} />
       <DistributionCard run={run.key} measures={run.measures} />
       <section className="card rollouts-card" aria-label="Table of rollouts">
-        <RolloutTable run={run} columns={shown} listing={listing} change={change} tell={tell} />
+        <RolloutTable run={run} columns={shown} listing={listing} change={change} onStatus={onStatus} />
       </section>
     </div>
   );
 }
 
 /** How many there are, in words. */
-function found({ total, error, awaited }: Told, listing: Listing, run: RunResponse): string {
-  if (awaited && error === null) return listing.search === "" ? "Counting…" : "Searching all that was said; this may take some seconds…";
+function countText({ total, error, awaited }: ListingStatus, listing: Listing, run: RunResponse): string {
+  if (awaited && error === null) return listing.search === "" ? "Counting…" : "Searching prompts and responses; this may take some seconds…";
   if (total === null) return "";
   const all = run.rollouts + (listing.retried ? run.retried : 0);
   return isNarrowed(listing) ? `${count(total)} of ${plural(all, "rollout")}` : plural(total, "rollout");

@@ -1,12 +1,11 @@
-// The head of the table of rollouts: each column sorts by a click and filters by its menu.
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
+// The head of the table of rollouts: a click sorts, a menu filters.
+import { Name, plainText } from "../../parts/text";
 import { Popover } from "../../parts/popover";
 import type { Column } from "../../source/schema";
 import { ColumnFilter } from "./column-filter";
 import { descendsFirst, isNumeric } from "./columns";
 import { capital } from "./filters";
-import { sortedBy, type Change, type Listing } from "./listing";
+import { type Change, type Listing, sortedBy } from "./listing";
 
 interface HeadProperties {
   run: string;
@@ -37,7 +36,7 @@ function Heading({ run, column, listing, measures, change }: Omit<HeadProperties
   const key = listing.sort[place];
   const filtered = listing.filters.some((one) => one.column === column.name);
   const sort = (add: boolean): void => change({ sort: sortedBy(listing.sort, column.name, descendsFirst(column), add) });
-  const heard = plain(column.label);
+  const heard = plainText(column.label);
   return (
     <th scope="col" className={isNumeric(column) ? "numeric" : undefined} aria-sort={key === undefined ? undefined : key.descending ? "descending" : "ascending"}>
       <div className="rollouts-heading">

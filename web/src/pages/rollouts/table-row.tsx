@@ -13,7 +13,7 @@ interface RowProperties {
   index: number;
   row: RolloutRow | undefined;
   columns: readonly Column[];
-  walk: Parameters;
+  listingParameters: Parameters;
   reach: readonly [number, number] | null;
   selected: boolean;
   /** Whether Tab stops at it. */
@@ -21,7 +21,7 @@ interface RowProperties {
   select: (index: number) => void;
 }
 
-export const TableRow = memo(function TableRow({ run, index, row, columns, walk, reach, selected, reachable, select }: RowProperties) {
+export const TableRow = memo(function TableRow({ run, index, row, columns, listingParameters, reach, selected, reachable, select }: RowProperties) {
   const link = useRef<HTMLAnchorElement>(null);
   const open = useCallback(
     (event: React.MouseEvent) => {
@@ -49,7 +49,7 @@ export const TableRow = memo(function TableRow({ run, index, row, columns, walk,
       <th scope="row" className="rollouts-place">
         <Link
           ref={link}
-          to={toRollout(run, row.id, walk)}
+          to={toRollout(run, row.id, listingParameters)}
           data-row={index}
           tabIndex={reachable ? 0 : -1}
           aria-label={`Open rollout ${count(index + 1)}`}

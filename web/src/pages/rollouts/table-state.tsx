@@ -1,4 +1,4 @@
-// What stands in the place of rows: nothing there, nothing that matches, or why nothing can be shown.
+// Messages in place of rows: no rollouts, no matches, or an error.
 import { Empty, Failed } from "../../parts/states";
 import { AnswerError } from "../../source/source";
 import { EVERYTHING, isNarrowed, type Change, type Listing } from "./listing";
@@ -32,6 +32,6 @@ function Cleared({ title, change, changes, button }: { title?: string; change: C
   );
 }
 
-/** A condition that was refused is told where it was written. */
+/** The error about a condition is shown below its field. */
 export const isWhereRefused = (listing: Listing, error: Error | null): boolean =>
   listing.where !== "" && error instanceof AnswerError && error.status >= 400 && error.status < 500;

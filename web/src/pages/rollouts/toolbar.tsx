@@ -1,5 +1,5 @@
-// What is above the table: search, menus, the SQL condition, columns, and whether retried attempts are listed.
-import { useMemo, useRef, useState } from "react";
+// The toolbar above the table: search, filters, SQL condition, columns, retried attempts.
+import { type RefObject, useEffect, useMemo, useRef, useState } from "react";
 import { count } from "../../format";
 import { useShortcuts } from "../../shortcuts";
 import { useSource } from "../../source/source";
@@ -9,7 +9,6 @@ import { ConditionField } from "./condition-field";
 import { FacetBar } from "./facet-bar";
 import { FilterMenu } from "./filter-menu";
 import { useListing } from "./listing";
-import { SearchField } from "./search-field";
 
 interface ToolbarProperties {
   run: RunResponse;
@@ -50,7 +49,7 @@ export function Toolbar({ run, columns, shown, error }: ToolbarProperties) {
         )}
         <span className="rollouts-end row wrap">
           {(run.retried > 0 || listing.retried) && (
-            <label className="rollouts-switch" title="Attempts that failed and were played anew">
+            <label className="rollouts-switch" title="Attempts that failed and were retried">
               <input type="checkbox" role="switch" checked={listing.retried} onChange={(event) => change({ retried: event.target.checked })} />
               Retried attempts <span className="faint number">{count(run.retried)}</span>
             </label>
@@ -60,5 +59,36 @@ export function Toolbar({ run, columns, shown, error }: ToolbarProperties) {
       </div>
       {condition && <ConditionField error={error} close={() => setWriting(false)} />}
     </div>
+  );
+}
+
+function SearchField({ field }: { field: RefObject<HTMLInputElement | null> }) {
+  const { listing, change } = useListing();
+  const [typed, setTyped] = useState(listing.search);
+  useEffect(() => setTyped(listing.search), [listing.search]);
+  return (
+    <form
+      className="rollouts-search"
+      role="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        change({ search: typed.trim() });
+      }}
+    >
+      <input
+        ref={field}
+        className="field"
+        type="search"
+        aria-label="Search prompts and responses"
+        placeholder="Search prompts and responses"
+        title="Enter searches all prompts and responses; that may take some seconds"
+        value={typed}
+        onChange={(event) => {
+          setTyped(event.target.value);
+          if (event.target.value === "" && listing.search !== "") change({ search: "" });
+        }}
+      />
+      <kbd aria-hidden="true">{typed !== listing.search ? "↵" : "/"}</kbd>
+    </form>
   );
 }

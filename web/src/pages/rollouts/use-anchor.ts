@@ -1,4 +1,4 @@
-// Keeps what one looks at in its place while rows are added before it.
+// Keeps the visible rows in place while rows are added before them.
 import { useEffect, useRef, useState } from "react";
 import type { Parameters } from "../../source/source";
 import type { NeighboursResponse } from "../../source/schema";
@@ -12,7 +12,7 @@ interface Anchor {
 
 interface Anchored {
   run: string;
-  walk: Parameters;
+  listingParameters: Parameters;
   /** The row to hold on to: null at the top of the listing, where new rows may come in, and undefined while that is not known. */
   row: Anchor | null | undefined;
   /** Whether the rows that are shown are those of the run as it stands. */
@@ -21,15 +21,15 @@ interface Anchored {
   shift: (rows: number) => void;
 }
 
-/** The server is asked where the row stands; when the run has grown it is asked again, and the difference is made up. */
-export function useAnchor({ run, walk, row, fresh, shift }: Anchored): void {
-  const held = useRef<(Anchor & { walk: string }) | null>(null);
-  const key = JSON.stringify(walk);
+/** Asks the server for the row's position; when the run has grown, scrolls by the difference. */
+export function useAnchor({ run, listingParameters, row, fresh, shift }: Anchored): void {
+  const held = useRef<(Anchor & { listingParameters: string }) | null>(null);
+  const key = JSON.stringify(listingParameters);
   // That other rows come into its place is what it is held against: it is let go only by scrolling to another.
-  if (row === null || held.current?.walk !== key) held.current = null;
-  if (row != null && fresh && held.current?.index !== row.index) held.current = { ...row, walk: key };
+  if (row === null || held.current?.listingParameters !== key) held.current = null;
+  if (row != null && fresh && held.current?.index !== row.index) held.current = { ...row, listingParameters: key };
   const id = held.current?.id ?? null;
-  const { data, isFetching } = useAnswer<NeighboursResponse>("neighbours", { run, id, ...walk }, { enabled: id !== null, keep: false });
+  const { data, isFetching } = useAnswer<NeighboursResponse>("neighbours", { run, id, ...listingParameters }, { enabled: id !== null, keep: false });
   // What was answered before the run grew would move it back.
   const position = isFetching ? null : (data?.position ?? null);
   useEffect(() => {

@@ -1,4 +1,4 @@
-// The rows of a listing, fetched in pages around what can be seen.
+// Fetches the rows of a listing in pages around the visible ones.
 import { useQueries } from "@tanstack/react-query";
 import { useCallback, useEffect, useState } from "react";
 import { useSource, type Parameters } from "../../source/source";
@@ -13,11 +13,11 @@ export interface Rows {
   /** How many there are; null while that is not known. */
   total: number | null;
   at: (index: number) => RolloutRow | undefined;
-  /** Whether what is shown answers the question before. */
+  /** Whether the rows are those of the previous request. */
   old: boolean;
-  /** Whether all that is shown is of the run as it stands. */
+  /** Whether all rows are up to date. */
   fresh: boolean;
-  /** Whether an answer is awaited that was not there before. */
+  /** Whether the first answer has not arrived yet. */
   awaited: boolean;
   error: Error | null;
   again: () => void;
@@ -25,7 +25,7 @@ export interface Rows {
 
 type FirstPage = ReturnType<typeof useFirstPage>;
 
-/** The first page is always at hand: it tells the total, also while the run grows. */
+/** The first page is always fetched: it has the total. */
 export function useFirstPage(question: Parameters) {
   return useAnswer<RolloutsResponse>("rollouts", { ...question, offset: 0, limit: PAGE });
 }

@@ -1,11 +1,10 @@
-// A filter by values: those that there are with their counts, or text within them.
-import { spelt } from "../../names";
+// Filters a column by its values, listed with counts, or by a text in them.
+import { encodeName } from "../../column-names";
 import { useState } from "react";
 import type { Filter, Operation } from "../../filters";
 import { count, plural } from "../../format";
-import { plain } from "../../parts/plain";
+import { plainText, VisibleText, truncated } from "../../parts/text";
 import { Answered, Loading } from "../../parts/states";
-import { Visible, whole } from "../../parts/said";
 import type { Column, Count, FacetsResponse } from "../../source/schema";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
@@ -19,8 +18,8 @@ export function ValueFilter({ run, column, own, set }: OwnFilters & { run: strin
   const { live } = useSource();
   const { listing } = useListing();
   const isOfAll = !live && (isNarrowed({ ...listing, filters: listing.filters.filter((one) => one.column !== column.name) }) || listing.retried);
-  const facets = useAnswer<FacetsResponse>("facets", { run, ...selectionOf(listing), columns: spelt(column.name) }, { enabled: column.type !== "json" });
-  // Where they cannot be counted the table says why, and text can still be looked for.
+  const facets = useAnswer<FacetsResponse>("facets", { run, ...selectionOf(listing), columns: encodeName(column.name) }, { enabled: column.type !== "json" });
+  // If the values cannot be counted, the table shows the error; a filter by text still works.
   if (column.type === "json" || (facets.error !== null && facets.data === undefined)) return <Within own={own} set={set} values={[]} column={column} />;
   return (
     <Answered of={facets} loading={<Loading lines={4} />}>
@@ -49,7 +48,7 @@ function Within({ own, set, values, column }: OwnFilters & { values: readonly Co
             if (typed !== "" && free) set([{ operation: "has", value: typed }]);
           }}
         >
-          <input className="field" aria-label={`Text within ${plain(column.label)}`} placeholder={free ? "Contains…" : "Find a tag…"} value={typed} onChange={(event) => setTyped(event.target.value)} />
+          <input className="field" aria-label={`Text within ${plainText(column.label)}`} placeholder={free ? "Contains…" : "Find a tag…"} value={typed} onChange={(event) => setTyped(event.target.value)} />
           {free && (
             <button type="submit" className="button" disabled={typed === ""}>
               Contains
@@ -75,16 +74,16 @@ function Value({ counted: { value, n }, own, has, set }: { counted: Count; own: 
   const only = own.some((one) => (one.operation === "is" || one.operation === "has") && one.value === value);
   const not = own.some((one) => one.operation === "not" && one.value === value);
   const others = own.filter((one) => one.value !== value && (has === "has" || one.operation === "not"));
-  const shown = value === "" ? "empty" : value.length > LONGEST ? `${whole(value, LONGEST)}…` : value;
+  const shown = value === "" ? "empty" : value.length > LONGEST ? `${truncated(value, LONGEST)}…` : value;
   return (
     <li>
       <button type="button" className="rollouts-value" aria-pressed={only} onClick={() => set(only ? others : [...(has === "has" ? others : []), { operation: has, value }])}>
         <bdi>
-          <Visible text={shown} />
+          <VisibleText text={shown} />
         </bdi>
         <span className="number soft">{count(n)}</span>
       </button>
-      <button type="button" className="rollouts-not" aria-pressed={not} aria-label={`Leave out ${plain(shown, LONGEST)}`} title="Leave these out" onClick={() => set(not ? others : [...others, { operation: "not", value }])}>
+      <button type="button" className="rollouts-not" aria-pressed={not} aria-label={`Leave out ${plainText(shown, LONGEST)}`} title="Leave these out" onClick={() => set(not ? others : [...others, { operation: "not", value }])}>
         ≠
       </button>
     </li>

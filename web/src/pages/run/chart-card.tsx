@@ -1,6 +1,6 @@
-// The card around a chart: its title, what is pointed at, the drawing or its numbers, and what the colours mean.
+// The card around a chart: title, readout, chart or table, and legend.
 import type { ReactNode } from "react";
-import { usePointed } from "../../charts/pointed";
+import { useHoveredIteration } from "../../charts/hovered-iteration";
 import { iterationsOf } from "../../charts/ticks";
 import { Link } from "../../router";
 import type { Selection } from "./selection";
@@ -12,12 +12,12 @@ interface Properties {
   selection: Selection;
   controls?: ReactNode;
   readout: ReactNode;
-  figures: ReactNode;
+  table: ReactNode;
   legend?: ReactNode;
   children: ReactNode;
 }
 
-export function ChartCard({ name, title, selection, controls, readout, figures, legend, children }: Properties) {
+export function ChartCard({ name, title, selection, controls, readout, table, legend, children }: Properties) {
   const tables = selection.route.parameters.getAll("table");
   const asTable = tables.includes(name);
   const other = asTable ? tables.filter((one) => one !== name) : [...tables, name];
@@ -34,7 +34,7 @@ export function ChartCard({ name, title, selection, controls, readout, figures, 
       </header>
       <div className="body">
         {asTable ? (
-          figures
+          table
         ) : (
           <>
             {readout}
@@ -53,9 +53,9 @@ interface ReadoutProperties<Row> {
   children: (bin: Row) => ReactNode;
 }
 
-/** What is at the iteration that is pointed at, else at the chosen one, else at the last. */
+/** The numbers of the hovered iteration, else of the selected one, else of the last. */
 export function Readout<Row extends { first: number; last: number }>({ bins, chosen, children }: ReadoutProperties<Row>) {
-  const at = usePointed() ?? chosen;
+  const at = useHoveredIteration() ?? chosen;
   const bin = bins.find((one) => at !== null && one.first <= at && at <= one.last) ?? bins[bins.length - 1];
   return (
     <p className="chart-readout small" data-readout={bin?.first}>
@@ -78,10 +78,10 @@ export function Value({ name, children, className = "" }: { name: string; childr
   );
 }
 
-/** Whether the axis of a chart of shares ends where what stands out does. */
-export const isClose = (selection: Selection, name: string): boolean => selection.route.parameters.getAll("close").includes(name);
+/** Whether the axis of a stacked chart ends above its coloured parts. */
+export const isZoomed = (selection: Selection, name: string): boolean => selection.route.parameters.getAll("close").includes(name);
 
-export function Closely({ name, selection }: { name: string; selection: Selection }) {
+export function ZoomLink({ name, selection }: { name: string; selection: Selection }) {
   const close = selection.route.parameters.getAll("close");
   const now = close.includes(name);
   return (

@@ -1,8 +1,7 @@
-// The charts of a run: the measure with its distribution, why rollouts stopped, which groups teach, how long answers are.
-import { useCallback, useMemo, type ReactNode } from "react";
-import { Name } from "../../parts/name";
+// The charts of a run: the measure and its distribution, stop reasons, groups without signal, response lengths.
+import { type ReactNode, useCallback, useMemo } from "react";
+import { Name, plainText } from "../../parts/text";
 import { Empty } from "../../parts/states";
-import { plain } from "../../parts/plain";
 import { go } from "../../router";
 import { useShortcuts } from "../../shortcuts";
 import type { OutcomesBin, RunResponse, SeriesBin } from "../../source/schema";
@@ -10,7 +9,7 @@ import { sentence } from "./environments";
 import { GroupSignal } from "./group-signal";
 import { titleOf } from "./measure-picker";
 import { MeasureSeries } from "./measure-series";
-import { ANSWERED, within, type Selection } from "./selection";
+import { ANSWERED, type Selection, within } from "./selection";
 import { StopReasons } from "./stop-reasons";
 import { ValueHistogram } from "./value-histogram";
 
@@ -40,7 +39,7 @@ export function Charts({ answer, bins, lengths, lengthName, outcomes, picker, se
             over iterations
           </>
         }
-        label={plain(sentence(title))}
+        label={plainText(sentence(title))}
         bins={bins}
         selection={selection}
         height={250}

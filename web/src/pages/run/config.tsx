@@ -1,7 +1,5 @@
-// What the run was started with: its configuration, read at a glance, and as JSON for the rest.
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
-import { Said } from "../../parts/said";
+// The configuration of the run: its main values, and all of it as JSON.
+import { Name, plainText, LongText } from "../../parts/text";
 import type { Json } from "../../source/schema";
 
 export function Config({ config }: { config: Json }) {
@@ -38,12 +36,12 @@ export function Config({ config }: { config: Json }) {
 function Written({ value }: { value: Json }) {
   return (
     <code>
-      <Said text={typeof value === "string" ? value : JSON.stringify(value, null, 2)} label="value" />
+      <LongText text={typeof value === "string" ? value : JSON.stringify(value, null, 2)} label="value" />
     </code>
   );
 }
 
 function glance(entries: readonly [string, Json][]): string {
   const single = entries.filter(([, value]) => value === null || typeof value !== "object").slice(0, 40);
-  return plain(single.map(([name, value]) => `${plain(name, 40)} ${plain(String(value), 40)}`).join(" · "), 160);
+  return plainText(single.map(([name, value]) => `${plainText(name, 40)} ${plainText(String(value), 40)}`).join(" · "), 160);
 }

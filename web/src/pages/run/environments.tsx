@@ -1,19 +1,17 @@
-// For a run of one iteration: how the measure is distributed in each environment, and why its rollouts stopped.
+// For a run of one iteration: the histogram of the measure and the stop reasons of each environment.
 import { useMemo, useState } from "react";
 import { filter } from "../../addresses";
 import { Histogram } from "../../charts/histogram";
 import { reasonParts } from "../../charts/palette";
-import type { Share } from "../../charts/shares";
-import { Stack } from "../../charts/stack";
+import { type StackPart, StackedBar } from "../../charts/stacked-bars";
 import { count, number, plural } from "../../format";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
+import { Name, plainText } from "../../parts/text";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
 import type { EnvironmentsResponse, EnvironmentStats } from "../../source/schema";
 import { Value } from "./chart-card";
-import { valued, type Selection } from "./selection";
+import { type Selection, valued } from "./selection";
 import { amountOf, reasonFilters, sums } from "./stop-reasons";
 
 const MOST = 24;
@@ -63,11 +61,11 @@ function Cards({ environments, title, selection }: { environments: readonly Envi
   );
 }
 
-function Card({ one, parts, title, selection }: { one: EnvironmentStats; parts: readonly Share[]; title: string; selection: Selection }) {
+function Card({ one, parts, title, selection }: { one: EnvironmentStats; parts: readonly StackPart[]; title: string; selection: Selection }) {
   const { measure } = selection;
   const here = selection.env === null ? [filter("env", "is", one.env)] : [];
   return (
-    <section className="card environment" aria-label={`Environment ${plain(one.env)}`}>
+    <section className="card environment" aria-label={`Environment ${plainText(one.env)}`}>
       <header>
         <h3>
           <Name text={one.env} />
@@ -82,7 +80,7 @@ function Card({ one, parts, title, selection }: { one: EnvironmentStats; parts: 
         ) : (
           <Histogram
             bins={one.bins}
-            label={`Distribution of ${plain(title)} in ${plain(one.env)}`}
+            label={`Distribution of ${plainText(title)} in ${plainText(one.env)}`}
             to={(bin, last) => selection.rollouts(...here, ...valued(measure, bin, last))}
             height={130}
           >
@@ -96,12 +94,12 @@ function Card({ one, parts, title, selection }: { one: EnvironmentStats; parts: 
             )}
           </Histogram>
         )}
-        <Stack
+        <StackedBar
           parts={parts}
           amount={(part) => amountOf(one.stop_reasons, one.rollouts, parts, part)}
           whole={one.rollouts}
           to={(part) => selection.rollouts(...here, ...reasonFilters(parts, part))}
-          label={`Stop reasons in ${plain(one.env)}`}
+          label={`Stop reasons in ${plainText(one.env)}`}
         />
       </div>
     </section>

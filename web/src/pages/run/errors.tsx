@@ -1,10 +1,8 @@
 // The kinds of errors that rollouts ended with.
 import { filter, toRollouts } from "../../addresses";
-import { count, share } from "../../format";
-import { Name } from "../../parts/name";
+import { count, percent } from "../../format";
+import { Name, plainText, LongText } from "../../parts/text";
 import { Badge } from "../../parts/badge";
-import { plain } from "../../parts/plain";
-import { Said } from "../../parts/said";
 import { Link } from "../../router";
 import type { ErrorKind, RunResponse } from "../../source/schema";
 
@@ -47,17 +45,17 @@ function Kind({ kind, answer }: { kind: ErrorKind; answer: RunResponse }) {
     <tr>
       <th scope="row">
         <span className="row wrap">
-          {kind.layer !== "" && <Badge tone="bad">{plain(kind.layer, 30)}</Badge>}
+          {kind.layer !== "" && <Badge tone="bad">{plainText(kind.layer, 30)}</Badge>}
           <code>
             <Name text={kind.type} />
           </code>
         </span>
       </th>
       <td className="right number">
-        <Link to={toRollouts(answer.key, { filter: filters })}>{count(kind.n)}</Link> <span className="faint">{share(kind.n, answer.rollouts)}</span>
+        <Link to={toRollouts(answer.key, { filter: filters })}>{count(kind.n)}</Link> <span className="faint">{percent(kind.n, answer.rollouts)}</span>
       </td>
       <td className="small soft">
-        <Said text={kind.example} fold={240} label="message" />
+        <LongText text={kind.example} fold={240} label="message" />
       </td>
     </tr>
   );

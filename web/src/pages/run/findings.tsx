@@ -1,11 +1,9 @@
-// What `rolltrace check` found in the run: silent bugs, the worst first, each with the rollouts that show it.
+// The findings of `rolltrace check`, the most severe first, with links to their rollouts.
 import { useEffect, useState } from "react";
 import { toRollout } from "../../addresses";
 import { count, plural } from "../../format";
 import { Badge } from "../../parts/badge";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
-import { Said, Visible } from "../../parts/said";
+import { Name, plainText, LongText, VisibleText } from "../../parts/text";
 import { Answered } from "../../parts/states";
 import { Link } from "../../router";
 import { useSource } from "../../source/source";
@@ -91,7 +89,7 @@ function Found({ run, findings }: { run: string; findings: FindingsResponse }) {
   if (state === "absent" && message !== null)
     return (
       <div className="body soft">
-        <Said text={message} fold={400} label="message" />
+        <LongText text={message} fold={400} label="message" />
       </div>
     );
   if (state === "absent")
@@ -104,7 +102,7 @@ function Found({ run, findings }: { run: string; findings: FindingsResponse }) {
   if (state === "failed")
     return (
       <div className="body bad">
-        <Said text={message ?? "The check failed."} fold={400} label="message" />
+        <LongText text={message ?? "The check failed."} fold={400} label="message" />
       </div>
     );
   if (state === "running") return <p className="body soft">The audits are running; what they find appears here.</p>;
@@ -130,16 +128,16 @@ function Audit({ run, audit }: { run: string; audit: AuditResult }) {
         </h3>
         {audit.error === null && <span className="soft number">× {count(audit.count)}</span>}
       </div>
-      <p className="small soft said">
-        <Visible text={audit.about} />
+      <p className="small soft long-text">
+        <VisibleText text={audit.about} />
       </p>
-      {audit.error !== null && <Said text={audit.error} fold={400} label="error" />}
+      {audit.error !== null && <LongText text={audit.error} fold={400} label="error" />}
       <ul className="findings-each small">
         {audit.findings.slice(0, shown).map((finding, place) => (
           <li key={place}>
-            <Said text={finding.message} fold={400} label="finding" />
+            <LongText text={finding.message} fold={400} label="finding" />
             {finding.rollout !== null && (
-              <Link className="findings-link" to={toRollout(run, finding.rollout)} aria-label={`Open rollout ${plain(finding.rollout)}`}>
+              <Link className="findings-link" to={toRollout(run, finding.rollout)} aria-label={`Open rollout ${plainText(finding.rollout)}`}>
                 rollout →
               </Link>
             )}

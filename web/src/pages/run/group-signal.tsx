@@ -1,18 +1,18 @@
-// Which share of groups teaches something, over iterations: rewards that differ, that are all the same, or that are too few.
+// The fractions of groups over iterations with different rewards, equal rewards, or too few rewards.
 import { useCallback } from "react";
 import { filter } from "../../addresses";
-import { Figures, linked } from "../../charts/figures";
-import { Shares, type Share } from "../../charts/shares";
+import { ChartTable, linkedCell } from "../../charts/chart-table";
+import { type StackPart, StackedBars } from "../../charts/stacked-bars";
 import { iterationsOf } from "../../charts/ticks";
-import { count, plural, share } from "../../format";
+import { count, plural, percent } from "../../format";
 import type { OutcomesBin } from "../../source/schema";
-import { ChartCard, Closely, isClose, Readout, Value } from "./chart-card";
-import { within, type Selection } from "./selection";
+import { ChartCard, ZoomLink, isZoomed, Readout, Value } from "./chart-card";
+import { type Selection, within } from "./selection";
 
 const WITHOUT = "no signal";
 const FEW = "fewer than two rewards";
 const WITH = "signal";
-const PARTS: readonly Share[] = [
+const PARTS: readonly StackPart[] = [
   { name: WITHOUT, colour: "series-2" },
   { name: FEW, colour: "series-5" },
   { name: WITH, colour: "calm" },
@@ -24,16 +24,16 @@ const LABEL = "Groups without signal over iterations, as shares of all groups";
 export const groupsWithout = (selection: Selection, ...filters: string[]): string => selection.rollouts(...filters, filter("group_signal", "is", "no"));
 
 export function GroupSignal({ bins, selection, height }: { bins: readonly OutcomesBin[]; selection: Selection; height: number }) {
-  const behind = useCallback((bin: OutcomesBin, part: string) => selection.rollouts(...within(bin), filter("group_signal", "is", VALUES[part] ?? "")), [selection]);
-  const does = useCallback((bin: OutcomesBin, part: string) => `${iterationsOf(bin)}, ${part}: ${plural(amount(bin, part), "group")}`, []);
-  const told = useCallback((index: number) => (bins[index] === undefined ? "" : words(bins[index])), [bins]);
-  const to = useCallback((index: number) => (bins[index] === undefined ? "" : behind(bins[index], WITHOUT)), [bins, behind]);
+  const pieceLink = useCallback((bin: OutcomesBin, part: string) => selection.rollouts(...within(bin), filter("group_signal", "is", VALUES[part] ?? "")), [selection]);
+  const pieceLabel = useCallback((bin: OutcomesBin, part: string) => `${iterationsOf(bin)}, ${part}: ${plural(amount(bin, part), "group")}`, []);
+  const describe = useCallback((index: number) => (bins[index] === undefined ? "" : words(bins[index])), [bins]);
+  const to = useCallback((index: number) => (bins[index] === undefined ? "" : pieceLink(bins[index], WITHOUT)), [bins, pieceLink]);
   const rows = bins.map((bin) => ({
-    to: behind(bin, WITHOUT),
+    to: pieceLink(bin, WITHOUT),
     cells: [
       iterationsOf(bin).replace(/^Iterations? /, ""),
       count(bin.groups),
-      ...PARTS.map(({ name }) => linked(count(amount(bin, name)), amount(bin, name), behind(bin, name))),
+      ...PARTS.map(({ name }) => linkedCell(count(amount(bin, name)), amount(bin, name), pieceLink(bin, name))),
     ],
   }));
   const shown = PARTS.filter(({ name }) => bins.some((bin) => amount(bin, name) > 0));
@@ -42,18 +42,18 @@ export function GroupSignal({ bins, selection, height }: { bins: readonly Outcom
       name="signal"
       title="Groups without signal"
       selection={selection}
-      controls={bins.some((bin) => bin.groups_without_signal > 0) && <Closely name="signal" selection={selection} />}
+      controls={bins.some((bin) => bin.groups_without_signal > 0) && <ZoomLink name="signal" selection={selection} />}
       readout={
         <Readout bins={bins} chosen={selection.iteration}>
           {(bin) => (
             <>
               <Value name="groups">{count(bin.groups)}</Value>
-              {PARTS.map(({ name }) => (amount(bin, name) > 0 || name === WITHOUT) && <Value key={name} name={name}>{share(amount(bin, name), bin.groups)}</Value>)}
+              {PARTS.map(({ name }) => (amount(bin, name) > 0 || name === WITHOUT) && <Value key={name} name={name}>{percent(amount(bin, name), bin.groups)}</Value>)}
             </>
           )}
         </Readout>
       }
-      figures={<Figures caption={LABEL} columns={["Iteration", "Groups", ...PARTS.map(({ name }) => name)]} rows={rows} />}
+      table={<ChartTable caption={LABEL} columns={["Iteration", "Groups", ...PARTS.map(({ name }) => name)]} rows={rows} />}
       legend={
         <ul className="legend">
           {shown.map((part) => (
@@ -66,11 +66,11 @@ export function GroupSignal({ bins, selection, height }: { bins: readonly Outcom
         </ul>
       }
     >
-      <Shares
-        {...{ bins, amount, behind, does, told, to, height }}
+      <StackedBars
+        {...{ bins, amount, pieceLink, pieceLabel, describe, to, height }}
         parts={PARTS}
         whole={groupsOf}
-        closely={isClose(selection, "signal") ? 2 : undefined}
+        zoomedParts={isZoomed(selection, "signal") ? 2 : undefined}
         label={LABEL}
         chosen={selection.iteration}
       />
@@ -86,4 +86,4 @@ function amount(bin: OutcomesBin, part: string): number {
 }
 
 const words = (bin: OutcomesBin): string =>
-  `${iterationsOf(bin)}: ${plural(bin.groups, "group")}, ${share(bin.groups_without_signal, bin.groups)} without signal`;
+  `${iterationsOf(bin)}: ${plural(bin.groups, "group")}, ${percent(bin.groups_without_signal, bin.groups)} without signal`;

@@ -1,9 +1,8 @@
-// Which run this is: its name, how it stands, who played, when, and of which code.
+// The heading of a run: name, state, policies, times, and code revision.
 import type { ReactNode } from "react";
 import { ago, count, plural, seconds, short, time } from "../../format";
-import { Name } from "../../parts/name";
+import { Name, plainText } from "../../parts/text";
 import { Collides, RunStateBadge } from "../../parts/badge";
-import { plain } from "../../parts/plain";
 import type { RunResponse } from "../../source/schema";
 
 export function Heading({ answer }: { answer: RunResponse }) {
@@ -17,14 +16,14 @@ export function Heading({ answer }: { answer: RunResponse }) {
         <RunStateBadge state={answer.state} live={answer.live} />
         <Collides n={answer.collides} />
         {answer.path !== answer.name && (
-          <span className="small faint run-path" title={plain(answer.path, 1_000)}>
+          <span className="small faint run-path" title={plainText(answer.path, 1_000)}>
             <Name text={answer.path} most={400} />
           </span>
         )}
       </div>
       <dl className="run-facts">
-        <Fact name="Policy" title={policies.map(({ value }) => plain(value)).join(", ")}>
-          <Name text={policies.slice(0, 3).map(({ value }) => plain(value, 40)).join(", ")} />
+        <Fact name="Policy" title={policies.map(({ value }) => plainText(value)).join(", ")}>
+          <Name text={policies.slice(0, 3).map(({ value }) => plainText(value, 40)).join(", ")} />
           {policies.every(({ value }) => value === "") && "–"}
           {policies.length > 3 && ` and ${policies.length - 3} more`}
         </Fact>
@@ -40,11 +39,11 @@ export function Heading({ answer }: { answer: RunResponse }) {
         </Fact>
         <Fact name="Per rollout">{answer.mean_seconds === null ? "–" : seconds(answer.mean_seconds)}</Fact>
         {answer.code_revision !== null && (
-          <Fact name="Code" title={plain(answer.code_revision, 200)}>
-            <code>{plain(answer.code_revision, 200).replace(/^([0-9a-f]{10})[0-9a-f]{30}/, "$1")}</code>
+          <Fact name="Code" title={plainText(answer.code_revision, 200)}>
+            <code>{plainText(answer.code_revision, 200).replace(/^([0-9a-f]{10})[0-9a-f]{30}/, "$1")}</code>
           </Fact>
         )}
-        {answer.package_version !== null && <Fact name="Rolltrace">{plain(answer.package_version, 24)}</Fact>}
+        {answer.package_version !== null && <Fact name="Rolltrace">{plainText(answer.package_version, 24)}</Fact>}
       </dl>
     </header>
   );

@@ -1,7 +1,7 @@
-// What became of every rollout that was begun, in plain words.
+// The ledger of the run: what became of every rollout that was begun.
 import { count, plural } from "../../format";
 import { Badge } from "../../parts/badge";
-import { Name } from "../../parts/name";
+import { Name } from "../../parts/text";
 import type { LedgerSummary, RunResponse } from "../../source/schema";
 
 export function Ledger({ answer }: { answer: RunResponse }) {
@@ -14,7 +14,7 @@ export function Ledger({ answer }: { answer: RunResponse }) {
       </header>
       <div className="body stack run-ledger">
         {ledger.sessions === 0 ? <p className="soft">This run has no ledger: what is in its files is all that is known.</p> : <Sum ledger={ledger} />}
-        <Told answer={answer} />
+        <Notes answer={answer} />
         <Reasons title="Could not be recorded" counts={ledger.unrecordable} />
         <Reasons title="Dropped" counts={ledger.dropped} />
         <Reasons title="Scores dropped" counts={ledger.scores_dropped} />
@@ -56,9 +56,9 @@ function Sum({ ledger }: { ledger: LedgerSummary }) {
   );
 }
 
-function Told({ answer }: { answer: RunResponse }) {
-  const told = [...ofSessions(answer.ledger), ...ofRepeats(answer)];
-  return told.length === 0 ? null : <p className="soft">{told.join(" ")}</p>;
+function Notes({ answer }: { answer: RunResponse }) {
+  const notes = [...ofSessions(answer.ledger), ...ofRepeats(answer)];
+  return notes.length === 0 ? null : <p className="soft">{notes.join(" ")}</p>;
 }
 
 function ofSessions({ sessions, open_sessions, lost, maybe_lost }: LedgerSummary): string[] {

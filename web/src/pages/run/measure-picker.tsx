@@ -1,5 +1,5 @@
-// Chooses the measure that is drawn: the reward, a part of it, a grade, a metric, a length.
-import { plain } from "../../parts/plain";
+// Selects the measure of the charts.
+import { plainText } from "../../parts/text";
 import { go } from "../../router";
 import type { Measure } from "../../source/schema";
 import type { Selection } from "./selection";
@@ -16,14 +16,14 @@ export function MeasurePicker({ measures, selection }: { measures: readonly Meas
   const choose = (measure: string) => go(selection.with({ measure: measure === "reward" ? null : measure }));
   return (
     <select className="field run-select" id="run-measure" aria-label="Measure" value={selection.measure} onChange={(event) => choose(event.target.value)}>
-      {!known && <option value={selection.measure}>{plain(selection.measure)}</option>}
+      {!known && <option value={selection.measure}>{plainText(selection.measure)}</option>}
       {KINDS.map(([kind, title]) => {
         const some = measures.filter((measure) => measure.kind === kind);
         return some.length === 0 ? null : (
           <optgroup key={kind} label={title}>
             {some.map((measure) => (
               <option key={measure.name} value={measure.name}>
-                {plain(shortLabel(measure))}
+                {plainText(shortLabel(measure))}
               </option>
             ))}
           </optgroup>
@@ -39,7 +39,7 @@ export function titleOf(measures: readonly Measure[], name: string): string {
   return measure === undefined ? name : shortLabel(measure);
 }
 
-/** Within its kind the kind needs no saying. */
+/** The label without the kind. */
 export function shortLabel(measure: Measure): string {
   return measure.kind === "rollout" ? measure.label : measure.name.slice(measure.kind.length + 1);
 }

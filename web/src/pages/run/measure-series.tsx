@@ -1,7 +1,7 @@
 // A measure over iterations, drawn with its distribution.
 import { useCallback, useMemo } from "react";
 import { Distribution } from "../../charts/distribution";
-import { Figures } from "../../charts/figures";
+import { ChartTable } from "../../charts/chart-table";
 import { iterationsOf } from "../../charts/ticks";
 import { count, finite, number } from "../../format";
 import type { Float, SeriesBin } from "../../source/schema";
@@ -30,7 +30,7 @@ const digitsOf = (bins: readonly SeriesBin[]): number => (bins.some((bin) => Mat
 export function MeasureSeries({ name, title, label, bins, selection, height, controls, to, does }: Properties) {
   const { mean, iteration } = selection;
   const toBin = useCallback((index: number) => (bins[index] === undefined ? "" : to(bins[index])), [bins, to]);
-  const told = useCallback((index: number) => (bins[index] === undefined ? "" : words(bins[index])), [bins]);
+  const describe = useCallback((index: number) => (bins[index] === undefined ? "" : words(bins[index])), [bins]);
   const doing = useCallback((index: number) => (bins[index] === undefined ? "" : `${iterationsOf(bins[index])}: ${does}`), [bins, does]);
   const rows = useMemo(() => bins.map((bin) => ({ to: to(bin), cells: cells(bin) })), [bins, to]);
   const digits = digitsOf(bins);
@@ -42,26 +42,26 @@ export function MeasureSeries({ name, title, label, bins, selection, height, con
           {(bin) => <Numbers bin={bin} mean={mean} digits={digits} />}
         </Readout>
       }
-      figures={<Figures caption={`${label} over iterations`} columns={COLUMNS} rows={rows} />}
+      table={<ChartTable caption={`${label} over iterations`} columns={COLUMNS} rows={rows} />}
       legend={<Legend mean={mean} selection={selection} />}
     >
-      <Distribution {...{ bins, mean, height, told }} label={`${label} over iterations`} chosen={iteration} to={toBin} does={doing} />
+      <Distribution {...{ bins, mean, height, describe }} label={`${label} over iterations`} chosen={iteration} to={toBin} does={doing} />
     </ChartCard>
   );
 }
 
 function Numbers({ bin, mean, digits }: { bin: SeriesBin; mean: boolean; digits: number }) {
-  const told = (value: Float | null) => number(value, digits);
+  const format = (value: Float | null) => number(value, digits);
   return (
     <>
       <Value name="n">{count(bin.n)}</Value>
-      {mean && <Value name="mean">{told(bin.mean)}</Value>}
-      <Value name="median">{told(bin.median)}</Value>
+      {mean && <Value name="mean">{format(bin.mean)}</Value>}
+      <Value name="median">{format(bin.median)}</Value>
       <Value name="quartiles">
-        {told(bin.q25)} to {told(bin.q75)}
+        {format(bin.q25)} to {format(bin.q75)}
       </Value>
       <Value name="5–95 %">
-        {told(bin.q05)} to {told(bin.q95)}
+        {format(bin.q05)} to {format(bin.q95)}
       </Value>
       <Value name="missing" className={bin.missing > 0 ? "warn" : ""}>
         {count(bin.missing)}

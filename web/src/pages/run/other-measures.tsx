@@ -1,16 +1,15 @@
-// For a run of one iteration: how its other measures are distributed, over all environments that are looked at.
+// For a run of one iteration: histograms of its other measures.
 import { useState } from "react";
 import { Histogram } from "../../charts/histogram";
 import { count, plural } from "../../format";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
+import { Name, plainText } from "../../parts/text";
 import { Answered, Loading } from "../../parts/states";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
 import type { HistogramResponse, Measure } from "../../source/schema";
 import { Value } from "./chart-card";
 import { shortLabel } from "./measure-picker";
-import { HISTOGRAM_BINS, valued, type Selection } from "./selection";
+import { HISTOGRAM_BINS, type Selection, valued } from "./selection";
 
 const FEW = 8;
 /** The parts of the reward say most about it. */
@@ -40,7 +39,7 @@ function Other({ measure, selection }: { measure: Measure; selection: Selection 
   const { run, filters } = selection;
   const answer = useAnswer<HistogramResponse>("histogram", { run, measure: measure.name, bins: HISTOGRAM_BINS, filter: filters });
   return (
-    <section className="card environment" aria-label={plain(measure.label)}>
+    <section className="card environment" aria-label={plainText(measure.label)}>
       <header>
         <h3>
           <Link to={selection.with({ measure: measure.name })}>
@@ -57,7 +56,7 @@ function Other({ measure, selection }: { measure: Measure; selection: Selection 
             ) : (
               <Histogram
                 bins={found.bins}
-                label={`Distribution of ${plain(measure.label)}`}
+                label={`Distribution of ${plainText(measure.label)}`}
                 to={(bin, last) => selection.rollouts(...valued(measure.name, bin, last))}
                 height={96}
               >

@@ -1,9 +1,9 @@
-// One run: whether it is healthy, how its reward moves, why rollouts stop, what was lost and what the check found.
+// The page of a run: health, key numbers, charts, errors, ledger, findings and configuration.
 import { useMemo } from "react";
 import { toRuns } from "../../addresses";
-import { Pointed, PointedContext } from "../../charts/pointed";
+import { HoveredIteration, HoveredIterationContext } from "../../charts/hovered-iteration";
 import { Answered, Empty, Loading } from "../../parts/states";
-import { plain } from "../../parts/plain";
+import { plainText, VisibleText } from "../../parts/text";
 import { Shell } from "../../shell";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
@@ -17,25 +17,25 @@ import { Heading } from "./heading";
 import { Ledger } from "./ledger";
 import { MeasurePicker, titleOf } from "./measure-picker";
 import { OtherMeasures } from "./other-measures";
-import { Problems } from "./problems";
 import "./run.css";
 import "./sections.css";
-import { ANSWERED, useSelection, type Selection } from "./selection";
+import { ANSWERED, type Selection, useSelection } from "./selection";
 import { Selectors } from "./selectors";
-import { Verdict } from "./verdict";
-import { Vitals } from "./vitals";
+import { Health } from "./health";
+import { KeyNumbers } from "./key-numbers";
+import { count, plural } from "../../format";
 
 export function RunPage({ run }: { run: string }) {
   const answer = useAnswer<RunResponse>("run", { run });
   const selection = useSelection(run, answer.data);
-  const pointed = useMemo(() => new Pointed(), []);
+  const pointed = useMemo(() => new HoveredIteration(), []);
   return (
-    <Shell crumbs={[{ label: "Runs", to: toRuns() }, { label: plain(run) }]} run={run} tab="run">
-      <PointedContext value={pointed}>
+    <Shell crumbs={[{ label: "Runs", to: toRuns() }, { label: plainText(run) }]} run={run} tab="run">
+      <HoveredIterationContext value={pointed}>
         <Answered of={answer} loading={<Waiting />}>
           {(known) => <Overview answer={known} selection={selection} />}
         </Answered>
-      </PointedContext>
+      </HoveredIterationContext>
     </Shell>
   );
 }
@@ -46,7 +46,7 @@ function Overview({ answer, selection }: { answer: RunResponse; selection: Selec
     <div className="run stack">
       <Heading answer={answer} />
       <Problems answer={answer} />
-      <Verdict answer={answer} findings={findings.data} />
+      <Health answer={answer} findings={findings.data} />
       {answer.rollouts === 0 ? (
         <Nothing answer={answer} />
       ) : (
@@ -64,7 +64,7 @@ function Overview({ answer, selection }: { answer: RunResponse; selection: Selec
 
 function Nothing({ answer: { live, problem_count } }: { answer: RunResponse }) {
   if (live) return <Empty title="No rollouts yet">The run was begun; its rollouts appear here as they end.</Empty>;
-  if (problem_count > 0) return <Empty title="No rollouts">Nothing of it can be read; what stands in the way is said above.</Empty>;
+  if (problem_count > 0) return <Empty title="No rollouts">No rollouts could be read. See the errors above.</Empty>;
   return <Empty title="No rollouts">The run was begun, and nothing was recorded in it.</Empty>;
 }
 
@@ -85,7 +85,7 @@ function Numbers({ answer, selection }: { answer: RunResponse; selection: Select
     <Answered of={outcomes} loading={<Waiting />}>
       {({ bins }) => (
         <>
-          <Vitals {...{ answer, lengthName, selection }} rewards={rewards.data?.bins ?? []} lengths={lengths.data?.bins ?? []} outcomes={bins} />
+          <KeyNumbers {...{ answer, lengthName, selection }} rewards={rewards.data?.bins ?? []} lengths={lengths.data?.bins ?? []} outcomes={bins} />
           <Selectors answer={answer} selection={selection} />
           {measures.length < answer.measures.length && (
             <p className="small faint">
@@ -115,3 +115,24 @@ const Waiting = () => (
     <Loading lines={1} height={300} />
   </div>
 );
+
+function Problems({ answer: { problems, problem_count } }: { answer: RunResponse }) {
+  if (problem_count === 0) return null;
+  return (
+    <section className="card run-problems" id="run-problems" tabIndex={-1} aria-labelledby="run-problems-title">
+      <h2 id="run-problems-title">{plural(problem_count, "part")} of this run could not be read</h2>
+      <p className="soft">Everything else is shown as usual; nothing was changed on disk.</p>
+      <details open={problems.length <= 3}>
+        <summary>What, and where</summary>
+        <ul>
+          {problems.map((problem, place) => (
+            <li key={place} className="long-text">
+              <VisibleText text={problem.slice(0, 2_000)} />
+            </li>
+          ))}
+          {problem_count > problems.length && <li className="faint">and {count(problem_count - problems.length)} more</li>}
+        </ul>
+      </details>
+    </section>
+  );
+}

@@ -1,4 +1,4 @@
-// What of a run is looked at, as the address says it, and the addresses of the rollouts behind a mark.
+// The selection of a run's page in its address, and the addresses of the rollouts behind a mark.
 import { useMemo } from "react";
 import { filter, toRollouts } from "../../addresses";
 import { changed, useRoute, type Route } from "../../router";
@@ -60,14 +60,14 @@ export const filtersFor = (split: string | null, env: string | null): string[] =
   ...(env === null ? [] : [filter("env", "is", env)]),
 ];
 
-/** Training and evaluations are not mixed unless one asks for it. */
+/** By default a single split: training and evaluations are not mixed. */
 function chosenSplit(asked: string | null, answer: RunResponse | undefined): string | null {
   if (asked !== null) return asked === ALL ? null : asked;
   const splits = answer?.splits ?? [];
   return splits.length > 1 ? (splits.find(({ value }) => value === "train") ?? splits[0])?.value ?? null : null;
 }
 
-/** What failed before there was a response has no length; a sum over its steps would say 0. */
+/** A rollout that failed before its first response has no length; its sum over steps would be 0. */
 export const ANSWERED = filter("steps", "min", 1);
 
 /** Filters for the iterations of a bin. */

@@ -1,6 +1,6 @@
-// Chooses the split and the environment that the charts are about, where there are several.
+// Selects the split and the environment of the charts if there are several.
 import { count } from "../../format";
-import { plain } from "../../parts/plain";
+import { plainText } from "../../parts/text";
 import { go } from "../../router";
 import { useSource } from "../../source/source";
 import type { Count, RunResponse } from "../../source/schema";
@@ -37,7 +37,7 @@ interface Properties {
   choose: (value: string | null) => void;
 }
 
-// Values may be anything, the word for all of them included: options are told apart by their place.
+// Options are identified by their index: a value may be any text, `all` included.
 function Choice({ name, all, of, value, has, choose }: Properties) {
   const place = of.findIndex((one) => one.value === value);
   return (
@@ -51,10 +51,10 @@ function Choice({ name, all, of, value, has, choose }: Properties) {
         <option value="all" disabled={!has(null)}>
           {all}
         </option>
-        {value !== null && place < 0 && <option value="other">{plain(value)}</option>}
+        {value !== null && place < 0 && <option value="other">{plainText(value)}</option>}
         {of.map((one, index) => (
           <option key={one.value} value={index} disabled={!has(one.value)}>
-            {plain(one.value, 60)} ({count(one.n)})
+            {plainText(one.value, 60)} ({count(one.n)})
           </option>
         ))}
       </select>

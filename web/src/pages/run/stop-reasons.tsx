@@ -1,16 +1,15 @@
-// Why rollouts stopped, over iterations, as shares of all rollouts.
+// Stop reasons over iterations, as fractions of all rollouts.
 import { useCallback, useMemo } from "react";
 import { filter } from "../../addresses";
-import { Figures, linked } from "../../charts/figures";
+import { ChartTable, linkedCell } from "../../charts/chart-table";
 import { isCalm, OTHERS, reasonParts } from "../../charts/palette";
-import { Shares, type Share } from "../../charts/shares";
+import { type StackPart, StackedBars } from "../../charts/stacked-bars";
 import { iterationsOf } from "../../charts/ticks";
-import { count, plural, share } from "../../format";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
+import { count, plural, percent } from "../../format";
+import { Name, plainText } from "../../parts/text";
 import type { OutcomesBin } from "../../source/schema";
-import { ChartCard, Closely, isClose, Readout, Value } from "./chart-card";
-import { within, type Selection } from "./selection";
+import { ChartCard, ZoomLink, isZoomed, Readout, Value } from "./chart-card";
+import { type Selection, within } from "./selection";
 
 interface Properties {
   bins: readonly OutcomesBin[];
@@ -24,9 +23,9 @@ export function StopReasons({ bins, selection, height }: Properties) {
   const totals = useMemo(() => sums(bins), [bins]);
   const parts = useMemo(() => reasonParts(totals), [totals]);
   const amount = useCallback((bin: OutcomesBin, part: string) => amountOf(bin.stop_reasons, bin.rollouts, parts, part), [parts]);
-  const behind = useCallback((bin: OutcomesBin, part: string) => selection.rollouts(...within(bin), ...reasonFilters(parts, part)), [selection, parts]);
-  const does = useCallback((bin: OutcomesBin, part: string) => `${iterationsOf(bin)}, ${plain(part)}: ${plural(amount(bin, part), "rollout")}`, [amount]);
-  const told = useCallback((index: number) => (bins[index] === undefined ? "" : words(bins[index], parts, amount)), [bins, parts, amount]);
+  const pieceLink = useCallback((bin: OutcomesBin, part: string) => selection.rollouts(...within(bin), ...reasonFilters(parts, part)), [selection, parts]);
+  const pieceLabel = useCallback((bin: OutcomesBin, part: string) => `${iterationsOf(bin)}, ${plainText(part)}: ${plural(amount(bin, part), "rollout")}`, [amount]);
+  const describe = useCallback((index: number) => (bins[index] === undefined ? "" : words(bins[index], parts, amount)), [bins, parts, amount]);
   const to = useCallback((index: number) => (bins[index] === undefined ? "" : selection.rollouts(...within(bins[index]))), [bins, selection]);
   const all = bins.reduce((sum, bin) => sum + bin.rollouts, 0);
   const rows = bins.map((bin) => ({
@@ -34,7 +33,7 @@ export function StopReasons({ bins, selection, height }: Properties) {
     cells: [
       iterationsOf(bin).replace(/^Iterations? /, ""),
       count(bin.rollouts),
-      ...parts.map(({ name }) => linked(share(amount(bin, name), bin.rollouts), amount(bin, name), behind(bin, name))),
+      ...parts.map(({ name }) => linkedCell(percent(amount(bin, name), bin.rollouts), amount(bin, name), pieceLink(bin, name))),
     ],
   }));
   return (
@@ -42,13 +41,13 @@ export function StopReasons({ bins, selection, height }: Properties) {
       name="stops"
       title="Stop reasons"
       selection={selection}
-      controls={parts.some((part) => !isCalm(part)) && <Closely name="stops" selection={selection} />}
+      controls={parts.some((part) => !isCalm(part)) && <ZoomLink name="stops" selection={selection} />}
       readout={
         <Readout bins={bins} chosen={selection.iteration}>
           {(bin) => <Reasons bin={bin} parts={parts} amount={amount} />}
         </Readout>
       }
-      figures={<Figures caption={LABEL} columns={["Iteration", "Rollouts", ...parts.map(({ name }) => plain(name, 40))]} rows={rows} />}
+      table={<ChartTable caption={LABEL} columns={["Iteration", "Rollouts", ...parts.map(({ name }) => plainText(name, 40))]} rows={rows} />}
       legend={
         <ul className="legend">
           {parts.map((part) => (
@@ -56,17 +55,17 @@ export function StopReasons({ bins, selection, height }: Properties) {
               <a href={selection.rollouts(...reasonFilters(parts, part.name))}>
                 <span className={`legend-mark ${part.colour}`} aria-hidden="true" />{" "}
                 <Name text={part.name} />{" "}
-                <span className="number">{share(bins.reduce((sum, bin) => sum + amount(bin, part.name), 0), all)}</span>
+                <span className="number">{percent(bins.reduce((sum, bin) => sum + amount(bin, part.name), 0), all)}</span>
               </a>
             </li>
           ))}
         </ul>
       }
     >
-      <Shares
-        {...{ bins, parts, amount, behind, does, told, to, height }}
+      <StackedBars
+        {...{ bins, parts, amount, pieceLink, pieceLabel, describe, to, height }}
         whole={rolloutsOf}
-        closely={isClose(selection, "stops") ? parts.filter((part) => !isCalm(part)).length : undefined}
+        zoomedParts={isZoomed(selection, "stops") ? parts.filter((part) => !isCalm(part)).length : undefined}
         label={LABEL}
         chosen={selection.iteration}
       />
@@ -76,23 +75,23 @@ export function StopReasons({ bins, selection, height }: Properties) {
 
 const rolloutsOf = (bin: OutcomesBin): number => bin.rollouts;
 
-function Reasons({ bin, parts, amount }: { bin: OutcomesBin; parts: readonly Share[]; amount: (bin: OutcomesBin, part: string) => number }) {
+function Reasons({ bin, parts, amount }: { bin: OutcomesBin; parts: readonly StackPart[]; amount: (bin: OutcomesBin, part: string) => number }) {
   const most = parts.map(({ name }) => ({ name, n: amount(bin, name) })).filter(({ n }) => n > 0);
   return (
     <>
       <Value name="n">{count(bin.rollouts)}</Value>
       {most.slice(0, 4).map(({ name, n }) => (
-        <Value key={name} name={plain(name, 24)}>
-          {share(n, bin.rollouts)}
+        <Value key={name} name={plainText(name, 24)}>
+          {percent(n, bin.rollouts)}
         </Value>
       ))}
     </>
   );
 }
 
-function words(bin: OutcomesBin, parts: readonly Share[], amount: (bin: OutcomesBin, part: string) => number): string {
+function words(bin: OutcomesBin, parts: readonly StackPart[], amount: (bin: OutcomesBin, part: string) => number): string {
   const each = parts.map(({ name }) => ({ name, n: amount(bin, name) })).filter(({ n }) => n > 0);
-  return `${iterationsOf(bin)}: ${plural(bin.rollouts, "rollout")}; ${each.map(({ name, n }) => `${plain(name)} ${share(n, bin.rollouts)}`).join(", ")}`;
+  return `${iterationsOf(bin)}: ${plural(bin.rollouts, "rollout")}; ${each.map(({ name, n }) => `${plainText(name)} ${percent(n, bin.rollouts)}`).join(", ")}`;
 }
 
 /** All reasons of some bins with how often they occur. */
@@ -102,19 +101,19 @@ export function sums(bins: readonly { stop_reasons: Record<string, number> }[]):
   return totals;
 }
 
-/** How many rollouts a part has; of very many reasons, the rare ones are not told by name. */
-export function amountOf(reasons: Record<string, number>, rollouts: number, parts: readonly Share[], part: string): number {
+/** The number of rollouts of a part; the rare reasons are in one part together. */
+export function amountOf(reasons: Record<string, number>, rollouts: number, parts: readonly StackPart[], part: string): number {
   if (!isRest(parts, part)) return Object.hasOwn(reasons, part) ? (reasons[part] ?? 0) : 0;
   return rollouts - named(parts).reduce((sum, name) => sum + amountOf(reasons, rollouts, parts, name), 0);
 }
 
 /** Filters for the rollouts of a part: its reason, or none of those that have a part of their own. */
-export function reasonFilters(parts: readonly Share[], part: string): string[] {
+export function reasonFilters(parts: readonly StackPart[], part: string): string[] {
   if (!isRest(parts, part)) return [filter("stop_reason", "is", part)];
   return named(parts).map((name) => filter("stop_reason", "not", name));
 }
 
-const named = (parts: readonly Share[]): string[] => parts.filter((part) => !isRest(parts, part.name)).map(({ name }) => name);
+const named = (parts: readonly StackPart[]): string[] => parts.filter((part) => !isRest(parts, part.name)).map(({ name }) => name);
 
 // A reason may have the very name of the rest, but then there are fewer than eight parts.
-const isRest = (parts: readonly Share[], part: string): boolean => part === OTHERS && parts.length === 8;
+const isRest = (parts: readonly StackPart[], part: string): boolean => part === OTHERS && parts.length === 8;

@@ -1,17 +1,16 @@
-// How the measure is distributed: in the iteration that was clicked on, else in all that is looked at.
+// The histogram of the measure: of the selected iteration, or of all iterations.
 import { useMemo } from "react";
 import { filter } from "../../addresses";
-import { Figures } from "../../charts/figures";
+import { ChartTable } from "../../charts/chart-table";
 import { Histogram } from "../../charts/histogram";
 import { count, finite, number, plural } from "../../format";
-import { Name } from "../../parts/name";
+import { Name, plainText } from "../../parts/text";
 import { Answered, Empty, Loading } from "../../parts/states";
-import { plain } from "../../parts/plain";
 import { Link } from "../../router";
 import { useAnswer } from "../../source/use-answer";
 import type { Bin, HistogramResponse, IterationHistogramsResponse, SeriesBin } from "../../source/schema";
 import { iterationsOf } from "../../charts/ticks";
-import { HISTOGRAM_BINS, valued, within, type Selection } from "./selection";
+import { HISTOGRAM_BINS, type Selection, valued, within } from "./selection";
 
 interface Properties {
   title: string;
@@ -68,15 +67,15 @@ interface DrawnProperties {
 function Drawn({ found, height, domain, title, where, caption, selection }: DrawnProperties) {
   const { measure } = selection;
   const asTable = selection.route.parameters.getAll("table").includes("measure");
-  const label = `Distribution of ${plain(title)}, ${caption}`;
+  const label = `Distribution of ${plainText(title)}, ${caption}`;
   if (found === undefined || found.n === 0 && found.missing + found.non_finite === 0) return <Empty title="No rollouts">Nothing was recorded here.</Empty>;
   const to = (bin: Bin, last: boolean) => selection.rollouts(...where, ...valued(measure, bin, last));
   return (
     <>
       {asTable ? (
-        <Figures
+        <ChartTable
           caption={label}
-          columns={[plain(title), "Rollouts"]}
+          columns={[plainText(title), "Rollouts"]}
           rows={found.bins.map((bin, index) => ({
             to: to(bin, index === found.bins.length - 1),
             cells: [`${number(bin.low)} to ${number(bin.high)}`, count(bin.n)],
@@ -109,7 +108,7 @@ function Walk({ bins, bin, selection }: { bins: readonly SeriesBin[]; bin: Serie
   const before = bins[index - 1];
   const after = bins[index + 1];
   return (
-    <span className="row run-walk">
+    <span className="row iteration-links">
       <IterationLink to={before === undefined ? null : selection.with({ iteration: before.first })} label="The iteration before" sign="‹" />
       <IterationLink to={after === undefined ? null : selection.with({ iteration: after.first })} label="The iteration after" sign="›" />
       <Link className="button quiet" to={selection.with({ iteration: null })} aria-label="Show all iterations">

@@ -1,11 +1,9 @@
 // One run of the list.
-import { toRollouts, toRun, filter } from "../../addresses";
+import { filter, toRollouts, toRun } from "../../addresses";
 import { Sparkline } from "../../charts/sparkline";
-import { ago, bytes, count, finite, number, plural, share, time } from "../../format";
-import { Name } from "../../parts/name";
+import { ago, bytes, count, finite, number, plural, percent, time } from "../../format";
+import { Name, plainText, VisibleText } from "../../parts/text";
 import { Badge, Collides, RunStateBadge } from "../../parts/badge";
-import { plain } from "../../parts/plain";
-import { Visible } from "../../parts/said";
 import { Link } from "../../router";
 import type { RunListEntry } from "../../source/schema";
 
@@ -17,14 +15,14 @@ export function RunRow({ run }: { run: RunListEntry }) {
         <Link to={toRun(run.key)} className="runs-link" data-run={run.key}>
           {folder !== "" && (
             <bdi className="runs-folder">
-              <Visible text={folder} />
+              <VisibleText text={folder} />
             </bdi>
           )}
           <Name text={run.name} />
         </Link>
         {run.problem !== null && (
-          <p className="small warn said">
-            <Visible text={run.problem.slice(0, 600)} />
+          <p className="small warn long-text">
+            <VisibleText text={run.problem.slice(0, 600)} />
           </p>
         )}
       </th>
@@ -70,7 +68,7 @@ function Progress({ run }: { run: RunListEntry }) {
           className={isPartial ? "" : "done"}
           value={Math.min(finished, planned)}
           max={planned}
-          aria-label={`${share(finished, planned)} of what was planned`}
+          aria-label={`${percent(finished, planned)} of what was planned`}
         />
       )}
     </>
@@ -112,7 +110,7 @@ function Failures({ run }: { run: RunListEntry }) {
       >
         {count(run.errors)}
       </Link>{" "}
-      <span className="faint small">{share(run.errors, whole)}</span>
+      <span className="faint small">{percent(run.errors, whole)}</span>
       {lost}
     </>
   );
@@ -121,8 +119,8 @@ function Failures({ run }: { run: RunListEntry }) {
 function Names({ of, kind, kinds }: { of: readonly string[] | null; kind: string; kinds?: string }) {
   if (of === null || of.every((name) => name === "")) return <span className="faint">–</span>;
   return (
-    <span className="runs-names" title={of.slice(0, 30).map((name) => plain(name)).join(", ")}>
-      <Name text={plain(of[0] ?? "", 60)} />
+    <span className="runs-names" title={of.slice(0, 30).map((name) => plainText(name)).join(", ")}>
+      <Name text={plainText(of[0] ?? "", 60)} />
       {of.length > 1 && <span className="faint" aria-label={`and ${plural(of.length - 1, kind, kinds)} more`}> +{of.length - 1}</span>}
     </span>
   );

@@ -1,9 +1,9 @@
-// All runs of the folder: how each stands, how far it is, how its reward moves, and what went wrong.
+// The list of all runs: state, progress, reward, and errors.
 import { useCallback, useMemo, useState } from "react";
 import { count, plural } from "../../format";
 import { Answered, Empty, Loading } from "../../parts/states";
-import { plain } from "../../parts/plain";
-import { changed, go, Link, useRoute, type Route } from "../../router";
+import { plainText } from "../../parts/text";
+import { changed, go, Link, type Route, useRoute } from "../../router";
 import { Shell } from "../../shell";
 import { useShortcuts } from "../../shortcuts";
 import { useSource } from "../../source/source";
@@ -11,7 +11,7 @@ import { useAnswer } from "../../source/use-answer";
 import type { RunsResponse } from "../../source/schema";
 import { RunRow } from "./run-row";
 import "./runs.css";
-import { matching, orderOf, sorted, written, type Order } from "./sorting";
+import { matching, type Order, orderOf, sorted, written } from "./sorting";
 
 const MOST = 200;
 const COLUMNS: readonly [name: string, title: string, firstDown: boolean][] = [
@@ -51,9 +51,9 @@ function Listing({ answer }: { answer: RunsResponse }) {
       <header className="row wrap spread">
         <div>
           <h1>Runs</h1>
-          <p className="small faint runs-where" title={plain(answer.folder, 1_000)}>
+          <p className="small faint runs-where" title={plainText(answer.folder, 1_000)}>
             {found.length < answer.total && `${count(found.length)} of `}
-            {plural(answer.total, "run")} in <bdi>{plain(answer.folder, 120)}</bdi> · Rolltrace {plain(answer.version, 24)}
+            {plural(answer.total, "run")} in <bdi>{plainText(answer.folder, 120)}</bdi> · Rolltrace {plainText(answer.version, 24)}
           </p>
           {answer.runs.length < answer.total && <p className="small warn">Only the newest {count(answer.runs.length)} are listed here, and filtered.</p>}
         </div>
@@ -71,7 +71,7 @@ function Listing({ answer }: { answer: RunsResponse }) {
       {found.length === 0 ? (
         <Empty title="No run matches">
           <p>
-            Nothing here is called <bdi>“{plain(words)}”</bdi>.
+            Nothing here is called <bdi>“{plainText(words)}”</bdi>.
           </p>
           <button type="button" className="button" onClick={() => search("")}>
             Show all runs
@@ -125,12 +125,12 @@ function NoRuns({ folder }: { folder: string }) {
   return (
     <Empty title="No runs yet">
       <p>
-        There is no run in <code>{plain(folder, 200)}</code>.
+        There is no run in <code>{plainText(folder, 200)}</code>.
       </p>
       {live && (
         <>
           <p>Record one, and it appears here while it is played:</p>
-          <pre className="runs-command">rolltrace run arithmetic --policy local --out {plain(folder, 200)}/first</pre>
+          <pre className="runs-command">rolltrace run arithmetic --policy local --out {plainText(folder, 200)}/first</pre>
         </>
       )}
     </Empty>

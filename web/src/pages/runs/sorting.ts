@@ -1,4 +1,4 @@
-// In which order runs are listed, as the address says it.
+// The order of the list of runs, from the address.
 import { finite } from "../../format";
 import type { RunListEntry } from "../../source/schema";
 
@@ -26,12 +26,12 @@ export function orderOf(text: string | null): Order {
   return text !== null && Object.hasOwn(VALUES, column) ? { column, down: text.startsWith("-") } : NEWEST;
 }
 
-/** As the address has it: the newest first needs no saying. */
+/** The order in the address; the default, newest first, is omitted. */
 export function written(order: Order): string | null {
   return order.column === NEWEST.column && order.down ? null : `${order.down ? "-" : ""}${order.column}`;
 }
 
-/** What is not known stands last, whichever way it is sorted. */
+/** Unknown values come last in both directions. */
 export function sorted(runs: readonly RunListEntry[], order: Order): RunListEntry[] {
   const value = VALUES[order.column] ?? (() => null);
   return [...runs].sort((one, other) => {

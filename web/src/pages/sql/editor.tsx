@@ -1,4 +1,4 @@
-// The field in which a statement is written, with examples to start from.
+// The editor of a statement, with examples.
 import { useEffect, useMemo, useRef } from "react";
 import { Popover } from "../../parts/popover";
 import { useShortcuts } from "../../shortcuts";

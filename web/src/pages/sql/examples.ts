@@ -1,4 +1,4 @@
-// Statements to start from.
+// Example statements.
 export const EXAMPLES: readonly { title: string; sql: string }[] = [
   {
     title: "Reward over iterations",
@@ -26,7 +26,7 @@ group by all order by all`,
 from groups group by env order by share desc`,
   },
   {
-    title: "Members that stand out",
+    title: "Outliers in groups",
     sql: `select member.id as rollout, "group", member.reward, member.advantage
 from groups, unnest(members) as them(member)
 order by abs(member.advantage) desc limit 100`,
@@ -38,12 +38,12 @@ order by abs(member.advantage) desc limit 100`,
 from calls group by role, policy order by calls desc`,
   },
   {
-    title: "What could not be read",
-    sql: `select iteration, rollout, coalesce(raw, response) as said, parse_error
+    title: "Parse errors",
+    sql: `select iteration, rollout, coalesce(raw, response) as response, parse_error
 from steps where parse_error is not null limit 100`,
   },
   {
-    title: "Was anything lost",
+    title: "Lost rollouts",
     sql: `select session, dispatched, recorded, lost, maybe_lost, closed from ledger`,
   },
 ];

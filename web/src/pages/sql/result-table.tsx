@@ -1,10 +1,8 @@
-// The rows of a statement: only those that can be seen are there, and long values are folded.
+// The rows of a result; only visible rows are rendered, and long values are folded.
 import { useMemo, useRef, useState } from "react";
 import { toRollout } from "../../addresses";
 import { count } from "../../format";
-import { Name } from "../../parts/name";
-import { plain } from "../../parts/plain";
-import { Said, Visible, whole } from "../../parts/said";
+import { Name, plainText, LongText, VisibleText, truncated } from "../../parts/text";
 import { useRowWindow } from "../../parts/use-row-window";
 import { Link } from "../../router";
 import type { Json, SqlResponse } from "../../source/schema";
@@ -50,8 +48,8 @@ export function ResultTable({ run, answer }: { run: string; answer: SqlResponse 
               {columns.map((column, place) => (
                 <th key={place} scope="col" className={isNumeric(column.type) ? "numeric" : undefined}>
                   <Name text={column.name} most={LONGEST} />
-                  <span className="mono faint" title={plain(column.type, 400)}>
-                    {plain(column.type)}
+                  <span className="mono faint" title={plainText(column.type, 400)}>
+                    {plainText(column.type)}
                   </span>
                 </th>
               ))}
@@ -93,7 +91,7 @@ export function ResultTable({ run, answer }: { run: string; answer: SqlResponse 
         </header>
         {opened !== null && (
           <div className="sql-whole mono">
-            <Said text={opened.text} label="value" />
+            <LongText text={opened.text} label="value" />
           </div>
         )}
       </dialog>
@@ -113,7 +111,7 @@ function Value({ run, column, value, open }: { run: string; column: string; valu
   const text = typeof value === "string" ? value : JSON.stringify(value);
   const shown = (
     <bdi className={typeof value === "string" ? undefined : "mono"}>
-      <Visible text={whole(text, LONGEST).replace(/\s+/g, " ")} />
+      <VisibleText text={truncated(text, LONGEST).replace(/\s+/g, " ")} />
     </bdi>
   );
   if (text.length <= 32 && !text.includes("\n")) return shown;

@@ -1,11 +1,10 @@
-// What a statement gave: its rows, how many and how fast, or what the server says against it.
+// The result of a statement: rows, count and time, or the error.
 import type { UseQueryResult } from "@tanstack/react-query";
 import { plural, seconds } from "../../format";
 import { CopyButton } from "../../parts/copy-button";
-import { Said } from "../../parts/said";
+import { LongText } from "../../parts/text";
 import { Empty, Loading } from "../../parts/states";
-import type { SqlResponse } from "../../source/schema";
-import { asCsv, asJson } from "./copies";
+import type { Json, SqlResponse } from "../../source/schema";
 import { ResultTable } from "./result-table";
 
 interface ResultProperties {
@@ -21,12 +20,12 @@ export function Result({ run, asked, answer, more }: ResultProperties) {
   return (
     <section className="card sql-result" aria-label="Result" aria-busy={isFetching}>
       {asked === "" ? (
-        <Empty title="Nothing was asked yet">Write a statement, or start from an example.</Empty>
+        <Empty title="No statement was run yet">Write a statement, or start from an example.</Empty>
       ) : error !== null ? (
         <div className="sql-error" role="alert">
-          <h2>The statement was not answered</h2>
+          <h2>The statement failed</h2>
           <div className="mono">
-            <Said text={error.message} label="message" />
+            <LongText text={error.message} label="message" />
           </div>
         </div>
       ) : data === undefined ? (
@@ -60,4 +59,26 @@ export function Result({ run, asked, answer, more }: ResultProperties) {
       )}
     </section>
   );
+}
+
+/** As RFC 4180 has it; null is an empty field, and text that is empty is quoted. */
+function asCsv({ columns, rows }: SqlResponse): string {
+  return [columns.map((column) => field(column.name)), ...rows.map((row) => row.map(field))].map((line) => `${line.join(",")}\r\n`).join("");
+}
+
+/** One object a row. Where columns share a name, each row is a list. */
+function asJson({ columns, rows }: SqlResponse): string {
+  const names = columns.map((column) => column.name);
+  if (new Set(names).size < names.length) return JSON.stringify(rows, null, 2);
+  return JSON.stringify(
+    rows.map((row) => Object.fromEntries(names.map((name, place) => [name, row[place] ?? null]))),
+    null,
+    2,
+  );
+}
+
+function field(value: Json): string {
+  if (value === null) return "";
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text === "" || /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

@@ -24,8 +24,8 @@ export function SqlPage({ run }: { run: string }) {
       {live ? (
         <SqlView run={run} />
       ) : (
-        <Empty title="A report answers no SQL">
-          Its <Link to={toRollouts(run)}>rollouts</Link> can be filtered; <code>rolltrace view</code> answers SQL.
+        <Empty title="A report cannot run SQL">
+          Its <Link to={toRollouts(run)}>rollouts</Link> can be filtered; <code>rolltrace view</code> runs SQL.
         </Empty>
       )}
     </Shell>
@@ -60,7 +60,7 @@ function SqlView({ run }: { run: string }) {
   );
 }
 
-/** A statement is run when somebody asks for it, and not by itself whenever the run grows. */
+/** A statement is run on demand, and not again when the run grows. */
 function useStatement(run: string, sql: string, limit: number) {
   const source = useSource();
   return useQuery<SqlResponse, Error>({

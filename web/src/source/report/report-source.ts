@@ -1,9 +1,9 @@
 // Answers from the report that holds this page: stored ones, and rows of the table of rollouts.
-import { readList } from "../../names";
-import { AnswerError, searchOf, type Parameters, type Selection, type Source } from "../source";
+import { decodeNames } from "../../column-names";
+import { AnswerError, type Parameters, searchOf, type Selection, type Source } from "../source";
 import type { Column, FacetsResponse, GroupResponse, NeighboursResponse, RolloutResponse, RolloutRow, RolloutsResponse } from "../schema";
-import { readBlock, withMessages, type Head } from "./report-data";
-import { filterRows, rowsOf, sortRows, type Row } from "./rows";
+import { type Head, readBlock, withMessages } from "./report-data";
+import { filterRows, type Row, rowsOf, sortRows } from "./rows";
 
 export class ReportSource implements Source {
   readonly live = false;
@@ -51,7 +51,7 @@ export class ReportSource implements Source {
 
   /** Counts over all rollouts of the report: a selection is ignored. */
   private async facets({ columns }: Parameters): Promise<FacetsResponse> {
-    const names = readList(String(columns ?? ""));
+    const names = decodeNames(String(columns ?? ""));
     const counts = names.map(async (name) => [name, await this.statistic("facets", { columns: name })] as const);
     return { facets: Object.fromEntries(await Promise.all(counts)) as FacetsResponse["facets"] };
   }
@@ -75,7 +75,7 @@ export class ReportSource implements Source {
   private async rollouts(parameters: Parameters): Promise<RolloutsResponse> {
     const rows = await this.listed(parameters);
     const offset = Number(parameters.offset ?? 0);
-    const names = readList(String(parameters.columns ?? ""));
+    const names = decodeNames(String(parameters.columns ?? ""));
     const shown = rows.slice(offset, offset + Number(parameters.limit ?? 100));
     return { total: rows.length, offset, rows: shown.map((row) => pick(row, names)) };
   }

@@ -1,7 +1,7 @@
 // Filters and sorts the table of rollouts in a report as the server does it.
-import { readFilter, type Filter } from "../../filters";
-import { readList } from "../../names";
-import { AnswerError, searchOf, type Parameters } from "../source";
+import { type Filter, readFilter } from "../../filters";
+import { decodeNames } from "../../column-names";
+import { AnswerError, type Parameters, searchOf } from "../source";
 import type { Column, Json, RolloutRow } from "../schema";
 
 export type Row = RolloutRow;
@@ -70,7 +70,7 @@ function rank(value: Json, type: Column["type"]): number {
   return type === "time" ? microseconds(textOf(value)) : Number(value);
 }
 
-/** Times are told to the microsecond, of which a date keeps the milliseconds only. */
+/** Times have microseconds; a `Date` has only milliseconds. */
 function microseconds(text: string): number {
   const fraction = /\.(\d+)/.exec(text)?.[1] ?? "";
   return Date.parse(text.replace(/\.\d+/, "")) * 1000 + Number(fraction.slice(0, 6).padEnd(6, "0"));
@@ -88,10 +88,10 @@ const DEFAULT: Key[] = [
   { column: "index", descending: false },
 ];
 
-/** Sorted by `-reward,iteration`, and after that by place: what is missing comes last, just before it what is no number. */
+/** The rows in an order such as `-reward,iteration`, then by iteration and group; missing values come last, NaN just before them. */
 export function sortRows(rows: readonly Row[], sort: string, columns: readonly Column[]): Row[] {
   const types = new Map(columns.map((column) => [column.name, column.type]));
-  const given = readList(sort).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") }));
+  const given = decodeNames(sort).map((key) => ({ column: key.replace(/^-/, ""), descending: key.startsWith("-") }));
   const rest = DEFAULT.filter((key) => given.every((one) => one.column !== key.column)).map((key) => ({ ...key, descending: false }));
   const keys = given.length > 0 ? [...given, ...rest] : DEFAULT;
   return [...rows].sort((one, other) => {
@@ -123,7 +123,7 @@ function compareLists(one: readonly string[], other: readonly string[]): number 
   return left === undefined || right === undefined ? 1 : inOrder(left, right);
 }
 
-/** Names of groups are often numbers, which people count: those come first. */
+/** Groups whose names are integers come first, in numeric order. */
 function compareGroups(one: string, other: string, sign: number): number {
   const [left, right] = [wholeNumber(one), wholeNumber(other)];
   if (left === null || right === null) return left === right ? sign * inOrder(one, other) : Number(left === null) - Number(right === null);
@@ -134,7 +134,7 @@ function wholeNumber(text: string): number | null {
   return /^[+-]?[0-9]{1,15}$/.test(text) ? Number(text) : null;
 }
 
-/** By code points, as the server's SQL has it. */
+/** Order by code points, as in the server's SQL. */
 function inOrder(one: string, other: string): number {
   if (one === other) return 0;
   const [left, right] = [[...one], [...other]];

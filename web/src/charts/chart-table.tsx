@@ -10,12 +10,12 @@ interface Properties {
 export type Cell = string | { text: string; to: string };
 
 /** A cell that leads to what it counts, where that is anything. */
-export const linked = (text: string, n: number, to: string): Cell => (n > 0 ? { text, to } : text);
+export const linkedCell = (text: string, n: number, to: string): Cell => (n > 0 ? { text, to } : text);
 
 /** The first cell of a row is what it is about, and leads there. */
-export function Figures({ caption, columns, rows }: Properties) {
+export function ChartTable({ caption, columns, rows }: Properties) {
   return (
-    <div className="figures" tabIndex={0} role="region" aria-label={caption}>
+    <div className="chart-table" tabIndex={0} role="region" aria-label={caption}>
       <table>
         <caption className="only-heard">{caption}</caption>
         <thead>

@@ -1,21 +1,21 @@
-// The order in which a rollout is told: each message once, each step before its answer, tools' answers with their calls.
-import { UNTOLD, type ToldCall } from "../../parts/message-blocks";
+// The events of a transcript in order: each message once, each step before its response, tool results with their calls.
+import { NO_DETAILS, type CallDetails } from "../../parts/message-blocks";
 import type { Json, Message, Rollout, Step } from "../../source/schema";
 
 type Range = Step["prompt"][number];
 
-export interface Said {
-  kind: "said";
+export interface TranscriptMessage {
+  kind: "message";
   message: Message;
   /** Its place in the record's `messages`; null for an answer that the conversation did not keep. */
   index: number | null;
   /** The step whose answer it is. */
   step: Step | null;
-  calls: ToldCall[];
-  /** In a tool's answer that is told by itself, the number of the call. */
+  calls: CallDetails[];
+  /** In a tool's answer that is shown by itself, the number of the call. */
   answers: number | null;
 }
-export interface Taken {
+export interface TranscriptStep {
   kind: "step";
   step: Step;
   /** The sum of rewards up to and with this step. */
@@ -25,10 +25,10 @@ interface Remark {
   kind: "remark";
   text: string;
 }
-export type Event = Said | Taken | Remark;
+export type TranscriptEvent = TranscriptMessage | TranscriptStep | Remark;
 
-export function storyline(rollout: Rollout): Event[] {
-  return paired(tell(rollout));
+export function transcriptEvents(rollout: Rollout): TranscriptEvent[] {
+  return paired(listEvents(rollout));
 }
 
 /** The messages that some ranges name. */
@@ -40,49 +40,49 @@ export function responseOf(rollout: Rollout, step: Step): Message | null {
   return typeof step.response === "number" ? (rollout.messages[step.response] ?? null) : step.response;
 }
 
-function tell(rollout: Rollout): Event[] {
-  const events: Event[] = [];
-  const told = new Set<number>();
-  // All messages before this one were told: a conversation that only grows is then told in one pass.
+function listEvents(rollout: Rollout): TranscriptEvent[] {
+  const events: TranscriptEvent[] = [];
+  const shown = new Set<number>();
+  // All messages before this index were shown: a conversation that only grows takes one pass.
   let prefix = 0;
   // What the prompt before held, and its answer.
   let before: Range[] = [];
   let total = 0;
-  const say = (index: number, step: Step | null = null) => {
+  const show = (index: number, step: Step | null = null) => {
     const message = rollout.messages[index];
     if (message === undefined) return;
-    told.add(index);
-    while (told.has(prefix)) prefix += 1;
-    events.push(said(message, index, step));
+    shown.add(index);
+    while (shown.has(prefix)) prefix += 1;
+    events.push(messageEvent(message, index, step));
   };
   const send = (ranges: readonly Range[], what: string) => {
     const sent = ranges.map(([first, last]): Range => [Math.max(first, 0), Math.min(last, rollout.messages.length)]);
     if (isLeftOut(before, sent)) events.push({ kind: "remark", text: `Here ${what} ${rangesText(ranges)}, and no longer all of the above.` });
     before = sent;
-    for (const [first, last] of sent) for (let place = Math.max(first, prefix); place < last; place += 1) if (!told.has(place)) say(place);
+    for (const [first, last] of sent) for (let place = Math.max(first, prefix); place < last; place += 1) if (!shown.has(place)) show(place);
   };
   for (const step of rollout.steps) {
     send(step.prompt, `step ${step.step} was sent`);
     total += typeof step.reward === "number" ? step.reward : Number(step.reward);
     events.push({ kind: "step", step, total });
-    if (typeof step.response !== "number") events.push(said(step.response, null, step));
+    if (typeof step.response !== "number") events.push(messageEvent(step.response, null, step));
     else {
-      if (!told.has(step.response) && step.response in rollout.messages) before.push([step.response, step.response + 1]);
-      say(step.response, step);
+      if (!shown.has(step.response) && step.response in rollout.messages) before.push([step.response, step.response + 1]);
+      show(step.response, step);
     }
   }
   if (rollout.pending_prompt !== null) {
     send(rollout.pending_prompt, "the policy was sent");
-    events.push({ kind: "remark", text: "This was sent to the policy, and no step came of it." });
+    events.push({ kind: "remark", text: "This was sent to the policy, but no step followed." });
   } else if (rollout.final.length > 0) send(rollout.final, "the conversation ended as");
-  const rest = rollout.messages.map((_, index) => index).filter((index) => !told.has(index));
+  const rest = rollout.messages.map((_, index) => index).filter((index) => !shown.has(index));
   if (rest.length > 0) events.push({ kind: "remark", text: "Messages that were in no prompt:" });
-  for (const index of rest) say(index);
+  for (const index of rest) show(index);
   return events;
 }
 
-function said(message: Message, index: number | null, step: Step | null): Said {
-  return { kind: "said", message, index, step, calls: [], answers: null };
+function messageEvent(message: Message, index: number | null, step: Step | null): TranscriptMessage {
+  return { kind: "message", message, index, step, calls: [], answers: null };
 }
 
 /** Whether a place of some ranges is in none of the others. */
@@ -109,17 +109,17 @@ export function rangesText(ranges: readonly Range[]): string {
 }
 
 /** Number the calls, and put a tool's answer with its call: by id, else with the first that has none. An answer that was
- * edited is told once more, by itself; it still answers the call that the first one did. */
-function paired(events: Event[]): Event[] {
-  const told: Event[] = [];
+ * edited is shown once more, by itself; it still answers the call that the first one did. */
+function paired(events: TranscriptEvent[]): TranscriptEvent[] {
+  const shown: TranscriptEvent[] = [];
   const answered = new Map<string, number>();
-  let open: { call: ToldCall; id: string | null; turn: number }[] = [];
+  let open: { call: CallDetails; id: string | null; turn: number }[] = [];
   let number = 0;
   let turn = 0;
   for (const event of events) {
     if (event.kind === "step") turn += 1;
-    if (event.kind !== "said") {
-      told.push(event);
+    if (event.kind !== "message") {
+      shown.push(event);
       continue;
     }
     if (event.message.role === "tool") {
@@ -135,11 +135,11 @@ function paired(events: Event[]): Event[] {
       event.answers = found?.call.number ?? (wanted === null ? null : (answered.get(wanted) ?? null));
     }
     const facts = toolFacts(event.step);
-    event.calls = (event.message.tool_calls ?? []).map((call, place) => ({ ...UNTOLD, ...factsOf(facts, call.id ?? null, place), number: ++number }));
+    event.calls = (event.message.tool_calls ?? []).map((call, place) => ({ ...NO_DETAILS, ...factsOf(facts, call.id ?? null, place), number: ++number }));
     open.push(...event.calls.map((call, place) => ({ call, id: event.message.tool_calls?.[place]?.id ?? null, turn })));
-    told.push(event);
+    shown.push(event);
   }
-  return told;
+  return shown;
 }
 
 /** What an environment with tools notes about each call, in `extra.tool_calls`. */
@@ -148,7 +148,7 @@ function toolFacts(step: Step | null): { [key: string]: Json }[] {
   return Array.isArray(facts) ? facts.filter((one): one is { [key: string]: Json } => typeof one === "object" && one !== null && !Array.isArray(one)) : [];
 }
 
-function factsOf(facts: { [key: string]: Json }[], id: string | null, place: number): Pick<ToldCall, "failure" | "seconds"> {
+function factsOf(facts: { [key: string]: Json }[], id: string | null, place: number): Pick<CallDetails, "failure" | "seconds"> {
   const fact = (id === null ? undefined : facts.find((one) => one.id === id)) ?? (id === null ? facts[place] : undefined);
   const failure = typeof fact?.error === "string" ? fact.error : null;
   return { failure, seconds: typeof fact?.seconds === "number" ? fact.seconds : null };

@@ -1,21 +1,21 @@
-// Previous and next in the listing that the rollout was opened from; the next one is fetched ahead.
+// Links to the previous and next rollout of the listing that this one was opened from; the next one is prefetched.
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect } from "react";
-import type { Route } from "../../router";
+import { Link, type Route } from "../../router";
 import { useSource } from "../../source/source";
 import type { NeighboursResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
 import { listing, toListing, toNeighbour } from "./view-state";
 
-export interface Walk {
+export interface NeighbourLinks {
   previous: string | null;
   next: string | null;
   list: string;
-  /** Where it stands, in words. */
+  /** Its position in the listing, in words. */
   place: string;
 }
 
-export function useWalk(run: string, id: string, route: Route): Walk {
+export function useNeighbours(run: string, id: string, route: Route): NeighbourLinks {
   const source = useSource();
   const client = useQueryClient();
   const { data, isPlaceholderData } = useAnswer<NeighboursResponse>("neighbours", { run, id, ...listing(route) });
@@ -38,4 +38,37 @@ function placeText(neighbours: NeighboursResponse | undefined): string {
   if (neighbours === undefined) return "…";
   const total = neighbours.total.toLocaleString("en");
   return neighbours.position === null ? `not among these ${total}` : `${(neighbours.position + 1).toLocaleString("en")} of ${total}`;
+}
+
+export function NeighbourBar({ neighbours, group }: { neighbours: NeighbourLinks; group: string }) {
+  return (
+    <nav className="rollout-neighbours" aria-label="Other rollouts">
+      <NeighbourLink to={neighbours.previous} label="Previous rollout" keys="k">
+        ‹ Previous
+      </NeighbourLink>
+      <Link className="rollout-place number" to={neighbours.list} title="Back to the listing (l)">
+        {neighbours.place}
+      </Link>
+      <NeighbourLink to={neighbours.next} label="Next rollout" keys="j">
+        Next ›
+      </NeighbourLink>
+      <Link className="button" to={group} title="Up to the group (u)">
+        ↑ Group
+      </Link>
+    </nav>
+  );
+}
+
+function NeighbourLink({ to, label, keys, children }: { to: string | null; label: string; keys: string; children: string }) {
+  if (to === null)
+    return (
+      <span className="button rollout-nowhere" aria-disabled="true" role="link" aria-label={label}>
+        {children}
+      </span>
+    );
+  return (
+    <Link className="button" to={to} aria-label={label} title={`${label} (${keys})`}>
+      {children}
+    </Link>
+  );
 }

@@ -1,11 +1,11 @@
-// The iteration that is pointed at, by mouse or keyboard, shared by all charts of a page without drawing them anew.
+// The iteration under the pointer or the keyboard cursor, shared by all charts of a page without redrawing them.
 import { createContext, useContext, useSyncExternalStore } from "react";
 
-export class Pointed {
+export class HoveredIteration {
   private at: number | null = null;
   private readonly listeners = new Set<() => void>();
 
-  /** The first iteration of the bin that is pointed at. */
+  /** The first iteration of the hovered bin. */
   readonly current = (): number | null => this.at;
 
   readonly set = (iteration: number | null): void => {
@@ -20,11 +20,11 @@ export class Pointed {
   };
 }
 
-export const PointedContext = createContext(new Pointed());
+export const HoveredIterationContext = createContext(new HoveredIteration());
 
-export const usePointing = (): Pointed => useContext(PointedContext);
+export const useHoveredStore = (): HoveredIteration => useContext(HoveredIterationContext);
 
-export function usePointed(): number | null {
-  const pointed = usePointing();
+export function useHoveredIteration(): number | null {
+  const pointed = useHoveredStore();
   return useSyncExternalStore(pointed.subscribe, pointed.current);
 }

@@ -1,6 +1,6 @@
-// One line that says whether the run is healthy, and where to look if it is not.
+// Whether the run is healthy, with links to each problem.
 import { filter, toRollouts } from "../../addresses";
-import { count, plural, share } from "../../format";
+import { count, plural, percent } from "../../format";
 import { useSource } from "../../source/source";
 import type { FindingsResponse, RunResponse } from "../../source/schema";
 
@@ -12,23 +12,23 @@ interface Concern {
   part?: string;
 }
 
-export function Verdict({ answer, findings }: { answer: RunResponse; findings: FindingsResponse | undefined }) {
+export function Health({ answer, findings }: { answer: RunResponse; findings: FindingsResponse | undefined }) {
   const { live } = useSource();
   const concerns = [...ofRecord(answer), ...ofRewards(answer, live), ...ofFindings(findings)].sort((one, other) => rank(one) - rank(other));
   if (answer.rollouts === 0) return null;
   if (concerns.length === 0)
     return (
-      <p className="verdict fine" role="status">
-        <b>Nothing stands out.</b> <span>{calm(answer, findings)}</span>
+      <p className="health fine" role="status">
+        <b>Nothing stands out.</b> <span>{healthyText(answer, findings)}</span>
       </p>
     );
   return (
-    <div className={`verdict ${concerns[0]?.tone ?? ""}`} role="status">
+    <div className={`health ${concerns[0]?.tone ?? ""}`} role="status">
       <b>Worth a look</b>
       <ul>
         {concerns.map((concern) => (
           <li key={concern.text} className={concern.tone}>
-            <Way concern={concern} />
+            <ConcernLink concern={concern} />
           </li>
         ))}
       </ul>
@@ -36,7 +36,7 @@ export function Verdict({ answer, findings }: { answer: RunResponse; findings: F
   );
 }
 
-function Way({ concern: { text, to, part } }: { concern: Concern }) {
+function ConcernLink({ concern: { text, to, part } }: { concern: Concern }) {
   if (to !== undefined) return <a href={to}>{text}</a>;
   if (part === undefined) return <>{text}</>;
   return (
@@ -76,10 +76,10 @@ function ofRewards({ key, statuses, rollouts, rewards, groups, groups_without_si
   const link = (...filters: string[]) => toRollouts(key, { filter: filters });
   if (failed > 0) {
     const tone = failed >= rollouts / 20 ? "bad" : "warn";
-    found.push({ tone, text: `${share(failed, rollouts)} of rollouts failed`, to: link(filter("status", "is", "error")) });
+    found.push({ tone, text: `${percent(failed, rollouts)} of rollouts failed`, to: link(filter("status", "is", "error")) });
   }
   if (groups > 1 && groups_without_signal >= groups / 2)
-    found.push({ tone: "warn", text: `${share(groups_without_signal, groups)} of groups teach nothing`, to: link(filter("group_signal", "is", "no")) });
+    found.push({ tone: "warn", text: `${percent(groups_without_signal, groups)} of groups have no signal`, to: link(filter("group_signal", "is", "no")) });
   if (rewards.non_finite > 0)
     found.push({
       tone: "bad",
@@ -106,9 +106,9 @@ function ofFindings(findings: FindingsResponse | undefined): Concern[] {
   ];
 }
 
-function calm({ ledger, rollouts }: RunResponse, findings: FindingsResponse | undefined): string {
-  const said = [`all ${count(rollouts)} rollouts ended without a failure`];
-  if (ledger.is_balanced && ledger.sessions > 0) said.push("the ledger adds up");
-  if (findings?.state === "ready" && !findings.stale) said.push(`${plural(findings.audits, "audit")} found nothing wrong`);
-  return `${said.join(", ").replace(/^a/, "A")}.`;
+function healthyText({ ledger, rollouts }: RunResponse, findings: FindingsResponse | undefined): string {
+  const statements = [`all ${count(rollouts)} rollouts ended without a failure`];
+  if (ledger.is_balanced && ledger.sessions > 0) statements.push("the ledger adds up");
+  if (findings?.state === "ready" && !findings.stale) statements.push(`${plural(findings.audits, "audit")} found nothing wrong`);
+  return `${statements.join(", ").replace(/^a/, "A")}.`;
 }
