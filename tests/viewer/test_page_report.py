@@ -90,6 +90,20 @@ def test_the_charts_are_those_of_the_server(page: "Page", served: Viewer, report
     assert shown[0] == shown[1]
 
 
+def test_a_report_with_all_charts_has_no_note_about_them(page: "Page", report: Path, tmp_path: Path) -> None:
+    """Nothing is said about missing charts where none are missing, with one split or several."""
+    with rolltrace.create_run(tmp_path / "flat") as run:
+        for env in ("sums", "words"):
+            with run.rollout(env=env, task="t", group="g", index=0) as rollout:
+                rollout.step(prompt=[{"role": "user", "content": "?"}], response="!", reward=1.0)
+    write_report(tmp_path / "flat", tmp_path / "flat.html")
+    for file in (tmp_path / "flat.html", report):
+        page.goto(file.as_uri())
+        expect(page.locator("label", has_text="Environment").locator("option")).to_have_count(3)
+        assert page.locator("option:disabled").count() == 0
+        expect(page.get_by_text("This report has")).to_have_count(0)
+
+
 def test_selections_are_made_as_in_the_viewer(page: "Page", report: Path) -> None:
     """Menus choose measure, split and environment; a click chooses an iteration, and a bar leads to its rollouts."""
     page.goto(report.as_uri())

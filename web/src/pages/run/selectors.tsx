@@ -11,15 +11,16 @@ export function Selectors({ answer, selection }: { answer: RunResponse; selectio
   const has = (split: string | null, env: string | null): boolean => source.has("outcomes", { filter: filtersFor(split, env) });
   const hasSplit = (split: string | null): boolean => has(split, selection.env);
   const hasEnv = (env: string | null): boolean => has(selection.split, env);
-  const lacks = !answer.splits.every(({ value }) => hasSplit(value)) || !answer.envs.every(({ value }) => hasEnv(value));
-  const several = answer.splits.length > 1 || answer.envs.length > 1 || selection.env !== null || selection.split !== null;
-  if (!several) return null;
+  const showsSplits = answer.splits.length > 1 || selection.split !== null;
+  const showsEnvs = answer.envs.length > 1 || selection.env !== null;
+  if (!showsSplits && !showsEnvs) return null;
+  const lacks = (showsSplits && !answer.splits.every(({ value }) => hasSplit(value))) || (showsEnvs && !answer.envs.every(({ value }) => hasEnv(value)));
   return (
     <div className="row wrap run-selectors">
-      {(answer.splits.length > 1 || selection.split !== null) && (
+      {showsSplits && (
         <Choice name="Split" all="All splits" of={answer.splits} value={selection.split} has={hasSplit} choose={(split) => go(selection.with({ split: split ?? ALL }))} />
       )}
-      {(answer.envs.length > 1 || selection.env !== null) && (
+      {showsEnvs && (
         <Choice name="Environment" all="All environments" of={answer.envs} value={selection.env} has={hasEnv} choose={(env) => go(selection.with({ env }))} />
       )}
       {lacks && <span className="small faint">This report has no charts for the choices in grey.</span>}
