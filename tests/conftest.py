@@ -2,7 +2,10 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from file_reads import FileReads
 
 # Each process that scores imports its packages anew, which takes longer than what tests have it score.
 os.environ.setdefault("ROLLTRACE_WORKERS", "1")
@@ -11,3 +14,9 @@ os.environ.setdefault("ROLLTRACE_WORKERS", "1")
 settings.register_profile("slow", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("normal", settings.get_profile("slow"), max_examples=25)
 settings.load_profile("normal")  # `make test-slow` chooses the other one
+
+
+@pytest.fixture
+def file_reads(monkeypatch: pytest.MonkeyPatch) -> FileReads:
+    """Which files a test has its process open and read."""
+    return FileReads(monkeypatch)

@@ -1,9 +1,12 @@
 """Caches: used when fresh, topped up when not, rebuilt when damaged, and never needed."""
 
+import json
 import multiprocessing
 import os
 import shutil
+import zlib
 
+import duckdb
 import pytest
 
 from answers import score, write
@@ -16,6 +19,8 @@ from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
 COUNT = "select count(*), sum(reward) from rollouts"
+SEEK_TABLE_BYTES = 60
+"""What is read of a small compressed segment to learn that it was read before: the table of its frames."""
 
 
 def fill(path, *indexes, **fields):
@@ -33,18 +38,22 @@ def count(path, query=COUNT):
         return run.sql(query).fetchone()
 
 
-@pytest.fixture
-def lines_read(monkeypatch):
-    """How many lines were made into rows."""
-    read = []
-    add = build.ParquetBatch.add
-    monkeypatch.setattr(
-        build.ParquetBatch, "add", lambda self, line, place: (read.append(place), add(self, line, place))
-    )
-    return read
+def replace_part(part, columns, **label):
+    """Write a part again with other columns, and with other fields of its label."""
+    with duckdb.connect() as connection:
+        [text] = connection.execute(
+            f"select decode(value) from parquet_kv_metadata('{part}') where decode(key) = 'rolltrace'"
+        ).fetchone()
+        text = json.dumps(json.loads(text) | label)
+        changed = part.with_name("changed")
+        connection.execute(
+            f"copy (select {columns} from '{part}') to '{changed}' "
+            f"(format parquet, kv_metadata {{rolltrace: '{text}'}})"
+        )
+    return changed.replace(part)
 
 
-def test_growing_run_is_topped_up(path, opened, lines_read):
+def test_growing_run_is_topped_up(path, opened, file_reads):
     """What is written between two questions is in the second answer, and only that is read."""
     with create_run(path) as writer:
         run = opened(path)
@@ -52,9 +61,9 @@ def test_growing_run_is_topped_up(path, opened, lines_read):
             write(writer, index=index)
             writer.flush()
             assert run.sql("select count(*) from rollouts").fetchone() == (index + 1,)
-    assert len(lines_read) == 12
     run.sql("select count(*) from rollouts").fetchall()
-    assert len(lines_read) == 12
+    [segment] = (path / "rollouts").iterdir()
+    assert file_reads.bytes_read(path / "rollouts") == segment.stat().st_size, "each byte is read once"
 
 
 def test_small_query_leaves_no_cache(path):
@@ -66,20 +75,22 @@ def test_small_query_leaves_no_cache(path):
     assert [place for place in before if not place.exists()] == []
 
 
-def test_compacted_run_is_read_from_its_parts(path, lines_read):
+def test_compacted_run_is_read_from_its_parts(path, file_reads):
     """After compaction no line is read again; newer lines are, alone."""
     fill(path, 0, 1)
     done = compact(path)
     assert (done.rows["rollouts"], done.rows["steps"], done.rows["messages"], done.rows["groups"]) == (2, 2, 4, 1)
     assert done.sealed == 1
-    lines_read.clear()
+    file_reads.clear()
     assert count(path) == (2, 2.0)
     assert count(path, "select count(*), sum(n) from groups") == (1, 2)
-    assert lines_read == []
+    assert file_reads.bytes_read(path / "rollouts") <= 2 * SEEK_TABLE_BYTES
     fill(path, 2)
+    [new] = (path / "rollouts").glob("*.jsonl")
+    file_reads.clear()
     assert count(path) == (3, 3.0)
+    assert file_reads.bytes_read(path / "rollouts") <= new.stat().st_size + SEEK_TABLE_BYTES
     assert count(path, "select count(*), sum(n) from groups") == (1, 3)
-    assert {place.file for place in lines_read} == {lines_read[0].file}
     assert len(parts(path)) == 1
 
 
@@ -111,7 +122,7 @@ def test_open_session_is_not_sealed(path):
     assert len(list(RunReader(path).rollouts())) == 2
 
 
-def test_large_remainder_is_kept(path, monkeypatch, lines_read):
+def test_large_remainder_is_kept(path, monkeypatch, file_reads):
     """A query that had to read much leaves its part behind, and later parts follow it."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     ids = fill(path, 0, 1)
@@ -119,9 +130,9 @@ def test_large_remainder_is_kept(path, monkeypatch, lines_read):
     fill(path, 2)
     assert count(path) == (3, 3.0)
     assert len(parts(path)) == 2
-    lines_read.clear()
+    file_reads.clear()
     assert count(path) == (3, 3.0)
-    assert lines_read == []
+    assert file_reads.bytes_read(path / "rollouts") == 0
     with open_run(path) as run:
         assert {rollout.id for rollout in run.rollouts()} > set(ids)
 
@@ -209,19 +220,18 @@ def test_cache_that_vanishes_is_not_needed(path, opened):
     assert len(result.fetchall()) == 2
 
 
-def test_cache_of_another_layout_is_ignored(path, monkeypatch):
+def test_cache_of_another_layout_is_ignored(path):
     """What an older or newer Rolltrace derived is not taken for ours."""
     fill(path, 0)
-    with monkeypatch.context() as patched:
-        patched.setattr("rolltrace.query.parquet_parts.LAYOUT_VERSION", -1)
-        for label in ("rolltrace.query.table_cache.PartMetadata", "rolltrace.query.parquet_writer.PartMetadata"):
-            original = __import__("rolltrace.query.parquet_parts", fromlist=["PartMetadata"]).PartMetadata
-            patched.setattr(label, lambda original=original, **fields: original(layout=-1, **fields))
-        compact(path)
-    [old] = parts(path)
+    compact(path)
+    [ours] = parts(path)
+    changed = replace_part(ours, "* replace (7.0 as reward, 7.0 as line_reward)", layout=-1)
+    other = changed.rename(
+        ours.with_name(f"{ours.stem.rpartition('-')[0]}-{zlib.crc32(changed.read_bytes()):08x}.parquet")
+    )
     assert count(path) == (1, 1.0)
     compact(path)
-    assert parts(path) != [old]
+    assert other not in parts(path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
@@ -325,39 +335,31 @@ def test_nothing_builds_on_damage(path):
     fill(path, 0, 1)
     compact(path)
     for place in parts(path):
-        with open_run(path) as run:
-            [label] = run._database.connection.execute(
-                f"select decode(value) from parquet_kv_metadata('{place}') where decode(key) = 'rolltrace'"
-            ).fetchone()
-            run._database.connection.execute(
-                f"copy (select * replace (7.0 as reward, 7.0 as line_reward) from '{place}') to '{path}/changed' "
-                f"(format parquet, kv_metadata {{rolltrace: '{label}'}})"
-            )
-        (path / "changed").replace(place)
+        replace_part(place, "* replace (7.0 as reward, 7.0 as line_reward)")
     assert count(path) == (2, 2.0)
     fill(path, 2)
     compact(path)
     assert count(path) == (3, 3.0)
 
 
-def test_table_without_rows_is_not_looked_for_again(path, lines_read):
+def test_table_without_rows_is_not_looked_for_again(path, file_reads):
     """That a run has no rows of a table is known after compaction, and is not found out line by line again."""
     fill(path, 0, 1)
     compact(path)
-    lines_read.clear()
+    file_reads.clear()
     assert count(path, "select count(*) from calls") == (0,)
-    assert lines_read == []
+    assert file_reads.bytes_read(path / "rollouts") <= SEEK_TABLE_BYTES
 
 
-def test_stretch_without_rows_is_kept(path, monkeypatch, lines_read):
+def test_stretch_without_rows_is_kept(path, monkeypatch, file_reads):
     """Where much was read that has no rows of a table, the next to ask need not read it."""
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0, 1)
     assert count(path, "select count(*) from calls") == (0,)
     assert len(parts(path, "calls")) == 1
-    lines_read.clear()
+    file_reads.clear()
     assert count(path, "select count(*) from calls") == (0,)
-    assert lines_read == []
+    assert file_reads.bytes_read(path / "rollouts") == 0
 
 
 def test_a_cache_may_be_deleted_between_questions_about_different_tables(path, opened):

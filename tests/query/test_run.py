@@ -1,5 +1,6 @@
 """Opening runs: records by id and by condition, results as rows and frames."""
 
+import contextlib
 import math
 import sys
 import threading
@@ -13,7 +14,6 @@ from answers import score, write
 from rolltrace.errors import InputError, QueryTimeoutError, RunNotFoundError, UnknownNameError
 from rolltrace.query.line_reader import LineReader
 from rolltrace.query.run import open_run
-from rolltrace.query.table_cache import RunTables
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.reader import RunReader
@@ -161,7 +161,7 @@ def test_all_rollouts_come_in_the_order_of_the_files_however_many_are_sorted_at_
     run = opened(tmp_path)
     order = "order by run, session, started_at"
     expected = run.sql(f"select id, reward from rollouts {order}").fetchall()
-    monkeypatch.setattr("rolltrace.query.run._PAGE_ROWS", rows)
+    monkeypatch.setattr("rolltrace.query.run.PAGE_ROWS", rows)
     assert [(one.id, one.reward) for one in run.rollouts()] == expected
     assert [one.rollout for one in run.scores()] == [rollout for rollout, _ in expected]
     odd = [(rollout, reward) for rollout, reward in expected if reward % 2]
@@ -255,17 +255,20 @@ def test_loop_over_fetchone_ends(run):
 
 
 @pytest.mark.parametrize("take", ["fetchone", "fetchall", "arrow", "pandas", "polars", "dicts"])
-def test_statement_runs_once(run, take, monkeypatch):
-    """Whichever way its rows are taken, a statement opens its tables once and is run once."""
+def test_result_is_of_the_moment_in_which_it_was_asked_for(path, opened, take):
+    """Whichever way its rows are taken, a statement sees its tables as they were when `sql` was called."""
     if take in ("arrow", "pandas", "polars"):
         pytest.importorskip("pyarrow")
         pytest.importorskip("pandas" if take != "polars" else "polars")
-    refreshed = []
-    original = RunTables.refresh
-    monkeypatch.setattr(RunTables, "refresh", lambda *given: (refreshed.append(given[1]), original(*given))[1])
-    taken = getattr(run.sql("select id from rollouts"), take)()
-    assert len(list(taken)) > 0
-    assert len(refreshed) == 1
+    with create_run(path) as writer:
+        write(writer)
+        writer.flush()
+        run = opened(path)
+        result = run.sql("select id from rollouts")
+        write(writer, index=1)
+    rows = getattr(result, take)()
+    assert len(list(rows)) == 1
+    assert run.sql("select count(*) from rollouts").fetchone() == (2,)
 
 
 def test_result_shows_itself_safely(run):
@@ -438,16 +441,22 @@ def test_follow_gives_the_records_of_all_runs(tmp_path, opened):
         both.follow("nothing")
 
 
-def test_get_asks_what_is_indexed_first(tmp_path, opened, monkeypatch):
+def test_get_asks_what_is_indexed_first(tmp_path, opened, file_reads):
     """Of many runs, the one whose index has the id is asked; the others are not looked through for it."""
+    names = ("a", "b", "c")
     ids = {}
-    for name in ("a", "b", "c"):
-        with create_run(tmp_path / name) as writer:
+    with contextlib.ExitStack() as stack:
+        writers = {name: stack.enter_context(create_run(tmp_path / name)) for name in names}
+        for name, writer in writers.items():
             ids[name] = write(writer)
-    runs = opened(tmp_path)
-    runs.get(ids["b"])
-    asked = []
-    original = RunReader.get
-    monkeypatch.setattr(RunReader, "get", lambda self, id_: (asked.append(self.path.name), original(self, id_))[1])
-    assert runs.get(ids["b"]).id == ids["b"]
-    assert asked == ["b"]
+            writer.flush()
+        runs = opened(tmp_path)
+        runs.get(ids["b"])
+        for writer in writers.values():
+            write(writer, index=1)
+            writer.flush()
+        file_reads.clear()
+        assert runs.get(ids["b"]).id == ids["b"]
+        read = {name: file_reads.bytes_read(tmp_path / name / "rollouts") for name in names}
+    assert read["b"] > 0
+    assert (read["a"], read["c"]) == (0, 0)

@@ -75,11 +75,13 @@ def test_numbers_are_those_of_the_files(runs):
     assert (second.rollouts, second.groups, second.envs, second.mean_reward) == (0, 0, (), None)
 
 
-def test_only_the_newest_are_looked_into(runs, monkeypatch):
+def test_only_the_newest_are_looked_into(runs, file_reads):
     """With a limit, the others are counted and not read."""
-    monkeypatch.setattr(listing, "read_totals", lambda path: pytest.fail("read") if path.name == "first" else None)
     found = list_runs(runs, limit=1)
     assert ([run.name for run in found.runs], found.total) == (["deep/er/second"], 2)
+    assert file_reads.opened(runs / "first" / "rollouts") == []
+    list_runs(runs)
+    assert file_reads.opened(runs / "first" / "rollouts") != []
 
 
 def test_a_large_run_is_not_read(runs, monkeypatch):

@@ -5,7 +5,9 @@ import pytest
 
 from answers import write
 from rolltrace.errors import InputError
+from rolltrace.query.compact import compact
 from rolltrace.query.duckdb_connection import EngineLimits
+from rolltrace.query.parquet_parts import find_parts
 from rolltrace.query.run import open_run
 from rolltrace.query.sql_check import check_statement
 from rolltrace.query.sql_sandbox import SqlSandbox
@@ -193,27 +195,24 @@ def plain():
 
 
 @pytest.fixture(scope="module")
-def bare(run, tmp_path_factory):
+def bare(run, plain, tmp_path_factory):
     """The engine without the first wall, and the files around it."""
-    run.sql("select * from rollouts").fetchall()
-    tables = run._database.runs[0]
-    spill = tmp_path_factory.mktemp("spill")
-    engine = SqlSandbox(
-        [{table: list(tables.parts[table]) for table in ("rollouts", "scores")}], [Sessions(())], spill, EngineLimits()
-    )
-    yield engine._connection, [*run.path.rglob("*"), *tables._private.iterdir()]
+    compact(run.path)
+    found = find_parts(run.path, ("rollouts", "scores"), plain)
+    engine = SqlSandbox([found], [Sessions(())], tmp_path_factory.mktemp("spill"), EngineLimits())
+    yield engine, list(run.path.rglob("*"))
     engine.close()
 
 
 @pytest.mark.parametrize("sql", [*OTHER_STATEMENTS, *OUTSIDE])
 def test_second_wall_stands_alone(bare, sql, tmp_path):
     """With the first wall taken away, the engine still reads and writes no file but the parts of the tables."""
-    connection, files = bare
+    engine, files = bare
     secret = tmp_path / "secret.csv"
     secret.write_text("column0\nhidden words\n")
     watched = [tmp_path, secret, *files]
     before = [place.stat().st_mtime_ns for place in watched]
-    cursor = connection.cursor().begin()  # what changes the engine itself is undone for the next
+    cursor = engine.cursor().begin()  # what changes the engine itself is undone for the next
     try:
         given = str(cursor.execute(sql.format(secret=secret, folder=tmp_path)).fetchall())
     except duckdb.Error:
@@ -226,19 +225,19 @@ def test_second_wall_stands_alone(bare, sql, tmp_path):
 
 def test_engine_is_locked(bare):
     """No setting can be changed, and so no wall be taken down."""
-    connection, _ = bare
+    engine, _ = bare
     for setting in ("enable_external_access = true", "lock_configuration = false", "memory_limit = '100GB'"):
         with pytest.raises(duckdb.Error):
-            connection.cursor().execute(f"set {setting}")
+            engine.cursor().execute(f"set {setting}")
 
 
 def test_engine_sees_no_variable(bare):
     """A frame that the program holds is no table."""
     pandas = pytest.importorskip("pandas")
-    connection, _ = bare
+    engine, _ = bare
     secret_frame = pandas.DataFrame({"words": ["hidden words"]})
     with pytest.raises(duckdb.CatalogException):
-        connection.cursor().execute("select * from secret_frame")
+        engine.cursor().execute("select * from secret_frame")
     assert len(secret_frame) == 1
 
 

@@ -27,6 +27,9 @@ from rolltrace.store.run_info import read_info
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
+PAGE_ROWS = 50_000
+"""How many places are sorted at once, unless one file has more."""
+
 
 def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, threads: int = THREADS) -> "Run":
     """The run at `path`; a directory that holds runs, or several paths, are all of them as one.
@@ -297,7 +300,7 @@ def _file_ranges(files: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, str, s
     page: tuple[str, str, str] | None = None
     rows = 0
     for run, file, count in files:
-        if page is not None and page[0] == run and rows + count <= _PAGE_ROWS:
+        if page is not None and page[0] == run and rows + count <= PAGE_ROWS:
             page, rows = (run, page[1], file), rows + count
             continue
         if page is not None:
@@ -306,9 +309,6 @@ def _file_ranges(files: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, str, s
     if page is not None:
         yield page
 
-
-_PAGE_ROWS = 50_000
-"""How many places are sorted at once, unless one file has more."""
 
 _opening = threading.Lock()
 
