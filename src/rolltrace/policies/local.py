@@ -48,7 +48,8 @@ class LocalPolicy:
         self.name = name
         self._version = version
         self.context_length: int | None = settings.context_length
-        self._settings = settings
+        self.settings = settings
+        """The settings of its server."""
         self._extra = validate_extra(extra)
         self._server: LlamaServer | None = None
         self._endpoint: EndpointPolicy | None = None
@@ -65,7 +66,7 @@ class LocalPolicy:
             self._endpoint.version = version
 
     def __repr__(self) -> str:
-        return f"LocalPolicy({self._settings.weights!r})"
+        return f"LocalPolicy({self.settings.weights!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_server": None, "_endpoint": None}
@@ -98,7 +99,7 @@ class LocalPolicy:
 
     async def _ready_server(self) -> LlamaServer:
         try:
-            return await asyncio.wrap_future(SERVERS.get(self._settings))
+            return await asyncio.wrap_future(SERVERS.get(self.settings))
         except PolicyError as error:  # raise a copy: a shared error would collect the tracebacks of all waiters
             raise PolicyError(str(error)) from None
 

@@ -11,7 +11,7 @@ from rolltrace.trace.rollout import Call, Header, Identity, Rollout
 from rolltrace.trace.score import Score
 from rolltrace.trace.strict_json import encode_lossy
 
-_MAX_CACHED = 256
+MAX_CACHED = 256
 """How many rollouts to cache, so that a rollout is not read again at every turn."""
 
 RolloutKey = tuple[str, int, str, str, str, int | None, int]
@@ -97,7 +97,7 @@ class ReplayIndex:
 
     def _load(self, rollout_id: str) -> Rollout:
         rollout = self._cache.pop(rollout_id, None) or self._records.get(rollout_id)
-        if len(self._cache) >= _MAX_CACHED:
+        if len(self._cache) >= MAX_CACHED:
             del self._cache[next(iter(self._cache))]
         self._cache[rollout_id] = rollout
         return rollout

@@ -56,6 +56,8 @@ class Server:
             if answer is None:
                 return web.json_response({"error": {"message": "no such path"}}, status=404)
             found = answer(body) if callable(answer) else answer
+            if asyncio.iscoroutine(found):
+                found = await found
             return found if isinstance(found, web.StreamResponse) else web.json_response(found)
         self.sent.append(body)
         self.reached.set()

@@ -92,36 +92,29 @@ async def test_no_retries_are_none_for_the_list():
     assert len(server.asked) == 1
 
 
-class Hanging:
-    """A policy that waits for a list that does not come yet."""
-
-    def __init__(self):
-        self.come, self.go = asyncio.Event(), asyncio.Event()
-
-    async def serve(self, reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        self.come.set()
-        await self.go.wait()
-        writer.close()
-
-
 async def test_who_stops_waiting_does_not_stop_the_others():
-    """Nor does the end of the policy leave anything behind."""
-    hanging = Hanging()
-    async with await asyncio.start_server(hanging.serve, "127.0.0.1", 0) as server:
-        policy = EndpointPolicy("m", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        probe = policy._probe
-        first, second = (asyncio.create_task(probe.dialect(f"{policy.base_url}/models")) for _ in range(2))
-        await hanging.come.wait()
+    """A caller that is cancelled leaves the list to the others; closing the policy ends the wait for it."""
+    reached, left = asyncio.Event(), asyncio.Event()
+
+    async def hang(body):
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    async with Server(replies(completion("Hello")), others={"/v1/models": hang}) as server:
+        policy = EndpointPolicy("m", server.url)
+        first, second = (asyncio.create_task(policy.complete(HELLO)) for _ in range(2))
+        await reached.wait()
         first.cancel()
         await asyncio.wait([first])
         assert first.cancelled()
-        assert not second.done()
+        assert not left.is_set()
         await policy.close()
-        assert await second == "openai"
-        assert not probe._probes
-        assert not probe._client._sessions
-        hanging.go.set()
+        await left.wait()
+        assert (await second).message.content == "Hello"
+        await policy.close()
 
 
 async def test_a_copy_asks_for_itself():

@@ -200,7 +200,7 @@ async def test_a_certain_token_may_be_rounded_above_nought():
 
 
 async def test_a_reason_is_told_once_and_on_one_line(caplog):
-    """A server's words forge no line of the log, and other numbers are no other reason; there is an end of reasons."""
+    """A server's words forge no line of the log, and other numbers are no other reason."""
     counts = iter(range(1000))
 
     def fail(body):
@@ -212,10 +212,18 @@ async def test_a_reason_is_told_once_and_on_one_line(caplog):
     assert (times, len(caplog.records)) == (3, 1)
     assert "no␊␛[31m0" in reason
     assert reason in caplog.messages[0]
-    for number in range(300):
-        policy._count_missing("x" * number)
+
+
+async def test_reasons_are_bounded():
+    """A server that always gives another reason does not fill the memory: after the first hundred they are others."""
+    lengths = iter(range(1, 1000))
+
+    def fail(body):
+        return web.json_response({"error": {"message": "x" * next(lengths)}}, status=400)
+
+    _, policy, _ = await ask(llama("Hello", [10, 11, 99], HELLO), {**LLAMA, "/tokenize": fail}, times=130)
     assert len(policy.missing_token_reasons) == 101
-    assert policy.missing_token_reasons["other reasons"] > 100
+    assert policy.missing_token_reasons["other reasons"] == 30
 
 
 async def test_a_key_in_the_text_of_tokens():

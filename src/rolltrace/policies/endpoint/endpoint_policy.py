@@ -91,6 +91,8 @@ class EndpointPolicy:
         self.name = name or model
         self.version = version
         self.context_length = context_length
+        self.max_in_flight = max_in_flight
+        """How many requests an event loop has in flight at most."""
         self.missing_token_reasons: Counter[str] = Counter()
         """How often requested tokens were unavailable, by reason."""
         self._reasons: dict[str, str] = {}

@@ -24,7 +24,7 @@ _START = (
 _REASON = re.compile(r"error loading model: (.*)")
 _ERROR_LINE = re.compile(r"^\S+ E (?:\S+ +\S+: )?(.*)$", re.MULTILINE)
 _MAX_REASON_CHARS = 500
-_READY_SECONDS = 600.0
+READY_SECONDS = 600.0
 """How long the weights may take to load: large files may be on a slow disk."""
 _EXIT_SECONDS = 1.0
 """How long a process may take to exit after its connections are closed."""
@@ -49,8 +49,9 @@ class LlamaServer:
     cannot use it.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, ready_seconds: float = READY_SECONDS) -> None:
         self.settings = settings
+        self._ready_seconds = ready_seconds
         self.key = secrets.token_urlsafe(32)
         self.address = ""
         self.request_slots = LoopSemaphores(MAX_SERVER_REQUESTS)
@@ -84,13 +85,13 @@ class LlamaServer:
             timed_out.set()
             self._process.kill()  # so that reading its first line returns
 
-        timer = threading.Timer(_READY_SECONDS, kill)
+        timer = threading.Timer(self._ready_seconds, kill)
         timer.daemon = True
         timer.start()
         status = self._read_status()
         timer.cancel()
         if timed_out.is_set() or "address" not in status:
-            late = f"it was not ready within {_READY_SECONDS:g} s, and was stopped" if timed_out.is_set() else None
+            late = f"it was not ready within {self._ready_seconds:g} s, and was stopped" if timed_out.is_set() else None
             reason = late or self._why_not_ready(status.get("error"))
             self.stop()
             raise PolicyError(f"llama.cpp cannot serve {self.settings.weights}: {reason}")
