@@ -1,4 +1,4 @@
-"""Which files this process opens and reads, seen where it asks the operating system for them."""
+"""Which files this process opens, reads and has open, seen where it asks the operating system for them."""
 
 import os
 from collections import Counter
@@ -39,3 +39,15 @@ class FileReads:
     def bytes_read(self, folder: Path) -> int:
         """How many bytes of the files in a folder were read."""
         return sum(count for path, count in self._bytes.items() if path.is_relative_to(folder.resolve()))
+
+
+def open_descriptors(folder: Path) -> list[int]:
+    """The descriptors that this process has open for a file, or for files in a folder."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            if link.readlink().is_relative_to(folder.resolve()):
+                found.append(int(link.name))
+        except FileNotFoundError:  # the one that listed the folder
+            continue
+    return sorted(found)

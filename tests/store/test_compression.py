@@ -2,6 +2,7 @@
 
 import io
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -99,16 +100,28 @@ def test_frames_end_where_lines_end(plain, small_frames):
     assert all(frame.length <= SMALL for frame in found)
 
 
-@pytest.mark.parametrize("broken", ["_check_copy", "_write_compressed"])
+@pytest.mark.parametrize("broken", ["pread", "fsync", "replace"])
 def test_failed_sealing_leaves_the_plain_file(plain, monkeypatch, broken):
     """What goes wrong before the sealed file is in place leaves the plain one, and nothing else."""
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sealed, broken, fail)
+    monkeypatch.setattr(os, broken, fail)
     with pytest.raises(OSError, match="No space"):
         compress_segment(plain)
+    assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
+
+
+def test_full_disk_leaves_the_plain_file(plain):
+    """Where there is no room for the sealed file, the plain one stays, and nothing of the sealed one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            compress_segment(plain)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
 
 
@@ -152,14 +165,14 @@ def test_copy_is_read_back_before_the_plain_file_goes(plain, monkeypatch):
 
 def test_growing_segment_is_not_sealed(plain, monkeypatch):
     """A segment that grew while it was sealed is left as it is, so that no line is lost."""
-    real = sealed._check_copy
+    real = os.pread
 
-    def grow(*arguments):
-        real(*arguments)
+    def grow(*arguments):  # while the copy is read back
         with plain.open("ab") as file:
             file.write(b"more\n")
+        return real(*arguments)
 
-    monkeypatch.setattr(sealed, "_check_copy", grow)
+    monkeypatch.setattr(os, "pread", grow)
     with pytest.raises(InputError, match="grew meanwhile"):
         compress_segment(plain)
     assert [entry.name for entry in plain.parent.iterdir()] == [plain.name]
@@ -251,7 +264,7 @@ def test_frame_that_says_too_much_is_damage(tmp_path):
         assert len(faults) >= 1
 
 
-@pytest.mark.parametrize("count", [0xFFFFFFFF, sealed._MAX_FRAMES + 1, 3])
+@pytest.mark.parametrize("count", [0xFFFFFFFF, sealed.MAX_FRAMES + 1, 3])
 def test_table_that_says_too_much_is_not_believed(tmp_path, count):
     """A table of more frames than the file can hold is no table."""
     good = zstandard.ZstdCompressor(write_checksum=True).compress(b"good\n")

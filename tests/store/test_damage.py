@@ -156,7 +156,7 @@ class Patient:
 
 def damage_many(path, is_compressed, times, seed, monkeypatch):
     monkeypatch.setattr(sealed, "FRAME_BYTES", 4096)
-    monkeypatch.setattr(offsets, "_MAX_LINES", 10)
+    monkeypatch.setattr(offsets, "MAX_LINES_IN_MEMORY", 10)
     patient = Patient(path / "run", is_compressed)
     for number in range(times):
         rng = random.Random(seed * 1_000_003 + number)

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from file_reads import open_descriptors
 from rolltrace.errors import StorageError
-from rolltrace.store import descriptors
-from rolltrace.store import disk_writer as disk_writer
+from rolltrace.store import descriptors, disk_writer
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
-from rolltrace.store.write_queue import SignalSafeEvent, WriteQueue
+from rolltrace.store.write_queue import SignalSafeEvent
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.message import Message, Part
+from waiting import until
 
 ROOT = os.geteuid() == 0
 
@@ -59,6 +60,12 @@ def fail(monkeypatch):
         return lambda: monkeypatch.setattr(os, name, original)
 
     return begin
+
+
+@pytest.fixture
+def only_flush_syncs(monkeypatch):
+    """Lines are written soon, and brought to the disk only by `flush` and `close`."""
+    monkeypatch.setattr(disk_writer, "SYNC_SECONDS", 3600.0)
 
 
 def write(writer, index, text="1 + 1?"):
@@ -112,8 +119,8 @@ def test_read_only_file_system(mount, caplog):
     with create_run(disk / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        writer._disk_writer._segments["rollouts"].close()  # a file that is open for writing keeps the disk writable
-        writer._disk_writer._ledger.close()
+        for descriptor in open_descriptors(disk):
+            os.close(descriptor)  # a file that is open for writing keeps the disk writable
         assert remount("ro").returncode == 0
         write(writer, 1)
         assert writer.flush() is False
@@ -156,18 +163,19 @@ def test_deleted_directory_that_comes_back(tmp_path, caplog):
     assert_told(writer, caplog, "ENOENT")
 
 
-def test_deleted_before_flush_is_told(tmp_path):
+def test_deleted_before_flush_is_told(tmp_path, only_flush_syncs):
     """A file that was deleted after it was written to and before the flush is a loss, and `flush` says so."""
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        segment = writer._disk_writer._segments["rollouts"]
-        segment.append([b'{"v":2,"crc":"00000000"}\n'])
-        segment._path.unlink()
-        assert writer.flush() is False
         write(writer, 1)
+        until(lambda: indices(tmp_path / "run") == [0, 1])
+        [segment] = (tmp_path / "run/rollouts").iterdir()
+        segment.unlink()
+        assert writer.flush() is False
+        write(writer, 2)
         assert writer.flush() is True
-    assert indices(tmp_path / "run") == [1]
+    assert indices(tmp_path / "run") == [2]
 
 
 def test_closed_descriptor_loses_nothing(tmp_path, caplog):
@@ -175,40 +183,39 @@ def test_closed_descriptor_loses_nothing(tmp_path, caplog):
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        os.close(writer._disk_writer._segments["rollouts"]._descriptor)
+        [descriptor] = open_descriptors(tmp_path / "run/rollouts")
+        os.close(descriptor)
         write(writer, 1)
         assert writer.flush() is True
     assert indices(tmp_path / "run") == [0, 1]
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("ending", ["write", "flush", "close", "fork"])
-def test_descriptor_that_became_somebody_elses(tmp_path, ending):
+@pytest.mark.parametrize("ending", ["write", "flush", "close"])
+def test_descriptor_that_became_somebody_elses(tmp_path, only_flush_syncs, ending):
     """Where the number of a closed descriptor means another file by now, that file is not written, cut or closed."""
     other = tmp_path / "other"
     other.write_bytes(b"precious")
     writer = create_run(tmp_path / "run")
     write(writer, 0)
     assert writer.flush()
-    segment = writer._disk_writer._segments["rollouts"]
-    number = segment._descriptor
-    segment._is_synced = False
+    write(writer, 1)
+    until(lambda: indices(tmp_path / "run") == [0, 1])
+    [number] = open_descriptors(tmp_path / "run/rollouts")
     foreign = os.open(other, os.O_RDWR)
     os.dup2(foreign, number)
     os.close(foreign)
     try:
-        if ending == "fork":
-            segment.close_inherited()
-        elif ending != "close":
-            if ending == "write":
-                write(writer, 1)
+        if ending == "write":
+            write(writer, 2)
+        if ending != "close":
             assert writer.flush() is True
         writer.close()
         assert os.pread(number, 100, 0) == b"precious"  # still open
         assert other.read_bytes() == b"precious"
     finally:
         os.close(number)
-    assert indices(tmp_path / "run") == ([0, 1] if ending == "write" else [0])
+    assert indices(tmp_path / "run") == ([0, 1, 2] if ending == "write" else [0, 1])
 
 
 def test_torn_line_is_never_cut_off_another_file(tmp_path, monkeypatch):
@@ -219,7 +226,7 @@ def test_torn_line_is_never_cut_off_another_file(tmp_path, monkeypatch):
     with create_run(tmp_path / "run") as writer:
         write(writer, 0)
         assert writer.flush()
-        number = writer._disk_writer._segments["rollouts"]._descriptor
+        [number] = open_descriptors(tmp_path / "run/rollouts")
 
         def write_and_lose(descriptor, data):
             if descriptor != number:
@@ -258,19 +265,19 @@ def test_failing_fsync(tmp_path, fail, caplog):
     assert "EIO" in caplog.text
 
 
-def test_failing_fsync_of_a_full_segment_is_told(tmp_path, fail):
+def test_failing_fsync_of_a_full_segment_is_told(tmp_path, fail, only_flush_syncs):
     """A file that could not be confirmed when the next was begun is told of by the next `flush`, and costs no line."""
     with create_run(tmp_path / "run", trace=Recording(segment_bytes=1)) as writer:
         write(writer, 0)
         assert writer.flush() is True
-        segment = writer._disk_writer._segments["rollouts"]
-        segment._is_synced = False
-        end = fail("fsync", errno.EIO, "rollouts")
         write(writer, 1)
+        until(lambda: indices(tmp_path / "run") == [0, 1])
+        end = fail("fsync", errno.EIO, "-000001.jsonl")
+        write(writer, 2)
         assert writer.flush() is False
-        end()
         assert writer.flush() is True
-    assert indices(tmp_path / "run") == [0, 1]
+        end()
+    assert indices(tmp_path / "run") == [0, 1, 2]
     assert writer.ledger.dropped == {}
 
 
@@ -302,9 +309,7 @@ def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
         assert indices(tmp_path / "run") == [0]
         write(writer, 1)
     write(writer, 2)
-    assert writer.flush() is True
-    assert indices(tmp_path / "run") == [0, 1, 2]
-    assert writer._disk_thread.is_started
+    until(lambda: indices(tmp_path / "run") == [0, 1, 2])  # without a flush
     writer.close()
     with monkeypatch.context() as patch:
         patch.setattr(_thread, "start_new_thread", refuse)
@@ -315,10 +320,10 @@ def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
     assert writer.ledger.complete
 
 
-def test_hanging_disk(tmp_path, monkeypatch, caplog):
-    """The caller waits once for so long as it was told, then loses at once, and when the disk is back nothing more."""
-    goes_on, hangs = threading.Event(), threading.Event()
-    real = os.write
+@pytest.fixture
+def hanging_disk(monkeypatch):
+    """Hangs in the first write of a line; returns the events of its hanging, and of its going on."""
+    hangs, goes_on, real = threading.Event(), threading.Event(), os.write
 
     def hang(descriptor, data):
         if data[:1] == b"{" and not goes_on.is_set():
@@ -326,10 +331,20 @@ def test_hanging_disk(tmp_path, monkeypatch, caplog):
             goes_on.wait()
         return real(descriptor, data)
 
+    def begin():
+        monkeypatch.setattr(os, "write", hang)
+        return hangs, goes_on
+
+    yield begin
+    goes_on.set()  # a test that fails must not hang
+
+
+def test_hanging_disk(tmp_path, hanging_disk, monkeypatch, caplog):
+    """The caller waits once for so long as it was told, then loses at once, and when the disk is back nothing more."""
     trace = Recording(queue_bytes=10_000, queue_seconds=0.2)
     with create_run(tmp_path / "run", trace=trace) as writer, contextlib.ExitStack() as ending:
-        ending.callback(goes_on.set)  # a test that fails must not hang
-        monkeypatch.setattr(os, "write", hang)
+        hangs, goes_on = hanging_disk()
+        ending.callback(goes_on.set)  # before the run is closed
         write(writer, 0)
         hangs.wait()
         waited = {}
@@ -397,12 +412,17 @@ def test_each_thread_is_told_of_a_loss(tmp_path, fail):
         assert writer.flush() is True
 
 
-def test_one_warning_from_many_threads(tmp_path, monkeypatch, caplog):
+def test_one_warning_from_many_threads(tmp_path, hanging_disk, caplog):
     """Threads that lose at the same time tell of it once."""
     start = threading.Barrier(8)
-    with create_run(tmp_path / "run", trace=Recording(queue_bytes=1, queue_seconds=0)) as writer:
-        monkeypatch.setattr(WriteQueue, "_batch", lambda queue: [])  # nobody empties the queue
+    trace = Recording(queue_bytes=1, queue_seconds=0)
+    with create_run(tmp_path / "run", trace=trace) as writer, contextlib.ExitStack() as ending:
+        assert writer.flush()
+        hangs, goes_on = hanging_disk()
+        ending.callback(goes_on.set)  # before the run is closed
         write(writer, 0)
+        hangs.wait()
+        write(writer, 1)  # a line that is alone in the queue is taken, however large
 
         def lose():
             start.wait()
@@ -415,7 +435,7 @@ def test_one_warning_from_many_threads(tmp_path, monkeypatch, caplog):
         for thread in threads:
             thread.join()
         assert writer.ledger.dropped == {"queue full": 160}
-        monkeypatch.undo()
+    assert indices(tmp_path / "run") == [0, 1]
     assert_told(writer, caplog, "queue full")
 
 
@@ -452,11 +472,10 @@ def synced(monkeypatch):
     return names
 
 
-def test_flush_brings_blobs_to_the_disk_before_their_lines(tmp_path, synced):
+def test_flush_brings_blobs_to_the_disk_before_their_lines(tmp_path, synced, only_flush_syncs):
     """Each blob once, then their folder once for all of them, then the lines; and nothing again that is safe."""
     blobs = {Blob.of(bytes([number])).name for number in range(20)}
     with create_run(tmp_path / "run") as writer:
-        writer._disk_writer.sync_if_due = lambda: None  # only a flush brings anything to the disk here
         assert writer.flush()
         synced.clear()
         for number in range(40):
@@ -508,15 +527,20 @@ def test_failing_fsync_of_blobs_is_told(tmp_path, fail, text):
 
 
 def test_names_of_blobs_do_not_fill_the_memory(tmp_path, monkeypatch):
-    """Only so many are remembered; one that comes again after it was forgotten is still one file."""
-    monkeypatch.setattr(disk_writer, "_KNOWN_BLOBS", 5)
+    """Only the last ones are remembered; one that was forgotten is compared with its file when it comes again."""
+    monkeypatch.setattr(disk_writer, "MAX_KNOWN_BLOBS", 5)
+    blobs = [bytes([number]) for number in range(30)]
+    files = [tmp_path / "run/blobs" / Blob.of(data).name for data in blobs]
     with create_run(tmp_path / "run") as writer:
-        for number in (*range(30), *range(30)):
-            show(writer, number, bytes([number]))
+        for number, data in enumerate(blobs):
+            show(writer, number, data)
         assert writer.flush()
-        assert len(writer._disk_writer._written_blobs) == 5
-        assert writer._disk_writer._unsynced_blobs == set()
-    assert len(list((tmp_path / "run/blobs").iterdir())) == 30
+        for file in files:
+            file.write_bytes(b"?")
+        for number in (*range(25, 30), *range(25)):
+            show(writer, 30 + number, blobs[number])
+        assert writer.flush()
+    assert [file.read_bytes() for file in files] == blobs[:25] + [b"?"] * 5
     assert writer.ledger.complete
 
 

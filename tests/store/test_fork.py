@@ -1,5 +1,6 @@
 """Processes are forked, and end in more than one way: each has its own files, and what was handed in is kept."""
 
+import _thread
 import gc
 import os
 import pickle
@@ -12,9 +13,11 @@ from collections import Counter
 
 import pytest
 
+from file_reads import open_descriptors
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
+from waiting import until
 
 PROLOGUE = """
 import gc, multiprocessing, os, sys, threading
@@ -278,17 +281,17 @@ def test_writer_that_nobody_uses_ends_its_thread(tmp_path):
     """A writer that is garbage writes what it was handed and gives back its files; its ledger says: not closed."""
     run = create_run(tmp_path / "run")
     play(run, "kept")
-    worker, cycle = run._disk_thread, [run]
+    run.flush()
+    assert open_descriptors(tmp_path)
+    play(run, "late")
+    cycle = [run]
     cycle.append(cycle)
     del run, cycle
     gc.collect()
-    worker.wait_until_finished(120)
-    assert worker.is_finished
-    assert groups(tmp_path) == [["kept"]]
+    until(lambda: not open_descriptors(tmp_path))
+    assert groups(tmp_path) == [["kept", "late"]]
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
-    assert (ledger.recorded, ledger.closed) == (1, False)
-    open_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]  # noqa: PTH208
-    assert not [name for name in open_files if name.startswith(str(tmp_path))]
+    assert (ledger.recorded, ledger.closed) == (2, False)
 
 
 def test_pickled_writer_is_another_session(tmp_path):
@@ -320,17 +323,17 @@ def test_use_after_close(tmp_path):
 
 def test_flush_waits_for_a_close_that_is_under_way(tmp_path, monkeypatch):
     """A flush that comes while another thread closes returns when all is written, not before."""
-    closing, goes_on = threading.Event(), threading.Event()
+    closing, goes_on, fsync = threading.Event(), threading.Event(), os.fsync
     run = create_run(tmp_path / "run")
-    scribe_close = run._disk_writer.close
+    play(run, "kept")
+    run.flush()
 
-    def slow_close():
+    def sync_slowly(descriptor):
         closing.set()
         goes_on.wait()
-        scribe_close()
+        fsync(descriptor)
 
-    monkeypatch.setattr(run._disk_writer, "close", slow_close)
-    play(run, "kept")
+    monkeypatch.setattr(os, "fsync", sync_slowly)
     closer = threading.Thread(target=run.close)
     closer.start()
     closing.wait()
@@ -374,11 +377,23 @@ def test_flush_close_and_put_from_many_threads(tmp_path):
     assert flushed[True] >= run.ledger.recorded // 2
 
 
-def test_worker_that_is_started_twice(tmp_path):
+def test_worker_that_is_started_twice(tmp_path, monkeypatch):
     """A signal handler may start the thread that its caller is about to start: one of them works, never two."""
-    run = create_run(tmp_path / "run")
+    start, ended = _thread.start_new_thread, []
+
+    def start_twice(action, arguments):
+        def note():
+            action(*arguments)
+            ended.append(None)
+
+        start(note, ())
+        return start(note, ())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_thread, "start_new_thread", start_twice)
+        run = create_run(tmp_path / "run")
+    until(lambda: len(ended) == 1)
     for number in range(50):
-        run._disk_thread.is_started = False
         play(run, str(number))
     run.close()
     assert groups(tmp_path) == [[str(number) for number in range(50)]]

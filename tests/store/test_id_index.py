@@ -28,7 +28,7 @@ COUNT = 30
 @pytest.fixture
 def small(monkeypatch):
     """An index that is written for a few lines."""
-    monkeypatch.setattr(id_index, "_MAX_LINES", 10)
+    monkeypatch.setattr(id_index, "MAX_LINES_IN_MEMORY", 10)
 
 
 @pytest.fixture
@@ -65,19 +65,18 @@ def test_little_is_kept_in_memory(run):
     assert index_files(run) == []
 
 
-def test_index_is_used(run, small, monkeypatch):
+def test_index_is_used(run, small, file_reads):
     """What the index covers is not read again."""
     RunReader(run).id_index.update()
     assert len(index_files(run)) == 1
-
-    def refuse(*_):
-        raise AssertionError("the segments were looked through")
-
-    monkeypatch.setattr(id_index, "record_id", refuse)
+    size = sum(file.stat().st_size for file in (run / "rollouts").iterdir())
+    assert file_reads.bytes_read(run / "rollouts") >= size
+    file_reads.clear()
     reader = RunReader(run)
     reader.id_index.update()
     assert reader.get("r7").id == "r7"
     assert reader.get("r8").id == "r8"
+    assert file_reads.bytes_read(run / "rollouts") < size / 2
 
 
 def test_what_came_later_is_found(run, small):
@@ -224,7 +223,7 @@ def test_builders_do_not_disturb_each_other(run):
         "import sys, pathlib\n"
         "from rolltrace.store import id_index\n"
         "from rolltrace.store.reader import RunReader\n"
-        "id_index._MAX_LINES = 10\n"
+        "id_index.MAX_LINES_IN_MEMORY = 10\n"
         "for turn in range(15):\n"
         "    reader = RunReader(sys.argv[1])\n"
         f"    assert [reader.get(f'r{{n}}').id for n in range({COUNT})] == [f'r{{n}}' for n in range({COUNT})]\n"
@@ -240,15 +239,15 @@ def test_builders_do_not_disturb_each_other(run):
 def test_interrupted_building_starts_over(run, small, monkeypatch):
     """What was read when a person interrupted is not taken for indexed, and no half file stays."""
     reader = RunReader(run)
-    real = record_id
+    real = os.pread
 
-    def interrupt(line):
-        if b'"r9"' in line:
+    def interrupt(descriptor, length, offset):
+        if "s-000001" in Path(f"/proc/self/fd/{descriptor}").readlink().name:
             raise KeyboardInterrupt
-        return real(line)
+        return real(descriptor, length, offset)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(id_index, "record_id", interrupt)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", interrupt)
         with pytest.raises(KeyboardInterrupt):
             reader.get("r29")
     assert index_files(run) == []
@@ -352,7 +351,7 @@ def test_index_that_cannot_be_read_now_is_left(run, small, monkeypatch):
             raise sqlite3.OperationalError("disk I/O error")
 
         patch.setattr(IdIndexFile, "find", refuse)
-        patch.setattr(id_index, "_MAX_LINES", 10**6)
+        patch.setattr(id_index, "MAX_LINES_IN_MEMORY", 10**6)
         check(run, reader)
     assert index_files(run) == before
     check(run)
@@ -413,7 +412,7 @@ from rolltrace.store import id_index
 from rolltrace.store.id_index_file import IdIndexWriter
 from rolltrace.store.reader import RunReader
 
-id_index._MAX_LINES = 10
+id_index.MAX_LINES_IN_MEMORY = 10
 
 
 def die_at(owner, name, occurrence, after):

@@ -1,6 +1,5 @@
 """Blocks of bytes to lines: from the front, and from the end."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,10 +12,9 @@ CONTENT = st.lists(st.sampled_from([b"", b"a", b"bc", b"x" * 30, b"\r"]), max_si
 @given(CONTENT, st.integers(1, 40), st.integers(1, 40))
 def test_backwards_is_the_same_in_reverse(data, first, largest):
     """Whatever a file holds and however much is read at once, both ways give the same lines and the same tear."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "_FIRST_STEP", first)
-        patch.setattr(lines, "_LARGEST_STEP", largest)
-        found = list(split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data)))
+    found = list(
+        split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data), first, largest)
+    )
     assert found[::-1] == list(split_lines([FileBlock(0, len(data), data)]))
     assert [line for line in found[1:] if line.error == TORN] == []
 
@@ -37,8 +35,7 @@ def test_backwards_reads_no_more_than_is_taken():
 def test_backwards_line_without_a_start_ends(monkeypatch):
     """A file without line feeds cannot fill the memory."""
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
-    monkeypatch.setattr(lines, "_FIRST_STEP", 64)
     data = b"x" * 10_000 + b"\n"
-    [line] = split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data))
+    [line] = split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data), first_step=64)
     assert line.data == b""
     assert "at most 100 bytes" in line.error

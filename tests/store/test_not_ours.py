@@ -80,7 +80,7 @@ def use(run: Path) -> None:
 @pytest.fixture
 def eager(monkeypatch):
     """Indexes and parts of any size are written to the run's cache."""
-    monkeypatch.setattr(offsets, "_MAX_LINES", 1)
+    monkeypatch.setattr(offsets, "MAX_LINES_IN_MEMORY", 1)
     monkeypatch.setattr("rolltrace.query.table_cache.MIN_CACHED_BYTES", 1)
 
 

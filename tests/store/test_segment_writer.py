@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from file_reads import open_descriptors
 from rolltrace.store.layout import segment_name
 from rolltrace.store.segment_writer import SegmentWriter
 
@@ -107,3 +108,16 @@ def test_folder_is_synced_once_for_each_file(tmp_path, monkeypatch):
     segment.sync()
     segment.close()
     assert synced == [file, str(tmp_path), file]
+
+
+def test_inherited_descriptor_that_became_somebody_elses(tmp_path):
+    """A forked process does not close a file that has the number of its parent's segment by now."""
+    segment = SegmentWriter(tmp_path, "w", segment_name)
+    segment.append([b"a\n"])
+    [number] = open_descriptors(tmp_path / segment_name("w", 0))
+    with (tmp_path / "other").open("wb") as other:
+        os.dup2(other.fileno(), number)
+    segment.close_inherited()
+    assert os.write(number, b"still open") == 10
+    os.close(number)
+    assert contents(tmp_path)[0] == b"still open"

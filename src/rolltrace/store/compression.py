@@ -22,7 +22,7 @@ LARGEST_FRAME = 32 * FRAME_BYTES
 """A frame with a larger stated length counts as damaged, so that a header cannot make a reader fill its memory."""
 
 _LEVEL = 3
-_MAX_FRAMES = 100_000
+MAX_FRAMES = 100_000
 _MAGIC = zstandard.FRAME_HEADER
 _TABLE_MAGIC = 0x184D2A5E
 _TABLE_START = _TABLE_MAGIC.to_bytes(4, "little")
@@ -124,7 +124,7 @@ class FrameReader:
         count, _, magic = _FOOTER.unpack(footer)
         length = count * _ENTRY.size + _FOOTER.size
         start = self._size - _SKIP.size - length
-        if magic != _FOOTER_MAGIC or count > _MAX_FRAMES or start < 0:
+        if magic != _FOOTER_MAGIC or count > MAX_FRAMES or start < 0:
             return None
         head = os.pread(self._descriptor, _SKIP.size, start)
         if len(head) < _SKIP.size or _SKIP.unpack(head) != (_TABLE_MAGIC, length):
@@ -164,7 +164,7 @@ class FrameReader:
         frames: list[Frame] = []
         position = offset = 0
         steps_left = _STEPS + self._size // 512  # bounds the time to linear, whatever the bytes are
-        while position < self._size and len(frames) < _MAX_FRAMES:
+        while position < self._size and len(frames) < MAX_FRAMES:
             steps_left -= 1
             if steps_left > 0 and os.pread(self._descriptor, 4, position) == _TABLE_START:
                 position = self._next_magic(position + 1)  # the table may be damaged, so its length is not used

@@ -32,7 +32,7 @@ HEARTBEAT_SECONDS = 9.0
 
 _DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-_KNOWN_BLOBS = 10_000
+MAX_KNOWN_BLOBS = 10_000
 """How many blob names are remembered as written; a forgotten one is compared with its file when it comes again."""
 
 
@@ -168,7 +168,7 @@ class DiskWriter:
         else:
             self._unsynced_blobs.add(blob.name)  # even if another writer wrote it: that one may not have synced it
             self._written_blobs[blob.name] = None
-            if len(self._written_blobs) > _KNOWN_BLOBS:
+            if len(self._written_blobs) > MAX_KNOWN_BLOBS:
                 del self._written_blobs[next(iter(self._written_blobs))]
 
     def _sync_blobs(self) -> None:

@@ -25,8 +25,9 @@ from rolltrace.trace.rollout import FORMAT_VERSION
 
 __all__ = ["CACHE", "IdIndex", "record_id"]
 
-_MAX_LINES = 5000
-_MAX_BYTES = 8 * 1024 * 1024
+MAX_LINES_IN_MEMORY = 5000
+MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
+"""From so many lines, or lines of so many bytes, on, what was scanned goes to an index file."""
 _TRIES = 3
 _MAX_NAME_CHARS = 200
 _HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
@@ -245,7 +246,7 @@ class IdIndex:
             for place, line in self._cursors[folder].read():
                 lines += self._named(folder, place, line)
                 self._recent_bytes += place.length
-                if len(lines) + len(self._recent) >= _MAX_LINES or self._recent_bytes >= _MAX_BYTES:
+                if len(lines) + len(self._recent) >= MAX_LINES_IN_MEMORY or self._recent_bytes >= MAX_BYTES_IN_MEMORY:
                     if writer is None:
                         writer = IdIndexWriter(cache)
                         writer.add([(rollout, place) for rollout, places in self._recent.items() for place in places])

@@ -6,8 +6,8 @@ from typing import NamedTuple
 MAX_LINE_BYTES = 1024 * 1024 * 1024
 """Longer lines are skipped, so that a file without line feeds cannot fill the memory."""
 
-_FIRST_STEP = 16 * 1024
-_LARGEST_STEP = 1024 * 1024
+FIRST_STEP = 16 * 1024
+LARGEST_STEP = 1024 * 1024
 
 TORN = "torn"
 """The error of bytes after the last line feed."""
@@ -68,21 +68,23 @@ def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
         yield Line(start, end, b"", TORN)
 
 
-def split_lines_backwards(read: Callable[[int, int], bytes], size: int) -> Iterator[Line]:
+def split_lines_backwards(
+    read: Callable[[int, int], bytes], size: int, first_step: int = FIRST_STEP, largest_step: int = LARGEST_STEP
+) -> Iterator[Line]:
     """The lines of a file, the last first. Bytes after the last line feed come first, as torn.
 
-    Only as much is read as is asked for. `read` is given an offset and a length.
+    Only as much is read as is asked for. `read` is given an offset and a length, which doubles up to `largest_step`.
     """
     begun: list[bytes] = []  # pieces of the line that ends at `end`, the last first
     start = end = size
     is_last = True
-    step = _FIRST_STEP
+    step = first_step
     while start > 0:
         first = max(start - step, 0)
         data = read(first, start - first)
         if len(data) < start - first:
             raise EOFError("Expected a file that only grows, got one that was cut.")
-        start, step = first, min(2 * step, _LARGEST_STEP)
+        start, step = first, min(2 * step, largest_step)
         while feed := data.rfind(b"\n") + 1:
             if first + feed < end:
                 yield _whole(first + feed, end, [data[feed:], *reversed(begun)], is_last)
