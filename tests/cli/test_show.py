@@ -9,11 +9,10 @@ import sys
 import pytest
 
 from answers import write
-from rolltrace.query import line_reader as lines
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.codec import decode_rollout, encode_with_scores, utc_now
+from rolltrace.trace.codec import encode_with_scores, utc_now
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.rollout import Failure, Grade
 from rolltrace.trace.rollout_builder import new_id
@@ -149,14 +148,20 @@ def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
 
 
 def test_only_the_page_is_read(rolltrace, make_run, one_plus_one, monkeypatch):
-    """A table of a few rollouts reads their lines, and those of no others."""
+    """A table of a few rollouts reads their lines, and those of no others: damage to another is not met."""
+    monkeypatch.setattr("rolltrace.query.table_cache.MIN_CACHED_BYTES", 1)
     path = make_run(*[one_plus_one] * 30)
-    read = []
-    monkeypatch.setattr(lines, "decode_rollout", lambda line: read.append(line) or decode_rollout(line))
+    whole = rolltrace("show", path, "--limit", 30).stdout
+    [segment] = (path / "rollouts").iterdir()
+    lines = segment.read_bytes().splitlines(keepends=True)
+    lines[20] = lines[20].replace(b"1", b"2")
+    segment.write_bytes(b"".join(lines))
     shown = rolltrace("show", path, "--limit", 3)
     assert "30 rollouts in 1 group" in shown.stdout
     assert "the first 3 of 30" in shown.stdout
-    assert len(read) == 3
+    assert shown.stderr == ""
+    assert "two/20" in whole
+    assert "1 of its places cannot" in rolltrace("show", path, "--limit", 30).stderr
 
 
 def test_what_was_played_again_is_told(rolltrace, make_run, one_plus_one):

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -157,14 +158,32 @@ async def test_a_planted_secret_is_seen_by_its_seat_only(monkeypatch, name, play
     assert set.union(*told) == {f"secret-of-{seat}" for seat in range(builder.players)} - {f"secret-of-{play_as or 0}"}
 
 
+def dealt_cards(seed):
+    """The cards of a game of Kuhn poker, as textarena itself knows them."""
+    with games_made() as made:
+        TextArenaGame("KuhnPoker-v0", 2, seed)
+    return made[0].state.game_state["player_cards"]
+
+
+@contextmanager
+def games_made():
+    """The games of textarena that are made inside the block."""
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            textarena, "make_game", lambda *args: made.append(textarena_catalogue.make_game(*args)) or made[-1]
+        )
+        yield made
+
+
 async def test_a_seat_knows_its_own_card_and_role_only():
     """The game's own secrets: in Kuhn poker the cards, in the mafia game the roles."""
     for rollout in await play(make("KuhnPoker-v0", episodes=4), Mover(["[check]", "[bet]"], illegal=0)):
-        state = TextArenaGame("KuhnPoker-v0", 2, rollout.seed)._state.game_state["player_cards"]
+        dealt = dealt_cards(rollout.seed)
         cards = re.findall(
             r"Your card is: '(\w)'", "\n".join(message.content for message in rollout.steps[0].trace.prompt)
         )
-        assert set(cards) == {"JQK"[state[rollout.seat]]}
+        assert set(cards) == {"JQK"[dealt[rollout.seat]]}
     rollouts = await play(make("SecretMafia-v0", episodes=2), Mover(MOVES["SecretMafia-v0"], illegal=0))
     for rollout in rollouts:
         role = rollout.steps[-1].trace.extra["game_info"][str(rollout.seat)]["role"]
@@ -314,8 +333,9 @@ async def test_the_cap_on_moves():
 
 def test_everybody_is_eliminated():
     """A game that then searches its table for a player for ever is ended without a winner."""
-    game = TextArenaGame("PublicGoodsGame-v0", 3, 0)
-    game._state.elimination_order.extend(range(3))
+    with games_made() as made:
+        game = TextArenaGame("PublicGoodsGame-v0", 3, 0)
+    made[0].state.elimination_order.extend(range(3))
     game.move("hello")
     assert game.turn is None
     assert game.result() == GameResult(reason="Every player was eliminated, and the game names no winner.")
@@ -359,8 +379,9 @@ def test_a_game_that_mistakes_its_own_arguments():
 
 def test_rewards_must_be_numbers():
     """A game that ends without numbers is not recorded as if it had some."""
-    game = TextArenaGame("GuessTheNumber-v0", 1, 0)
-    game._state.set_outcome("much", "because")
+    with games_made() as made:
+        game = TextArenaGame("GuessTheNumber-v0", 1, 0)
+    made[0].state.set_outcome("much", "because")
     with pytest.raises(EnvError, match=r"ended without numbers for rewards: \{0: 'much'\}"):
         game.result()
 
@@ -459,13 +480,18 @@ def test_names():
         load_env("textarena:TicTacTo-v0")
 
 
-def test_without_textarena(monkeypatch):
+def test_without_textarena():
     """The error says what to install."""
-    monkeypatch.setitem(sys.modules, "textarena", None)
-    textarena_catalogue._textarena.cache_clear()
-    with pytest.raises(InputError, match=r"pip install 'rolltrace\[textarena\]'"):
-        TextArenaTasks("TicTacToe-v0")
-    textarena_catalogue._textarena.cache_clear()
+    code = (
+        "import sys\n"
+        "sys.modules['textarena'] = None\n"
+        "from rolltrace.envs.textarena import TextArenaTasks\n"
+        "TextArenaTasks('TicTacToe-v0')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "InputError: " in done.stderr
+    assert "pip install 'rolltrace[textarena]'" in done.stderr
 
 
 def test_textarena_is_imported_late_and_silent():

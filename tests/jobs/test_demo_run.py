@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from rolltrace.jobs.demo_run import _record_again, recording_seconds
+from rolltrace.jobs.demo_run import record_again, recording_seconds
 from rolltrace.jobs.play import play
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
@@ -19,7 +19,7 @@ def test_what_is_timed_is_the_whole_record(tmp_path, env):
     first = read(tmp_path / "first")
     with create_run(tmp_path / "again") as writer:
         for rollout in first.values():
-            _record_again(writer, rollout)
+            record_again(writer, rollout)
     missing_token_reasons = {
         name: msgspec.structs.replace(
             rollout, steps=tuple(msgspec.structs.replace(step, tokens=None) for step in rollout.steps)

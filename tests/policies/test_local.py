@@ -6,6 +6,8 @@ import os
 import pickle
 import sys
 from concurrent.futures import Future
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,6 +18,7 @@ from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies import local as local_module
 from rolltrace.policies.llama import server_settings as settings_module
 from rolltrace.policies.llama.llama_server import LlamaServer, LoopSemaphores
+from rolltrace.policies.llama.server_main import start_server
 from rolltrace.policies.llama.server_settings import MAX_SERVER_REQUESTS, ServerSettings, default_threads
 from rolltrace.policies.llama.weights import default_weights
 from rolltrace.policies.local import local_policy
@@ -122,20 +125,10 @@ def test_sampling_is_not_said_twice(packages):
         local_policy(extra={"temperature": 0.5})
 
 
-@pytest.fixture
-def xllamacpp(monkeypatch, tmp_path):
-    """Puts a module of this code in the place of the package that has llama.cpp, for the server's process."""
-
-    def write(code):
-        (tmp_path / "xllamacpp.py").write_text(code)
-        monkeypatch.syspath_prepend(tmp_path)
-
-    return write
-
-
-def test_a_server_that_does_not_become_ready(xllamacpp):
+def test_a_server_that_does_not_become_ready(monkeypatch, tmp_path):
     """Its process is ended, and the error says how long it had."""
-    xllamacpp("import time; time.sleep(3600)")
+    (tmp_path / "xllamacpp.py").write_text("import time; time.sleep(3600)")
+    monkeypatch.syspath_prepend(tmp_path)
     server = LlamaServer(ServerSettings("/m.gguf"), ready_seconds=0.01)
     with pytest.raises(PolicyError, match=r"llama.cpp cannot serve /m.gguf: it was not ready within 0.01 s"):
         server.wait_until_ready()
@@ -192,19 +185,13 @@ async def test_a_refused_key_is_not_asked_for(packages, stub):
     assert server.headers[0]["Authorization"] == "Bearer held-by-the-process"
 
 
-def test_threads_are_enough_for_the_places(xllamacpp):
-    """Questions about tokens get through beside answers that are waited for."""
-    xllamacpp("""
-from unittest.mock import MagicMock as CommonParams
-
-class Server:
-    def __init__(self, params):
-        self.listening_address = str(params.n_threads_http)
-""")
-    server = LlamaServer(ServerSettings("/m.gguf"))
-    server.wait_until_ready()
-    server.stop()
-    assert int(server.address) >= 2 * MAX_SERVER_REQUESTS
+def test_threads_are_enough_for_the_places(monkeypatch):
+    """Questions about tokens get through beside answers that are waited for; only this machine is served."""
+    llama = SimpleNamespace(CommonParams=MagicMock, Server=lambda params: params)
+    monkeypatch.setitem(sys.modules, "xllamacpp", llama)
+    params = start_server(ServerSettings("/m.gguf").for_process("key"))
+    assert params.n_threads_http >= 2 * MAX_SERVER_REQUESTS
+    assert (params.hostnames, params.api_keys) == (["127.0.0.1"], ["key"])
 
 
 @pytest.mark.parametrize("name", ["slots", "context_length", "threads"])

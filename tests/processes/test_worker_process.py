@@ -137,7 +137,7 @@ def test_a_worker_that_takes_no_request_is_ended(monkeypatch):
     POOL.stop()
     process = evaluated(PROCESS)
     os.kill(process, signal.SIGSTOP)
-    monkeypatch.setattr(worker_process, "_PREPARE_SECONDS", 0.2)
+    monkeypatch.setattr(worker_process, "PREPARE_SECONDS", 0.2)
     with pytest.raises(EnvError, match=r"did not start\. It took more than 0.2 seconds, and was stopped\.$"):
         POOL.run_sync(len, "x" * 5_000_000, cpu_seconds=5)
     assert not is_running(process)
@@ -165,7 +165,7 @@ def test_a_reply_that_is_none_ends_the_worker(reply):
 
 def test_a_worker_that_closes_the_pipe_is_ended(monkeypatch):
     """It could go on for ever without an answer."""
-    monkeypatch.setattr(worker_process, "_EXIT_SECONDS", 0.1)
+    monkeypatch.setattr(worker_process, "EXIT_SECONDS", 0.1)
     with pytest.raises(WorkerError, match=r"^The worker process closed its pipe\.$"):
         evaluated(f"{REPLIES}.close() or __import__('time').sleep(3600)")
     assert evaluated("6 * 7") == 42

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.core
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenRuns]:
     """A library over an empty folder, which looks anew at every question."""
-    monkeypatch.setattr(folders, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(folders, "FRESH_SECONDS", 0.0)
     (tmp_path / "runs").mkdir()
     library = OpenRuns(tmp_path / "runs")
     yield library
@@ -38,6 +39,11 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenRun
 @pytest.fixture
 def ask_it(library: OpenRuns) -> Any:
     """Asks a question of it."""
+    return asker(library)
+
+
+def asker(library: OpenRuns) -> Any:
+    """Asks questions of a library."""
     questions = Api(library)
 
     def ask(question: str, **parameters: Any) -> Any:
@@ -157,17 +163,24 @@ def test_a_damaged_run_shows_what_is_whole(library: OpenRuns, ask_it: Any):
         ask_it("rollouts", run="run")
 
 
-def test_damage_is_told_however_often_one_asks(library: OpenRuns, ask_it: Any):
+def test_damage_is_told_however_often_one_asks(library: OpenRuns):
     """What could not be read stays told when the run had to make room and is opened anew."""
+    library = OpenRuns(library.folder.path, room=1)
+    ask_it = asker(library)
     path = library.folder.path / "run"
     make(path, 5)
+    make(library.folder.path / "other")
     [segment] = (path / "rollouts").iterdir()
     segment.write_bytes(segment.read_bytes().replace(b'"reward":1.0', b'"reward":9.0', 1))
     first = ask_it("run", run="run")["problems"]
     assert len(first) == 1
-    with library._lock:
-        library._opened.pop("run").close()
+    with library.open("run") as before:
+        pass
+    assert ask_it("run", run="other")["problems"] == []
+    with library.open("run") as anew:
+        assert anew is not before
     assert ask_it("run", run="run")["problems"] == first
+    library.close()
 
 
 def test_a_name_that_is_no_text_hides_nobody(library: OpenRuns, ask_it: Any):
@@ -234,8 +247,11 @@ def until(ask: Any, holds: Any) -> Any:
     raise AssertionError("it never came to hold")
 
 
-def test_room_is_made_for_other_runs(library: OpenRuns):
+def test_room_is_made_for_other_runs(library: OpenRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The longest unused is closed; one that is being asked stays open until it was answered."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     library = OpenRuns(library.folder.path, room=2)
     for name in "abc":
         make(library.folder.path / name, 1)
@@ -247,8 +263,11 @@ def test_room_is_made_for_other_runs(library: OpenRuns):
         assert used.run.sql(count).fetchall() == [(1,)]
         with library.open("a") as anew:
             assert anew is not used
-    assert len(library._opened) == 2
+            anew.run.sql(count).fetchall()
+            assert len(list(temporary.iterdir())) == 3, "the tables of a, in use and opened anew, and of c"
+    assert len(list(temporary.iterdir())) == 2
     library.close()
+    assert list(temporary.iterdir()) == []
 
 
 def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from itertools import count
 
 from rolltrace.trace.message import Message
 
-_TAG_LENGTH = 12
+TAG_LENGTH = 12
 _HIDDEN_PARTS = ("text", "thinking")
 """The content has the text parts already, and thinking is as private as `reasoning`."""
 
@@ -29,7 +29,7 @@ def frame(kind: str, text: str, tag: str | None = None, label: str = "") -> str:
     return f"{opening}\n{text}\n</{kind} {tag}>"
 
 
-def unused_tag(texts: Iterable[str]) -> str:
+def unused_tag(texts: Iterable[str], length: int = TAG_LENGTH) -> str:
     """A short word that occurs in none of the texts: deterministic, but not predictable from one of the texts.
 
     It has a fixed length, unlike a fence that must be longer than any fence in the text.
@@ -39,14 +39,14 @@ def unused_tag(texts: Iterable[str]) -> str:
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass"))
         digest.update(b"\0")
-    tags = (_tag(digest, number) for number in count())
+    tags = (_tag(digest, number)[:length] for number in count())
     return next(tag for tag in tags if not any(tag in text for text in texts))
 
 
 def _tag(digest: "hashlib.blake2b", number: int) -> str:
     numbered = digest.copy()
     numbered.update(str(number).encode())
-    return numbered.hexdigest()[:_TAG_LENGTH]
+    return numbered.hexdigest()
 
 
 def _blocks(message: Message) -> Iterator[tuple[str, str]]:

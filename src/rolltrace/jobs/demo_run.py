@@ -124,11 +124,11 @@ def recording_seconds(rollouts: Iterable[Rollout]) -> float:
         started = time.process_time()
         with create_run(folder / "again") as writer:
             for rollout in copies:
-                _record_again(writer, rollout)
+                record_again(writer, rollout)
         return time.process_time() - started
 
 
-def _record_again(writer: RunWriter, rollout: Rollout) -> None:
+def record_again(writer: RunWriter, rollout: Rollout) -> None:
     """Record a rollout step by step, as a runner does."""
     header = Header(**{name: getattr(rollout, name) for name in Header.__struct_fields__})
     rollout_builder = writer.begin(header)

@@ -28,8 +28,9 @@ _INHERITED_PREFIXES = ("LC_", "PYTHON", "XDG_")
 """The environment variables that a program needs to start. Foreign code gets no others: they may hold keys."""
 _SET = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """The hash seed is fixed because the order of a set would otherwise differ between processes."""
-_PREPARE_SECONDS = 300.0
-_EXIT_SECONDS = 1.0
+PREPARE_SECONDS = 300.0
+"""How long a process may take to start, and to load what it needs for a call."""
+EXIT_SECONDS = 1.0
 """How long a process may take to exit after it has closed its end of the pipe."""
 _CHUNK = 2**20
 _INPUT_ERRORS = {kind.__name__: kind for kind in (InputError, UnknownNameError, DataError)}
@@ -76,11 +77,11 @@ class WorkerProcess:
 
     def call(self, request: bytes, wall_seconds: float, limit: float) -> Any:
         """Return the function's value. A time-out error names `limit`, the seconds that the caller set."""
-        deadline = time.monotonic() + _PREPARE_SECONDS
+        deadline = time.monotonic() + PREPARE_SECONDS
         self._send(with_length_prefix(request), deadline)
         prepared = self._receive(deadline)
         if prepared is None:
-            raise EnvError(f"A worker process did not start. {self._why_no_reply(_PREPARE_SECONDS)}")
+            raise EnvError(f"A worker process did not start. {self._why_no_reply(PREPARE_SECONDS)}")
         reply = self._receive(time.monotonic() + wall_seconds)
         if error := self._decode(prepared).get("error"):
             raise EnvError(f"A worker process could not be prepared: {error[0]}: {error[1]}")
@@ -169,7 +170,7 @@ class WorkerProcess:
     def _why_no_reply(self, seconds: float) -> WorkerError:
         is_killed = self._is_killed
         try:
-            code = self._process.wait(_EXIT_SECONDS)
+            code = self._process.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill_now()
             return WorkerError("The worker process closed its pipe.")

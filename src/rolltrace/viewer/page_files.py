@@ -4,14 +4,14 @@ from pathlib import Path
 
 from rolltrace.errors import InputError
 
-_PAGE = Path(__file__).parent / "page"
+PAGE = Path(__file__).parent / "page"
 
 
 def page_folder() -> Path:
     """The folder of the built page: `index.html`, and what it needs under `assets/`."""
-    if not (_PAGE / "index.html").is_file():
+    if not (PAGE / "index.html").is_file():
         raise InputError(
-            f"This installation of Rolltrace has no built page: there is no index.html in {_PAGE}. "
+            f"This installation of Rolltrace has no built page: there is no index.html in {PAGE}. "
             "Install the package again (`pip install .`), or run `make web` in a source tree."
         )
-    return _PAGE
+    return PAGE

@@ -17,7 +17,7 @@ MAX_COLUMNS = 100
 MAX_FACETS = 20
 """Each is counted by a statement of its own."""
 _MAX_KEYS = 5
-_FIRST_IDS = 2_000
+FIRST_IDS = 2_000
 """How many rows of a listing are found at first."""
 _MAX_VALUES = 100
 _MAX_CELL_CHARS = 2_000
@@ -80,7 +80,7 @@ class _ListedIds(NamedTuple):
 
 def _find(run: OpenRun, asked: Run, selection: RolloutSelection, sort: Sort, last: int) -> _ListedIds:
     """The ids of a listing in order, at least up to some place: found once for each state of the run."""
-    limit = _FIRST_IDS if last <= _FIRST_IDS else None
+    limit = FIRST_IDS if last <= FIRST_IDS else None
     return run.cached(
         ("ids", selection, sort, limit),
         lambda: _ask_ids(asked, selection, sort, limit),

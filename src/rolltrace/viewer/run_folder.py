@@ -15,7 +15,7 @@ from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES
 LIVE_SECONDS = SILENT_SECONDS + 1
 """A run that was written to so recently may be running; after that, its state is asked again."""
 
-_FRESH_SECONDS = 0.4
+FRESH_SECONDS = 0.4
 """So long what was found is not looked for again: several pages ask every second."""
 
 
@@ -40,7 +40,7 @@ class RunFolder:
         self._lock = threading.Lock()
         self._found: dict[str, Path] = {}
         self._standings: dict[str, FileStamp] = {}
-        self._looked = -_FRESH_SECONDS
+        self._looked = -FRESH_SECONDS
 
     def runs(self) -> dict[str, Path]:
         """By key, where the runs are."""
@@ -64,7 +64,7 @@ class RunFolder:
 
     def _rescan(self) -> None:
         with self._lock:
-            if time.monotonic() - self._looked < _FRESH_SECONDS:
+            if time.monotonic() - self._looked < FRESH_SECONDS:
                 return
             found: dict[str, Path] = {}
             for run in find_runs(self.path):

@@ -24,7 +24,7 @@ def main() -> None:
     devnull = os.open(os.devnull, os.O_RDWR)
     os.dup2(devnull, 1)
     try:
-        server = _start(json.loads(sys.stdin.readline()))
+        server = start_server(json.loads(sys.stdin.readline()))
         status = {"address": server.listening_address}
     except Exception as error:  # noqa: BLE001 - the parent reports it
         server, status = None, {"error": f"{type(error).__name__}: {error}"}
@@ -37,7 +37,8 @@ def main() -> None:
     os._exit(0)  # without waiting for requests whose client is gone
 
 
-def _start(settings: dict[str, Any]) -> Any:
+def start_server(settings: dict[str, Any]) -> Any:
+    """Load the weights and listen, as `ServerSettings.for_process` says."""
     llama = importlib.import_module("xllamacpp")
     params = llama.CommonParams()
     params.model.path = settings["weights"]
