@@ -76,7 +76,7 @@ def not_a_number(answer, reference):
     return float("nan")
 
 
-@pytest.mark.parametrize(("check", "why"), [(unable, "It is too long."), (not_a_number, "The check said nan.")])
+@pytest.mark.parametrize(("check", "why"), [(unable, "It is too long."), (not_a_number, "The check returned nan.")])
 async def test_an_answer_that_cannot_be_judged_is_wrong(check, why):
     """No reply earns more than a wrong one by being unreadable to the check; the logs say why, a metric counts it."""
     result = await play("Answer: x", check=check)

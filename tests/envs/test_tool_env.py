@@ -352,17 +352,17 @@ async def test_observe_without_a_cap_always_goes_on():
 async def test_misuse_is_an_env_error():
     """An env plays once, in order, and says so."""
     env = ToolEnv([QUESTION], TOOLS)
-    with pytest.raises(EnvError, match=r"step\(\) came before initial_observation"):
+    with pytest.raises(EnvError, match=r"step\(\) was called before initial_observation"):
         await env.step(say("four"))
-    with pytest.raises(EnvError, match=r"observe\(\) came before initial_observation"):
+    with pytest.raises(EnvError, match=r"observe\(\) was called before initial_observation"):
         await env.observe([QUESTION])
     await env.initial_observation()
-    with pytest.raises(EnvError, match="came twice"):
+    with pytest.raises(EnvError, match="called twice"):
         await env.initial_observation()
     assert (await env.step(say("four"))).done
-    with pytest.raises(EnvError, match=r"step\(\) came after the episode was done"):
+    with pytest.raises(EnvError, match=r"step\(\) was called after the episode was done"):
         await env.step(say("five"))
-    with pytest.raises(EnvError, match=r"observe\(\) came after"):
+    with pytest.raises(EnvError, match=r"observe\(\) was called after"):
         await env.observe([QUESTION])
     await env.close()
     await env.close()

@@ -199,7 +199,7 @@ def test_arguments_are_checked_when_the_env_is_named():
         as_tasks(Own, "mine:it", {"sise": "1"})
     with pytest.raises(InputError, match="Expected `int` for argument 'size'"):
         as_tasks(Own, "mine:it", {"size": "big"})
-    with pytest.raises(InputError, match="which is already made, got size"):
+    with pytest.raises(InputError, match="which is an object already, got size"):
         as_tasks(Builder(), "mine:it", {"size": "1"})
 
 

@@ -91,10 +91,10 @@ class ArithmeticTasks(Tasks):
             seed=task_seed,
         )
 
-    def _example(self, rng: random.Random, asked: Expression) -> tuple[Message, Message]:
+    def _example(self, rng: random.Random, question: Expression) -> tuple[Message, Message]:
         """A random expression that differs from the question, with its value."""
-        expression = asked
-        while expression == asked:
+        expression = question
+        while expression == question:
             expression = make_question_expression(rng, DIFFICULTIES[self.difficulty])
         working = f"{expression.text} = {expression.value}\nAnswer: {expression.value}"
         return Message("user", _question(expression)), Message("assistant", working)

@@ -44,11 +44,11 @@ def read_rows(
 ) -> list[RowT]:
     """The rows of a file or dataset, in order, as records of `row_type`.
 
-    A field is read from the column that `columns` names, as the argument FIELD or FIELD_column, else from the first of
-    `defaults` that is there, by default the column of its own name; an empty tuple leaves the field out. Of the fields
-    `any_of`, a row needs one. Other columns go into the record's field `other`, if it has one. `unique` names a field
-    that no two rows may share. If a row has no `id`, one is made of its `content`. `accept` checks and completes a
-    record, or raises `DataError`.
+    A field is read from the column that `columns` names, as the argument FIELD or FIELD_column, otherwise from the
+    first column of `defaults` that exists. The default is the column of the field's name; an empty tuple leaves the
+    field out. A row needs one of the fields `any_of`. Other columns go into the record's field `other`, if it has one.
+    `unique` names a field that must be different in each row. If a row has no `id`, it is derived from its `content`.
+    `accept` checks and completes a record, or raises `DataError`.
     """
     reading = _RowDecoder(row_type, columns, defaults, any_of)
     rows: list[RowT] = []
@@ -85,9 +85,9 @@ class _RowDecoder:
         self._fields = {field.encode_name: field for field in msgspec.structs.fields(row_type)}
         self._keeps_other = self._fields.pop("other", None) is not None
         self._columns = {
-            argument.removesuffix("_column"): (argument, given)
-            for argument, given in columns.items()
-            if given is not None
+            argument.removesuffix("_column"): (argument, column)
+            for argument, column in columns.items()
+            if column is not None
         }
         self._defaults = defaults
         self._any_of = any_of
@@ -120,25 +120,25 @@ class _RowDecoder:
             column = next((each for each in self._defaults.get(name, (name,)) if each in values), None)
             used.add(column or name)
             return _MISSING if column is None else values[column]
-        argument, given = self._columns[name]
-        names = _names(given, values)
+        argument, columns = self._columns[name]
+        names = _split_names(columns, values)
         if not names:
             return _MISSING
-        found = []
+        column_values = []
         for column in names:
             value = _look_up(values, column)
             if value is _MISSING:
                 raise DataError(_not_found(argument, column, values))
             used.add(column)
-            found.append(value)
-        return found[0] if len(found) == 1 else _flattened(found)
+            column_values.append(value)
+        return column_values[0] if len(column_values) == 1 else _flatten(column_values)
 
 
-def _names(given: str | Sequence[str], values: Mapping[str, Any]) -> Sequence[str]:
-    """The columns that an argument names: one, or several with commas between them."""
-    if not isinstance(given, str):
-        return given
-    return [given] if given in values or "," not in given else [name.strip() for name in given.split(",")]
+def _split_names(columns: str | Sequence[str], values: Mapping[str, Any]) -> Sequence[str]:
+    """The columns that an argument names: one, or several separated by commas."""
+    if not isinstance(columns, str):
+        return columns
+    return [columns] if columns in values or "," not in columns else [name.strip() for name in columns.split(",")]
 
 
 def _look_up(values: Mapping[str, Any], column: str) -> Any:
@@ -151,7 +151,7 @@ def _look_up(values: Mapping[str, Any], column: str) -> Any:
     return value
 
 
-def _flattened(values: Iterable[Any]) -> list[Any]:
+def _flatten(values: Iterable[Any]) -> list[Any]:
     """The values of several columns as one list, without those that are empty."""
     flat: list[Any] = []
     for value in values:
@@ -203,10 +203,10 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _with_id(row: RowT, content: str, repeats: Counter[str]) -> RowT:
-    """The row with an id derived from its content, whatever its file and position. Equal rows are numbered."""
-    made = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:12]
-    repeats[made] += 1
-    return msgspec.structs.replace(row, id=made if repeats[made] == 1 else f"{made}-{repeats[made]}")
+    """The row with an id derived only from its content, not from its file and position. Equal rows are numbered."""
+    digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:12]
+    repeats[digest] += 1
+    return msgspec.structs.replace(row, id=digest if repeats[digest] == 1 else f"{digest}-{repeats[digest]}")
 
 
 def _refuse_repeated(key: str, name: str, source: DataSource, number: int, places: dict[str, str]) -> None:

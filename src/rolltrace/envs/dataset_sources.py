@@ -32,7 +32,7 @@ class DataSource(NamedTuple):
 
     name: str
     unit: str
-    """What a row's number counts: `line` or `row`."""
+    """The unit of row numbers: `line` or `row`."""
     rows: NumberedRows
 
     def location(self, number: int) -> str:
@@ -84,12 +84,12 @@ def _matching(path: Path) -> list[Path]:
     try:
         if not glob.has_magic(text) or path.exists():
             return [path]
-        found = sorted(Path(each) for each in glob.glob(text))  # noqa: PTH207 - `Path.glob` takes no absolute patterns
+        matches = sorted(map(Path, glob.glob(text)))  # noqa: PTH207 - `Path.glob` takes no absolute patterns
     except (OSError, ValueError):
         return [path]
-    if not found:
+    if not matches:
         raise DataError(f"{path}: expected files that match this pattern, but no file does.")
-    return found
+    return matches
 
 
 def _open_path(path: Path, split: str | None) -> DataSource:
@@ -144,8 +144,8 @@ def _with_size_limit(source: DataSource) -> DataSource:
             size = _size(row)
             total += size
             if size > MAX_ROW_CHARS or total > MAX_TOTAL_CHARS:
-                most, what = (MAX_ROW_CHARS, "a row") if size > MAX_ROW_CHARS else (MAX_TOTAL_CHARS, "all rows")
-                raise DataError(f"{source.location(number)}: expected at most {most} characters in {what}, got more.")
+                limit, scope = (MAX_ROW_CHARS, "a row") if size > MAX_ROW_CHARS else (MAX_TOTAL_CHARS, "all rows")
+                raise DataError(f"{source.location(number)}: expected at most {limit} characters in {scope}, got more.")
             yield number, row
 
     return source._replace(rows=rows())

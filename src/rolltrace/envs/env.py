@@ -18,7 +18,7 @@ __all__ = ["Env", "EnvGroupBuilder", "Grade", "Observation", "SingleEnvGroup", "
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What the policy is shown next."""
+    """The input of the policy's next turn."""
 
     messages: Sequence[Message | Mapping[str, Any]]
     """New messages, which follow the policy's own. Chat dicts are allowed; the runner copies them at once."""
@@ -36,7 +36,7 @@ class StepResult(msgspec.Struct, frozen=True):
     reward: float
     done: bool
     observation: Observation | None = None
-    """What the policy sees next; if the episode is done, what it would have seen."""
+    """The input of the next turn; if the episode is done, the final messages, for the record."""
     reward_data: Mapping[str, Any] = {}
     """The raw numbers behind the reward."""
     env_state: Mapping[str, Any] = {}
@@ -66,7 +66,7 @@ class Env(ABC):
         """The first prompt.
 
         If there is nothing to play, such as in a game that ended before this seat's first turn, return a `StepResult`
-        that is done: the policy is not asked, and its reward is the rollout's.
+        that is done: the policy is not called, and the result's reward is that of the rollout.
         """
 
     @abstractmethod
@@ -107,15 +107,17 @@ class SingleUse:
     def start(self) -> None:
         """Mark the env as started."""
         if self._started:
-            raise EnvError("initial_observation() came twice: an environment is single use, make a new one.")
+            raise EnvError("initial_observation() was called twice: an environment is single use, make a new one.")
         self._started = True
 
     def require_active(self, method: str = "step()") -> None:
         """Raise if the env has not started, or is done."""
         if not self._started:
-            raise EnvError(f"{method} came before initial_observation(): call that first.")
+            raise EnvError(f"{method} was called before initial_observation(): call that first.")
         if self._done:
-            raise EnvError(f"{method} came after the episode was done: an environment plays once, make a new one.")
+            raise EnvError(
+                f"{method} was called after the episode was done: an environment is single use, make a new one."
+            )
 
     def end(self) -> None:
         """Mark the episode as done."""
@@ -156,7 +158,7 @@ class EnvGroupBuilder(ABC):
     async def grade_group(self, rollouts: Sequence[Rollout]) -> Grades:
         """Grades by rollout id, which are added to the rewards; by default those of `group_grader`.
 
-        The rollouts include failed ones, which need no grade. An exception in place of a grade says why there is none.
+        The rollouts include failed ones, which need no grade. An exception instead of a grade says why there is none.
         """
         if self.group_grader is None:
             raise EnvError(f"{type(self).__name__} does not grade groups.")

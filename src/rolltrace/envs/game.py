@@ -76,9 +76,9 @@ class Move(msgspec.Struct, frozen=True):
 class GameTable:
     """One game and its seats, each of which is an env. A seat waits until it is its turn.
 
-    With `play_as` only that seat is an env. The others are played by the policy of the role `seatN`, such as `seat2`,
-    or else by that of the role `opponent`. They are asked while the env waits for its turn, each with its own
-    conversation, and their replies are recorded with the rollout.
+    With `play_as` only that seat is an env. The policy of the role `seatN`, such as `seat2`, plays each other seat,
+    or that of the role `opponent` if there is none. They are called while the env waits for its turn, each with its
+    own conversation, and their replies are recorded with the rollout.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class GameTable:
 
     def message_to(self, seat: int) -> Message:
         """The observation of a seat before its move, or at the end."""
-        told = self.game.observation_for(seat)
+        text = self.game.observation_for(seat)
         if self.is_over:
-            told = f"{told}\n\n{self._end_text()}".strip()
-        return Message("user", told or "It is your turn.")
+            text = f"{text}\n\n{self._end_text()}".strip()
+        return Message("user", text or "It is your turn.")
 
     def _end_text(self) -> str:
         if self.reached_max_moves:
@@ -220,10 +220,10 @@ class SeatEnv(Env):
         move = table.play(self.seat, completion.message.content)
         self._seen = len(table.moves)
         state |= {"move": move.number, "legal": move.legal, "next": table.turn}
-        made = self._partial_result = StepResult(0.0, False, env_state=state, metrics=_counts(move))
+        result = self._partial_result = StepResult(0.0, False, env_state=state, metrics=_counts(move))
         if not await table.wait_for_turn(self.seat):
             return self._end(state, move)
-        return msgspec.structs.replace(made, observation=Observation([table.message_to(self.seat)]))
+        return msgspec.structs.replace(result, observation=Observation([table.message_to(self.seat)]))
 
     def unfinished_step(self) -> StepResult | None:
         """The move that was made, if the seat was waiting for its next turn."""

@@ -89,8 +89,8 @@ class MessageEnvAdapter(Env):
         """The environment's partial result of a `step` that it did not finish."""
         if not callable(unfinished := getattr(self.env, "unfinished_step", None)):
             return None
-        told = unfinished()
-        return None if told is None else self._as_step_result(told, "unfinished_step")
+        result = unfinished()
+        return None if result is None else self._as_step_result(result, "unfinished_step")
 
     @property
     def can_observe(self) -> bool:

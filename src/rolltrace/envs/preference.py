@@ -92,5 +92,5 @@ def _refuse_seats(builder: EnvGroupBuilder) -> None:
     if builder.seats > 1:
         raise InputError(
             f"Expected an environment of one seat as env of preference, got {builder.env} with {builder.seats}: "
-            "those who play one game together do not answer one prompt."
+            "the seats of a game have different prompts, so their answers cannot be compared."
         )

@@ -25,7 +25,7 @@ Extract = Callable[[str], str | None]
 class ProblemEnv(Env):
     """Asks one question. The reward is `format_coef * (format − 1) + correct`.
 
-    `format` is 1 if the reply is complete and its form is right, and 0 if it is truncated or malformed. `correct` is
+    `format` is 1 if the reply is complete and has the right format, and 0 if it is truncated or malformed. `correct` is
     the check's score of the answer; of several accepted answers, the best score counts. Both may be fractions. If a
     check raises `GraderError`, its score is 0, so that no reply can avoid its reward; the reason is in the logs.
     """
@@ -56,7 +56,7 @@ class ProblemEnv(Env):
         """Messages before the question, such as worked examples."""
         self.format_coef = format_coef
         self.format_check = format_check
-        """None: the form is right if the reply has an answer."""
+        """None: the format is right if the reply has an answer."""
         self._life = SingleUse()
 
     async def initial_observation(self) -> Observation:
@@ -72,10 +72,10 @@ class ProblemEnv(Env):
         reply = completion.message.content
         answer = self.extract(reply)
         well_formed = float(completion.termination.well_formed)
-        form, unjudged_form = self._judge_form(reply, answer)
-        correct, unjudged = (0.0, None) if answer is None else await self._judge(answer)
-        logs = {"unjudged": unjudged, "unjudged_format": unjudged_form}
-        numbers = {"correct": correct, "format": well_formed * form, "well_formed": well_formed}
+        format_value, unjudged_format = self._score_format(reply, answer)
+        correct, unjudged = (0.0, None) if answer is None else await self._score_answer(answer)
+        logs = {"unjudged": unjudged, "unjudged_format": unjudged_format}
+        numbers = {"correct": correct, "format": well_formed * format_value, "well_formed": well_formed}
         return StepResult(
             reward=self.format_coef * (numbers["format"] - 1) + correct,
             done=True,
@@ -88,14 +88,14 @@ class ProblemEnv(Env):
                 "correct": correct,
                 "format": numbers["format"],
                 "answered": float(answer is not None),
-                "unjudged": float(any(why is not None for why in logs.values())),
+                "unjudged": float(any(reason is not None for reason in logs.values())),
             },
-            logs={name: why for name, why in logs.items() if why is not None},
+            logs={name: reason for name, reason in logs.items() if reason is not None},
             stop_reason=StopReason.MAX_TOKENS if completion.termination is Termination.LENGTH else None,
         )
 
-    def _judge_form(self, reply: str, answer: str | None) -> tuple[float, str | None]:
-        """The score of the reply's form, and the error if it cannot be scored."""
+    def _score_format(self, reply: str, answer: str | None) -> tuple[float, str | None]:
+        """The score of the reply's format, and the error if it cannot be scored."""
         if self.format_check is None:
             return float(answer is not None), None
         try:
@@ -103,16 +103,16 @@ class ProblemEnv(Env):
         except GraderError as error:
             return 0.0, str(error)
 
-    async def _judge(self, answer: str) -> tuple[float, str | None]:
+    async def _score_answer(self, answer: str) -> tuple[float, str | None]:
         """The score of the answer, and the error if it cannot be scored."""
         references = self.reference if isinstance(self.reference, tuple) else (self.reference or "",)
         scores, unjudged = [], None
         for reference in references:
-            correct, why = await self._compare(answer, reference)
+            correct, reason = await self._compare(answer, reference)
             if correct >= 1:
                 return correct, None
             scores.append(correct)
-            unjudged = unjudged or why
+            unjudged = unjudged or reason
         return max(scores), unjudged
 
     async def _compare(self, answer: str, reference: str) -> tuple[float, str | None]:
@@ -121,7 +121,7 @@ class ProblemEnv(Env):
             correct = float(await score if inspect.isawaitable(score) else score)
         except GraderError as error:
             return 0.0, str(error)
-        return (correct, None) if math.isfinite(correct) else (0.0, f"The check said {correct}.")
+        return (correct, None) if math.isfinite(correct) else (0.0, f"The check returned {correct}.")
 
 
 @dataclass(kw_only=True)

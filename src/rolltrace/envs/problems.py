@@ -22,7 +22,7 @@ from rolltrace.graders.math_check import require_math_verify
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 
-SHIPPED = Path(__file__).parent / "data" / "problems.jsonl"
+BUNDLED_DATA = Path(__file__).parent / "data" / "problems.jsonl"
 INSTRUCTION = "Finish with a line `Answer: ` and your answer, nothing after it."
 _BARE_BOX = re.compile(r"\\boxed +([^\s\\${}]+)")
 _MARKED_ANSWER = re.compile(r"(?:\A|\n)####([^\n]*)\s*\Z")
@@ -113,7 +113,7 @@ class ProblemsTasks(Tasks):
             **{name: value for name, value in other.items() if value != defaults[name]},
         }
         self.problems = read_rows(
-            SHIPPED if data is None else data,
+            BUNDLED_DATA if data is None else data,
             ProblemRow,
             columns=self._columns,
             defaults={"question": ("question", "problem")},

@@ -15,7 +15,7 @@ from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message
 
-SHIPPED = Path(__file__).parent / "data" / "prompts.jsonl"
+BUNDLED_DATA = Path(__file__).parent / "data" / "prompts.jsonl"
 
 Row = TypeVar("Row", bound="PromptRow")
 
@@ -55,7 +55,7 @@ class PromptsTasks(Tasks):
         columns = column_arguments(prompt=prompt, messages=messages, id=id)
         self.system = system
         self.args = {"data": describe_data(data), "system": system, **columns, **({"split": split} if split else {})}
-        self.rows = read_prompts(SHIPPED if data is None else data, PromptRow, columns, split, validate_prompt)
+        self.rows = read_prompts(BUNDLED_DATA if data is None else data, PromptRow, columns, split, validate_prompt)
         self.count: int = len(self.rows)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> PromptOnlyGroup:

@@ -20,7 +20,7 @@ GENERATING_SECONDS = 120.0
 _GENERATORS = ProcessPool()
 """Separate from the scoring pool, so that a new task does not wait until hostile answers have timed out."""
 _SEEDS = 2**31
-"""The package hands seeds to numpy, which takes 32 bits."""
+"""The package passes seeds to numpy, which accepts 32 bits."""
 
 
 class ReasoningGymTasks(Tasks):
@@ -48,25 +48,25 @@ class ReasoningGymTasks(Tasks):
 
     @staticmethod
     def names() -> list[str]:
-        """All tasks of the package that is installed."""
-        known: list[str] = _GENERATORS.run_sync(all_names, cpu_seconds=GENERATING_SECONDS, prepare=prepare)
-        return known
+        """All tasks of the installed package."""
+        names: list[str] = _GENERATORS.run_sync(all_names, cpu_seconds=GENERATING_SECONDS, prepare=prepare)
+        return names
 
     def builder(self, number: int, *, episodes: int, seed: int) -> ProblemGroup:
         """The group that plays entry `number` of the seed, which is generated here."""
         task_seed = derive_seed("reasoning_gym", self.name, seed, number) % _SEEDS
-        made = self._generate(make_entry, self.name, self.config, task_seed)
+        entry = self._generate(make_entry, self.name, self.config, task_seed)
         return ProblemGroup(
             env=self.env,
             task=f"{self.name}-seed{seed}-{number}",
-            question="\n\n".join(filter(None, (made["question"].strip(), self.instruction))),
-            reference=made["answer"],
-            check=ReasoningGymScorer(self.name, self.config, made["entry"]),
+            question="\n\n".join(filter(None, (entry["question"].strip(), self.instruction))),
+            reference=entry["answer"],
+            check=ReasoningGymScorer(self.name, self.config, entry["entry"]),
             extract=extract_answer_or_tagged,
             format_check=has_tagged_answer,
             system=self.system,
             format_coef=self.format_coef,
-            tags=("reasoning_gym", made["category"]),
+            tags=("reasoning_gym", entry["category"]),
             episodes=episodes,
             env_args={
                 **self.config,
@@ -76,11 +76,11 @@ class ReasoningGymTasks(Tasks):
             },
             task_data={
                 "number": number,
-                "question": made["question"],
-                "answer": made["answer"],
-                "category": made["category"],
-                "difficulty": made["metadata"].get("difficulty"),
-                "metadata": made["metadata"],
+                "question": entry["question"],
+                "answer": entry["answer"],
+                "category": entry["category"],
+                "difficulty": entry["metadata"].get("difficulty"),
+                "metadata": entry["metadata"],
             },
             seed=task_seed,
         )
@@ -99,19 +99,19 @@ class ReasoningGymScorer:
     name: str
     config: dict[str, Any]
     entry: str
-    """A pickle that a worker process wrote; only a worker process reads it."""
+    """A pickle from a worker process; only worker processes unpickle it."""
 
     async def __call__(self, answer: str, reference: str) -> float:
-        """The score as the package has it, whatever the reference is."""
+        """The package's own score; the reference is not used."""
         args = (self.name, self.config, self.entry, answer)
         return float(await run_scorer(score_answer, *args, cpu_seconds=SCORING_SECONDS, prepare=prepare))
 
 
 def extract_answer_or_tagged(reply: str) -> str | None:
-    r"""The answer in its tags; without them, that of an `Answer:` line or a `\boxed{}`."""
+    r"""The answer in tags, otherwise that of an `Answer:` line or a `\boxed{}`."""
     return extract_tagged(reply) or extract_answer(reply)
 
 
 def has_tagged_answer(reply: str) -> float:
-    """1.0 where there is an answer in the tags that were asked for."""
+    """1.0 if the reply has an answer in tags."""
     return float(extract_tagged(reply) is not None)

@@ -57,13 +57,13 @@ class EnvInfo(msgspec.Struct, frozen=True):
     """The first line of its documentation."""
     arguments: tuple[Argument, ...] = ()
     source: str = ""
-    """The module and name that it stands for."""
+    """Its `package.module:name`."""
     error: str | None = None
     """Why it cannot be used."""
 
 
 def load_env(spec: str, args: Mapping[str, Any] | None = None) -> Tasks:
-    """The tasks of an environment: a built-in or added name, or `package.module:name` of a user's own.
+    """The tasks of an environment: a built-in name, one that a package added, or `package.module:name`.
 
     Arguments may be text, as from a command line, or Python values. Modules are imported from
     `sys.path`; add the current directory to it if it should be searched.
@@ -94,7 +94,7 @@ def list_members(family: str) -> list[str]:
 
 
 def is_installed(family: str) -> bool:
-    """Whether the package that a family needs is there."""
+    """Whether the package that a family needs is installed."""
     return _missing(FAMILIES[family]) is None
 
 
@@ -139,9 +139,9 @@ def _family_info(name: str, family: Family) -> EnvInfo:
 
 def _info(name: str, source: str) -> EnvInfo:
     try:
-        found = import_object(source, "environment")
-        documentation = inspect.getdoc(found) or ""
-        arguments = list_arguments(found) if callable(found) else ()
+        value = import_object(source, "environment")
+        documentation = inspect.getdoc(value) or ""
+        arguments = list_arguments(value) if callable(value) else ()
     except (InputError, ValueError, TypeError) as error:
         return EnvInfo(name, "", source=source, error=str(error))
     return EnvInfo(name, documentation.partition("\n")[0], arguments, source)

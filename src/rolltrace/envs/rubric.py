@@ -18,7 +18,7 @@ from rolltrace.graders.format_check import FORMAT_COEF
 from rolltrace.graders.retrying_question import GRADER_SAMPLING, MAX_TOKENS, MAX_TRIES, REPLY_SECONDS
 from rolltrace.graders.rubric_grader import Criterion, RubricGrader, criterion_names
 
-SHIPPED = Path(__file__).parent / "data" / "rubric.jsonl"
+BUNDLED_DATA = Path(__file__).parent / "data" / "rubric.jsonl"
 
 
 class RubricRow(PromptRow, frozen=True):
@@ -78,7 +78,7 @@ class RubricTasks(Tasks):
         self.sampling = msgspec.structs.replace(GRADER_SAMPLING, max_tokens=max_tokens)
         self.criteria = None if criteria is None else read_criteria(criteria)
         if self.inner is None:
-            source = SHIPPED if data is None else data
+            source = BUNDLED_DATA if data is None else data
             self.rows = read_prompts(source, RubricRow, columns, split, self._accept)
             self.count = len(self.rows)
         else:

@@ -93,7 +93,7 @@ class TextArenaGame(Game):
         self._rng_state = RngState(seed)
         self._hides_moves = hides_moves(name)
         self._illegal = False
-        self._nobody_left = False
+        self._all_eliminated = False
         with self._isolated("start"):
             self._game = make_game(name, options or {})
             self._game.reset(num_players=players, seed=seed)
@@ -127,14 +127,14 @@ class TextArenaGame(Game):
         try:
             with self._isolated("move"):
                 self._moving.step(text[-MAX_MOVE_CHARS:])
-        except NobodyLeftError:
-            self._nobody_left = True
+        except AllEliminatedError:
+            self._all_eliminated = True
         self._turn = self._seat_on_turn()
         return not self._illegal
 
     def result(self) -> GameResult:
         """The game's own rewards, or none if the game did not end."""
-        if self._nobody_left:
+        if self._all_eliminated:
             return GameResult(reason="Every player was eliminated, and the game names no winner.")
         if not self._state.done:
             return GameResult()
@@ -150,7 +150,7 @@ class TextArenaGame(Game):
         )
 
     def _seat_on_turn(self) -> int | None:
-        return None if self._state.done or self._nobody_left else int(self._state.current_player_id)
+        return None if self._state.done or self._all_eliminated else int(self._state.current_player_id)
 
     def _patch_state(self) -> None:
         """Detect illegal moves, which textarena reports only to its players, and endless searches for a player."""
@@ -176,7 +176,7 @@ class TextArenaGame(Game):
         name = "GAME" if sender == -1 else self._state.role_mapping.get(sender, f"Player {sender}")
         if sender == -1:
             return [f"[{name}] {text}"]
-        # Each line, so that no player can write one that seems to be the game's.
+        # Each line has the name, so that no player can write a line that looks like the game's.
         return [f"[{name}] {line}" for line in text.splitlines()] or [f"[{name}]"]
 
     @contextlib.contextmanager
@@ -184,7 +184,7 @@ class TextArenaGame(Game):
         with silenced(), self._rng_state.installed():
             try:
                 yield
-            except (RolltraceError, NobodyLeftError):
+            except (RolltraceError, AllEliminatedError):
                 raise
             except Exception as error:
                 raise EnvError(f"{FAMILY}:{self.name} failed at its {what}: {type(error).__name__}: {error}") from error
@@ -206,7 +206,7 @@ def resolve_players(name: str, players: int | None, options: Mapping[str, Any]) 
 
 
 def _refusal(name: str, players: int, options: Mapping[str, Any]) -> str | None:
-    """Why a game cannot be played by this many players, or None if it can."""
+    """Why the game cannot be played by this number of players, or None if it can."""
     try:
         TextArenaGame(name, players, 0, options)
     except EnvError as error:
@@ -241,12 +241,12 @@ class RngState:
                 numpy.set_state(numpy_outside)
 
 
-class NobodyLeftError(Exception):
-    """A game searches for a player who may still move, and there is none; it does not leave this module."""
+class AllEliminatedError(Exception):
+    """A game searches endlessly for a player who can move; this error does not leave the module."""
 
 
 class EliminatedPlayers(list[int]):
-    """The eliminated players. textarena searches for one who is still in, and never stops if there is none."""
+    """The eliminated players. textarena searches for another player, and never stops if all are eliminated."""
 
     hits = 0
     """How many lookups in this move found an eliminated player."""
@@ -255,7 +255,7 @@ class EliminatedPlayers(list[int]):
         is_eliminated = super().__contains__(player)
         self.hits += is_eliminated
         if self.hits > _MAX_ELIMINATION_LOOKUPS:
-            raise NobodyLeftError
+            raise AllEliminatedError
         return is_eliminated
 
 

@@ -82,21 +82,21 @@ class ToolEnv(Env):
 
     def unfinished_step(self) -> StepResult | None:
         """The replies of the tools that have returned, in the order of the calls."""
-        ran = [(call, self._outcomes.get(place, _UNFINISHED)) for place, call in enumerate(self._calls)]
-        answers: list[Message] = []
+        ran = [(call, self._outcomes.get(position, _UNFINISHED)) for position, call in enumerate(self._calls)]
+        replies: list[Message] = []
         unplaced: list[dict[str, Any]] = []
-        for place, (call, outcome) in enumerate(ran):
+        for position, (call, outcome) in enumerate(ran):
             if outcome is _UNFINISHED:
                 continue
-            if call.id is None and place > len(answers):  # only its place would tell which call it answers
+            if call.id is None and position > len(replies):  # without an id, only its position identifies the call
                 unplaced.append({"name": call.name, "content": outcome.content})
             else:
-                answers.append(_answer(call, outcome))
-        facts = _record_fields(ran)
+                replies.append(_reply(call, outcome))
+        fields = _record_fields(ran)
         if unplaced:
-            facts["logs"]["unplaced_tool_results"] = unplaced
-        observation = self._observation(answers) if answers else None
-        return self._with_counts(msgspec.structs.replace(StepResult(0.0, False, observation), **facts))
+            fields["logs"]["unplaced_tool_results"] = unplaced
+        observation = self._observation(replies) if replies else None
+        return self._with_counts(msgspec.structs.replace(StepResult(0.0, False, observation), **fields))
 
     def _with_counts(self, result: StepResult) -> StepResult:
         logs = {"notes": [f"{note.path}: {note.message}" for note in self._notes]} if self._notes else {}
@@ -138,7 +138,7 @@ class ToolEnv(Env):
         if self._last_turn:
             return msgspec.structs.replace(result, done=True, stop_reason=StopReason.MAX_TURNS)
         if result.observation is None:
-            raise EnvError(f"Expected an observation of {type(self).__name__}.final, which is not done, got none.")
+            raise EnvError(f"Expected {type(self).__name__}.final to return an observation or done=True, got neither.")
         observation = msgspec.structs.replace(result.observation, tools=result.observation.tools or self._specs)
         return msgspec.structs.replace(result, observation=observation)
 
@@ -149,29 +149,29 @@ class ToolEnv(Env):
         ran, dropped = list(zip(calls, outcomes, strict=False)), calls[len(outcomes) :]
         stop_reason = self._stop_reason(outcomes, dropped)
         result = await self.after_tools(completion, outcomes, stop_reason)
-        facts = _record_fields(ran)
+        fields = _record_fields(ran)
         if dropped:
-            facts["logs"]["dropped_tool_calls"] = [{"id": call.id, "name": call.name} for call in dropped]
+            fields["logs"]["dropped_tool_calls"] = [{"id": call.id, "name": call.name} for call in dropped]
         return msgspec.structs.replace(
             result,
             done=result.done or stop_reason is not None,
             stop_reason=stop_reason or result.stop_reason,
-            observation=self._observation([_answer(call, outcome) for call, outcome in ran]),
-            extra={**result.extra, **facts["extra"]},
-            metrics={**result.metrics, **facts["metrics"]},
-            logs={**result.logs, **facts["logs"]},
+            observation=self._observation([_reply(call, outcome) for call, outcome in ran]),
+            extra={**result.extra, **fields["extra"]},
+            metrics={**result.metrics, **fields["metrics"]},
+            logs={**result.logs, **fields["logs"]},
         )
 
     def _allowed(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """The calls within `max_tool_calls`. Calls that cannot be parsed are not run and do not count."""
         if self.max_tool_calls is None:
             return calls
-        left = self.max_tool_calls - self.tool_calls
-        for place, call in enumerate(calls):
+        remaining = self.max_tool_calls - self.tool_calls
+        for position, call in enumerate(calls):
             if parse_error_of(call) is None:
-                if left == 0:
-                    return calls[:place]
-                left -= 1
+                if remaining == 0:
+                    return calls[:position]
+                remaining -= 1
         return calls
 
     async def _run(self, calls: Sequence[ToolCall]) -> list[ToolOutcome]:
@@ -183,19 +183,19 @@ class ToolEnv(Env):
                 tasks = [group.create_task(self._call_in(slots, *numbered)) for numbered in enumerate(calls)]
             return [task.result() for task in tasks]
         outcomes = []
-        for place, call in enumerate(calls):
-            outcomes.append(await self._call(place, call))
+        for position, call in enumerate(calls):
+            outcomes.append(await self._call(position, call))
             if outcomes[-1].stop:
                 break
         return outcomes
 
-    async def _call_in(self, slots: asyncio.Semaphore, place: int, call: ToolCall) -> ToolOutcome:
+    async def _call_in(self, slots: asyncio.Semaphore, position: int, call: ToolCall) -> ToolOutcome:
         async with slots:
-            return await self._call(place, call)
+            return await self._call(position, call)
 
-    async def _call(self, place: int, call: ToolCall) -> ToolOutcome:
+    async def _call(self, position: int, call: ToolCall) -> ToolOutcome:
         """Run a call and store its outcome, also for a turn that does not end."""
-        outcome = self._outcomes[place] = await self._outcome_of(call)
+        outcome = self._outcomes[position] = await self._outcome_of(call)
         self.tool_calls += outcome.error is not ToolFailure.UNPARSABLE
         return outcome
 
@@ -237,16 +237,16 @@ def _check_limits(
 
 
 def _by_name(tools: Sequence[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-    named: dict[str, Tool] = {}
-    for given in tools:
-        tool = given if isinstance(given, Tool) else Tool.of(given)
-        if tool.spec.name in named:
+    by_name: dict[str, Tool] = {}
+    for function in tools:
+        tool = function if isinstance(function, Tool) else Tool.of(function)
+        if tool.spec.name in by_name:
             raise InputError(f"Expected tools of different names, got two named {tool.spec.name!r}: rename one.")
-        named[tool.spec.name] = tool
-    return named
+        by_name[tool.spec.name] = tool
+    return by_name
 
 
-def _answer(call: ToolCall, outcome: ToolOutcome) -> Message:
+def _reply(call: ToolCall, outcome: ToolOutcome) -> Message:
     return Message("tool", outcome.content, tool_call_id=call.id, name=call.name or None)
 
 

@@ -91,9 +91,9 @@ class Tool:
     def of(cls, function: Callable[..., Any], *, in_thread: bool = True, max_content: int = MAX_CONTENT) -> "Tool":
         """A tool from a function's signature and docstring.
 
-        A sync function runs in a thread of its own, so that it cannot block the loop; what it was doing when its time
-        ran out goes on there, unheard, because a thread cannot be stopped. `in_thread=False` is for sync functions
-        that are sure to be quick: they are called directly, and no time-out reaches them.
+        A sync function runs in its own thread, so that it does not block the event loop. After a time-out it goes on
+        running there, because a thread cannot be stopped, and its result is dropped. `in_thread=False` is for sync
+        functions that are always fast: they are called directly, without a time-out.
         """
         name = getattr(function, "__name__", type(function).__name__)
         if not inspect.isroutine(function) or not _NAME.fullmatch(name):
@@ -116,12 +116,12 @@ class Tool:
         A requested cancellation and the end of the process are raised.
         """
         try:
-            given = self._decoder.decode(json_arguments(arguments))
-        except Exception as error:  # noqa: BLE001 - a user's type may raise anything while it is made
+            decoded = self._decoder.decode(json_arguments(arguments))
+        except Exception as error:  # noqa: BLE001 - the constructor of a user's type may raise anything
             reason = _clip(_error_text(error), _MAX_EXCERPT_CHARS)
             content = f"Error: the arguments do not fit {self.spec.name}: {reason}. Got {_excerpt(arguments)}."
             return ToolOutcome(content, ToolFailure.BAD_ARGUMENTS)
-        values = {field: getattr(given, field) for field in given.__struct_fields__}
+        values = {field: getattr(decoded, field) for field in decoded.__struct_fields__}
         values = {field: value for field, value in values.items() if value is not msgspec.UNSET}
         started = time.perf_counter()
         scope = asyncio.timeout(timeout)
@@ -163,9 +163,9 @@ class Tool:
 
     def _raised(self, error: BaseException, seconds: float) -> ToolOutcome:
         # The message of a ToolError is for the model; other exceptions need their type to be understood.
-        said = _error_text(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {_error_text(error)}"
+        text = _error_text(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {_error_text(error)}"
         log = "".join(traceback.format_exception(error))[-_MAX_LOG_CHARS:]  # the end says where it was raised
-        return ToolOutcome(f"Error: {_clip(said, self.max_content)}", ToolFailure.RAISED, seconds, log=log)
+        return ToolOutcome(f"Error: {_clip(text, self.max_content)}", ToolFailure.RAISED, seconds, log=log)
 
 
 def parse_error_of(call: ToolCall) -> str | None:
@@ -187,24 +187,24 @@ async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) ->
     The loop's default thread pool is not used: functions that hang would fill it, and its shutdown waits for them.
     """
     loop = asyncio.get_running_loop()
-    arrival: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    outcome: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
 
     def deliver(answer: Any, error: BaseException | None) -> None:
-        if not arrival.done():  # nobody waits any more after a time-out
-            arrival.set_result((answer, error))
+        if not outcome.done():  # it is cancelled after a time-out
+            outcome.set_result((answer, error))
 
     def work() -> None:
         answer, failure = None, None
         try:
             answer = context.run(function, **values)
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the tool was called
+        except BaseException as error:  # noqa: BLE001 - raised again in the task that called the tool
             failure = error
         with contextlib.suppress(RuntimeError):  # the loop may be closed by now
             loop.call_soon_threadsafe(deliver, answer, failure)
 
     threading.Thread(target=work, name=f"tool-{getattr(function, '__name__', '')}", daemon=True).start()
-    answer, failure = await arrival
+    answer, failure = await outcome
     if failure is not None:
         raise failure
     return answer
@@ -226,7 +226,7 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, tuple[Any,
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise InputError(
                 f"Expected parameters that can be passed by name, got `{parameter}` in the tool {name} as "
-                f"{parameter.kind.description}: a policy gives every argument by name, so spell each one out."
+                f"{parameter.kind.description}: a policy passes every argument by name, so name each parameter."
             )
         if field not in hints:
             raise InputError(
@@ -251,7 +251,7 @@ def _check_type(name: str, field: str, annotation: Any) -> None:
 
 def _documentation(function: Callable[..., Any], name: str) -> tuple[str, dict[str, str]]:
     """The descriptions of the tool and of each parameter, from the docstring."""
-    from docstring_parser import ParseError, parse  # only those who make tools pay for this import
+    from docstring_parser import ParseError, parse  # imported only if tools are made, because it is slow
 
     try:
         docstring = parse(inspect.getdoc(function) or "")
@@ -272,7 +272,7 @@ def _arguments_struct(name: str, parameters: Mapping[str, tuple[Any, Any]]) -> t
     for field, (annotation, default) in parameters.items():
         if default is inspect.Parameter.empty:
             fields.append((field, annotation))
-        else:  # what the policy leaves out is not passed, so the function's own default holds, whatever it is
+        else:  # an argument that the policy leaves out is not passed, so the function's own default applies
             fields.append((field, typing.Union[annotation, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007 - a value, not an annotation
     try:
         return msgspec.defstruct(name.replace("-", "_"), fields, kw_only=True, forbid_unknown_fields=True)
@@ -310,5 +310,5 @@ def _excerpt(text: str) -> str:
     return _clip(repr(text[: _MAX_EXCERPT_CHARS + 1]), _MAX_EXCERPT_CHARS)
 
 
-def _clip(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+def _clip(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"

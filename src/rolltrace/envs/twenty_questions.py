@@ -23,7 +23,7 @@ from rolltrace.terminal_text import escape_json
 from rolltrace.trace.message import Message
 
 ENV = "twenty_questions"
-SHIPPED = Path(__file__).parent / "data" / "twenty_questions.jsonl"
+BUNDLED_DATA = Path(__file__).parent / "data" / "twenty_questions.jsonl"
 
 OPENING = (
     "I am thinking of something. Find out what it is, in at most {turns} turns. In each turn either ask one question "
@@ -85,7 +85,7 @@ class SecretRow(msgspec.Struct, frozen=True):
 
 
 class TwentyQuestionsEnv(GuessingEnv):
-    """The right guess has reward 1, every other turn 0. Only the answerer is told the secret."""
+    """The right guess has reward 1, every other turn 0. Only the answerer gets the secret."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class TwentyQuestionsEnv(GuessingEnv):
     def _result(
         self,
         kind: str,
-        says: str,
+        reply: str,
         *,
         answer: YesNoAnswer | None = None,
         guess: str | None = None,
@@ -130,7 +130,7 @@ class TwentyQuestionsEnv(GuessingEnv):
         return StepResult(
             reward=float(right),
             done=right,
-            observation=self._reply(says),
+            observation=self._reply(reply),
             reward_data={"correct": float(right)},
             env_state=state,
             metrics={
@@ -161,7 +161,7 @@ class TwentyQuestionsTasks(Tasks):
         self.max_turns = max_turns
         self.tries = tries
         self.seconds = seconds
-        self.secrets = read_rows(SHIPPED if data is None else data, SecretRow, unique="id", accept=_accept_names)
+        self.secrets = read_rows(BUNDLED_DATA if data is None else data, SecretRow, unique="id", accept=_accept_names)
         self.count: int = len(self.secrets)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:

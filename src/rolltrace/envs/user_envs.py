@@ -27,7 +27,7 @@ def as_tasks(value: Any, name: str, args: Mapping[str, Any]) -> Tasks:
     if not isinstance(value, Tasks | EnvGroupBuilder | Env | MessageEnv) and callable(value):
         return _from_function(value, name, args)
     if args:
-        raise InputError(f"Expected no arguments for environment {name}, which is already made, got {', '.join(args)}.")
+        raise InputError(f"Expected no arguments for {name}, which is an object already, got {', '.join(args)}.")
     if isinstance(value, Tasks):
         return value
     if isinstance(value, EnvGroupBuilder):
