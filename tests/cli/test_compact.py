@@ -8,7 +8,7 @@ def test_compact_says_what_it_did(rolltrace, make_run):
     run = make_run(lambda rollout_builder: None, lambda rollout_builder: None)
     shown = rolltrace("compact", run)
     assert shown.exit_code == 0, shown.stderr
-    assert "1 segments sealed; tables of 2 rollouts" in shown.stdout
+    assert "1 segments compressed; tables of 2 rollouts" in shown.stdout
     again = json.loads(rolltrace("compact", run, "--json").stdout)
     assert (again["sealed"], again["rows"]["rollouts"]) == (0, 2)
     assert [place.suffix for place in (run / "rollouts").iterdir()] == [".zst"]

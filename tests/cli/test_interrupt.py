@@ -63,7 +63,7 @@ def test_an_interrupted_run_records_what_was_in_flight(tmp_path, before_headers)
     assert process.returncode == 1
     assert printed == b""
     [last] = told.decode().splitlines()[-1:]
-    assert last.startswith("Interrupted. What was in flight is recorded as cancelled in run. To complete it: ")
+    assert last.startswith("Interrupted. The rollouts in flight are recorded as cancelled in run. To complete it: ")
     assert not any(word in told for word in (b"Traceback", b"Unclosed", b"never retrieved", b"was destroyed"))
     check_record(tmp_path / "run")
 

@@ -72,7 +72,7 @@ def test_limit_is_told(rolltrace, make_run):
     run = make_run(lambda rollout_builder: None)
     shown = rolltrace("query", run, "select range from range(5)", "--limit", 2)
     assert shown.stdout.split() == ["range", "0", "1"]
-    assert "more rows than these 2" in shown.stderr
+    assert "the first 2 rows" in shown.stderr
     assert len(rolltrace("query", run, "select range from range(500)", "--json").stdout.splitlines()) == 500
     assert len(rolltrace("query", run, "select range from range(500)", "--json", "--limit", 3).stdout.splitlines()) == 3
 

@@ -118,7 +118,7 @@ def test_sigterm_records_what_was_in_flight(tmp_path, env):
             printed, told = process.communicate(timeout=60)
     assert process.returncode == 143
     assert printed == ""
-    assert "Terminated. What was in flight is recorded as cancelled in run." in told.splitlines()[-1]
+    assert "Terminated. The rollouts in flight are recorded as cancelled in run." in told.splitlines()[-1]
     assert not any(word in told for word in ("Traceback", "Unclosed", "never retrieved", "was destroyed"))
     check_record(tmp_path / "run", IN_FLIGHT)
 

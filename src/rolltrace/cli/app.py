@@ -12,7 +12,7 @@ from rolltrace.errors import InputError, RolltraceError, RunNotFoundError
 from rolltrace.version import __version__
 
 COMMANDS = ("demo", "envs", "run", "ls", "summary", "show", "view", "query", "check", "check-env", "report", "compact")
-"""Each is a module of this package with a command of its name, `_` for `-`."""
+"""Each is a command in the module of that name, with `_` for `-`."""
 
 
 class LazyCommands(click.Group):
@@ -37,7 +37,7 @@ class LazyCommands(click.Group):
         except RolltraceError as error:
             kind = WrongUsage if isinstance(error, InputError | RunNotFoundError) else JobFailed
             raise kind(str(error)) from error
-        except BrokenPipeError:  # nobody reads on, which click knows how to end with
+        except BrokenPipeError:  # the reader has closed the pipe; click handles it
             raise
         except OSError as error:  # such as a full disk under standard output
             raise JobFailed(str(error)) from error
@@ -62,21 +62,21 @@ class WrongUsage(JobFailed):
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="rolltrace")
 def cli() -> None:
-    """Play language models in environments, and read the trace that every rollout leaves.
+    """Play language models in environments, and read the trace of every rollout.
 
     Exit codes: 0, 1 (the job failed), 2 (wrong usage), 143 (ended by SIGTERM).
     """
 
 
 def main() -> None:
-    """Run the command line with the current directory importable, for environments and policies of the user's own."""
+    """Run the command line, with the current directory on `sys.path` for the user's environments and policies."""
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # do not fail if the terminal lacks a character
     try:
         cli()
-    except InterruptedExit as ended:
-        ended.exit_soon()
+    except InterruptedExit as interrupted:
+        interrupted.exit_soon()
         raise

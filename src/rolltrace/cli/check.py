@@ -5,13 +5,17 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Audit runs for what is lost, damaged or does not add up.")
+@click.command(short_help="Audit runs for lost or damaged data and sums that do not add up.")
 @click.argument("runs", metavar="RUN...", type=click.Path(path_type=Path), nargs=-1)
-@click.option("--only", multiple=True, metavar="AUDIT", help="Only this audit; repeatable.")
-@click.option("--skip", multiple=True, metavar="AUDIT", help="Not this audit; repeatable.")
-@click.option("--add", multiple=True, metavar="AUDIT", help="An audit of your own: package.module:name; repeatable.")
+@click.option("--only", multiple=True, metavar="AUDIT", help="Run only this audit; repeatable.")
+@click.option("--skip", multiple=True, metavar="AUDIT", help="Skip this audit; repeatable.")
+@click.option("--add", multiple=True, metavar="AUDIT", help="Add your own audit: package.module:name; repeatable.")
 @click.option(
-    "--most", type=click.IntRange(min=1), default=20, show_default=True, help="How many findings of an audit to show."
+    "--most",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Show at most this many findings per audit.",
 )
 @click.option("--list", "as_list", is_flag=True, help="List the audits, and check nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run, or per audit with --list.")
@@ -24,9 +28,9 @@ def check(
     as_list: bool,
     as_json: bool,
 ) -> None:
-    """Audit each RUN: damaged and missing files, records that are there twice, sums that do not add up.
+    """Audit each RUN: damaged and missing files, duplicate records, sums that do not add up.
 
-    Exit code 1 says that something is wrong. What is only worth knowing (info) is shown, and fails nothing.
+    The exit code is 1 if something is wrong. Findings of severity info do not change it.
     """
     from rolltrace.check.audit_registry import select_audits
     from rolltrace.check.audit_report import encode_audit, encode_report
@@ -44,14 +48,14 @@ def check(
         return
     if not runs:
         raise click.UsageError("Expected at least one RUN to check, got none.")
-    wrong = False
+    is_ok = True
     for number, run in enumerate(runs):
         with audit_progress(run) as on_progress:
             report = check_run(run, only=only, skip=skip, add=add, max_findings=most, on_progress=on_progress)
-        wrong |= not report.ok
+        is_ok &= report.ok
         if as_json:
             write_record(encode_report(report) + b"\n")
         else:
             show_report(stdout_console(), report, is_first=number == 0)
-    if wrong:
+    if not is_ok:
         raise SystemExit(1)

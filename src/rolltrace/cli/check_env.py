@@ -1,4 +1,4 @@
-"""`rolltrace check-env`: what an environment does wrong."""
+"""`rolltrace check-env`: checks an environment against the rules of the contract."""
 
 import contextlib
 import sys
@@ -14,14 +14,14 @@ import click
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The seed that the task is made with.")
 @click.option(
-    "--turns", type=click.IntRange(min=1), default=8, show_default=True, help="How many turns a play has at most."
+    "--turns", type=click.IntRange(min=1), default=8, show_default=True, help="The maximum number of turns of a play."
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="How many seconds any one call may take.",
+    help="Time-out of each call in seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: env, ok, and violations of rule, message, fix.")
 def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int, timeout: float, as_json: bool) -> None:
@@ -30,7 +30,7 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
     ENV is what `rolltrace run` accepts: a name that `rolltrace envs` lists, or package.module:name of your own, which
     may be an Env or MessageEnv class, an EnvGroupBuilder, Tasks, or a function that returns one. Nothing is recorded.
 
-    Exit code 1 says that a rule is broken.
+    The exit code is 1 if a rule is broken.
     """
     from rolltrace.cli.run import parse_arguments
     from rolltrace.cli.screen.console import stdout_console, write_record

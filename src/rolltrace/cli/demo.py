@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Play every built-in environment.")
 @click.option(
-    "--policy", default="local", show_default=True, metavar="SPEC", help="Who answers: local is the embedded model."
+    "--policy",
+    default="local",
+    show_default=True,
+    metavar="SPEC",
+    help="The policy that plays: local is the embedded model.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Where the run goes; by default a fresh name in runs/.")
-@click.option("--seed", type=int, default=0, show_default=True, help="What all chance is drawn from.")
+@click.option("--out", type=click.Path(path_type=Path), help="The path of the new run; by default a new name in runs/.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed of everything random.")
 def demo(policy: str, out: Path | None, seed: int) -> None:
-    """Play every built-in environment with the embedded model, record it, audit it, and say how to look at it.
+    """Play every built-in environment with the embedded model, record and audit the run, and print what to try next.
 
-    Exit code 1 says that something could not be recorded, or that the audits found something wrong.
+    The exit code is 1 if something could not be recorded, or if the audits found something wrong.
     """
     from rolltrace.cli.screen.console import stdout_console
     from rolltrace.cli.screen.job_summary import progress, show_demo, show_failures
@@ -28,25 +32,25 @@ def demo(policy: str, out: Path | None, seed: int) -> None:
     from rolltrace.query.run import open_run
     from rolltrace.store.create import unused_run_path
 
-    place = out or unused_run_path("runs", "demo")
+    path = out or unused_run_path("runs", "demo")
     try:
-        with exit_on_signal(place), progress(len(demo_envs())) as on_group:
-            played = play_demo(place, policy=policy, seed=seed, on_group=on_group)
+        with exit_on_signal(path), progress(len(demo_envs())) as on_group:
+            result = play_demo(path, policy=policy, seed=seed, on_group=on_group)
     except InputError as error:
-        if policy != "local" or place.exists():
+        if policy != "local" or path.exists():
             raise
         raise InputError(f"{error} Or play with the scripted policy: rolltrace demo --policy scripted:noisy") from error
-    with open_run(place) as run:
-        show_demo(stdout_console(), played, list(run.groups()))
-        for summary in played.summaries:
+    with open_run(path) as run:
+        show_demo(stdout_console(), result, list(run.groups()))
+        for summary in result.summaries:
             show_failures(summary)
         _show_next_commands(run, policy)
-    if not played.succeeded:
+    if not result.succeeded:
         raise SystemExit(1)
 
 
 def _show_next_commands(run: "Run", policy: str) -> None:
-    """Name the viewer, and the commands that show the longest rollout and the one with the lowest reward."""
+    """Print commands that show the run in the viewer, the longest rollout and the one with the lowest reward."""
     from rolltrace.cli.hints import command
     from rolltrace.query.address import short_addresses
 
@@ -60,10 +64,10 @@ def _show_next_commands(run: "Run", policy: str) -> None:
         examples = {longest.id: (longest, "the longest")}
         if worst.reward is not None:
             examples[worst.id] = (worst, "the lowest reward")
-        for rollout, why in examples.values():
-            click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {why}", err=True)
+        for rollout, comment in examples.values():
+            click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {comment}", err=True)
     sql = "select role, about, policy, reply from calls"
-    click.echo(f"  {command('query', str(run.path), sql)}   # what graders and answerers said", err=True)
+    click.echo(f"  {command('query', str(run.path), sql)}   # the replies of graders and answerers", err=True)
     click.echo(f"  {command('show', str(run.path), '--json')} | head -1   # a record, as JSON", err=True)
     click.echo(f"  {command('run', 'arithmetic', '--policy', policy, '--groups', '8')}   # play more", err=True)
 

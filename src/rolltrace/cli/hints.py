@@ -1,4 +1,4 @@
-"""Commands that a person can type next."""
+"""Command lines to suggest to the user."""
 
 import shlex
 import shutil

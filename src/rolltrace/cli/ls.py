@@ -4,20 +4,20 @@ from pathlib import Path
 
 import click
 
-_SHOWN = 100
+_DEFAULT_LIMIT = 100
 
 
 @click.command(short_help="List the runs below a directory.")
 @click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option(
-    "--limit", type=click.IntRange(min=1), help=f"How many runs at most; by default {_SHOWN}, with --json all."
+    "--limit", type=click.IntRange(min=1), help=f"At most this many runs; by default {_DEFAULT_LIMIT}, with --json all."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
 def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     """List the runs in and below DIR (by default runs/), the newest first.
 
-    Rollouts are counted as by `rolltrace summary`. A large run is not read for this: its numbers show once its tables
-    were made, as by `rolltrace compact`, and until then at most how many rollouts it can have.
+    Rollouts are counted as in `rolltrace summary`. Large runs are not read: their numbers are shown once their tables
+    are built, for example by `rolltrace compact`; before that, an upper bound of their rollouts is shown.
     """
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.run_list import show_runs
@@ -26,7 +26,7 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     from rolltrace.trace.strict_json import encode_json
 
     if limit is None and not as_json:
-        limit = _SHOWN
+        limit = _DEFAULT_LIMIT
     listing = list_runs(directory, limit)
     if as_json:
         for run in listing.runs:

@@ -1,4 +1,4 @@
-"""Command-line options derived from the fields of a struct: name, type, default and docstring are written once."""
+"""Derives command-line options from the fields of a struct: their names, types, defaults and docstrings."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ NONE = "none"
 
 
 class GroupedOption(click.Option):
-    """An option that the help lists under a title of its own."""
+    """An option that the help lists under the title `group`."""
 
     group = ""
 
@@ -33,7 +33,7 @@ class GroupedCommand(click.Command):
 
 
 def struct_options(struct: type[msgspec.Struct], title: str) -> Callable[[Function], Function]:
-    """Add one option per field of the struct; a value that is not given is None."""
+    """Add one option per field of the struct; the value of an option that is not set is None."""
 
     def add(function: Function) -> Function:
         docs = field_docs(struct)
@@ -57,13 +57,13 @@ def struct_options(struct: type[msgspec.Struct], title: str) -> Callable[[Functi
 
 
 def struct_from_options(struct: type[msgspec.Struct], options: dict[str, Any]) -> Any:
-    """The struct that the options describe; takes its fields out of `options`."""
+    """Make the struct from the options, and remove its fields from `options`."""
     values = {name: options.pop(name) for name in struct.__struct_fields__}
     return struct(**{name: None if value is NONE else value for name, value in values.items() if value is not None})
 
 
 class _Value(click.ParamType[Any]):
-    """A value of a field's type; `none` where the field may be None."""
+    """A value of a field's type, or `none` if the field may be None."""
 
     def __init__(self, annotation: Any, kind: type, optional: bool) -> None:
         self.name = "integer" if kind is int else kind.__name__
@@ -84,7 +84,7 @@ def _kind_of(annotation: Any) -> tuple[type, bool]:
     """The plain type behind an annotation, and whether it may be None."""
     info = msgspec.inspect.type_info(annotation)
     types: tuple[Any, ...] = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
-    kind = next(_KINDS[type(one)] for one in types if type(one) in _KINDS)
+    kind = next(_KINDS[type(each)] for each in types if type(each) in _KINDS)
     return kind, len(types) > 1
 
 

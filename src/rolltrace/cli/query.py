@@ -8,23 +8,23 @@ import click
 if TYPE_CHECKING:
     from rolltrace.query.result import QueryResult
 
-_ROWS_SHOWN = 100
+_DEFAULT_LIMIT = 100
 
 
-@click.command(short_help="Ask a run, or many, by SQL.")
+@click.command(short_help="Query one run, or many, with SQL.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("sql")
 @click.option(
-    "--limit", type=click.IntRange(min=1), help=f"How many rows at most; by default {_ROWS_SHOWN}, with --json all."
+    "--limit", type=click.IntRange(min=1), help=f"At most this many rows; by default {_DEFAULT_LIMIT}, with --json all."
 )
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Give up after so many seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Time-out in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
 def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json: bool) -> None:
-    """Answer one SELECT over RUN, or over all runs in a directory.
+    """Run one SELECT over RUN, or over all runs in a directory.
 
     The tables are runs, rollouts, every_rollout, steps, messages, calls, scores, groups and ledger; docs/tables.md has
-    their columns. SQL here only reads, and reads nothing else. What is written while it is asked is there the next
-    time.
+    their columns. A statement can only read, and only these tables. It does not see rollouts that are written while it
+    runs.
     """
     from rolltrace.cli.screen.console import show_read_errors
     from rolltrace.query.run import open_run
@@ -34,7 +34,7 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json
         if as_json:
             _write_rows(result, limit)
         else:
-            _show_rows(result, limit or _ROWS_SHOWN)
+            _show_rows(result, limit or _DEFAULT_LIMIT)
         show_read_errors(opened.problems)
 
 
@@ -55,4 +55,4 @@ def _show_rows(result: "QueryResult", limit: int) -> None:
     rows = result.fetchmany(limit + 1)
     show_rows(stdout_console(), result.columns, result.types, rows[:limit])
     if len(rows) > limit:
-        click.echo(f"There are more rows than these {limit}: --limit shows more, --json all.", err=True)
+        click.echo(f"These are the first {limit} rows: --limit shows more, --json all.", err=True)

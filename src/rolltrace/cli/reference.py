@@ -1,4 +1,4 @@
-"""The command line as a page of documentation: `python -m rolltrace.cli.reference > docs/commands.md`."""
+"""The reference of all commands, as Markdown: `python -m rolltrace.cli.reference > docs/commands.md`."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from rolltrace.cli.app import COMMANDS, cli
 
 
 def command_reference() -> str:
-    """Every verb with its help, as `rolltrace --help` knows it."""
+    """Every command with its help."""
     context = click.Context(cli, info_name="rolltrace", **cli.context_settings)
     pages = ["# Commands", inspect.cleandoc(cli.help or "")]
     for verb in COMMANDS:

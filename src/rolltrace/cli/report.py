@@ -1,4 +1,4 @@
-"""`rolltrace report`: a part of a run as one file."""
+"""`rolltrace report`: a run, or part of it, as one file."""
 
 import sys
 from pathlib import Path
@@ -6,32 +6,32 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Write a run, or part of it, as one file to be read elsewhere.")
+@click.command(short_help="Write a run, or part of it, as one HTML file.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--out", metavar="FILE", type=click.Path(path_type=Path), help="Where to; with --json also `-`, the default."
+    "-o", "--out", metavar="FILE", type=click.Path(path_type=Path), help="The file; with --json also `-`, the default."
 )
 @click.option("--where", metavar="SQL", help="Only groups with a rollout for which this is true, such as 'reward < 0'.")
 @click.option(
     "--groups",
     type=click.IntRange(min=1),
-    help="At most so many groups, spread evenly over the run.  [default: all, or as many as hold about 1,000 rollouts]",
+    help="At most this many groups, spread evenly over the run.  [default: all, or about 1,000 rollouts]",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="The same as a tree of JSON: the run, its groups, their rollouts."
+    "--json", "as_json", is_flag=True, help="The same as one JSON object: the run, its groups, their rollouts."
 )
 def report(run: Path, out: Path | None, where: str | None, groups: int | None, as_json: bool) -> None:
-    """Write RUN as one HTML file that shows what `rolltrace view` shows, without a server and without a network.
+    """Write RUN as one HTML file with the pages of `rolltrace view`, which needs no server and no network.
 
-    Groups are taken whole, so that their members can be compared. WHERE is an SQL expression over the columns of the
-    table `rollouts`. The file holds all texts of what it shows: mail it to whom you would show the run.
+    Groups are complete, so that their members can be compared. WHERE is an SQL expression over the columns of the table
+    `rollouts`. The file contains all texts of its rollouts: share it only with people who may see the run.
     """
     from rolltrace.viewer.report_writer import stream_tree, write_report
 
     if as_json and (out is None or str(out) == "-"):
         message = stream_tree(run, sys.stdout.buffer, where=where, groups=groups)
     elif out is None:
-        raise click.UsageError("Missing option '-o' / '--out': where the report goes, such as report.html.")
+        raise click.UsageError("Missing option '-o' / '--out': the file to write, such as report.html.")
     else:
         message = write_report(run, out, where=where, groups=groups, as_json=as_json)
     click.echo(message, err=True)

@@ -28,10 +28,10 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     "policies",
     multiple=True,
     metavar="[ROLE=]SPEC",
-    help="Who answers: local (the embedded model), local:FILE.gguf, openai:MODEL@BASE_URL, scripted:NAME, replay:RUN, "
-    "human, or package.module:name of your own, each with [,KEY=VALUE…]. Repeatable: ROLE=SPEC says who "
-    "plays another role of the environment (grader, answerer, opponent) or a seat of a game (seat1).  "
-    "[default: scripted:noisy; the other roles are played by the same]",
+    help="The policy: local (the embedded model), local:FILE.gguf, openai:MODEL@BASE_URL, scripted:NAME, replay:RUN, "
+    "human, or your own package.module:name, each with [,KEY=VALUE…]. Repeatable: ROLE=SPEC is the policy of another "
+    "role of the environment (grader, answerer, opponent) or of a seat of a game (seat1).  "
+    "[default: scripted:noisy, which plays the other roles too]",
 )
 @click.option("--groups", type=click.IntRange(min=1), default=1, show_default=True, help="Groups in each iteration.")
 @click.option("--group-size", type=click.IntRange(min=1), default=4, show_default=True, help="Episodes in each group.")
@@ -40,22 +40,22 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Iterations; each plays the groups that come next.",
+    help="Iterations; each plays the next groups.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="What all chance is drawn from.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed of everything random.")
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Policy requests in flight."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Where the run goes; by default a fresh name in runs/.")
+@click.option("--out", type=click.Path(path_type=Path), help="The path of the new run; by default a new name in runs/.")
 @click.option(
     "--trace",
     "level",
     type=click.Choice(["full", "numbers", "off"]),
-    help="How much to record: all, all but text, or nothing.  [default: $ROLLTRACE_TRACE, else full]",
+    help="How much to record: everything, everything but text, or nothing.  [default: $ROLLTRACE_TRACE, or full]",
 )
 @click.option(
     "--trace-fraction",
-    "share",
+    "fraction",
     type=click.FloatRange(0, 1),
     help="The fraction of groups to record in full, the others as numbers.  [default: $ROLLTRACE_TRACE_FRACTION, or 1]",
 )
@@ -63,19 +63,19 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     "--trace-tokens/--no-trace-tokens",
     "tokens",
     default=None,
-    help="Record token ids and log-probabilities too.  [default: $ROLLTRACE_TRACE_TOKENS, else no]",
+    help="Record token ids and log-probabilities too.  [default: $ROLLTRACE_TRACE_TOKENS, or no]",
 )
 @click.option(
     "--trace-calls/--no-trace-calls",
     "calls",
     default=None,
-    help="Record the calls of graders, answerers and opponents.  [default: $ROLLTRACE_TRACE_CALLS, else yes]",
+    help="Record the calls of graders, answerers and opponents.  [default: $ROLLTRACE_TRACE_CALLS, or yes]",
 )
 @click.option(
     "--sampling",
     multiple=True,
     metavar="KEY=VALUE",
-    help="How the policy samples: temperature, top_p, top_k, min_p, max_tokens, stop (a JSON list); repeatable.",
+    help="A sampling setting: temperature, top_p, top_k, min_p, max_tokens or stop (a JSON list); repeatable.",
 )
 @click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument of the environment; repeatable.")
 @click.option(
@@ -83,23 +83,23 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     metavar="NAME",
     default="keep-viable",
     show_default=True,
-    help="What a failed rollout means to its group: fail-fast (the first ends the group) or keep-viable[:FRACTION] "
-    "(the group counts while that fraction of its members, and at least one, is ok).",
+    help="What a failed rollout means to its group: fail-fast (the first failure ends the group) or "
+    "keep-viable[:FRACTION] (the group counts if that fraction of its members, and at least one, is ok).",
 )
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How often an episode is played again after the policy or the environment failed; with any strategy.",
+    help="How often an episode is retried after a failure of the policy or the environment; with any strategy.",
 )
 @click.option("--split", default="train", show_default=True, help="The split that the rollouts are recorded under.")
 @click.option(
     "--resume",
     metavar="RUN",
     type=click.Path(path_type=Path),
-    help="Complete an interrupted run: play its groups that are not finished, as it was planned. Only --policy, "
-    "--concurrency, --force, --json and the --arg of a secret may be given with it.",
+    help="Complete an interrupted run: play its unfinished groups, as it was planned. It allows only --policy, "
+    "--concurrency, --force, --json and the --arg of a secret.",
 )
 @click.option("--force", is_flag=True, help="Resume a run even if it may still be running.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
@@ -117,7 +117,7 @@ def run(
     concurrency: int,
     out: Path | None,
     level: str | None,
-    share: float | None,
+    fraction: float | None,
     tokens: bool | None,
     calls: bool | None,
     sampling: tuple[str, ...],
@@ -132,12 +132,12 @@ def run(
 ) -> None:
     """Play ENV and record every rollout.
 
-    ENV is a name that `rolltrace envs` lists, or package.module:name of your own. With --resume RUN, an interrupted run
-    is completed: finished groups are not played again.
+    ENV is a name that `rolltrace envs` lists, or your own package.module:name. With --resume RUN, an interrupted run is
+    completed: finished groups are not played again.
 
-    Exit code 1 says that the job failed: it was interrupted, or a group has no member with a reward, or something
-    could not be recorded. What was played until then is in the run. SIGTERM ends it as Ctrl-C does, with exit
-    code 143 and within 15 seconds; a second signal ends it at once.
+    The exit code is 1 if the job failed: it was interrupted, or a group has no member with a reward, or something could
+    not be recorded. The run has everything that was played until then. SIGTERM has the same effect as Ctrl-C, but exit
+    code 143, and ends the process within 15 seconds; a second signal ends it at once.
     """
     from rolltrace.jobs.plan import as_sampling
     from rolltrace.rollout.strategies import parse_strategy
@@ -147,7 +147,7 @@ def run(
     policy, roles = _parse_policies(policies)
     env_args = parse_arguments(args, "--arg")
     if resume is not None:
-        _refuse_options(context)
+        _reject_options(context)
         changed = {} if _is_default(context, "concurrency") else {"concurrency": concurrency}
         _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **changed)
         return
@@ -156,15 +156,15 @@ def run(
     if force:
         raise click.UsageError("Expected --force only with --resume.", context)
     if out is not None and not out.name:
-        raise click.BadParameter(f"Expected a place for the run, got {str(out)!r}.", param_hint="--out")
-    place = out or unused_run_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
+        raise click.BadParameter(f"Expected a path for the run, got {str(out)!r}.", param_hint="--out")
+    path = out or unused_run_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
     _play(
-        place, groups * iterations, as_json, (policy or DEFAULT_POLICY, *roles.values()),
-        env=env, policy=policy or DEFAULT_POLICY, out=place, roles=roles, args=env_args,
+        path, groups * iterations, as_json, (policy or DEFAULT_POLICY, *roles.values()),
+        env=env, policy=policy or DEFAULT_POLICY, out=path, roles=roles, args=env_args,
         sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
         iterations=iterations, seed=seed, concurrency=concurrency, strategy=parse_strategy(strategy), retries=retries,
         split=split, limits=struct_from_options(Limits, limits),
-        trace=Recording(level=None if level is None else Level(level), fraction=share, tokens=tokens, calls=calls),
+        trace=Recording(level=None if level is None else Level(level), fraction=fraction, tokens=tokens, calls=calls),
     )  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles
     _play(path, resumption.groups_left, as_json, specs, resume=resumption, policy=policy, roles=roles, **job)
 
 
-def _play(place: Path, total: int, as_json: bool, specs: Sequence[str], /, **job: Any) -> None:
+def _play(path: Path, total: int, as_json: bool, specs: Sequence[str], /, **job: Any) -> None:
     """Play with a progress bar, and print the summary."""
     from rolltrace.cli.hints import command
     from rolltrace.cli.screen.job_summary import progress
@@ -188,13 +188,13 @@ def _play(place: Path, total: int, as_json: bool, specs: Sequence[str], /, **job
 
     is_human = any(re.match(r"human(?![^:,])", spec) for spec in specs)
     with (
-        exit_on_signal(place, f" To complete it: {command('run', '--resume', str(place))}"),
+        exit_on_signal(path, f" To complete it: {command('run', '--resume', str(path))}"),
         progress(total, plain=is_human) as on_group,
         contextlib.redirect_stdout(sys.stderr),  # an env that prints must not print into the data
     ):
         summary = play(on_group=on_group, **job)
     if not summary.groups:
-        click.echo(f"Nothing to do: every group of {place} is finished.", err=True)
+        click.echo(f"Nothing to do: every group of {path} is finished.", err=True)
     if summary.groups or as_json:
         _show_summary(summary, as_json=as_json)
 
@@ -202,16 +202,16 @@ def _play(place: Path, total: int, as_json: bool, specs: Sequence[str], /, **job
 _WITH_RESUME = {"resume", "force", "policies", "concurrency", "args", "as_json"}
 
 
-def _refuse_options(context: click.Context) -> None:
-    """Refuse options that the plan of the run already sets."""
-    refused = [
+def _reject_options(context: click.Context) -> None:
+    """Raise `UsageError` for options that the plan of the run already sets."""
+    rejected = [
         parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
         for parameter in context.command.params
         if parameter.name not in _WITH_RESUME and parameter.name and not _is_default(context, parameter.name)
     ]
-    if refused:
+    if rejected:
         raise click.UsageError(
-            f"Expected no {', '.join(refused)} with --resume: a run is completed as it was planned.", context
+            f"Expected no {', '.join(rejected)} with --resume: a run is completed as it was planned.", context
         )
 
 
@@ -226,8 +226,8 @@ def _parse_policies(specs: tuple[str, ...]) -> tuple[str | None, dict[str, str]]
         prefix = _ROLE.match(spec)
         role = prefix[1] if prefix else POLICY
         if role in roles:
-            whose = f"role {role!r}" if prefix else "the policy itself"
-            raise click.BadParameter(f"Expected one policy for {whose}, got two.", param_hint="--policy")
+            name = f"role {role!r}" if prefix else "the policy itself"
+            raise click.BadParameter(f"Expected one policy for {name}, got two.", param_hint="--policy")
         roles[role] = spec[prefix.end() :] if prefix else spec
     return roles.pop(POLICY, None), roles
 

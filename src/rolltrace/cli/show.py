@@ -19,17 +19,17 @@ _MAX_FAILURES = 100
 @click.command(short_help="Show a run or a group as a table, or a rollout as a transcript.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("id", required=False)
-@click.option("--full", is_flag=True, help="Fold nothing: whole tracebacks, states and raw answers.")
+@click.option("--full", is_flag=True, help="Show complete texts, tracebacks, states and raw answers.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), help="Show at most so many rollouts.  [default: 1000; all as JSON]"
+    "--limit", type=click.IntRange(min=0), help="Show at most this many rollouts.  [default: 1000; all as JSON]"
 )
 @click.option("--json", "as_json", is_flag=True, help="The records as JSON lines, with late scores.")
 def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool) -> None:  # noqa: A002 - as the help shows it
-    """Show RUN as a table of its rollouts, or what ID names: a rollout as a transcript, or a group as a table.
+    """Show RUN as a table of its rollouts; with ID, a rollout as a transcript, or a group as a table.
 
-    ID is a rollout's id, four letters or more of its beginning or end, or where the rollout stands in the run, as the
-    table says: GROUP/INDEX, ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it names a whole group:
-    the shared prompt, then a table of its members, the best first. `rolltrace view` shows the members side by side.
+    ID is a rollout's id, at least four characters of its beginning or end, or its address in the table: GROUP/INDEX,
+    ITERATION/GROUP/INDEX or ENV/ITERATION/GROUP/INDEX. Without INDEX it is a group: the shared prompt, then a table of
+    its members, the best first. `rolltrace view` shows the members side by side.
     """
     from rolltrace.cli.screen.console import show_read_errors
     from rolltrace.query.run import Run
@@ -83,7 +83,7 @@ def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json
     from rolltrace.query.rollout_lookup import find_rollouts
 
     try:
-        chosen = [run.get(name)][:limit]  # by its whole id, which needs no table
+        chosen = [run.get(name)][:limit]  # by its full id, without building tables
     except UnknownNameError:
         heads = find_rollouts(run, name, limit if as_json else 2)
         if len(heads) > 1 and not as_json:
@@ -109,8 +109,8 @@ def _show_transcripts(rollouts: "Sequence[Rollout]", *, full: bool) -> None:
 
     console = stdout_console()
     transcript = RolloutTranscript(console, full=full)
-    for place, rollout in enumerate(rollouts):
-        if place:
+    for number, rollout in enumerate(rollouts):
+        if number:
             console.print("\n")
         transcript.show(rollout)
 

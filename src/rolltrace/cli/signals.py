@@ -1,4 +1,4 @@
-"""What a command that plays says and does when Ctrl-C or SIGTERM has ended it."""
+"""The message and exit code of a play that Ctrl-C or SIGTERM ended."""
 
 import contextlib
 import os
@@ -28,25 +28,25 @@ class InterruptedExit(SystemExit):
 
 
 @contextlib.contextmanager
-def exit_on_signal(place: Path, hint: str = "") -> Iterator[None]:
-    """End with exit code 1 after Ctrl-C and 143 after SIGTERM, and say where the record is, if there is one."""
-    # Lazy, because a command that is only asked for its help needs none of it.
+def exit_on_signal(path: Path, hint: str = "") -> Iterator[None]:
+    """Exit with code 1 after Ctrl-C and 143 after SIGTERM, and print where the run is, if there is one."""
+    # Lazy, because `--help` does not need it.
     from rolltrace.jobs.signal_handling import SIGTERM_EXIT_CODE
     from rolltrace.store.layout import is_run
 
     try:
         yield
     except KeyboardInterrupt:
-        what, code = "Interrupted", 1
-    except SystemExit as ended:
-        if ended.code != SIGTERM_EXIT_CODE:
+        outcome, code = "Interrupted", 1
+    except SystemExit as error:
+        if error.code != SIGTERM_EXIT_CODE:
             raise
-        what, code = "Terminated", SIGTERM_EXIT_CODE
+        outcome, code = "Terminated", SIGTERM_EXIT_CODE
     else:
         return
     with contextlib.suppress(OSError):  # the terminal may be gone
-        if is_run(place):
-            click.echo(f"{what}. What was in flight is recorded as cancelled in {place}.{hint}", err=True)
+        if is_run(path):
+            click.echo(f"{outcome}. The rollouts in flight are recorded as cancelled in {path}.{hint}", err=True)
         else:
-            click.echo(f"{what}. Nothing was recorded.", err=True)
+            click.echo(f"{outcome}. Nothing was recorded.", err=True)
     raise InterruptedExit(code)

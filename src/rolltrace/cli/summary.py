@@ -1,18 +1,18 @@
-"""`rolltrace summary`: one run's numbers."""
+"""`rolltrace summary`: the numbers of one run."""
 
 from pathlib import Path
 
 import click
 
 
-@click.command(short_help="Show one run's numbers.")
+@click.command(short_help="Show the numbers of a run.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with every iteration.")
 def summary(run: Path, as_json: bool) -> None:
-    """Show the numbers of RUN: rewards by iteration, how rollouts ended, what failed, what was lost.
+    """Show the numbers of RUN: rewards by iteration, stop reasons, failures and lost rollouts.
 
-    Shares are of all rollouts. One that a later attempt or a restart played again does not count; what failed is told
-    of every attempt.
+    Fractions are of all rollouts. Rollouts that were retried or superseded do not count, but failures of every attempt
+    are shown.
     """
     from rolltrace.cli.screen.console import stdout_console, write_record
     from rolltrace.cli.screen.run_summary import show_run_summary

@@ -1,1 +1,1 @@
-"""What the command line puts on a terminal."""
+"""Prints the results of commands."""

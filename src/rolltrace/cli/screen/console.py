@@ -1,14 +1,15 @@
 """The two streams of the command line: data on standard output, everything else on standard error."""
 
+import codecs
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 from rich.console import Console
 from rich.containers import Lines
 from rich.text import Text
 
-from rolltrace.cli.screen.ascii_fallback import use_ascii_fallback
 from rolltrace.store.read_errors import ReadError
 from rolltrace.terminal_text import escape_json, escape_line
 
@@ -18,6 +19,14 @@ NO_FOLD_WIDTH = 1_000_000
 MAX_CELL = 200
 """How many characters of a cell are shown."""
 _MAX_READ_ERRORS = 20
+
+_ASCII = {
+    "│": "|", "┊": ":", "─": "-", "└": "+", "┤": "+", "┬": "+",
+    "·": "-", "…": "~", "–": "-", "−": "-", "±": "~", "×": "x", "→": ">", "■": "#", "✓": "+", "✗": "x",
+    "▁": "_", "▂": "_", "▃": "o", "▄": "o", "▅": "O", "▆": "O", "▇": "#", "█": "#",
+}  # fmt: skip
+"""Replacements on terminals without Unicode: one character each, so that columns stay aligned."""
+_ASCII_ERRORS = "rolltrace.ascii_fallback"
 
 
 def stdout_console() -> Console:
@@ -31,7 +40,7 @@ def stderr_console() -> Console:
 
 
 def write_record(line: bytes) -> None:
-    """Put a line of JSON on standard output.
+    """Write a line of JSON to standard output.
 
     A program gets the bytes unchanged; a terminal gets the same JSON with control characters escaped.
     """
@@ -75,9 +84,29 @@ def show_read_errors(errors: Sequence[ReadError]) -> None:
 
 
 def _console(*, stderr: bool) -> Console:
-    use_ascii_fallback(sys.stderr if stderr else sys.stdout)
+    _use_ascii_fallback(sys.stderr if stderr else sys.stdout)
     # Markup, highlighting and emoji codes would interpret what a model wrote.
     console = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = NO_FOLD_WIDTH
     return console
+
+
+def _use_ascii_fallback(stream: TextIO) -> None:
+    """Make a stream without Unicode write ASCII replacements, and escapes of other characters that it cannot encode."""
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
+    if not encoding.startswith("utf") and hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors=_ASCII_ERRORS)
+
+
+def _to_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if character in _ASCII:
+        return _ASCII[character], error.start + 1
+    first = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
+    return codecs.backslashreplace_errors(first)
+
+
+codecs.register_error(_ASCII_ERRORS, _to_ascii)

@@ -1,4 +1,4 @@
-"""The environments as a table, and the rules that one of them breaks."""
+"""A table of environments, and the violations that `check-env` found."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def show_envs(console: Console, envs: Sequence[EnvInfo]) -> None:
 
 
 def show_violations(console: Console, env: str, violations: "Sequence[Violation]", rules: int) -> None:
-    """Print one sentence for each violation, or that the environment keeps all of so many rules."""
+    """Print one sentence for each violation, or that the environment keeps all rules."""
     for violation in violations:
         sentence = Text(escape_line(str(violation)))
         sentence.stylize("bold red", 0, len(violation.rule))

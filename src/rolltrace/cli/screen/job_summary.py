@@ -1,4 +1,4 @@
-"""How a job proceeds and how it ended, and the result of the demo."""
+"""The progress and the summary of a job, and the result of the demo."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ _MAX_EXAMPLE_LINES = 12
 _MAX_MESSAGE_LINES = 2
 _MAX_EXAMPLE_WIDTH = 100
 _ROLE = 11
-"""How many columns the role takes."""
+"""The width of the column of roles."""
 
 
 @contextlib.contextmanager
@@ -100,31 +100,31 @@ def show_job_summary(console: Console, summary: "PlaySummary") -> None:
 
 
 def show_role_warnings(summary: "PlaySummary") -> None:
-    """Warn on standard error about roles that the policy played itself, and roles that were never asked."""
+    """Warn on standard error about roles that the policy played itself, and roles that were never used."""
     console = stderr_console()
     for role in summary.unused_roles:
-        what = f"Nothing in {summary.env} asked the role {role!r}: is that its name?"
-        console.print(Text(escape_line(what), "yellow"), soft_wrap=True)
+        warning = f"{summary.env} did not use the role {role!r}: check its name."
+        console.print(Text(escape_line(warning), "yellow"), soft_wrap=True)
     if summary.roles_played_by_policy:
         roles = ", ".join(summary.roles_played_by_policy)
-        what = f"Played by the policy itself: {roles}. --policy ROLE=SPEC gives a role to another."
-        console.print(Text(escape_line(what), "yellow"), soft_wrap=True)
+        warning = f"Played by the policy itself: {roles}. --policy ROLE=SPEC sets another policy for a role."
+        console.print(Text(escape_line(warning), "yellow"), soft_wrap=True)
 
 
 def show_failures(summary: "PlaySummary") -> None:
-    """Print on standard error what failed, and why the job counts as failed if it does."""
+    """Print the failures on standard error, and why the job counts as failed if it does."""
     console = stderr_console()
     for message, count in summary.errors.items():
         console.print(Text(f"{count} × {escape_line(message)}", "red"), soft_wrap=True)
     if summary.groups_without_reward:
-        what = f"{summary.groups_without_reward} of {summary.groups} groups have no member with a reward."
-        console.print(Text(what, "red"), soft_wrap=True)
+        failure = f"{summary.groups_without_reward} of {summary.groups} groups have no member with a reward."
+        console.print(Text(failure, "red"), soft_wrap=True)
     if not summary.ledger.complete:
         console.print(Text(f"Not everything was recorded: {ledger_text(summary.ledger)}.", "red"), soft_wrap=True)
 
 
 def show_demo(console: Console, demo: "DemoResult", groups: "Sequence[Group]") -> None:
-    """Print one rollout, the rewards of each group, what recording cost, and what the audits found."""
+    """Print one rollout, the rewards of each group, the cost of recording, and the findings of the audits."""
     rollouts = {group.env: list(group.rollouts()) for group in groups}
     example = _example([rollouts[group.env] for group in groups if group.has_signal])
     if example is not None:
@@ -143,8 +143,8 @@ def show_demo(console: Console, demo: "DemoResult", groups: "Sequence[Group]") -
         line.append(f"✓ {len(demo.report.results)} audits found nothing wrong.", "green")
     print_wrapped(console, line)
     for result in demo.report.with_findings:
-        what = f"{result.audit}: {result.count} found; rolltrace check {demo.path} says more"
-        print_wrapped(console, Text(escape_line(what), "yellow"))
+        finding = f"{result.audit}: {result.count} found; rolltrace check {demo.path} shows them"
+        print_wrapped(console, Text(escape_line(finding), "yellow"))
 
 
 def _example(groups: Sequence[Sequence[Rollout]]) -> Rollout | None:
@@ -217,7 +217,7 @@ def _table(
 
 
 def _is_ungraded(rollouts: Sequence[Rollout]) -> bool:
-    """Whether these rollouts have no reward but the default 0, as in an environment that only collects answers."""
+    """Whether the rollouts have only the default reward 0, as in an environment that only collects answers."""
     return bool(rollouts) and all(
         rollout.reward == 0
         and rollout.grade is None
