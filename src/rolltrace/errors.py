@@ -7,6 +7,7 @@
     │   └── RunExistsError    (FileExistsError)   a run is never overwritten
     ├── RunNotFoundError      (FileNotFoundError) there is no run at that path
     ├── StorageError          (OSError)           a disk or file system failed
+    │   └── TempFolderError                       the temporary folder is full, or cannot be written to
     ├── QueryTimeoutError     (TimeoutError)      a statement exceeded its time limit
     ├── RecordError           (ValueError)        the bytes are not a record
     │   ├── ChecksumError                         the bytes have changed since they were written
@@ -67,6 +68,10 @@ class RunNotFoundError(RolltraceError, FileNotFoundError):
 
 class StorageError(RolltraceError, OSError):
     """A disk or file system failed: it is full, cannot be written to, or does not respond."""
+
+
+class TempFolderError(StorageError):
+    """The temporary folder is full, or cannot be written to."""
 
 
 class QueryTimeoutError(RolltraceError, TimeoutError):

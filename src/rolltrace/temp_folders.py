@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rolltrace.errors import StorageError
+from rolltrace.errors import StorageError, TempFolderError
 
 PREFIX = "rolltrace-"
 _LOCK = "lock"
@@ -71,7 +71,7 @@ def remove_abandoned(parent: Path) -> None:
 
 @contextlib.contextmanager
 def explain_full_disk() -> Iterator[None]:
-    """A block in which an error for a full disk says that the temporary folder is full."""
+    """A block in which an error for a full disk becomes a `TempFolderError`."""
     try:
         yield
     except OSError as error:
@@ -84,11 +84,16 @@ def explain_full_disk() -> Iterator[None]:
         raise temp_folder_error(error) from error
 
 
-def temp_folder_error(error: Exception) -> StorageError:
+def is_full_disk(message: str) -> bool:
+    """Whether the message of another library's error says that the disk is full."""
+    return any(os.strerror(code) in message for code in _FULL)
+
+
+def temp_folder_error(error: Exception) -> TempFolderError:
     """The error for a temporary folder that is full or cannot be written to."""
     reason = getattr(error, "strerror", None) or str(error)
     where = os.environ.get("TMPDIR") or "the temporary folder"
-    return StorageError(f"Cannot write to {where}: {reason}. Free space there, or set TMPDIR to another folder.")
+    return TempFolderError(f"Cannot write to {where}: {reason}. Free space there, or set TMPDIR to another folder.")
 
 
 def _lock_new(path: Path) -> int | None:

@@ -47,7 +47,7 @@ def test_a_finding_is_told_with_where_to_look(rolltrace, path):
     assert shown.exit_code == 1
     assert "✗ reward_total  error  1 finding" in shown.stdout
     assert "reward is 7.0, reward_so_far is 1.0" in shown.stdout
-    assert "What it was trained on is not what it earned." in shown.stdout
+    assert "The policy is trained on a wrong total." in shown.stdout
     assert "train/sums/0/two/1" in shown.stdout
     assert "1 error" in shown.stdout
     command = shown.stdout.rstrip().splitlines()[-1]

@@ -10,7 +10,7 @@ def test_compact_says_what_it_did(rolltrace, make_run):
     assert shown.exit_code == 0, shown.stderr
     assert "1 segments compressed; tables of 2 rollouts" in shown.stdout
     again = json.loads(rolltrace("compact", run, "--json").stdout)
-    assert (again["sealed"], again["rows"]["rollouts"]) == (0, 2)
+    assert (again["compressed"], again["rows"]["rollouts"]) == (0, 2)
     assert [place.suffix for place in (run / "rollouts").iterdir()] == [".zst"]
     assert "2" in rolltrace("query", run, "select count(*) from rollouts").stdout
 

@@ -274,7 +274,7 @@ def test_pipe_is_not_folded(rolltrace, make_run):
 def test_wrong_names_end_with_two(rolltrace, make_run, one_plus_one):
     """A missing run and an unknown id are wrong usage: exit code 2, a message that helps, no traceback."""
     path = make_run(one_plus_one)
-    for words, message in ((("nowhere",), "found nothing there"), ((path, "tow/0"), "Did you mean 'two/0'")):
+    for words, message in ((("nowhere",), "got nothing"), ((path, "tow/0"), "Did you mean 'two/0'")):
         shown = rolltrace("show", *words)
         assert shown.exit_code == 2
         assert message in shown.stderr

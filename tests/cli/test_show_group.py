@@ -138,7 +138,7 @@ def test_a_long_prompt_is_folded(rolltrace, tmp_path):
 def test_the_reason_for_no_signal_is_told(rolltrace, answers):
     """A group that teaches nothing says why above all else."""
     path = answers(("a", 1.0), ("b", 1.0))
-    in_order(rolltrace("show", path, "two").stdout, "Both rewards are 1.0: the group teaches nothing.", "the prompt")
+    in_order(rolltrace("show", path, "two").stdout, "Both rewards are 1.0: every advantage is 0.", "the prompt")
 
 
 def test_failures_are_told(rolltrace, tmp_path):

@@ -80,7 +80,7 @@ def test_compacted_run_is_read_from_its_parts(path, file_reads):
     fill(path, 0, 1)
     done = compact(path)
     assert (done.rows["rollouts"], done.rows["steps"], done.rows["messages"], done.rows["groups"]) == (2, 2, 4, 1)
-    assert done.sealed == 1
+    assert done.compressed == 1
     file_reads.clear()
     assert count(path) == (2, 2.0)
     assert count(path, "select count(*), sum(n) from groups") == (1, 2)
@@ -102,7 +102,7 @@ def test_compaction_absorbs_older_parts(path):
         for table in ("rollouts", "steps", "messages", "calls", "groups"):
             assert len(parts(path, table)) == 1
     before = parts(path)
-    assert compact(path).sealed == 0
+    assert compact(path).compressed == 0
     assert parts(path) == before
     assert count(path) == (3, 3.0)
 
@@ -112,12 +112,12 @@ def test_open_session_is_not_sealed(path):
     with create_run(path) as writer:
         write(writer)
         writer.flush()
-        assert compact(path).sealed == 0
+        assert compact(path).compressed == 0
         assert [place.suffix for place in (path / "rollouts").iterdir()] == [".jsonl"]
         assert count(path) == (1, 1.0)
         write(writer, index=1)
     assert count(path) == (2, 2.0)
-    assert compact(path).sealed == 1
+    assert compact(path).compressed == 1
     assert count(path) == (2, 2.0)
     assert len(list(RunReader(path).rollouts())) == 2
 

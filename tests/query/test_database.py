@@ -18,7 +18,7 @@ from rolltrace.errors import InputError, QueryTimeoutError
 from rolltrace.query import parquet_writer as build
 from rolltrace.query import table_cache as state
 from rolltrace.query.compact import compact
-from rolltrace.query.deadline import QueryDeadline
+from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.parquet_parts import parquet_files
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run

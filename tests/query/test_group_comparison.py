@@ -340,14 +340,14 @@ def test_equal_rewards_teach_nothing(group, path):
     with create_run(path) as writer:
         for index in range(2):
             member(writer, index, f"{index}", 1.0)
-    assert group().no_signal == "Both rewards are 1.0: the group teaches nothing."
+    assert group().no_signal == "Both rewards are 1.0: every advantage is 0."
     with create_run(path, join=True) as writer:
         member(writer, 2, "2", 1.0)
-    assert group().no_signal == "All 3 rewards are 1.0: the group teaches nothing."
+    assert group().no_signal == "All 3 rewards are 1.0: every advantage is 0."
     with create_run(path, join=True) as writer:
         write(writer, index=3, **failed(Layer.TOOL, "TimeoutError"))
     assert group().no_signal == (
-        "All 3 rewards are 1.0: the group teaches nothing. 1 of 4 members has none: 1 failed (tool: TimeoutError)."
+        "All 3 rewards are 1.0: every advantage is 0. 1 of 4 members has no reward: 1 failed (tool: TimeoutError)."
     )
 
 

@@ -75,7 +75,7 @@ def test_sql_counts_as_python_does(opened, path):
         score(writer, late, 0.25)
     run = opened(path)
     assert query_histogram(run) == histogram([*rewards, 0.25])
-    assert query_histogram(run, most=3) == histogram([*rewards, 0.25], 3)
+    assert query_histogram(run, max_bins=3) == histogram([*rewards, 0.25], 3)
 
 
 def test_any_expression_is_counted(opened, path):

@@ -80,7 +80,7 @@ def test_links_and_copies_count_once(tmp_path):
     with open_run(tmp_path / "runs") as opened:
         assert opened.sql("select count(*) from rollouts").fetchall() == [(5,)]
     shutil.copytree(tmp_path / "runs" / "a", tmp_path / "runs" / "backup")
-    with pytest.raises(InputError, match="a copy of it"):
+    with pytest.raises(InputError, match="copies of the same run"):
         open_run(tmp_path / "runs")
 
 

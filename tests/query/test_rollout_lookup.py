@@ -85,7 +85,7 @@ def test_unknown_name_suggests_the_nearest(find, tmp_path, opened):
     with pytest.raises(UnknownNameError, match=r"among the 2 rollouts .* Did you mean 'apple/0'"):
         found("aple/0")
     create_run(tmp_path / "empty").close()
-    with pytest.raises(UnknownNameError, match="it holds none"):
+    with pytest.raises(UnknownNameError, match="the run has no rollouts"):
         find_rollouts(opened(tmp_path / "empty"), "x")
 
 

@@ -12,7 +12,7 @@ import pytest
 import rolltrace
 from answers import score, write
 from rolltrace.errors import InputError, QueryTimeoutError, RunNotFoundError, UnknownNameError
-from rolltrace.query.line_reader import LineReader
+from rolltrace.query.record_reader import LineReader
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.store.cursor import LineLocation
@@ -317,9 +317,9 @@ def test_many_runs_are_one(tmp_path, opened):
 
 def test_no_run_is_said(tmp_path):
     """A place without runs is named."""
-    with pytest.raises(RunNotFoundError, match="found nothing"):
+    with pytest.raises(RunNotFoundError, match="got nothing"):
         open_run(tmp_path / "nowhere")
-    with pytest.raises(RunNotFoundError, match="found other things"):
+    with pytest.raises(RunNotFoundError, match="got neither"):
         open_run(tmp_path)
     with pytest.raises(InputError, match="at least one"):
         open_run([])

@@ -6,11 +6,10 @@ import pytest
 from answers import write
 from rolltrace.errors import InputError
 from rolltrace.query.compact import compact
-from rolltrace.query.duckdb_connection import EngineLimits
+from rolltrace.query.duckdb_engine import EngineLimits, SqlSandbox
 from rolltrace.query.parquet_parts import find_parts
 from rolltrace.query.run import open_run
 from rolltrace.query.sql_check import check_statement
-from rolltrace.query.sql_sandbox import SqlSandbox
 from rolltrace.store.create import create_run
 from rolltrace.store.sessions import Sessions
 

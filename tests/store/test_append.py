@@ -128,7 +128,7 @@ def test_sent_prompt_without_an_answer(run):
 def test_wrong_use_is_refused(tmp_path, trace):
     """A step without anything to answer, without a response, or messages that are none raise at the call."""
     with rolltrace.create_run(tmp_path / "run", trace=trace) as run, run.rollout(**WHICH) as r:
-        with pytest.raises(InputError, match="Expected prompt=, or messages from `append`"):
+        with pytest.raises(InputError, match="Expected prompt=, or messages added with `append`"):
             r.step(response="4")
         with pytest.raises(InputError, match="Expected response="):
             r.step([user("?")])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rolltrace.errors import ChecksumError, InputError, RecordError
 from rolltrace.store import compression as sealed
 from rolltrace.store import safe_files
-from rolltrace.store.compression import LARGEST_FRAME, FrameReader, compress_segment, compressed_path, seek_table
+from rolltrace.store.compression import MAX_FRAME_BYTES, FrameReader, compress_segment, compressed_path, seek_table
 from rolltrace.store.segment_reader import SegmentReader, open_segment
 
 SMALL = 64
@@ -49,7 +49,7 @@ def content(path, offset=0):
         blocks = list(segment.blocks(offset))
     finally:
         segment.close()
-    return b"".join(block.data for block in blocks), [(block.offset, block.length) for block in blocks if block.fault]
+    return b"".join(block.data for block in blocks), [(block.offset, block.length) for block in blocks if block.error]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"torn", b"x" * 1_500_000, b"a\n\x00\xff\n" * 200_000 + b"torn"])
@@ -254,9 +254,9 @@ def test_damaged_frame_without_a_table_costs_only_itself(plain, small_frames):
 
 def test_frame_that_says_too_much_is_damage(tmp_path):
     """A frame that would fill the memory is not unpacked."""
-    bomb = zstandard.ZstdCompressor().compress(bytes(4 * LARGEST_FRAME))
+    bomb = zstandard.ZstdCompressor().compress(bytes(4 * MAX_FRAME_BYTES))
     good = zstandard.ZstdCompressor(write_checksum=True).compress(b"good\n")
-    for table in (b"", seek_table([(len(bomb), 4 * LARGEST_FRAME), (len(good), 5)]), seek_table([(len(bomb), 5)])):
+    for table in (b"", seek_table([(len(bomb), 4 * MAX_FRAME_BYTES), (len(good), 5)]), seek_table([(len(bomb), 5)])):
         path = tmp_path / "s-000000.jsonl.zst"
         path.write_bytes(bomb + good + table)
         got, faults = content(path)

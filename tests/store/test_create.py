@@ -30,7 +30,7 @@ def test_damaged_run_file_is_refused(tmp_path):
     create_run(tmp_path / "run", {"lr": 0.1}).close()
     file = tmp_path / "run/run.json"
     file.write_bytes(file.read_bytes().replace(b"0.1", b"0.2"))
-    with pytest.raises(RunNotFoundError, match=r"valid run\.json: Expected checksum .* Copy it back"):
+    with pytest.raises(RunNotFoundError, match=r"valid run\.json: Expected checksum .* Restore it"):
         RunReader(tmp_path / "run")
 
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.store import cursor, lines
+from rolltrace.store import cursor, segment_reader
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import Cursor, LineLocation
-from rolltrace.store.lines import TORN, FileBlock, split_lines
 from rolltrace.store.read_errors import MAX_PER_FILE, ReadError, ReadErrors
-from rolltrace.store.segment_reader import SegmentListing, list_segments
+from rolltrace.store.segment_reader import TORN, FileBlock, SegmentListing, list_segments, split_lines
 from rolltrace.trace.codec import add_checksum
 from segments import make_run, segment
 
@@ -241,19 +240,19 @@ def test_number_made_up_by_a_name_costs_little(run):
 
 
 def test_file_that_shrank_is_reported_once(run):
-    """Files only grow: one that is shorter than what was read of it was cut or replaced."""
+    """Files only grow: one that is shorter than what was read of it was truncated or replaced."""
     segment(run).write_bytes(A + B)
     reading = Reading(run)
     reading.read()
     segment(run).write_bytes(A)
     assert reading.read() == reading.read() == []
     [problem] = reading.reported
-    assert "cut or replaced" in problem.message
+    assert "truncated or replaced" in problem.message
 
 
 def test_line_that_is_too_long_is_passed_over(run, monkeypatch):
     """A line beyond the limit is a problem; the next one is read."""
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(segment_reader, "MAX_LINE_BYTES", 100)
     segment(run).write_bytes(A + b"x" * 101 + b"\n" + B + b"y" * 200)
     reading = Reading(run)
     assert reading.read() == [A, B]

@@ -16,7 +16,7 @@ import pytest
 
 from file_reads import open_descriptors
 from rolltrace.errors import StorageError
-from rolltrace.store import descriptors, disk_writer
+from rolltrace.store import disk_writer, segment_writer
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
@@ -282,7 +282,7 @@ def test_failing_fsync_of_a_full_segment_is_told(tmp_path, fail, only_flush_sync
 
 
 def test_failing_seal_keeps_the_plain_file(tmp_path, fail, caplog):
-    """Where a full segment cannot be sealed it stays as it is, and one warning says so."""
+    """Where a full segment cannot be sealed it stays uncompressed, and one warning says so."""
     with create_run(tmp_path / "run", trace=Recording(segment_bytes=1)) as writer:
         fail("replace", errno.EIO, ".zst")
         for index in range(5):
@@ -291,7 +291,7 @@ def test_failing_seal_keeps_the_plain_file(tmp_path, fail, caplog):
     assert indices(tmp_path / "run") == list(range(5))
     assert {file.suffix for file in (tmp_path / "run/rollouts").iterdir()} == {".jsonl"}
     assert len(caplog.records) == 1
-    assert "stays as it is" in caplog.text
+    assert "stays uncompressed" in caplog.text
 
 
 def test_thread_that_cannot_be_started(tmp_path, monkeypatch):
@@ -568,7 +568,7 @@ def run_out_of_descriptors(monkeypatch):
         monkeypatch.setattr(io, "open", out_of_descriptors(io.open))
         return lambda: count
 
-    monkeypatch.setattr(descriptors, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(segment_writer, "RETRY_SECONDS", 0)
     return begin
 
 
@@ -598,9 +598,9 @@ def test_descriptors_that_never_come_are_a_loss(tmp_path, run_out_of_descriptors
         count = run_out_of_descriptors("/rollouts$", 10**9)
         write(writer, 0)
         assert writer.flush() is False
-        assert count() > descriptors.MAX_RETRIES
+        assert count() > segment_writer.MAX_RETRIES
         assert writer.flush() is False
-        assert count() < 2 * descriptors.MAX_RETRIES
+        assert count() < 2 * segment_writer.MAX_RETRIES
         assert set(writer.ledger.sync_failed) == {"EMFILE"}
     assert indices(tmp_path / "run") == [0]
     assert len(caplog.records) == 1

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from rolltrace.check.check_run import check_run
+from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
@@ -23,7 +24,7 @@ def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
     """Eight processes of four threads write one run while another reads along: each line is there once, and whole."""
     create_run(tmp_path / "run").close()
     followed, over = [], threading.Event()
-    follower = RunReader(tmp_path / "run")
+    follower = open_run(tmp_path / "run")
     thread = threading.Thread(
         target=lambda: followed.extend(follower.follow("rollouts", stop=over, seconds=0.01)), daemon=True
     )
@@ -38,7 +39,8 @@ def test_nothing_is_lost_duplicated_or_interleaved(tmp_path):
     rollouts = list(reader.rollouts())
     assert sorted(map(identity, rollouts)) == sorted(WRITTEN)
     assert Counter(rollout.id for rollout in followed) == Counter(rollout.id for rollout in rollouts)
-    assert reader.read_errors == follower.read_errors == ()
+    assert reader.read_errors == follower.problems == ()
+    follower.close()
     for rollout in rollouts:
         process, thread_number, number = identity(rollout)
         assert rollout.messages[0].content.startswith(f"{process} {thread_number} {number} ")

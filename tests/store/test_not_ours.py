@@ -131,7 +131,7 @@ def test_a_link_to_the_run_itself_is_fine(run, tmp_path):
     (tmp_path / "link").symlink_to(run)
     with create_run(tmp_path / "link", join=True) as writer:
         record(writer, 9)
-    assert compact(tmp_path / "link").sealed > 0
+    assert compact(tmp_path / "link").compressed > 0
     assert len(list(RunReader(run).rollouts())) == 7
     assert list((run / "cache").glob("rollouts-*.parquet"))
 
@@ -173,7 +173,7 @@ def test_segments_without_a_ledger_are_not_sealed(run):
     """Files that look like segments, of a session that the run does not know, are left as they are."""
     for number in range(2):
         (run / "rollouts" / f"shard-{number:06d}.jsonl").write_text('{"text": "training data"}\n')
-    assert compact(run).sealed > 0
+    assert compact(run).compressed > 0
     assert sorted(path.name for path in (run / "rollouts").glob("shard*")) == [
         "shard-000000.jsonl",
         "shard-000001.jsonl",
@@ -190,7 +190,7 @@ def test_nothing_is_a_run_without_a_valid_run_file(run, content):
         (run / "run.json").write_text(content)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     wanted = {'{"v": 1}': "never released; record the run again", '{"v": 99}': "newer Rolltrace"}.get(
-        content, "Copy it"
+        content, "Restore it"
     )
     for touch in (RunReader, open_run, compact, check_run, summarize, lambda path: create_run(path, join=True)):
         with pytest.raises(RunNotFoundError, match=rf"run\.json.*{wanted}"):

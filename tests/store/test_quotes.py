@@ -122,9 +122,8 @@ async def test_a_run_that_is_followed_gives_whole_scores(tmp_path):
             return True
 
     expected = sorted("\0".join(message.content for message in prompt) for prompt in sent)
-    with open_run(tmp_path / "run") as run, RunReader(tmp_path / "run") as reader:
-        for follow in (run.follow, reader.follow):
-            assert texts(call for score in follow("scores", stop=Over()) for call in score.calls) == expected
+    with open_run(tmp_path / "run") as run:
+        assert texts(call for score in run.follow("scores", stop=Over()) for call in score.calls) == expected
 
 
 async def test_a_rollout_that_is_missing_leaves_a_placeholder(tmp_path):

@@ -192,7 +192,7 @@ def test_characters_are_counted_whole(page: "Page", groups: Viewer) -> None:
 def test_a_group_that_teaches_nothing_says_why(page: "Page", groups: Viewer) -> None:
     """The reason stands out, in the words of the comparison; the group before is one key away."""
     _show(page, groups, "sums", (3, "sums", "sun"))
-    expect(page.get_by_role("note")).to_have_text("No signalBoth rewards are 1.0: the group teaches nothing.")
+    expect(page.get_by_role("note")).to_have_text("No signalBoth rewards are 1.0: every advantage is 0.")
     page.keyboard.press("[")
     expect(page.get_by_role("heading", level=1)).to_have_text("sum carries a signal")
     page.keyboard.press("]")

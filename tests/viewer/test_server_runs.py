@@ -17,10 +17,9 @@ from answers import score, write
 from asking import answer, ask, post
 from rolltrace.errors import RunNotFoundError
 from rolltrace.store.create import create_run
-from rolltrace.viewer import run_folder as folders
+from rolltrace.viewer import open_runs
 from rolltrace.viewer.api import Api, RequestParameters
-from rolltrace.viewer.lru_cache import LruCache
-from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.open_runs import LruCache, OpenRuns
 from viewing import viewing
 
 pytestmark = pytest.mark.core
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.core
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenRuns]:
     """A library over an empty folder, which looks anew at every question."""
-    monkeypatch.setattr(folders, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(open_runs, "RESCAN_SECONDS", 0.0)
     (tmp_path / "runs").mkdir()
     library = OpenRuns(tmp_path / "runs")
     yield library
@@ -165,7 +164,7 @@ def test_a_damaged_run_shows_what_is_whole(library: OpenRuns, ask_it: Any):
 
 def test_damage_is_told_however_often_one_asks(library: OpenRuns):
     """What could not be read stays told when the run had to make room and is opened anew."""
-    library = OpenRuns(library.folder.path, room=1)
+    library = OpenRuns(library.folder.path, max_weight=1)
     ask_it = asker(library)
     path = library.folder.path / "run"
     make(path, 5)
@@ -252,7 +251,7 @@ def test_room_is_made_for_other_runs(library: OpenRuns, tmp_path: Path, monkeypa
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    library = OpenRuns(library.folder.path, room=2)
+    library = OpenRuns(library.folder.path, max_weight=2)
     for name in "abc":
         make(library.folder.path / name, 1)
     count = "select count(*) from rollouts"
@@ -272,7 +271,7 @@ def test_room_is_made_for_other_runs(library: OpenRuns, tmp_path: Path, monkeypa
 
 def test_what_was_found_is_found_once(monkeypatch: pytest.MonkeyPatch):
     """Who asks at the same time waits for the same; an error is not kept; the longest unused makes room."""
-    kept, found, go = LruCache(most_bytes=1_000), [], threading.Event()
+    kept, found, go = LruCache(max_bytes=1_000), [], threading.Event()
 
     def find() -> int:
         go.wait(10)

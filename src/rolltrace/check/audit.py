@@ -22,10 +22,10 @@ class Severity(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong, and where."""
+    """One thing that is wrong, and its location."""
 
     message: str
-    """What was expected and what was found, in a sentence."""
+    """What was expected and what is there, in a sentence."""
     rollout: str | None = None
     """The id of the rollout it is about."""
     address: str | None = None
@@ -62,7 +62,7 @@ class Audit(msgspec.Struct, frozen=True):
     """Why it matters and what to do, for a reader who does not know it."""
     input: AuditInput
     function: AuditFunction
-    """Yields findings. Of a class, one object is made for each run, so it may keep state; its `end` yields the rest."""
+    """Yields findings. A class is instantiated for each run, so it may keep state; its `end` may yield more."""
 
 
 def audit(
@@ -72,23 +72,23 @@ def audit(
     input: AuditInput = AuditInput.RUN,  # noqa: A002 - the name of the field
     name: str | None = None,
 ) -> Callable[[AuditFunction], Audit]:
-    """Make an audit of a function, or of a class whose objects are called; by default it has that one's name.
+    """Make an audit from a function, or from a class with `__call__`; by default it has the same name.
 
-    Findings of an audit over rollouts or scores need not say which one they are about.
+    Findings of an audit over rollouts or scores need not name the record: its id and location are filled in.
     """
 
-    def make(look: AuditFunction) -> Audit:
-        named = name or getattr(look, "__name__", "")
-        if not named or not about:
-            raise InputError(f"Expected an audit with a name and an explanation, got {look!r} without.")
-        return Audit(named, Severity(severity), about, AuditInput(input), look)
+    def make(function: AuditFunction) -> Audit:
+        audit_name = name or getattr(function, "__name__", "")
+        if not audit_name or not about:
+            raise InputError(f"Expected an audit with a name and an explanation, got {function!r} without.")
+        return Audit(audit_name, Severity(severity), about, AuditInput(input), function)
 
     return make
 
 
-def instantiate_audit(wanted: Audit) -> tuple[AuditFunction, Callable[[], Iterable[Finding]]]:
-    """How to call an audit during one check, and what to call when there is no more to see."""
-    if not inspect.isclass(wanted.function):
-        return wanted.function, tuple
-    made: Any = wanted.function()
-    return made, getattr(made, "end", tuple)
+def instantiate_audit(audit: Audit) -> tuple[AuditFunction, Callable[[], Iterable[Finding]]]:
+    """The function to call during one check, and the one to call after the last record."""
+    if not inspect.isclass(audit.function):
+        return audit.function, tuple
+    instance: Any = audit.function()
+    return instance, getattr(instance, "end", tuple)

@@ -10,9 +10,9 @@ from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.imports import import_object
 
 ENTRY_POINTS = "rolltrace.checks"
-"""The entry-point group through which packages add audits."""
+"""The entry-point group in which packages add audits."""
 
-_UNUSABLE = "An audit that an installed package adds cannot be used. Mend or uninstall the package."
+_UNUSABLE = "An audit that an installed package adds cannot be loaded. Fix or uninstall the package."
 
 _MODULES: tuple[ModuleType, ...] = (files, ledgers, identity, rewards, scores)
 
@@ -23,43 +23,43 @@ def built_in_audits() -> list[Audit]:
 
 
 def list_audits(add: Iterable[str | Audit] = ()) -> list[Audit]:
-    """All audits: built in, added by packages, and those given, as objects or as `package.module:name`."""
-    found = {audit.name: audit for audit in built_in_audits()}
+    """All audits: built in, added by packages, and those of `add`, as objects or as `package.module:name`."""
+    audits = {audit.name: audit for audit in built_in_audits()}
     for point in entry_points(group=ENTRY_POINTS):
-        added = _load_added(point, taken=found.keys())
-        found[added.name] = added
-    for given in add:
-        own = _load(given) if isinstance(given, str) else given
-        if own.name in found:
-            raise InputError(f"Expected an audit with a name of its own, got another {own.name!r}: rename yours.")
-        found[own.name] = own
-    return list(found.values())
+        added = _load_added(point, used_names=audits.keys())
+        audits[added.name] = added
+    for one in add:
+        own = _load(one) if isinstance(one, str) else one
+        if own.name in audits:
+            raise InputError(f"Expected an audit with a unique name, got another {own.name!r}: rename yours.")
+        audits[own.name] = own
+    return list(audits.values())
 
 
 def select_audits(only: Iterable[str] = (), skip: Iterable[str] = (), add: Iterable[str | Audit] = ()) -> list[Audit]:
-    """Those of all audits that are wanted; a name that is none of them is an error."""
-    found = list_audits(add)
-    names = [audit.name for audit in found]
-    wanted, unwanted = set(only), set(skip)
-    for name in sorted((wanted | unwanted) - set(names)):
+    """All audits, or those of `only`, without those of `skip`; an unknown name is an error."""
+    audits = list_audits(add)
+    names = [audit.name for audit in audits]
+    included, excluded = set(only), set(skip)
+    for name in sorted((included | excluded) - set(names)):
         raise UnknownNameError.for_name("audit", name, names)
-    return [audit for audit in found if (not wanted or audit.name in wanted) and audit.name not in unwanted]
+    return [audit for audit in audits if (not included or audit.name in included) and audit.name not in excluded]
 
 
-def _load_added(point: EntryPoint, taken: Collection[str]) -> Audit:
-    """The audit that a package adds, or one that says why it cannot be used: no other must suffer for it."""
+def _load_added(point: EntryPoint, used_names: Collection[str]) -> Audit:
+    """The audit that a package adds, or one that fails with the reason why it cannot be loaded."""
     source = point.value.partition("[")[0].strip()
     try:
         added = _load(source)
-        if added.name in taken:
-            raise InputError(f"The name {added.name!r} is taken by another audit.")
+        if added.name in used_names:
+            raise InputError(f"Another audit has the name {added.name!r}.")
     except InputError as error:
         return Audit(f"{point.name} ({source})", Severity.ERROR, _UNUSABLE, AuditInput.RUN, _Unusable(error))
     return added
 
 
 class _Unusable:
-    """Stands in for an audit that could not be loaded."""
+    """An audit that could not be loaded; calling it raises the reason."""
 
     def __init__(self, error: InputError) -> None:
         self._error = error
@@ -69,9 +69,9 @@ class _Unusable:
 
 
 def _load(spec: str) -> Audit:
-    found = import_object(spec, "audit")
-    if not isinstance(found, Audit):
+    loaded = import_object(spec, "audit")
+    if not isinstance(loaded, Audit):
         raise InputError(
-            f"Expected {spec!r} to be an audit, got {found!r}: decorate it with `rolltrace.check.audit.audit`."
+            f"Expected {spec!r} to be an audit, got {loaded!r}: decorate it with `rolltrace.check.audit.audit`."
         )
-    return found
+    return loaded

@@ -1,4 +1,4 @@
-"""The run that is checked: its files, its records in one pass, and what was noted of them."""
+"""The run that is checked: its files, its records in one pass, and an index of them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,12 +11,11 @@ from typing import Self, TypeVar
 import msgspec
 
 from rolltrace.check.record_index import RecordIndex, session_of_file
-from rolltrace.errors import RecordError
 from rolltrace.query.run import Run, open_run
-from rolltrace.store.cursor import Cursor, LineLocation
-from rolltrace.store.layout import LEDGER, PLAIN_SUFFIX, ROLLOUTS, SCORES, RunInfo
+from rolltrace.store.cursor import Cursor, LineLocation, decode_lines
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, decode_ledger
-from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors, read_error_kind, strip_extension
+from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors, strip_extension
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sessions import Sessions
 from rolltrace.trace.codec import decode_rollout, decode_stored_score
@@ -35,19 +34,19 @@ class FolderEntry(msgspec.Struct, frozen=True):
     name: str
     size: int
     modified_at: float
-    """When it was last written to, in seconds since 1970."""
+    """When it was last modified, in seconds since 1970."""
 
     @property
     def path(self) -> str:
-        """From the run's directory on."""
+        """The path relative to the run's directory."""
         return f"{self.folder}/{self.name}"
 
 
 class AuditedRun:
-    """One run under check. Audits over the run find here what they need; the records themselves come only once.
+    """One run under check, for audits over the whole run. The records themselves are read only once.
 
-    Ledgers are read first, then scores, then rollouts, so that in a run which is being written nothing speaks of
-    what was not there yet when it was looked for.
+    Ledgers are read first, then scores, then rollouts, so that in a run that is being written, nothing that was read
+    refers to records that were written later.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -57,21 +56,21 @@ class AuditedRun:
         self.ledgers: dict[str, Ledger] = self.reader.ledgers()
         """The last ledger of each session."""
         self.records = RecordIndex()
-        """Everything that was read, as SQLite tables."""
+        """The records that were read, as SQLite tables."""
         self.newer_records: Counter[str] = Counter()
         """By file, how many records are of a newer version of the format."""
         self.rollouts_by_session: Counter[str] = Counter()
         """How many rollouts were read from the files of each session."""
         self.scores_by_session: Counter[str] = Counter()
-        self._problems = ReadErrors()
-        for problem in self.reader.read_errors:
-            self._report(problem)
+        self._errors = ReadErrors()
+        for error in self.reader.read_errors:
+            self._report(error)
         for _ in self._records(LEDGER, decode_ledger):  # only here is every line read, and its damage reported
             pass
 
     @cached_property
     def tables(self) -> Run:
-        """The run's SQL tables, for audits that count and compare much; they are made when first asked."""
+        """The run's SQL tables, for audits that aggregate; they are made when first used."""
         return open_run(self.path)
 
     @cached_property
@@ -85,31 +84,31 @@ class AuditedRun:
 
     @property
     def problems(self) -> tuple[ReadError, ...]:
-        """What could not be read, each once; not what is of a newer version."""
-        return self._problems.all()
+        """The read errors, without duplicates and without records of a newer version."""
+        return self._errors.all()
 
     def rollouts(self) -> Iterator[tuple[LineLocation, Rollout]]:
-        """Every rollout that can be read; each is noted in the catalogue."""
-        for place, rollout in self._records(ROLLOUTS, decode_rollout):
-            self.rollouts_by_session[session_of_file(place.file)] += 1
-            self.records.add_rollout(place, rollout)
-            yield place, rollout
+        """Every rollout that can be read; each is added to `records`."""
+        for location, rollout in self._records(ROLLOUTS, decode_rollout):
+            self.rollouts_by_session[session_of_file(location.file)] += 1
+            self.records.add_rollout(location, rollout)
+            yield location, rollout
 
     def scores(self) -> Iterator[tuple[LineLocation, Score]]:
-        """Every score that can be read, as it is stored; each is noted in the catalogue."""
-        for place, score in self._records(SCORES, decode_stored_score):
-            self.scores_by_session[session_of_file(place.file)] += 1
-            self.records.add_score(place, score)
-            yield place, score
+        """Every score that can be read, as it is stored; each is added to `records`."""
+        for location, score in self._records(SCORES, decode_stored_score):
+            self.scores_by_session[session_of_file(location.file)] += 1
+            self.records.add_score(location, score)
+            yield location, score
 
     @property
     def is_closed(self) -> bool:
-        """Whether every session that left a record has said that it ended."""
-        ended = {ledger.session for ledger in self.ledgers.values() if ledger.closed}
-        return ended >= self.ledgers.keys() | self.rollouts_by_session.keys() | self.scores_by_session.keys()
+        """Whether every session was closed."""
+        closed = {ledger.session for ledger in self.ledgers.values() if ledger.closed}
+        return closed >= self.ledgers.keys() | self.rollouts_by_session.keys() | self.scores_by_session.keys()
 
     def count_by_session(self, folder: str) -> Counter[str]:
-        """How many rollouts or scores the files of each session hold, each id once; those of a newer version count."""
+        """The number of rollouts or scores in each session's files: distinct ids, and records of newer versions."""
         counts: Counter[str] = Counter()
         for row in self.records.rows(_DISTINCT.format(folder)):
             counts[row["file_session"]] += row["n"]
@@ -119,14 +118,12 @@ class AuditedRun:
         return counts
 
     def recorded_by_forks(self) -> Counter[str]:
-        """How many rollouts of each session are in the files of another, which was forked from it meanwhile."""
-        non_numeric = (
-            "select session, count(distinct id) as n from rollouts where session <> file_session group by session"
-        )
-        return Counter({row["session"]: row["n"] for row in self.records.rows(non_numeric)})
+        """The number of rollouts of each session that are in the files of another, which was forked from it."""
+        query = "select session, count(distinct id) as n from rollouts where session <> file_session group by session"
+        return Counter({row["session"]: row["n"] for row in self.records.rows(query)})
 
     def entries(self, folder: str) -> list[FolderEntry] | None:
-        """The files of a folder, by name; None where the folder cannot be listed."""
+        """The files of a folder, by name; None if the folder cannot be listed."""
         try:
             paths = sorted((self.path / folder).iterdir())
         except OSError:
@@ -134,7 +131,7 @@ class AuditedRun:
         return [_entry(folder, path) for path in paths]
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Close the tables and delete the index."""
         if "tables" in self.__dict__:
             self.tables.close()
         self.records.close()
@@ -149,26 +146,18 @@ class AuditedRun:
 
     def _records(self, folder: str, decode: Callable[[bytes], AnyRecord]) -> Iterator[tuple[LineLocation, AnyRecord]]:
         """Every record of a folder that can be read; what cannot is reported."""
-        for place, line in Cursor(self.path, folder, self._report).read():
-            try:
-                record = decode(line)
-            except RecordError as error:
-                self._report(
-                    ReadError(f"{place.file}{PLAIN_SUFFIX}", place.offset, str(error), kind=read_error_kind(error))
-                )
-            else:
-                yield place, record
+        return decode_lines(Cursor(self.path, folder, self._report).read(), decode, self._report)
 
-    def _report(self, problem: ReadError) -> None:
-        if problem.kind is ReadErrorKind.NEWER and problem.offset is not None:
-            self.newer_records[strip_extension(problem.file)] += 1
+    def _report(self, error: ReadError) -> None:
+        if error.kind is ReadErrorKind.NEWER and error.offset is not None:
+            self.newer_records[strip_extension(error.file)] += 1
         else:
-            self._problems.report(problem)
+            self._errors.report(error)
 
 
 def _entry(folder: str, path: Path) -> FolderEntry:
     try:
         status = path.lstat()
-    except OSError:  # gone since it was listed
+    except OSError:  # deleted since it was listed
         return FolderEntry(folder, path.name, 0, 0.0)
     return FolderEntry(folder, path.name, status.st_size, status.st_mtime)

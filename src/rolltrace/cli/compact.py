@@ -24,4 +24,4 @@ def compact(run: Path, as_json: bool) -> None:
         write_record(msgspec.json.encode(result) + b"\n")
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in result.rows.items()) or "no rows"
-    click.echo(f"{result.sealed} segments compressed; tables of {rows} in {result.bytes / 1e6:,.1f} MB")
+    click.echo(f"{result.compressed} segments compressed; tables of {rows} in {result.bytes / 1e6:,.1f} MB")

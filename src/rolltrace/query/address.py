@@ -72,7 +72,7 @@ def ambiguous_groups(some: Sequence[HasAddress], count: int, name: str, where: s
 def unknown_name(some: Sequence[HasAddress], count: int, name: str, where: str | Path) -> UnknownNameError:
     """The error for a name that none of the run's `count` rollouts matches; it suggests the nearest name of `some`."""
     if not some:
-        return UnknownNameError(f"There is no rollout {name!r} in {where}: it holds none.")
+        return UnknownNameError(f"There is no rollout {name!r} in {where}: the run has no rollouts.")
     names = {*short_addresses(some).values(), *(rollout.id for rollout in some)}
     near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.0)
     return UnknownNameError(

@@ -1,4 +1,4 @@
-"""Compaction: seals the segments that no longer grow, and makes each table one Parquet file."""
+"""Compaction: compresses segments that no longer grow, and writes each table to one Parquet file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,8 +7,8 @@ import msgspec
 
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.database import Database
-from rolltrace.query.deadline import QueryDeadline
-from rolltrace.query.parquet_parts import CACHE, ParquetPart, PartMetadata, Ranges, parquet_files, remove_stale_parts
+from rolltrace.query.duckdb_engine import QueryDeadline
+from rolltrace.query.parquet_parts import ParquetPart, PartMetadata, Ranges, parquet_files, remove_stale_parts
 from rolltrace.query.parquet_writer import copy_to_parquet, parquet_source, ranges_between
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import sql_error
@@ -17,7 +17,7 @@ from rolltrace.query.table_rows import RowStats
 from rolltrace.query.table_schema import STORED_COLUMNS
 from rolltrace.query.views import groups_query, unshared_rollouts_query
 from rolltrace.store.compression import compress_segment
-from rolltrace.store.layout import ROLLOUTS, SCORES
+from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
 from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import SegmentEntry, scan_segments
@@ -30,51 +30,51 @@ _MAX_TRIES = 5
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """What compacting did."""
+    """The result of a compaction."""
 
-    sealed: int
-    """Segments that were sealed."""
+    compressed: int
+    """How many segments were compressed."""
     rows: dict[str, int]
-    """By table, the rows of its file."""
+    """The number of rows of each table."""
     bytes: int
     """The size of the Parquet files."""
 
 
 def compact(path: str | Path) -> CompactionResult:
-    """Seal what no longer grows and make one Parquet file of each table, so that questions are answered at once."""
+    """Compress segments that no longer grow, and write each table to one Parquet file, so that queries are fast."""
     reader = RunReader(path)
     for folder in (ROLLOUTS, SCORES, CACHE):
         refuse_link(reader.path / folder)
-    sealed = sum(map(_seal, closed_segments(reader)))
+    compressed = sum(map(_compress, closed_segments(reader)))
     existing = parquet_files(reader.path)
     database = Database([reader])
     try:
-        parts = _Compactor(database.runs[0], database.connection).compact_what_is_there()
+        parts = _Compactor(database.runs[0], database.connection).compact()
     finally:
         database.close()
-    _check_kept(parts, reader.path)
+    _check_published(parts, reader.path)
     remove_stale_parts([part.path for part in parts], existing)
     rows = {part.label.table: part.label.facts.rows for part in parts}
-    return CompactionResult(sealed, rows, sum(map(_size, parts)))
+    return CompactionResult(compressed, rows, sum(map(_size, parts)))
 
 
 def closed_segments(reader: RunReader) -> list[Path]:
-    """Plain segments that no longer grow: of sessions that were closed, or that have begun a later one.
+    """Plain segments that no longer grow: of sessions that were closed, or that have started a later segment.
 
-    A file of a session that has no ledger is not the run's, and is left as it is.
+    Files of a session without a ledger are left alone: they may not belong to the run.
     """
     ledgers = reader.ledgers()
-    found = []
+    closed = []
     for folder in (ROLLOUTS, SCORES):
         entries = [entry for entry in _segments(reader.path / folder) if entry.name is not None]
         last = {entry.name.session: entry.name.sequence for entry in entries if entry.name}  # they are in order
-        found += [
+        closed += [
             entry.path
             for entry in entries
             if entry.name and entry.is_regular and not entry.is_compressed and entry.name.session in ledgers
             if ledgers[entry.name.session].closed or entry.name.sequence < last[entry.name.session]
         ]
-    return found
+    return closed
 
 
 def _segments(folder: Path) -> list[SegmentEntry]:
@@ -91,17 +91,17 @@ def _size(part: ParquetPart) -> int:
         return 0
 
 
-def _seal(path: Path) -> bool:
+def _compress(path: Path) -> bool:
     try:
         compress_segment(path)
-    except (OSError, InputError):  # it stays as it is, and is read as it is
+    except (OSError, InputError):  # it stays uncompressed
         return False
     return True
 
 
-def _check_kept(parts: list[ParquetPart], run: Path) -> None:
+def _check_published(parts: list[ParquetPart], run: Path) -> None:
     if any(part.path.parent != run / CACHE for part in parts):
-        raise StorageError(f"Expected to write into {run / CACHE}, and cannot: is it read-only, or the disk full?")
+        raise StorageError(f"Cannot write to {run / CACHE}: is it read-only, or the disk full?")
 
 
 class _Compactor:
@@ -109,22 +109,22 @@ class _Compactor:
         self._run = run
         self._connection = connection
 
-    def compact_what_is_there(self) -> list[ParquetPart]:
-        """As `compact`; again, where another compaction has meanwhile removed what this one was reading."""
+    def compact(self) -> list[ParquetPart]:
+        """Write one part of each table; retries if another compaction has removed files that this one was reading."""
         import duckdb
 
-        # Who wants an order asks for one, and to keep one while copying takes as much memory as there are rows.
+        # Rows have no order of their own, and keeping one while copying needs memory for every row.
         self._connection.execute("set preserve_insertion_order = false")
         for _ in range(_MAX_TRIES):
             try:
-                return self.compact()
+                return self._compact_once()
             except duckdb.Error as error:
                 if not self._run.drop_damaged():
                     raise sql_error(error) from error
-        raise StorageError(f"Expected to compact {self._run.run}, and files of its cache vanished again and again.")
+        raise StorageError(f"Cannot compact {self._run.run}: files of its cache were deleted repeatedly. Retry.")
 
-    def compact(self) -> list[ParquetPart]:
-        """One part of each table, in the run's cache; one that stands for lines without rows of it is empty."""
+    def _compact_once(self) -> list[ParquetPart]:
+        """One part of each table, in the run's cache; a table without rows has an empty part."""
         self._run.refresh(STORED_COLUMNS, QueryDeadline())
         if self._run.drop_damaged():
             self._run.refresh(STORED_COLUMNS, QueryDeadline())
@@ -141,11 +141,11 @@ class _Compactor:
             ):
                 return part
         query = groups_query(unshared_rollouts_query(rollouts))
-        counted = self._connection.execute(f"select count(*) from ({query})").fetchone()
+        row = self._connection.execute(f"select count(*) from ({query})").fetchone()
         label = PartMetadata(
             table="groups",
             ranges=rollouts.label.ranges,
-            facts=RowStats(rows=counted[0] if counted else 0),
+            facts=RowStats(rows=row[0] if row else 0),
             scores_covered=rollouts.label.scores_covered,
         )
         path = self._run.private_path("groups")
@@ -154,7 +154,7 @@ class _Compactor:
 
     def _compacted(self, table: str) -> ParquetPart:
         parts = self._run.parts[table]
-        if len(parts) == 1 and parts[0].path.parent == self._run.run / CACHE and self._is_fresh(parts[0]):
+        if len(parts) == 1 and parts[0].path.parent == self._run.run / CACHE and self._is_current(parts[0]):
             return parts[0]
         if table == "rollouts":
             return self._run.publish(self._merged_rollouts(parts))
@@ -163,14 +163,14 @@ class _Compactor:
     def _ranges(self, table: str) -> Ranges:
         return ranges_between({}, self._run.covered[table])
 
-    def _is_fresh(self, part: ParquetPart) -> bool:
-        """Whether nothing was written since that it does not stand for."""
+    def _is_current(self, part: ParquetPart) -> bool:
+        """Whether it covers everything that was written."""
         covers_all = part.label.ranges == self._ranges(part.label.table)
         scores = self._run.covered["scores"]
         return covers_all and (part.label.table != "rollouts" or part.label.scores_covered == scores)
 
     def _merged_rollouts(self, parts: list[ParquetPart]) -> ParquetPart:
-        """Rollouts with the rewards that scores gave them, as far as scores were read."""
+        """Merge the rollouts, with the rewards from their scores."""
         scores = [part for part in self._run.parts["scores"] if part.label.facts.rewards]
         covered = self._run.covered
         if not scores:

@@ -1,27 +1,39 @@
-"""Statements over one run or many: reads what is new, makes the tables that a statement names, and runs it."""
+"""The tables of one or several runs: reads new lines, and makes the engine that a statement runs on."""
 
 import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.errors import QueryTimeoutError
-from rolltrace.query.deadline import QueryDeadline
-from rolltrace.query.deduplication import SessionHistory
-from rolltrace.query.duckdb_connection import EngineLimits, close_connections, connect, new_cursor
+from rolltrace.query.deduplication import NO_SESSIONS
+from rolltrace.query.duckdb_engine import (
+    EngineLimits,
+    QueryDeadline,
+    SqlSandbox,
+    close_connections,
+    closed_error,
+    connect,
+    engine_inputs,
+    new_cursor,
+)
 from rolltrace.query.parquet_parts import ParquetPart, is_intact
+from rolltrace.query.parquet_writer import parquet_source
 from rolltrace.query.small_tables import small_part, small_rows
 from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
-from rolltrace.query.sql_sandbox import SqlSandbox, closed_error, engine_inputs
 from rolltrace.query.table_cache import RunTables
-from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS
+from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS, sql_literal
 from rolltrace.query.views import RunParts
+from rolltrace.store.layout import LEDGER
+from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadErrors
 from rolltrace.store.reader import RunReader
-from rolltrace.store.sessions import Sessions
+from rolltrace.store.safe_files import stat_files
+from rolltrace.store.sessions import RolloutTime, Sessions
 from rolltrace.temp_folders import explain_full_disk, make_folder, remove_folder
 
 if TYPE_CHECKING:
@@ -29,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """The tables of some runs, for one process. Any thread may ask it."""
+    """The tables of some runs, in one process. Any thread may call it."""
 
     def __init__(
-        self, readers: Sequence[RunReader], limits: EngineLimits | None = None, problems: ReadErrors | None = None
+        self, readers: Sequence[RunReader], limits: EngineLimits | None = None, errors: ReadErrors | None = None
     ) -> None:
         self.process = os.getpid()
         self.is_closed = False
@@ -42,57 +54,57 @@ class Database:
         self._lock = threading.Lock()
         self._checking = threading.Lock()
         self.connection = connect(self._private, self._limits)
-        """Makes the parts; no statement of a user's is run on it."""
+        """Makes the tables. It never runs SQL of users."""
         self._checker = new_cursor(self.connection)
         self._readers = readers
-        self._problems = problems or ReadErrors()
+        self._errors = errors or ReadErrors()
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
-        self._lineages = [SessionHistory(reader, self.connection) for reader in readers]
-        self._sessions = [Sessions(()) for _ in readers]
+        self._session_caches = [_SessionCache(reader, self.connection) for reader in readers]
+        self._sessions = [NO_SESSIONS for _ in readers]
         self._engines: dict[bool, SqlSandbox] = {}
         self._alive: weakref.WeakSet[SqlSandbox] = weakref.WeakSet()
         self._small: dict[tuple[int, str], tuple[bytes, ParquetPart]] = {}
 
     def check(self, sql: str, parameters: Parameters = None) -> Statement:
-        """The statement, if it may be run."""
+        """Check that a statement is allowed."""
         with self._checking:
             return check_statement(sql, self._checker, parameters)
 
     def check_expressions(self, table: str, where: str | None, order_by: str | None) -> Statement:
-        """A statement for the places of a table's lines."""
+        """A statement for the locations of a table's lines."""
         with self._checking:
             return check_expressions(table, where, order_by, self._checker)
 
-    def engine(self, tables: frozenset[str], clock: QueryDeadline) -> SqlSandbox:
-        """The locked engine with these tables as they are now."""
+    def engine(self, tables: frozenset[str], deadline: QueryDeadline) -> SqlSandbox:
+        """The engine with these tables, up to date."""
         import duckdb
 
-        needed = {needed for table in tables for needed in TABLE_INPUTS[table]}
-        with explain_full_disk(), self._making(clock):
+        inputs = {name for table in tables for name in TABLE_INPUTS[table]}
+        with explain_full_disk(), self._making(deadline):
             while True:
                 try:
-                    return self._current_engine(needed, clock)
+                    return self._current_engine(inputs, deadline)
                 except duckdb.InterruptException:
                     raise
                 except duckdb.Error as error:
-                    if not self._drop_unsound():
+                    if not self._drop_damaged():
                         raise sql_error(error) from error
 
     def recover(self, error: "duckdb.Error", engine: SqlSandbox) -> None:
-        """Return where asking again may help: a part of the tables vanished or is damaged. Raise otherwise."""
+        """Return if retrying may help, because a file of the tables was deleted or damaged. Raise otherwise."""
         if engine.is_closed or self.is_closed:
             raise closed_error() from error
         with self._lock:
-            if _breaks_the_engine(error):
-                self._engines = {kind: kept for kind, kept in self._engines.items() if kept is not engine}
-            if _may_blame_a_file(error, engine) and not all(is_intact(part.path) for part in engine.parts):
-                self._drop_unsound()
+            if _is_fatal(error):
+                self._engines = {kind: other for kind, other in self._engines.items() if other is not engine}
+            if _may_be_file_error(error, engine) and not all(is_intact(part.path) for part in engine.parts):
+                self._drop_damaged()
                 return
         raise sql_error(error) from error
 
     def close(self) -> None:
-        """Give everything back; in another process than the one that opened it, nothing is there to give back."""
+        """Close all engines and remove temporary files. In a forked process, do nothing."""
         if self.process != os.getpid():
             return
         self.is_closed = True
@@ -102,40 +114,38 @@ class Database:
         self._remove()
 
     @contextlib.contextmanager
-    def _making(self, clock: QueryDeadline) -> Iterator[None]:
-        """While nobody else makes tables, and no longer than the clock allows."""
-        turn = _InterruptScope(self.connection.interrupt)
-        with clock.limit(turn.interrupt):
-            left = clock.remaining
-            if not self._lock.acquire(timeout=-1 if left is None else left):
-                clock.check()
-                raise QueryTimeoutError("Other statements made tables for too long: ask again.")
+    def _making(self, deadline: QueryDeadline) -> Iterator[None]:
+        """Hold the lock that only one thread may make tables under, until the deadline at most."""
+        scope = _InterruptScope(self.connection.interrupt)
+        with deadline.limit(scope.interrupt):
+            remaining = deadline.remaining
+            if not self._lock.acquire(timeout=-1 if remaining is None else remaining):
+                deadline.check()
+                raise QueryTimeoutError("Other statements took too long to make tables: retry.")
             try:
                 if self.is_closed:
                     raise closed_error()
-                with turn:
+                with scope:
                     yield
             finally:
                 self._lock.release()
 
-    def _drop_unsound(self) -> bool:
-        if not sum(run.drop_damaged() for run in self.runs):  # of all of them
+    def _drop_damaged(self) -> bool:
+        if not sum(run.drop_damaged() for run in self.runs):  # not `any`: call it for every run
             return False
-        self._engines = {}  # a new engine is not to have tables of before, whose files may be gone, too
+        self._engines = {}  # a new engine must not reuse tables whose files may be deleted, too
         return True
 
-    def _current_engine(self, needed: set[str], clock: QueryDeadline) -> SqlSandbox:
+    def _current_engine(self, needed: set[str], deadline: QueryDeadline) -> SqlSandbox:
         for number in range(len(self.runs)):
-            self._refresh(number, needed, clock)
-        # Sessions say something all the time: what they say does not make other tables anew.
+            self._refresh(number, needed, deadline)
+        # Ledgers change all the time, so small tables have an engine of their own.
         is_small = needed <= set(SMALL_TABLES) and (bool(needed) or False not in self._engines)
         engine = self._engines.get(is_small)
         current = engine_inputs([{table: known[table] for table in needed} for known in self._known], self._sessions)
         if engine is None or any(engine.inputs.get(table) != files for table, files in current.items()):
-            before = (
-                set() if engine is None else {table for table in engine.inputs if is_small == (table in SMALL_TABLES)}
-            )
-            engine = self._engines[is_small] = self._make_engine(needed | before)
+            used = set() if engine is None else {name for name in engine.inputs if is_small == (name in SMALL_TABLES)}
+            engine = self._engines[is_small] = self._make_engine(needed | used)
         return engine
 
     def _make_engine(self, tables: set[str]) -> SqlSandbox:
@@ -148,69 +158,104 @@ class Database:
             run.remove_unused(used)
         return engine
 
-    def _refresh(self, number: int, needed: set[str], clock: QueryDeadline) -> None:
+    def _refresh(self, number: int, needed: set[str], deadline: QueryDeadline) -> None:
         run, known = self.runs[number], self._known[number]
-        run.refresh(sorted(needed & set(STORED_COLUMNS)), clock)
+        run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline)
         known.update({table: list(run.parts[table]) for table in needed & set(STORED_COLUMNS)})
         if "rollouts" in needed:
-            self._sessions[number] = self._lineages[number].sessions(known["rollouts"])
+            self._sessions[number] = self._session_caches[number].sessions(known["rollouts"])
         if "groups" in needed:
             known["groups"] = run.group_parts()
         for table in needed & set(SMALL_TABLES):
-            known[table] = [self._small_part(number, table, clock)]
+            known[table] = [self._small_part(number, table, deadline)]
 
-    def _small_part(self, number: int, table: str, clock: QueryDeadline) -> ParquetPart:
-        """The rows of a small table; the same file as before where they did not change."""
-        rows = small_rows(self._readers[number], table, lambda: self._finished(number, clock))
-        before = self._small.get((number, table))
-        if before is None or before[0] != rows:
+    def _small_part(self, number: int, table: str, deadline: QueryDeadline) -> ParquetPart:
+        """The rows of a small table; the same file as before if they did not change."""
+        rows = small_rows(self._readers[number], table, lambda: self._finished(number, deadline))
+        cached = self._small.get((number, table))
+        if cached is None or cached[0] != rows:
             path = self.runs[number].private_path(table)
-            before = self._small[number, table] = rows, small_part(rows, table, path, self.connection)
-        return before[1]
+            cached = self._small[number, table] = rows, small_part(rows, table, path, self.connection)
+        return cached[1]
 
-    def _finished(self, number: int, clock: QueryDeadline) -> int:
-        """How many episodes of a run are finished, as its tables say."""
-        engine = self._current_engine({"rollouts", "scores"}, clock)
-        found = engine.cursor().execute(f"select count(*) from _run_{number} where {FINISHED}").fetchone()
-        return int(found[0]) if found else 0
+    def _finished(self, number: int, deadline: QueryDeadline) -> int:
+        """How many episodes of a run are finished, by its tables."""
+        engine = self._current_engine({"rollouts", "scores"}, deadline)
+        row = engine.cursor().execute(f"select count(*) from _run_{number} where {FINISHED}").fetchone()
+        return int(row[0]) if row else 0
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
-            reader.path, self._private / str(number), self.connection, reader.cursor, self._problems.report,
+            reader.path, self._private / str(number), self.connection, reader.cursor, self._errors.report,
             reader.decode_score,
         )  # fmt: skip
 
 
+class _SessionCache:
+    """The sessions of one run, for its tables; read again when a ledger changes."""
+
+    def __init__(self, reader: RunReader, connection: "duckdb.DuckDBPyConnection") -> None:
+        self._reader = reader
+        self._connection = connection
+        self._stamp: list[tuple[str, int, int]] | None = None
+        """The names, sizes and times of the ledger files, which change when a ledger is written."""
+        self._ledgers: tuple[Ledger, ...] = ()
+
+    def sessions(self, parts: Sequence[ParquetPart]) -> Sessions:
+        """The sessions of the run; empty if the rollouts of these parts are all of one session."""
+        names = set().union(*(part.label.facts.sessions for part in parts))
+        if len(names) < 2:
+            return NO_SESSIONS
+        sessions = Sessions(self._read_ledgers())
+        without_ledger = sessions.unknown(names)
+        return Sessions(self._ledgers, self._rollout_times(parts, without_ledger)) if without_ledger else sessions
+
+    def _read_ledgers(self) -> Iterable[Ledger]:
+        stamp = stat_files(self._reader.path / LEDGER)
+        if stamp != self._stamp:
+            self._stamp, self._ledgers = stamp, tuple(self._reader.ledgers().values())
+        return self._ledgers
+
+    def _rollout_times(self, parts: Sequence[ParquetPart], sessions: set[str]) -> list[RolloutTime]:
+        """When the first rollout of each of these sessions started, and its last one ended."""
+        names = ", ".join(map(sql_literal, sessions))
+        rows = self._connection.execute(f"""
+            select session, min(started_at), max(ended_at) from {parquet_source(part.path for part in parts)}
+            where session in ({names}) group by session
+        """).fetchall()
+        return [(session, first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) for session, first, last in rows]
+
+
 class _InterruptScope:
-    """While it lasts, what is being done may be interrupted: before and after, it is somebody else's."""
+    """Interrupts only inside its block: before and after, the connection may work for another statement."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         self._interrupt = interrupt
         self._lock = threading.Lock()
-        self._lasts = False
+        self._is_active = False
 
     def interrupt(self) -> None:
         with self._lock:
-            if self._lasts:
+            if self._is_active:
                 self._interrupt()
 
     def __enter__(self) -> None:
         with self._lock:
-            self._lasts = True
+            self._is_active = True
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._lasts = False
+            self._is_active = False
 
 
-def _breaks_the_engine(error: "duckdb.Error") -> bool:
+def _is_fatal(error: "duckdb.Error") -> bool:
     import duckdb
 
     return isinstance(error, duckdb.FatalException | duckdb.InternalException)
 
 
-def _may_blame_a_file(error: "duckdb.Error", engine: SqlSandbox) -> bool:
-    """Whether an error can come from a file: by its kind, or because it names one. Its words may be a user's own."""
+def _may_be_file_error(error: "duckdb.Error", engine: SqlSandbox) -> bool:
+    """Whether an error may come from a file of the tables: by its type, or because it names one."""
     import duckdb
 
     kinds = (duckdb.IOException, duckdb.SerializationException, duckdb.FatalException, duckdb.InternalException)
@@ -221,5 +266,5 @@ def _may_blame_a_file(error: "duckdb.Error", engine: SqlSandbox) -> bool:
 
 
 def _remove(folder: Path, process: int) -> None:
-    if process == os.getpid():  # a forked process ends, too
+    if process == os.getpid():  # not when a forked process ends
         remove_folder(folder)

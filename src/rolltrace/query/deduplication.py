@@ -1,20 +1,16 @@
-"""Which rollouts count: those that are superseded or retried do not, and which of the others collide.
+"""Finds duplicate rollouts: superseded and retried ones, which do not count, and those that collide.
 
 A slot is one index of one group. A rollout without an index is in no slot, and always counts. `find_duplicates` applies
 the rule to the lines of a small run, and `create_duplicates_table` applies the same rule in SQL to a run of any size.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rolltrace.query.parquet_parts import ParquetPart
 from rolltrace.query.parquet_writer import SLOT_COLUMNS, parquet_source
 from rolltrace.query.table_schema import sql_literal
-from rolltrace.store.layout import LEDGER
-from rolltrace.store.ledger import Ledger
-from rolltrace.store.reader import RunReader
 from rolltrace.store.sessions import RolloutTime, Sessions
 from rolltrace.trace.json_numbers import INT64_LIMIT
 
@@ -25,7 +21,8 @@ Attempt = tuple[str, int]
 """A session, and the number of an attempt in it."""
 
 _COLUMNS = f"id, {SLOT_COLUMNS}, session, attempt"
-_NO_SESSIONS = Sessions(())
+NO_SESSIONS = Sessions(())
+"""For a run of one session, which supersedes nothing."""
 
 
 class HasSlot(Protocol):
@@ -71,7 +68,7 @@ def find_duplicates(lines: Sequence[HasSlot], sessions_of: Callable[[Iterable[Ro
     duplicates = Duplicates(set(), set(), set())
     is_one_session = len({line.session for line in lines}) < 2
     times = ((line.session, line.started_at, line.ended_at) for line in lines)
-    sessions = _NO_SESSIONS if is_one_session else sessions_of(times)
+    sessions = NO_SESSIONS if is_one_session else sessions_of(times)
     for numbers in by_slot.values():
         if len(numbers) > 1:
             in_slot = resolve_slot([(lines[number].session, lines[number].attempt) for number in numbers], sessions)
@@ -182,49 +179,3 @@ def _select_duplicates(rows: str, slots: str, verdicts: str) -> str:
         select id, bool_or(superseded) as superseded, bool_or(retried) as retried, bool_or(collides) as collides
         from compared where superseded or retried or collides group by id
     """
-
-
-class SessionHistory:
-    """The sessions of one run, for its tables; they are read again when a ledger changes."""
-
-    def __init__(self, reader: RunReader, connection: "duckdb.DuckDBPyConnection") -> None:
-        self._reader = reader
-        self._connection = connection
-        self._stamp: tuple[tuple[str, int, int], ...] | None = None
-        self._ledgers: tuple[Ledger, ...] = ()
-
-    def sessions(self, parts: Sequence[ParquetPart]) -> Sessions:
-        """The sessions of the run; empty if the rollouts of these parts are all of one session."""
-        names = set().union(*(part.label.facts.sessions for part in parts))
-        if len(names) < 2:
-            return _NO_SESSIONS
-        sessions = Sessions(self._read_ledgers())
-        without_ledger = sessions.unknown(names)
-        return Sessions(self._ledgers, self._rollout_times(parts, without_ledger)) if without_ledger else sessions
-
-    def _read_ledgers(self) -> Iterable[Ledger]:
-        stamp = self._ledger_stamp()
-        if stamp != self._stamp:
-            self._stamp, self._ledgers = stamp, tuple(self._reader.ledgers().values())
-        return self._ledgers
-
-    def _ledger_stamp(self) -> tuple[tuple[str, int, int], ...]:
-        """Name, size and time of every ledger file, which change when a ledger is written."""
-        files = []
-        try:
-            with os.scandir(self._reader.path / LEDGER) as entries:
-                for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    files.append((entry.name, status.st_size, status.st_mtime_ns))
-        except OSError:
-            return ()
-        return tuple(sorted(files))
-
-    def _rollout_times(self, parts: Sequence[ParquetPart], sessions: set[str]) -> list[RolloutTime]:
-        """When the first and last rollouts of these sessions began and ended."""
-        names = ", ".join(map(sql_literal, sessions))
-        rows = self._connection.execute(f"""
-            select session, min(started_at), max(ended_at) from {parquet_source(part.path for part in parts)}
-            where session in ({names}) group by session
-        """).fetchall()
-        return [(session, first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) for session, first, last in rows]

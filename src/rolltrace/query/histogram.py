@@ -1,4 +1,4 @@
-"""How numbers are distributed: counts in bins whose edges are round."""
+"""Histograms: counts of numbers in bins with round edges."""
 
 import math
 import sys
@@ -29,11 +29,11 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """Numbers in bins, which meet; where all are the same there is one, as wide as a point, and of no numbers none."""
+    """Adjacent bins. If all numbers are equal there is one bin of width 0; without numbers there are no bins."""
 
     bins: tuple[Bin, ...]
     n: int
-    """How many numbers are in the bins: all that are finite."""
+    """How many numbers are in the bins, which is how many are finite."""
     missing: int
     """How many are null."""
     non_finite: int
@@ -41,16 +41,16 @@ class Histogram(msgspec.Struct, frozen=True):
     max: float | None = None
 
 
-def histogram(values: Iterable[float | None], most: int = MAX_BINS) -> Histogram:
-    """The distribution of some values, in at most so many bins."""
-    listed = list(values)
-    known = [value for value in listed if value is not None]
-    finite = [float(value) for value in known if math.isfinite(value)]
-    missing, non_finite = len(listed) - len(known), len(known) - len(finite)
+def histogram(values: Iterable[float | None], max_bins: int = MAX_BINS) -> Histogram:
+    """The histogram of some values, in at most `max_bins` bins."""
+    everything = list(values)
+    numbers = [value for value in everything if value is not None]
+    finite = [float(value) for value in numbers if math.isfinite(value)]
+    missing, non_finite = len(everything) - len(numbers), len(numbers) - len(finite)
     if not finite:
         return Histogram((), 0, missing, non_finite)
     low, high = min(finite), max(finite)
-    edges = round_edges(low, high, most)
+    edges = round_edges(low, high, max_bins)
     counts = Counter(_bin(value, edges) for value in finite)
     return Histogram(_bins_between(edges, counts), len(finite), missing, non_finite, low, high)
 
@@ -62,25 +62,25 @@ def query_histogram(
     parameters: Parameters = None,
     *,
     table: str = COUNTED_ROLLOUTS,
-    most: int = MAX_BINS,
+    max_bins: int = MAX_BINS,
     timeout: float | None = None,
 ) -> Histogram:
-    """The distribution of an SQL expression over rows of a run of any size; what is no number is missing.
+    """The histogram of an SQL expression over rows of a run; values that are not numbers count as missing.
 
-    `table` is what follows `from`: by default the rollouts that count. `parameters` are those of `of` and `where`.
+    `table` is the FROM clause, by default the rollouts that count. `parameters` are those of `of` and `where`.
     """
     rows = f"select try_cast((\n{of}\n) as double) as value from (select * from {table})"
     rows += "" if where is None else f" where (\n{where}\n)"
-    question = f"""
+    statement = f"""
         select count(*) filter (isfinite(value)), count(*) filter (value is null),
             count(*) filter (not isfinite(value)),
             min(value) filter (isfinite(value)), max(value) filter (isfinite(value))
         from ({rows})
     """
-    n, missing, non_finite, low, high = run.sql(question, parameters, timeout).fetchone() or (0, 0, 0, None, None)
+    n, missing, non_finite, low, high = run.sql(statement, parameters, timeout).fetchone() or (0, 0, 0, None, None)
     if not n:
         return Histogram((), 0, missing, non_finite)
-    edges = {0: round_edges(low, high, most)}
+    edges = {0: round_edges(low, high, max_bins)}
     keyed = f"select 0 as key, 0 as part, value from ({rows})"
     bins = count_in_bins(run, keyed, edges, parameters, timeout)[0, 0]
     return Histogram(bins, n, missing, non_finite, low, high)
@@ -111,22 +111,22 @@ def count_in_bins(
     counts: dict[tuple[int, Any], dict[int, int]] = {}
     for key, part, bin_, n in run.sql(counting, parameters, timeout):
         counts.setdefault((key, part), {})[bin_] = n
-    return {place: _bins_between(edges[place[0]], found) for place, found in counts.items()}
+    return {(key, part): _bins_between(edges[key], by_bin) for (key, part), by_bin in counts.items()}
 
 
 def _bin_number(edges: Sequence[float]) -> str:
-    """The number of the bin of a column `value`, in SQL."""
-    # Comparing with each edge is what the engine does quickest, and rounds as Python does.
+    """SQL for the bin number of a column `value`."""
+    # Comparing with each edge is the fastest way in DuckDB, and rounds as Python does.
     return " + ".join(f"(value >= '{edge!r}'::double)::bigint" for edge in edges[1:-1]) or "0"
 
 
 def round_edges(low: float, high: float, max_bins: int = MAX_BINS) -> list[float]:
-    """The edges of at most so many bins that hold all from `low` to `high`; where these are the same, only that."""
+    """The edges of at most `max_bins` bins from `low` to `high`; one edge if these are equal."""
     if max_bins < 1:
         raise InputError(f"Expected at least one bin, got {max_bins}.")
     if low == high:
         return [low]
-    width = high / max_bins - low / max_bins  # no difference that could overflow
+    width = high / max_bins - low / max_bins  # `high - low` could overflow
     if width > 0:
         exponent = math.floor(math.log10(width)) - 1
         for power in range(exponent, exponent + 4):
@@ -137,13 +137,13 @@ def round_edges(low: float, high: float, max_bins: int = MAX_BINS) -> list[float
     return [low, high]
 
 
-def _edges(low: float, high: float, factor: float, power: int, most: int) -> list[float] | None:
-    """Multiples of one width around all values; None where that takes too many, or more digits than numbers have."""
+def _edges(low: float, high: float, factor: float, power: int, max_bins: int) -> list[float] | None:
+    """Multiples of one width around all values; None if there are too many, or floats are not precise enough."""
     if not sys.float_info.min_10_exp <= power < sys.float_info.max_10_exp:
         return None
     width = factor * 10.0**power
     first, last = math.floor(low / width), math.ceil(high / width)
-    if last - first > most:
+    if last - first > max_bins:
         return None
     edges = [_multiple(number, width, power) for number in range(first, last + 1)]
     fits = edges[0] <= low and high <= edges[-1] and all(a < b for a, b in pairwise(edges))
@@ -151,7 +151,7 @@ def _edges(low: float, high: float, factor: float, power: int, most: int) -> lis
 
 
 def _multiple(number: int, width: float, power: int) -> float:
-    """Rounded to the digits that the width has, so that it is 0.3 and not 0.30000000000000004."""
+    """A multiple of the width, rounded to its digits: 0.3 and not 0.30000000000000004."""
     largest = sys.float_info.max
     return min(largest, max(-largest, round(number * width, 1 - power)))
 
@@ -161,7 +161,7 @@ def _bin(value: float, edges: Sequence[float]) -> int:
 
 
 def _bins_between(edges: Sequence[float], counts: Mapping[int, int]) -> tuple[Bin, ...]:
-    """The bins between edges, given the counts by number; a single edge makes one bin, as wide as a point."""
+    """The bins between edges, given the counts by number; a single edge makes one bin of width 0."""
     highs = edges[1:] or edges
     return tuple(
         Bin(low, high, counts.get(number, 0)) for number, (low, high) in enumerate(zip(edges, highs, strict=False))

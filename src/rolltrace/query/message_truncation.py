@@ -1,4 +1,4 @@
-"""Messages at a length that a page can hold, with how much of each was left out."""
+"""Truncates messages to a length that a page can show, and counts what was left out."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -11,52 +11,52 @@ from rolltrace.trace.message import Message, Part, ToolCall
 from rolltrace.trace.transcript import TranscriptMessage
 
 MAX_CHARACTERS = 20_000
-"""No text of an excerpt is longer."""
+"""The longest text of a truncated message."""
 MAX_MESSAGES = 200
 MAX_TOTAL_CHARACTERS = 1_000_000
-"""All texts of one list of excerpts together have no more characters than this and one message more."""
+"""The limit for all texts of a list of messages; the last message may exceed it."""
 _MAX_PIECES = 200
-"""How many tool calls, and how many parts, an excerpt has at most."""
+"""The limit for tool calls, and for parts, of a truncated message."""
 
 
 class TruncatedMessage(msgspec.Struct, frozen=True):
-    """A message of which long texts are cut."""
+    """A message whose long texts are truncated."""
 
     message: Message
     omitted: int = 0
     """How many characters were left out."""
     step: int | None = None
-    """The step whose answer it is; None for what the policy did not say."""
+    """The step whose response it is; None for other messages."""
 
 
-def truncate_messages(said: Sequence[TranscriptMessage]) -> tuple[TruncatedMessage, ...]:
-    """The first messages, cut."""
-    taken: list[TruncatedMessage] = []
-    together = 0
-    for one in islice(said, MAX_MESSAGES):
-        if together > MAX_TOTAL_CHARACTERS:
+def truncate_messages(messages: Sequence[TranscriptMessage]) -> tuple[TruncatedMessage, ...]:
+    """The first messages, truncated."""
+    truncated: list[TruncatedMessage] = []
+    total = 0
+    for one in islice(messages, MAX_MESSAGES):
+        if total > MAX_TOTAL_CHARACTERS:
             break
         message, omitted = truncate_message(one.message)
-        taken.append(TruncatedMessage(message, omitted, one.step))
-        together += _size(message)
-    return tuple(taken)
+        truncated.append(TruncatedMessage(message, omitted, one.step))
+        total += _size(message)
+    return tuple(truncated)
 
 
 def truncate_message(message: Message) -> tuple[Message, int]:
-    """A message whose texts are cut, and how many characters were left out; a short one is itself."""
+    """Truncate the texts of a message; returns it and how many characters were left out."""
     if not _is_long(message):
         return message, 0
-    parts = tuple(map(_cut_part, message.parts[:_MAX_PIECES]))
-    calls = tuple(map(_cut_call, message.tool_calls[:_MAX_PIECES]))
+    parts = tuple(map(_truncate_part, message.parts[:_MAX_PIECES]))
+    calls = tuple(map(_truncate_call, message.tool_calls[:_MAX_PIECES]))
     short = Message(
         truncate_text(message.role),
         truncate_text(message.content),
         parts=parts,
         tool_calls=calls,
-        tool_call_id=_cut_or_none(message.tool_call_id),
-        name=_cut_or_none(message.name),
-        reasoning=_cut_or_none(message.reasoning),
-        other=_kept(message.other),
+        tool_call_id=_truncate_or_none(message.tool_call_id),
+        name=_truncate_or_none(message.name),
+        reasoning=_truncate_or_none(message.reasoning),
+        other=_if_short(message.other),
     )
     return short, _size(message) - _size(short)
 
@@ -71,38 +71,38 @@ def _is_long(message: Message) -> bool:
     return many or _size(message) > MAX_CHARACTERS
 
 
-def _cut_or_none(text: str | None) -> str | None:
+def _truncate_or_none(text: str | None) -> str | None:
     return None if text is None else truncate_text(text)
 
 
-def _cut_call(call: ToolCall) -> ToolCall:
+def _truncate_call(call: ToolCall) -> ToolCall:
     return ToolCall(
         truncate_text(call.name),
         truncate_text(call.arguments),
-        _cut_or_none(call.id),
-        _cut_or_none(call.error),
-        _kept(call.other),
+        _truncate_or_none(call.id),
+        _truncate_or_none(call.error),
+        _if_short(call.other),
     )
 
 
-def _cut_part(part: Part) -> Part:
+def _truncate_part(part: Part) -> Part:
     return replace(
         part,
         type=truncate_text(part.type),
-        text=_cut_or_none(part.text),
-        url=_cut_or_none(part.url),
-        media_type=_cut_or_none(part.media_type),
-        other=_kept(part.other),
+        text=_truncate_or_none(part.text),
+        url=_truncate_or_none(part.url),
+        media_type=_truncate_or_none(part.media_type),
+        other=_if_short(part.other),
     )
 
 
-def _kept(other: FrozenMap | None) -> FrozenMap | None:
-    """Fields of any kind cannot be cut: they are there, or they are not."""
+def _if_short(other: FrozenMap | None) -> FrozenMap | None:
+    """Free-form fields cannot be truncated: they are left out if they are long."""
     return None if other is None or len(other.json_bytes) > MAX_CHARACTERS else other
 
 
 def _size(message: Message) -> int:
-    """How many characters it has, wherever they stand."""
+    """The number of characters in all its texts."""
     texts: list[str | None] = [message.role, message.content, message.tool_call_id, message.name, message.reasoning]
     for call in message.tool_calls:
         texts += call.name, call.arguments, call.id, call.error

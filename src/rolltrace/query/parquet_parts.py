@@ -1,4 +1,4 @@
-"""Parts of a table that were made before: immutable Parquet files in a run's `cache/`, each knowing what it covers."""
+"""Cached parts of tables: immutable Parquet files in a run's `cache/`, each with the range of lines that it covers."""
 
 import contextlib
 import re
@@ -25,39 +25,26 @@ from rolltrace.trace.rollout_builder import new_id
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = [
-    "CACHE",
-    "METADATA_KEY",
-    "ParquetPart",
-    "PartMetadata",
-    "Ranges",
-    "covering_parts",
-    "find_parts",
-    "is_intact",
-    "parquet_files",
-    "publish_part",
-]
-
 METADATA_KEY = "rolltrace"
-"""The key of a Parquet file's own metadata under which a part says what it is."""
+"""The key of `PartMetadata` in the metadata of a Parquet file."""
 
 Ranges = dict[str, tuple[int, int]]
-"""By file, from which byte and up to which, uncompressed."""
+"""By file, the first byte and the end, uncompressed."""
 
 _CHECKSUM = re.compile(r"[a-z_]+-[0-9a-f]+-([0-9a-f]{8})\.parquet")
 _UNFINISHED = re.compile(r"\.[a-z_]+-[0-9a-f]+\.parquet")
 
 
 class PartMetadata(msgspec.Struct, kw_only=True):
-    """What a part says of itself."""
+    """The metadata that a part stores in its file."""
 
     layout: int = LAYOUT_VERSION
     table: str
     ranges: Ranges
-    """What it was made from."""
+    """The ranges of lines that it was made from."""
     facts: RowStats
     scores_covered: dict[str, int] = {}
-    """By file of scores, up to which byte the rewards in it are taken into account."""
+    """By file of scores, the byte up to which its rewards include them."""
 
 
 class ParquetPart(msgspec.Struct, frozen=True):
@@ -75,20 +62,20 @@ class ParquetPart(msgspec.Struct, frozen=True):
 def find_parts(
     run: Path, tables: Iterable[str], connection: "duckdb.DuckDBPyConnection"
 ) -> dict[str, list[ParquetPart]]:
-    """The parts in the run's cache that can be read; whatever else is there is passed over."""
-    found: dict[str, list[ParquetPart]] = {table: [] for table in tables}
+    """The valid parts in the run's cache, by table."""
+    parts: dict[str, list[ParquetPart]] = {table: [] for table in tables}
     for path in parquet_files(run):
-        # A flipped bit can give wrong numbers as easily as an error, so the bytes are checked before they are used.
-        is_wanted = path.name.partition("-")[0] in found and is_intact(path)
-        if is_wanted and (part := _read_part(path, connection)) is not None:
-            found[part.label.table].append(part)
-    return found
+        # A flipped bit may give wrong numbers instead of an error, so the checksum is verified first.
+        is_usable = path.name.partition("-")[0] in parts and is_intact(path)
+        if is_usable and (part := _read_part(path, connection)) is not None:
+            parts[part.label.table].append(part)
+    return parts
 
 
 def covering_parts(parts: Sequence[ParquetPart], sizes: Mapping[str, int]) -> tuple[list[ParquetPart], dict[str, int]]:
-    """Parts that together cover each file from its first byte on, once; and how far they do.
+    """Choose parts that cover each file from its first byte on, without overlap; returns them and how far they reach.
 
-    `sizes` has the files that are there: a part made from what is not there any more is not used.
+    `sizes` are the sizes of the existing files. A part made from a deleted or truncated file is not used.
     """
     covered: dict[str, int] = {}
     chosen: list[ParquetPart] = []
@@ -114,13 +101,13 @@ def publish_part(part: ParquetPart, run: Path) -> ParquetPart:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a part has the checksum in its name; a part outside a cache has none, and only has to exist."""
+    """Whether a part has the checksum that is in its name; a private part has none, and only has to exist."""
     return path.is_file() and (_CHECKSUM.fullmatch(path.name) is None or matches_name_checksum(path) is True)
 
 
-def remove_stale_parts(kept: Iterable[Path], existing: Iterable[Path]) -> None:
-    """Delete parts that were there before and are not needed any more."""
-    names = {path.name for path in kept}
+def remove_stale_parts(current: Iterable[Path], existing: Iterable[Path]) -> None:
+    """Delete those of the existing parts that are not current."""
+    names = {path.name for path in current}
     for path in existing:
         if path.name not in names:
             with contextlib.suppress(OSError):
@@ -128,7 +115,7 @@ def remove_stale_parts(kept: Iterable[Path], existing: Iterable[Path]) -> None:
 
 
 def parquet_files(run: Path) -> list[Path]:
-    """Every finished part in the run's cache, sound or not; links and what others put there are passed over."""
+    """Every part in the run's cache, damaged or not; links and other files are skipped."""
     folder = run / CACHE
     if folder.is_symlink():
         return []

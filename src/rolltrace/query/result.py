@@ -1,4 +1,4 @@
-"""What a statement gave: rows, or a frame of a library that is installed."""
+"""The result of a statement: rows, or a frame of a library that is installed."""
 
 import importlib
 import importlib.util
@@ -9,9 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolltrace.errors import InputError, StorageError
-from rolltrace.query.deadline import QueryDeadline
+from rolltrace.query.duckdb_engine import QueryDeadline, SqlSandbox, closed_error
 from rolltrace.query.sql_check import Statement
-from rolltrace.query.sql_sandbox import SqlSandbox, closed_error
 from rolltrace.terminal_text import escape_line
 
 if TYPE_CHECKING:
@@ -19,28 +18,28 @@ if TYPE_CHECKING:
 
     from rolltrace.query.database import Database
 
-Given = TypeVar("Given")
+Output = TypeVar("Output")
 ResultRow = tuple[Any, ...]
 
 _ZONED = "WITH TIME ZONE"
-_ROWS_AT_ONCE = 1000
-_ROWS_SHOWN = 20
+_FETCH_ROWS = 1000
+_REPR_ROWS = 20
 
 
 class QueryResult:
-    """The rows of one statement, which is run when the first of them is asked for.
+    """The rows of one statement, which runs when the first row is requested.
 
-    Rows are given once: whatever takes some goes on where the one before stopped. A frame has all of them.
+    Each row is returned once: every method continues where the last one stopped. A frame has all rows.
     """
 
     def __init__(self, statement: Statement, database: "Database", timeout: float | None = None) -> None:
         self._statement = statement
         self._database = database
-        self._clock = QueryDeadline(timeout)
+        self._deadline = QueryDeadline(timeout)
         self._engine: SqlSandbox | None = None
         self._rows: duckdb.DuckDBPyConnection | None = None
         self._ahead: deque[ResultRow] = deque()
-        self._has_given = False
+        self._has_returned = False
         self._is_iteration_finished = False
         relation = self._do(self._bind)
         self.columns = tuple(map(str, relation.columns))
@@ -49,23 +48,23 @@ class QueryResult:
         """Their types, as SQL names them."""
 
     def fetchone(self) -> ResultRow | None:
-        """The next row, or None where there is none any more."""
+        """The next row, or None at the end."""
         rows = self.fetchmany(1)
         return rows[0] if rows else None
 
     def fetchmany(self, count: int) -> list[ResultRow]:
         """The next rows."""
-        while len(self._ahead) < count and self._fetch_ahead(max(count - len(self._ahead), _ROWS_AT_ONCE)):
+        while len(self._ahead) < count and self._fetch_ahead(max(count - len(self._ahead), _FETCH_ROWS)):
             pass
-        self._has_given = True
+        self._has_returned = True
         return [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
 
     def fetchall(self) -> list[ResultRow]:
-        """All rows from the next on."""
+        """All remaining rows."""
         return list(self)
 
     def dicts(self) -> Iterator[dict[str, Any]]:
-        """Each row from the next on by the names of its columns."""
+        """All remaining rows, as dicts by column name."""
         names = unique_names(self.columns)
         return (dict(zip(names, row, strict=True)) for row in self)
 
@@ -85,83 +84,85 @@ class QueryResult:
         return importlib.import_module("polars").from_arrow(self.arrow())
 
     def __iter__(self) -> Iterator[ResultRow]:
-        while self._ahead or self._fetch_ahead(_ROWS_AT_ONCE):
-            self._has_given = True
+        while self._ahead or self._fetch_ahead(_FETCH_ROWS):
+            self._has_returned = True
             yield self._ahead.popleft()
 
     def __repr__(self) -> str:
-        if len(self._ahead) <= _ROWS_SHOWN:
-            self._fetch_ahead(_ROWS_AT_ONCE)
-        rows = list(islice(self._ahead, _ROWS_SHOWN))
+        if len(self._ahead) <= _REPR_ROWS:
+            self._fetch_ahead(_FETCH_ROWS)
+        rows = list(islice(self._ahead, _REPR_ROWS))
         texts = [self.columns, *(tuple(map(_cell, row)) for row in rows)]
-        widths = [max(len(text[place]) for text in texts) for place in range(len(self.columns))]
+        widths = [max(len(text[column]) for text in texts) for column in range(len(self.columns))]
         lines = ["  ".join(map(str.ljust, text, widths)).rstrip() for text in texts]
-        return "\n".join(lines + ["…"] * (len(self._ahead) > _ROWS_SHOWN))
+        return "\n".join(lines + ["…"] * (len(self._ahead) > _REPR_ROWS))
 
     def _fetch_ahead(self, count: int) -> bool:
-        """Take rows from the engine, to be given later; whether there were any."""
+        """Fetch rows from the engine; returns whether there were any."""
         if self._is_iteration_finished:
             return False
-        rows = self._do(lambda cursor: self._begun(cursor).fetchmany(count), self._rows)
+        rows = self._do(lambda cursor: self._started(cursor).fetchmany(count), self._rows)
         self._ahead.extend(rows)
-        if not rows:  # nothing more is needed of the engine
+        if not rows:  # the engine is no longer needed
             self._is_iteration_finished, self._rows, self._engine = True, None, None
         return bool(rows)
 
-    def _begun(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
+    def _started(self, cursor: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyConnection":
         if self._rows is None:
             self._refuse_zones()
             self._rows = cursor.execute(self._statement.sql, self._statement.parameters)
         return self._rows
 
     def _refuse_zones(self) -> None:
-        """The engine gives times with a zone only where another package is installed."""
+        """DuckDB returns times with a zone only if pytz is installed."""
         zoned = [name for name, kind in zip(self.columns, self.types, strict=True) if _ZONED in kind.upper()]
         if zoned and importlib.util.find_spec("pytz") is None:
             raise InputError(
-                f"Expected times as the tables have them, in UTC, got a time with a zone in {', '.join(zoned)}: "
-                "write `(…)::timestamp`, or take the rows as a frame."
+                f"Expected times without a zone, as in the tables (UTC), got a time with a zone in {', '.join(zoned)}: "
+                "write `(…)::timestamp`, or fetch the rows as a frame."
             )
 
     def _bind(self, cursor: "duckdb.DuckDBPyConnection") -> Any:
-        """The statement, checked by the engine and not run yet."""
+        """Bind the statement without running it."""
         return cursor.sql(self._statement.sql, params=self._statement.parameters)
 
     def _do(
         self,
-        work: "Callable[[duckdb.DuckDBPyConnection], Given]",
-        begun: "duckdb.DuckDBPyConnection | None" = None,
-    ) -> Given:
-        """What `work` makes of a cursor; where a part of the tables vanished or is damaged, of another engine's."""
+        work: "Callable[[duckdb.DuckDBPyConnection], Output]",
+        open_cursor: "duckdb.DuckDBPyConnection | None" = None,
+    ) -> Output:
+        """Call `work` with a cursor; with one of a new engine, if a file of the tables was deleted or damaged."""
         import duckdb
 
         while True:
             engine = self._open_engine()
             try:
-                cursor = begun or engine.cursor()
-                with self._clock.limit(cursor.interrupt):
+                cursor = open_cursor or engine.cursor()
+                with self._deadline.limit(cursor.interrupt):
                     return work(cursor)
             except duckdb.Error as error:
                 self._database.recover(error, engine)
-                if self._has_given:  # rows cannot be taken back, and another run may order them differently
+                if self._has_returned:  # a second execution may order the rows differently
                     raise StorageError(
-                        "A file of the tables was lost while rows were being read: ask again."
+                        "A file of the tables was deleted or damaged while rows were read: run the statement again."
                     ) from error
-                self._engine, self._rows, begun = None, None, None
+                self._engine, self._rows, open_cursor = None, None, None
                 self._ahead.clear()
 
     def _open_engine(self) -> SqlSandbox:
         if self._database.process != os.getpid():
-            raise InputError("Expected a result of this process, got one of the process that it was forked from.")
+            raise InputError(
+                "Expected a result of this process, got one of the process that it was forked from: run it again."
+            )
         if self._database.is_closed:
             raise closed_error()
         if self._engine is None:
-            self._engine = self._database.engine(self._statement.tables, self._clock)
+            self._engine = self._database.engine(self._statement.tables, self._deadline)
         return self._engine
 
 
 def unique_names(columns: Sequence[str]) -> list[str]:
-    """The names, with a number after one that was there before."""
+    """The names, with a number added to each that is repeated."""
     names: list[str] = []
     for column in columns:
         name, count = column, 1
@@ -179,7 +180,7 @@ def _require(*packages: str) -> None:
         except ImportError as error:
             raise InputError(
                 f"Expected {package} to be installed for this kind of frame: `pip install {package}`. "
-                "`fetchall()` and iterating need nothing."
+                "`fetchall()` and iterating need no package."
             ) from error
 
 

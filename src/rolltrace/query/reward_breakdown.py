@@ -1,4 +1,4 @@
-"""What a reward is the sum of, and the numbers behind it."""
+"""The terms whose sum is a reward, and the numbers behind it."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,21 +11,21 @@ from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.stop_reasons import StopReason
 
 _TOLERANCE = 1e-6
-"""Relative to the size of the terms: what a loop that adds in 32 bits may be off by."""
+"""The relative error of a loop that adds in 32 bits."""
 
 
 class RewardTerm(msgspec.Struct, frozen=True):
-    """One of the numbers that a reward is the sum of."""
+    """One of the terms whose sum is a reward."""
 
     name: str
-    """`steps`, `grade`, `group grade`; `env` where it was over before the first turn; `limit`, its charge where there
-    was no step, and `clamp`, what it took; `score`, a later one that says the whole; `unexplained`, what is left over.
+    """`steps`, `grade` or `group grade`; `env` if it ended before the first turn; `limit`, a penalty without a step;
+    `clamp`, what a limit removed; `score`, a later score of the total; `unexplained`, the rest.
     """
     value: Float
 
 
 def reward_terms(rollout: Rollout) -> tuple[RewardTerm, ...]:
-    """What a rollout's reward is the sum of; if it has none, what is known of it so far."""
+    """The terms of a rollout's reward; without a reward, the terms that are known so far."""
     reward, late, grade = rollout.reward, rollout.reward_score, rollout.group_grade
     if late is not None and reward is not None and grade is None:
         return (RewardTerm("score", reward),)
@@ -42,33 +42,32 @@ def reward_terms(rollout: Rollout) -> tuple[RewardTerm, ...]:
 
 
 def reward_components(rollout: Rollout) -> dict[str, float]:
-    """The numbers behind a reward, by name: the sum over the steps, and what the graders say.
+    """The numbers behind a reward, by name: summed over the steps, and those of the graders.
 
-    A name that an earlier source has used has its source before it: `grade.` or `group_grade.`.
+    A grader's name that is already used gets the prefix `grade.` or `group_grade.`.
     """
     steps: dict[str, float] = {}
-    told = [step.reward_data for step in rollout.steps]
+    sources = [step.reward_data for step in rollout.steps]
     if rollout.ended_before_first_turn is not None:
-        told.append(rollout.ended_before_first_turn.reward_data)
-    for values in told:
+        sources.append(rollout.ended_before_first_turn.reward_data)
+    for values in sources:
         for name, value in _floats(values):
             steps[name] = steps.get(name, 0.0) + value
     numbers = steps
     grade = {} if rollout.grade is None else rollout.grade.reward_data
     late = rollout.reward_score
-    for source, given in (("grade", grade), ("group_grade", {} if late is None else late.data.get("reward_data"))):
-        fresh = {f"{source}.{name}" if name in numbers else name: value for name, value in _floats(given)}
-        numbers = numbers | fresh
+    for source, data in (("grade", grade), ("group_grade", {} if late is None else late.data.get("reward_data"))):
+        numbers = numbers | {f"{source}.{name}" if name in numbers else name: value for name, value in _floats(data)}
     return numbers
 
 
 def same_reward(one: float | None, other: float | None) -> bool:
-    """Whether two rewards are one; NaN is the same as NaN."""
+    """Whether two rewards are equal; NaN is equal to NaN."""
     return one == other or (one != one and other != other)
 
 
 def _line_terms(rollout: Rollout) -> Iterator[RewardTerm]:
-    """What the line says, whoever wrote it."""
+    """The terms in the rollout's line."""
     terms: list[RewardTerm] = []
     if rollout.steps:
         terms.append(RewardTerm("steps", _sum(step.reward for step in rollout.steps)))
@@ -82,7 +81,7 @@ def _line_terms(rollout: Rollout) -> Iterator[RewardTerm]:
 
 
 def _rest(name: str, total: float, terms: list[RewardTerm]) -> Iterator[RewardTerm]:
-    """What is missing for a total, where the terms do not come to it."""
+    """The difference between a total and the sum of the terms, if there is one."""
     values = [term.value for term in terms]
     rest = total - _sum(values)
     size = max(1.0, abs(total), *map(abs, values))
@@ -91,16 +90,16 @@ def _rest(name: str, total: float, terms: list[RewardTerm]) -> Iterator[RewardTe
 
 
 def _sum(values: Iterable[float]) -> float:
-    """A sum that is as exact as can be, and never raises."""
-    listed = list(values)
+    """The sum, as exact as possible; never raises."""
+    numbers = list(values)
     try:
-        return math.fsum(listed)
+        return math.fsum(numbers)
     except (OverflowError, ValueError):  # too large on the way, or infinities of both signs
-        return sum(listed, 0.0)
+        return sum(numbers, 0.0)
 
 
 def _floats(values: Any) -> Iterator[tuple[str, float]]:
-    """The entries of a map that are numbers, and no others."""
+    """The entries of a map that are numbers."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             if (number := as_float(value)) is not None:

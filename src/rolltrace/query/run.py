@@ -10,38 +10,36 @@ from typing import Any, Literal, Self, overload
 
 from rolltrace.errors import InputError, RecordError, RunNotFoundError, UnknownNameError
 from rolltrace.query.database import Database
-from rolltrace.query.duckdb_connection import MEMORY, THREADS, EngineLimits
+from rolltrace.query.duckdb_engine import MEMORY, THREADS, EngineLimits
 from rolltrace.query.follow import StopEvent, follow
 from rolltrace.query.groups import Group, group_from_row
-from rolltrace.query.late_scores import LateScoreReader, growing_batches, with_scores
-from rolltrace.query.line_reader import LineReader
+from rolltrace.query.record_reader import LateScoreReader, LineReader, growing_batches, with_scores
 from rolltrace.query.result import QueryResult
 from rolltrace.query.sql_check import Parameters, Statement
 from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
 from rolltrace.store.cursor import LineLocation
-from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run
+from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run, read_info
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
-from rolltrace.store.run_info import read_info
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 PAGE_ROWS = 50_000
-"""How many places are sorted at once, unless one file has more."""
+"""How many locations are sorted at once, unless one file has more."""
 
 
 def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, threads: int = THREADS) -> "Run":
-    """The run at `path`; a directory that holds runs, or several paths, are all of them as one.
+    """Open the run at `path`. A directory of runs, or several paths, are opened as one.
 
-    `memory` and `threads` are what statements may take.
+    `memory` and `threads` limit what statements may use.
     """
     limits = EngineLimits(memory, threads)
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
-    found = [run for place in paths for run in _runs_at(place)]
-    if not found:
-        raise InputError("Expected at least one run to open, got none.")
-    readers = [RunReader(run) for run in found]
+    runs = [run for one in paths for run in _runs_at(one)]
+    if not runs:
+        raise InputError("Expected at least one run to open, got no paths.")
+    readers = [RunReader(run) for run in runs]
     _refuse_copies(readers)
     return Run(readers, limits)
 
@@ -49,65 +47,65 @@ def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, thre
 def _refuse_copies(readers: Sequence[RunReader]) -> None:
     known: dict[str, Path] = {}
     for reader in readers:
-        before = known.setdefault(reader.info.id, reader.path)
-        if before is not reader.path:
+        first = known.setdefault(reader.info.id, reader.path)
+        if first is not reader.path:
             raise InputError(
-                f"Expected each run once, got {before} and {reader.path}, which are one run and a copy of it: "
-                "name one of them, or the runs one by one."
+                f"Expected each run once, got {first} and {reader.path}, which are copies of the same run: "
+                "open one of them, or list the runs one by one."
             )
 
 
-def _runs_at(place: Path) -> list[Path]:
-    if is_run(place):
-        return [place]
+def _runs_at(path: Path) -> list[Path]:
+    if is_run(path):
+        return [path]
     try:
-        # Not through links: `runs/latest` is a run that is there already.
-        inside = sorted(child for child in place.iterdir() if not child.is_symlink() and is_run(child))
+        # Links are skipped: `runs/latest` may be a link to a run in the same directory.
+        runs = sorted(child for child in path.iterdir() if not child.is_symlink() and is_run(child))
     except OSError:
-        inside = []
-    if not inside:
-        if (place / ROLLOUTS).is_dir():
-            read_info(place)  # which says that its run.json is missing
+        runs = []
+    if not runs:
+        if (path / ROLLOUTS).is_dir():
+            read_info(path)  # raises the error for a missing run.json
         raise RunNotFoundError(
-            f"Expected a run at {place}, a directory with {RUN_FILE}, or a directory that holds runs: "
-            f"{'found other things there' if place.exists() else 'found nothing there'}."
+            f"Expected a run at {path}, a directory with {RUN_FILE}, or a directory of runs, "
+            f"got {'neither' if path.exists() else 'nothing'}."
         )
-    return inside
+    return runs
 
 
 class Run:
-    """One run, or several as one; what is written meanwhile is there at the next question."""
+    """One run, or several as one. Each call sees what was written before it."""
 
     def __init__(self, readers: Sequence[RunReader], limits: EngineLimits | None = None) -> None:
         self._readers = tuple(readers)
         self._limits = limits
-        self._problems = ReadErrors()
+        self._errors = ReadErrors()
         self._database_or_none: Database | None = None
 
     @property
     def path(self) -> Path:
-        """Where it is; of several, where the first is."""
+        """The path of the run, or of the first one."""
         return self._readers[0].path
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Where they are."""
+        """The paths of all runs."""
         return tuple(reader.path for reader in self._readers)
 
     @property
     def info(self) -> RunInfo:
-        """What `run.json` says, of several the first's."""
+        """The contents of `run.json`, of the first run if there are several."""
         return self._readers[0].info
 
     @property
     def problems(self) -> tuple[ReadError, ...]:
-        """What could not be read so far, each once."""
-        found = [problem for reader in self._readers for problem in reader.read_errors]
-        return tuple(dict.fromkeys([*found, *self._problems.all()]))
+        """The read errors so far, without duplicates."""
+        errors = [error for reader in self._readers for error in reader.read_errors]
+        return tuple(dict.fromkeys([*errors, *self._errors.all()]))
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout of this id, with all its messages and steps, and with the scores written by now."""
-        # What was looked through before answers at once; only then is every run looked through.
+        """The rollout with this id, with all its messages and steps, and the scores written by now."""
+        # First the runs whose index has the id; the others have to be scanned.
         likely = [reader for reader in self._readers if len(self._readers) > 1 and reader.id_index.contains(rollout)]
         for reader in (*likely, *self._readers[:-1]):
             with contextlib.suppress(UnknownNameError):
@@ -115,25 +113,24 @@ class Run:
         return self._get(self._readers[-1], rollout)
 
     def _get(self, reader: RunReader, rollout: str) -> Rollout:
-        found = reader.get(rollout)
-        with LateScoreReader(reader, self._problems, ahead=0) as scores:
-            return scores.with_late_scores(found)
+        with LateScoreReader(reader, self._errors, read_ahead=0) as scores:
+            return scores.with_late_scores(reader.get(rollout))
 
     def rollouts(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> Iterator[Rollout]:
-        """Whole rollouts of the table `rollouts`, one by one, with their late scores; by default all, as in the files.
+        """Rollouts of the table `rollouts`, one by one, with their late scores; by default all, in file order.
 
-        `where` and `order_by` are SQL expressions over its columns; the first `offset` are left out.
+        `where` and `order_by` are SQL expressions over its columns. The first `offset` rollouts are skipped.
         """
         return self._rollouts_at(self._locations("rollouts", where, order_by, limit, offset))
 
     def groups(
         self, where: str | None = None, order_by: str | None = None, limit: int | None = None, offset: int = 0
     ) -> Iterator[Group]:
-        """Groups of the table `groups`, one by one, by default all, in the order of iterations, envs and names.
+        """Groups of the table `groups`, one by one; by default all, in the order of iterations, envs and names.
 
-        As with `rollouts`, `where` and `order_by` are SQL expressions over its columns. The members are whole rollouts
+        As with `rollouts`, `where` and `order_by` are SQL expressions over its columns. The members' rollouts are read
         only when a group's `rollouts()` is called.
         """
         rows = self._select("groups", where, order_by, f"run, {GROUP_ORDER}", limit, offset).dicts()
@@ -146,14 +143,14 @@ class Run:
         return self._scores_at(self._locations("scores", where, order_by, limit, offset))
 
     def score_locations(self, where: str) -> dict[str, LineLocation]:
-        """By id, where the lines of these scores are."""
+        """The locations of these scores' lines, by id."""
         return {row[1]: LineLocation(*row[2:]) for row in self._locations("scores", where, None, None, 0)}
 
     def sql(self, sql: str, parameters: Parameters = None, timeout: float | None = None) -> QueryResult:
-        """The answer to one SELECT over the tables of `docs/tables.md`; it reads, and can do nothing else.
+        """Run one SELECT over the tables of `docs/tables.md`. Statements can only read.
 
-        `parameters` are the values of `?`, as a list, or of `$name`, as a mapping. Where all that is done for the
-        statement takes longer than `timeout` seconds, it is given up.
+        `parameters` are the values of `?`, as a list, or of `$name`, as a mapping. If the statement takes longer than
+        `timeout` seconds, including the making of its tables, it is stopped with a `QueryTimeoutError`.
         """
         database = self._database
         return QueryResult(database.check(sql, parameters), database, timeout)
@@ -163,7 +160,7 @@ class Run:
         return {session: ledger for reader in self._readers for session, ledger in reader.ledgers().items()}
 
     def blob(self, name: str) -> bytes:
-        """The bytes that a message carries, by their name."""
+        """The bytes of a blob, by its name in a message part."""
         for reader in self._readers[:-1]:
             with contextlib.suppress(RecordError):
                 return reader.blob(name)
@@ -184,16 +181,16 @@ class Run:
     def follow(
         self, kind: Literal["rollouts", "scores", "ledger"], *, stop: StopEvent | None = None, seconds: float = 0.5
     ) -> Iterator[Rollout] | Iterator[Score] | Iterator[Ledger]:
-        """The records that are there, and then those that come, looking every so many seconds.
+        """The existing records, then new ones as they are written, polling every `seconds`.
 
-        A rollout comes once, when its line is written, with the scores about it that are written by then: its reward
-        may still change. `follow("scores")` gives what comes later. It ends when `stop` is set, after all that was
-        written before that.
+        Each rollout is yielded once, when its line is written, with the scores that are written by then: its reward may
+        still change. `follow("scores")` yields later scores. It ends when `stop` is set, after everything that was
+        written before.
         """
-        return follow(self._readers, kind, stop or threading.Event(), seconds, self._problems)
+        return follow(self._readers, kind, stop or threading.Event(), seconds, self._errors)
 
     def close(self) -> None:
-        """Give back memory and files; asking again opens them again."""
+        """Free memory and files. They are opened again when needed."""
         with _opening:
             opened, self._database_or_none = self._database_or_none, None
         if opened is not None:
@@ -216,29 +213,29 @@ class Run:
     def _database(self) -> Database:
         with _opening:
             if self._database_or_none is None or self._database_or_none.process != os.getpid():
-                self._database_or_none = Database(self._readers, self._limits, self._problems)
+                self._database_or_none = Database(self._readers, self._limits, self._errors)
             return self._database_or_none
 
     def _locations(
         self, table: str, where: str | None, order_by: str | None, limit: int | None, offset: int
     ) -> Iterable[tuple[Any, ...]]:
-        """Where the lines of a table are."""
+        """The locations of a table's lines."""
         if order_by is None and limit is None and not offset:
             return self._pages(table, where)
         return self._select(table, where, order_by, "run, _file, _offset", limit, offset)
 
     def _pages(self, table: str, where: str | None) -> Iterator[tuple[Any, ...]]:
-        """All places in the order of the files, some files at a time: sorting all at once takes memory for each row."""
+        """All locations in file order, some files at a time: sorting all at once needs memory for each row."""
         database = self._database
-        places = database.check_expressions(table, where, None)
-        tables = places.tables | {table}
-        counted = f"select run, _file, count(*) from ({places.sql}) group by run, _file order by run, _file"
-        files = QueryResult(Statement(counted, tables), database)  # here, so that a wrong condition is told at once
+        locations = database.check_expressions(table, where, None)
+        tables = locations.tables | {table}
+        counts = f"select run, _file, count(*) from ({locations.sql}) group by run, _file order by run, _file"
+        files = QueryResult(Statement(counts, tables), database)  # now, so that a wrong condition raises at once
 
         def read() -> Iterator[tuple[Any, ...]]:
             for run, first, last in _file_ranges(files):
                 between = f"run = {sql_literal(run)} and _file between {sql_literal(first)} and {sql_literal(last)}"
-                sql = f"from ({places.sql}) where {between} order by _file, _offset"
+                sql = f"from ({locations.sql}) where {between} order by _file, _offset"
                 yield from QueryResult(Statement(sql, tables), database)
 
         return read()
@@ -259,36 +256,34 @@ class Run:
     def _rollouts_of(self, ids: Sequence[str]) -> Iterator[Rollout]:
         return self.rollouts(where=f"id in ({', '.join(map(sql_literal, ids))})", order_by='"index", id')
 
-    def _rollouts_at(self, places: Iterable[tuple[Any, ...]]) -> Iterator[Rollout]:
-        """The rollouts whose lines are at these places, with their scores."""
+    def _rollouts_at(self, locations: Iterable[tuple[Any, ...]]) -> Iterator[Rollout]:
+        """The rollouts at these locations, with their scores."""
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
-            scores = {
-                run: stack.enter_context(LateScoreReader(one.reader, self._problems)) for run, one in lines.items()
-            }
-            for some in growing_batches(places):
+            scores = {run: stack.enter_context(LateScoreReader(one.reader, self._errors)) for run, one in lines.items()}
+            for batch in growing_batches(locations):
                 late = {
-                    run: own.scores_of([row[1] for row in some if len(scores) == 1 or row[0] == run])
+                    run: own.scores_of([row[1] for row in batch if len(scores) == 1 or row[0] == run])
                     for run, own in scores.items()
                 }
-                for run, rollout, file, offset, length in some:
+                for run, rollout, file, offset, length in batch:
                     name = "" if len(self._readers) == 1 else run
-                    if (found := lines.get(name)) is None:
+                    if (reader := lines.get(name)) is None:
                         yield self.get(rollout)
                     else:
-                        yield with_scores(found.rollout(rollout, LineLocation(file, offset, length)), late[name])
+                        yield with_scores(reader.rollout(rollout, LineLocation(file, offset, length)), late[name])
 
-    def _scores_at(self, places: Iterable[tuple[Any, ...]]) -> Iterator[Score]:
-        """The scores whose lines are at these places; one whose file was damaged since is left out."""
+    def _scores_at(self, locations: Iterable[tuple[Any, ...]]) -> Iterator[Score]:
+        """The scores at these locations, without those whose file was damaged since."""
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
-            for run, score, file, offset, length in places:
-                found = lines.get("" if len(self._readers) == 1 else run)
-                if found is not None and (read := found.score(score, LineLocation(file, offset, length))) is not None:
-                    yield read
+            for run, score, file, offset, length in locations:
+                reader = lines.get("" if len(self._readers) == 1 else run)
+                if reader is not None and (one := reader.score(score, LineLocation(file, offset, length))) is not None:
+                    yield one
 
     def _line_readers(self, stack: contextlib.ExitStack) -> dict[str, LineReader]:
-        """The reader of lines of each run, by its id; by an empty text if there is one run only."""
+        """The line reader of each run, by its id; by an empty text if there is only one run."""
         return {
             "" if len(self._readers) == 1 else reader.info.id: stack.enter_context(LineReader(reader))
             for reader in self._readers
@@ -296,7 +291,7 @@ class Run:
 
 
 def _file_ranges(files: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, str, str]]:
-    """Run, first and last of files that follow each other and have about a page of rows together."""
+    """Ranges of consecutive files with about a page of rows each: run, first file and last file."""
     page: tuple[str, str, str] | None = None
     rows = 0
     for run, file, count in files:
@@ -313,10 +308,10 @@ def _file_ranges(files: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, str, s
 _opening = threading.Lock()
 
 
-def _open_anew() -> None:
-    """In a forked process, nobody is left who would give back the lock."""
+def _reset_lock_after_fork() -> None:
+    """Replace the lock: the thread that holds it may not exist in the forked process."""
     global _opening
     _opening = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_open_anew)
+os.register_at_fork(after_in_child=_reset_lock_after_fork)

@@ -1,4 +1,4 @@
-"""The runs below a directory, with the few numbers that can be had quickly."""
+"""Lists the runs below a directory, with those numbers that can be computed quickly."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -17,14 +17,14 @@ from rolltrace.store.reader import RunReader
 from rolltrace.trace.json_numbers import Float
 
 MAX_BYTES = 32_000_000
-"""A run with more bytes of rollouts is not read for a listing: its numbers are those of its tables, or none."""
+"""A run with more bytes of rollouts is not read for a listing: its numbers come from its tables, or are missing."""
 
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a listing. What could not be had quickly is None; the rest is as in `totals.Totals`."""
+    """One run of a listing. Numbers that cannot be computed quickly are None; the others are as in `RunTotals`."""
 
     name: str
-    """Where it is, from the directory on that was listed."""
+    """Its path, relative to the directory that was listed."""
     path: str
     run: str
     """The run's id."""
@@ -33,19 +33,19 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """When a ledger was last written."""
     state: RunState
     planned: int | None
-    """How many rollouts (of games: episodes) the run is to have, where that is known."""
+    """How many rollouts (in games: episodes) the run is to have, if that is known."""
     recorded: int
-    """How many lines the ledgers say were written, each attempt of each session counting."""
+    """How many lines were written by the ledgers; each attempt of each session counts."""
     lost: int
-    """How many rollouts were begun and are not there, as the ledgers tell and the files, where read, do not refute."""
+    """How many rollouts were started and are missing, by the ledgers and, if they were read, the files."""
     maybe_lost: int
-    """How many sessions that are not closed had in flight: being played, or lost with a writer that died.
+    """How many rollouts open sessions have in flight: they are being played, or were lost when a writer died.
 
-    What a session had in flight that another one continues is played again, and in neither number."""
+    Rollouts in flight in a session that another one continues are played again, and in neither number."""
     finished: int | None = None
-    """How many of the planned ones are there, were not cancelled, and had no interrupted grading."""
+    """How many of the planned ones exist, were not cancelled, and had no interrupted grading."""
     rollouts: int | None = None
-    """How many count: of each place in a group the last attempt that no later session repeated."""
+    """How many count: for each index of a group the last attempt that is not superseded."""
     retried: int | None = None
     superseded: int | None = None
     collides: int | None = None
@@ -56,7 +56,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     mean_reward: Float | None = None
     """Over the rollouts that count and have a finite reward."""
     bytes: int = 0
-    """On disk, with all that was derived."""
+    """The size on disk, including derived files."""
 
 
 class RunListing(msgspec.Struct, frozen=True):
@@ -64,26 +64,26 @@ class RunListing(msgspec.Struct, frozen=True):
 
     runs: tuple[ListedRun, ...]
     total: int
-    """How many there are, of which these are the newest."""
+    """How many runs there are; `runs` are the newest of them."""
     unreadable: tuple[str, ...] = ()
-    """What is wrong with each directory whose `run.json` is not valid."""
+    """An error for each directory whose `run.json` is not valid."""
 
 
 def list_runs(folder: str | Path, limit: int | None = None) -> RunListing:
-    """The runs in or below a directory; with a limit, only the newest are looked into."""
-    place = Path(folder)
-    if not place.is_dir():
+    """The runs in or below a directory; with a limit, only the newest are read."""
+    parent = Path(folder)
+    if not parent.is_dir():
         raise RunNotFoundError(
-            f"Expected a directory that holds runs, found {'a file' if place.exists() else 'none'} at {place}."
+            f"Expected a directory of runs at {parent}, got {'a file' if parent.exists() else 'nothing'}."
         )
     unreadable: list[str] = []
-    readers = sorted(_open(find_runs(place), unreadable), key=_age, reverse=True)
-    runs = tuple(describe_run(reader, place, _totals) for reader in readers[:limit])
+    readers = sorted(_open(find_runs(parent), unreadable), key=_age, reverse=True)
+    runs = tuple(describe_run(reader, parent, _totals) for reader in readers[:limit])
     return RunListing(runs, len(readers), tuple(unreadable))
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Where the runs are; links are not followed, hidden directories and what is inside a run not entered."""
+    """The paths of the runs in or below a folder, without links, hidden directories and folders inside runs."""
     for path, folders, files in os.walk(folder):
         if RUN_FILE in files and is_run(Path(path)):
             folders.clear()
@@ -96,22 +96,22 @@ def _open(paths: Iterable[Path], unreadable: list[str]) -> Iterator[RunReader]:
         try:
             reader = RunReader(path)
         except (RunNotFoundError, OSError) as error:
-            if is_run(path):  # else it went since it was found
+            if is_run(path):  # it was not deleted meanwhile
                 unreadable.append(str(error))
         else:
             yield reader
 
 
 def _age(reader: RunReader) -> tuple[float, str]:
-    """Sorts by the time of creation."""
+    """The sort key: by time of creation."""
     return reader.info.created_at.timestamp(), str(reader.path)
 
 
-def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], RunTotals | None]) -> ListedRun:
-    """One run below a directory; `ask` gives its totals, or None where they cannot be had quickly."""
+def describe_run(reader: RunReader, folder: Path, get_totals: Callable[[Path], RunTotals | None]) -> ListedRun:
+    """One run below a directory; `get_totals` returns its totals, or None if they cannot be computed quickly."""
     info, path, planned = reader.info, reader.path, planned_episodes(reader.info)
     ledgers = settle_continued(reader.ledgers().values())  # before the files, which may be written to
-    totals = ask(path)
+    totals = get_totals(path)
     if totals is not None:
         ledgers = [totals.reconcile(ledger) for ledger in ledgers]
     return ListedRun(
@@ -130,18 +130,18 @@ def describe_run(reader: RunReader, folder: Path, ask: Callable[[Path], RunTotal
     )
 
 
-_SAME = ("rollouts", "retried", "superseded", "collides", "finished", "groups", "mean_reward")
+_TOTALS = ("rollouts", "retried", "superseded", "collides", "finished", "groups", "mean_reward")
 
 
 def _numbers(totals: RunTotals | None) -> dict[str, Any]:
     if totals is None:
         return {}
-    plain = {name: getattr(totals, name) for name in _SAME}
+    plain = {name: getattr(totals, name) for name in _TOTALS}
     return plain | {"envs": tuple(totals.envs), "policies": tuple(totals.policies)}
 
 
 def _totals(path: Path) -> RunTotals | None:
-    """What the run comes to, where that can be had quickly."""
+    """The totals of a run, if they can be computed quickly."""
     if _size(path / ROLLOUTS) <= MAX_BYTES:
         return read_totals(path)
     if not any((path / CACHE).glob("rollouts-*.parquet")):
@@ -160,5 +160,5 @@ def _size(folder: Path) -> int:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - one of very many
             except OSError:
-                continue  # gone since it was listed
+                continue  # deleted since it was listed
     return total

@@ -1,4 +1,4 @@
-"""The state of a run and of its sessions: running, complete, interrupted or died. Every reader asks here."""
+"""The state of a run and of its sessions: running, complete, interrupted or died."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -12,20 +12,20 @@ from rolltrace.store.sessions import Sessions
 from rolltrace.trace.codec import utc_now
 
 SILENT_SECONDS = 30.0
-"""A session that is open writes its ledger at least every ten seconds; one that was silent for longer died."""
+"""An open session writes its ledger at least every ten seconds; one that was silent for longer has died."""
 
 
 class RunState(StrEnum):
     """The state of a run, over all its sessions."""
 
     RUNNING = "running"
-    """A session is open, wrote its ledger lately, and no other states that it continues it."""
+    """A session is open, wrote its ledger recently, and no other session states to continue it."""
     COMPLETE = "complete"
-    """Every session was closed, and what was planned is there; without a plan, whatever is there."""
+    """Every session was closed, and all planned episodes are finished, if there is a plan."""
     INTERRUPTED = "interrupted"
-    """Every session was closed, and some of what was planned is not there."""
+    """Every session was closed, and some planned episodes are not finished."""
     DIED = "died"
-    """A session was never closed and is silent, and no later session took over."""
+    """A session was never closed and is silent, and no later session supersedes it."""
     UNKNOWN = "unknown"
     """There is no ledger."""
 
@@ -37,13 +37,13 @@ class SessionState(StrEnum):
     CLOSED = "closed"
     DIED = "died"
     CONTINUED = "continued by a later session"
-    """It was never closed, and another session states that it continues it."""
+    """It was never closed, and another session states to continue it."""
 
 
 def session_state(
     ledger: Ledger, now: datetime | None = None, continued: Collection[str] = frozenset()
 ) -> SessionState:
-    """The state of the session with this last ledger; `continued` is what `continued_sessions` gives for its run."""
+    """The state of the session with this last ledger; `continued` are the `continued_sessions` of its run."""
     if ledger.closed:
         return SessionState.CLOSED
     if ledger.session in continued:
@@ -53,7 +53,7 @@ def session_state(
 
 
 def continued_sessions(ledgers: Collection[Ledger]) -> frozenset[str]:
-    """The sessions that another one states that it continues."""
+    """The sessions that another one states to continue."""
     return Sessions(ledgers).continued if any(ledger.continues for ledger in ledgers) else frozenset()
 
 
@@ -68,8 +68,8 @@ def run_state(
 ) -> RunState:
     """The state of the run with these last ledgers, one for each session.
 
-    `planned` and `finished` count episodes (see `planned_episodes` and `RunTotals.finished`). Where `finished` is not
-    known, the lines that were written stand for it: a run with fewer of them is interrupted for certain.
+    `planned` and `finished` count episodes (see `planned_episodes` and `RunTotals.finished`). If `finished` is not
+    known, the number of recorded lines is used: a run with fewer of them than planned is interrupted in any case.
     """
     if not ledgers:
         return RunState.UNKNOWN
@@ -100,5 +100,5 @@ def needs_count(ledgers: Collection[Ledger], planned: int | None) -> bool:
 
 
 def planned_episodes(info: RunInfo) -> int | None:
-    """How many episodes a run is to have, as was stated when it was made; None without a plan."""
+    """How many episodes a run is to have, as stated when it was created; None without a plan."""
     return info.planned

@@ -92,7 +92,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int
     open_sessions: int
     lost: int
-    """How many rollouts were begun and are missing, by the ledgers and the files."""
+    """How many rollouts were started and are missing, by the ledgers and the files."""
     maybe_lost: int
     """How many rollouts open sessions have in flight: they are being played, or were lost when a writer died."""
     ledger: dict[str, int]

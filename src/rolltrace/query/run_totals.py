@@ -1,4 +1,4 @@
-"""What of a run counts, and what it comes to: the one definition behind the listing, the summary and the overview."""
+"""The rollouts of a run that count, and their totals: for the listing, the summary and the viewer."""
 
 import math
 from collections import Counter
@@ -25,45 +25,45 @@ from rolltrace.trace.stop_reasons import Status, StopReason
 Record = TypeVar("Record")
 
 COUNTED_ROLLOUTS = "rollouts where not retried"
-"""The rollouts that count, in SQL: of each place in a group the last attempt that no later session repeated."""
+"""The rollouts that count, in SQL: for each index of a group the last attempt that is not superseded."""
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run comes to. A rollout counts unless a later attempt, or a later session, played it again."""
+    """The totals of a run. A rollout counts unless a later attempt or a later session played it again."""
 
     rollouts: int
     """How many count."""
     retried: int
-    """Attempts that were tried again; no other number counts them."""
+    """Retried attempts; no other number counts them."""
     superseded: int
-    """Rollouts that a later session repeated; no other number counts them."""
+    """Rollouts that a later session played again; no other number counts them."""
     collides: int
-    """Rollouts that count, of whose place another session that overlaps has one that counts, too."""
+    """Rollouts that count although a session that overlaps has one of the same slot that counts, too."""
     finished: int
-    """How many episodes that count are finished: rollouts, but of a game only those of the first seat."""
+    """How many episodes that count are finished: rollouts, but in games only those of the first seat."""
     groups: int
     rewarded: int
     """How many have a finite reward."""
     mean_reward: float | None
-    """Over those."""
+    """The mean over those."""
     envs: Mapping[str, int]
-    """How many rollouts of each, the most frequent first."""
+    """The number of rollouts of each, the most frequent first."""
     policies: Mapping[str, int]
     stop_reasons: Mapping[str, int]
     sessions: Mapping[str, int]
-    """How many rollouts name each session as theirs, in whosever files and whether or not they count."""
+    """The number of rollouts of each session, in the files of any session, including those that do not count."""
 
     def reconcile(self, ledger: Ledger) -> Ledger:
-        """The ledger without what is in flight only to it: the files have it, and the files are right.
+        """The ledger without rollouts in flight that are in the files after all.
 
-        A rollout that was begun before a fork and ended after it is in the files of the process that ended it; and a
-        writer that was killed may have written lines that its last ledger does not count.
+        A rollout that was started before a fork and ended after it is in the files of the forked process. A writer that
+        was killed may have written lines that its last ledger does not count.
         """
-        found = max(0, self.sessions.get(ledger.session, 0) - ledger.recorded)
-        return msgspec.structs.replace(ledger, in_flight=max(0, ledger.in_flight - found)) if found else ledger
+        extra = max(0, self.sessions.get(ledger.session, 0) - ledger.recorded)
+        return msgspec.structs.replace(ledger, in_flight=max(0, ledger.in_flight - extra)) if extra else ledger
 
 
-_QUESTION = f"""
+_TOTALS_QUERY = f"""
     select count(*) filter (counts) as rollouts, count(*) filter (retried and not superseded) as retried,
         count(*) filter (superseded) as superseded, count(*) filter (collides) as collides,
         count(*) filter (is_finished) as finished,
@@ -79,13 +79,13 @@ _QUESTION = f"""
 
 def query_totals(run: Run) -> RunTotals:
     """The totals of a run of any size, from its tables."""
-    row = next(run.sql(_QUESTION).dicts())
+    row = next(run.sql(_TOTALS_QUERY).dicts())
     counts = {name: _by_frequency(row[name] or {}) for name in ("envs", "policies", "stop_reasons", "sessions")}
     return RunTotals(**{**row, **counts})
 
 
 class RolloutHead(msgspec.Struct):
-    """What the totals need of a rollout's line."""
+    """The fields of a rollout's line that the totals need."""
 
     id: str
     run: str
@@ -106,14 +106,14 @@ class RolloutHead(msgspec.Struct):
 
 
 class _Error(msgspec.Struct):
-    """What the totals need of a score's error."""
+    """The fields of a score's error that the totals need."""
 
     layer: str
     type: str
 
 
 class _ScoreHead(msgspec.Struct):
-    """What the totals need of a score's line."""
+    """The fields of a score's line that the totals need."""
 
     name: str
     value: Float | None
@@ -129,39 +129,41 @@ class _ScoreHead(msgspec.Struct):
 
 
 class SmallRun(msgspec.Struct, frozen=True):
-    """The rollouts of a small run, as its lines tell them."""
+    """The rollouts of a small run, from its lines."""
 
     rollouts: list[RolloutHead]
     """All of them."""
     current: list[RolloutHead]
-    """Those that no later session repeated."""
+    """Those that are not superseded."""
     counted: list[RolloutHead]
-    """Of these, those that no later attempt played again."""
+    """Those of `current` that were not retried."""
     collides: int
-    """How many of those are of a place that another session has, too."""
+    """How many of `counted` are in a slot that another session has, too."""
     rewards: Mapping[str, float | None]
-    """By id, the reward of each that counts, late scores included."""
+    """By id, the reward of each counted rollout, including late scores."""
     ungraded: Set[str]
     """The ids of those whose grading was interrupted."""
     problems: int
-    """How much of the files could not be read."""
+    """The number of read errors."""
 
 
 def read_small_run(path: Path) -> SmallRun:
-    """What counts of a small run, from its lines: for very many of them that is quicker than making tables."""
+    """Read the rollouts of a small run that count from its lines, which is faster than making tables."""
     problems: list[ReadError] = []
     heads = [head for _, head in _records(path, ROLLOUTS, RolloutHead, problems.append)]
-    counting = find_duplicates(heads, lambda times: RunReader(path).sessions(times))
-    current = [head for number, head in enumerate(heads) if number not in counting.superseded]
-    gone = counting.superseded | counting.retried
-    counted = [head for number, head in enumerate(heads) if number not in gone]
+    duplicates = find_duplicates(heads, lambda times: RunReader(path).sessions(times))
+    current = [head for number, head in enumerate(heads) if number not in duplicates.superseded]
+    excluded = duplicates.superseded | duplicates.retried
+    counted = [head for number, head in enumerate(heads) if number not in excluded]
     scores = [
-        (place, score) for place, score in _records(path, SCORES, _ScoreHead, problems.append) if _is_reward(score)
+        (location, score)
+        for location, score in _records(path, SCORES, _ScoreHead, problems.append)
+        if _is_reward(score)
     ]
     late = latest_rewards(scores)
     ungraded = late.keys() - {score.rollout for _, score in scores if not score.is_interrupted}
-    known = {head.id: parse_number(late.get(head.id, head.reward)) for head in counted}
-    return SmallRun(heads, current, counted, len(counting.collides), known, ungraded, len(problems))
+    rewards = {head.id: parse_number(late.get(head.id, head.reward)) for head in counted}
+    return SmallRun(heads, current, counted, len(duplicates.collides), rewards, ungraded, len(problems))
 
 
 def read_totals(path: Path) -> RunTotals:
@@ -169,17 +171,17 @@ def read_totals(path: Path) -> RunTotals:
     return totals_of(read_small_run(path))
 
 
-def totals_of(read: SmallRun) -> RunTotals:
-    """The totals of what was read."""
-    heads, current, counted = read.rollouts, read.current, read.counted
-    known = [reward for head in counted if (reward := read.rewards[head.id]) is not None]
-    numbers = [float(number) for number in known if math.isfinite(number)]
+def totals_of(run: SmallRun) -> RunTotals:
+    """The totals of a small run that was read."""
+    heads, current, counted = run.rollouts, run.current, run.counted
+    rewards = [reward for head in counted if (reward := run.rewards[head.id]) is not None]
+    numbers = [float(reward) for reward in rewards if math.isfinite(reward)]
     return RunTotals(
         rollouts=len(counted),
         retried=len(current) - len(counted),
         superseded=len(heads) - len(current),
-        collides=read.collides,
-        finished=sum(_is_finished(head) and head.id not in read.ungraded for head in counted),
+        collides=run.collides,
+        finished=sum(_is_finished(head) and head.id not in run.ungraded for head in counted),
         groups=len({slot_of(head)[:-1] for head in counted}),
         rewarded=len(numbers),
         mean_reward=sum(numbers) / len(numbers) if numbers else None,
@@ -195,7 +197,7 @@ def _is_reward(score: _ScoreHead) -> bool:
 
 
 def _is_finished(head: RolloutHead) -> bool:
-    """The condition `FINISHED` on a line that counts, but for its scores."""
+    """The condition `FINISHED` for a line that counts, without its scores."""
     return not head.seat and (head.status != Status.CANCELLED or head.stop_reason == StopReason.EPISODE_ABORTED)
 
 
@@ -204,11 +206,11 @@ def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _records(
-    path: Path, folder: str, kind: type[Record], tell: Callable[[ReadError], None]
+    path: Path, folder: str, kind: type[Record], report: Callable[[ReadError], None]
 ) -> Iterator[tuple[LineLocation, Record]]:
     decoder = msgspec.json.Decoder(kind)
-    for place, line in Cursor(path, folder, tell).read():
+    for location, line in Cursor(path, folder, report).read():
         try:
-            yield place, decoder.decode(line)
+            yield location, decoder.decode(line)
         except (ValueError, RecursionError):
             continue

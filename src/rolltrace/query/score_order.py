@@ -15,7 +15,7 @@ from rolltrace.store.layout import SegmentName
 
 
 class ScoreLike(Protocol):
-    """What the rule needs of a score; a whole score is one."""
+    """The fields of a score that the rule needs."""
 
     @property
     def rollout(self) -> str | None:
@@ -39,46 +39,46 @@ class ScoreLike(Protocol):
 
     @property
     def created_at(self) -> datetime:
-        """When it was written, by the writer's clock."""
+        """When it was written, by the clock of the writer."""
         ...
 
 
-Found = TypeVar("Found", bound=ScoreLike)
+AnyScore = TypeVar("AnyScore", bound=ScoreLike)
 
 
 class WritePosition(NamedTuple):
-    """The file and line of a score: writers have files of their own, and begin one after the other."""
+    """The position of a score among those of its writer, by segment and offset."""
 
     writer: str
     sequence: int
     offset: int
 
 
-def write_position(place: LineLocation) -> WritePosition:
-    """Where a line stands among those of its writer."""
-    name = place.file.partition("/")[2]
+def write_position(location: LineLocation) -> WritePosition:
+    """The position of a line among those of its writer."""
+    name = location.file.partition("/")[2]
     segment = SegmentName.parse(name) or SegmentName(name, -1)
-    return WritePosition(segment.session, segment.sequence, place.offset)
+    return WritePosition(segment.session, segment.sequence, location.offset)
 
 
-def in_score_order(found: Iterable[tuple[LineLocation, Found]]) -> list[Found]:
-    """The scores about one rollout, the latest last; of each name the last is the one that counts."""
-    lines = sorted(((write_position(place), score) for place, score in found), key=itemgetter(0))
-    moments: dict[tuple[str, str, str], datetime] = {}
+def in_score_order(scores: Iterable[tuple[LineLocation, AnyScore]]) -> list[AnyScore]:
+    """The scores about one rollout, the latest last; of each name the last one counts."""
+    lines = sorted(((write_position(location), score) for location, score in scores), key=itemgetter(0))
+    times: dict[tuple[str, str, str], datetime] = {}
     keyed = []
-    for written, score in lines:
-        stream = (score.name, score.session, written.writer)
-        moment = moments[stream] = max(score.created_at, moments.get(stream, score.created_at))
-        keyed.append(((moment, score.session, written), score))
+    for position, score in lines:
+        stream = (score.name, score.session, position.writer)
+        time = times[stream] = max(score.created_at, times.get(stream, score.created_at))
+        keyed.append(((time, score.session, position), score))
     return [score for _, score in sorted(keyed, key=itemgetter(0))]
 
 
-def latest_rewards(found: Iterable[tuple[LineLocation, Found]]) -> dict[str, Any]:
+def latest_rewards(scores: Iterable[tuple[LineLocation, AnyScore]]) -> dict[str, Any]:
     """By rollout, the value of the latest score named `reward`."""
-    by_rollout: dict[str, list[tuple[LineLocation, Found]]] = {}
-    for place, score in found:
+    by_rollout: dict[str, list[tuple[LineLocation, AnyScore]]] = {}
+    for location, score in scores:
         if score.name == "reward" and score.rollout is not None:
-            by_rollout.setdefault(score.rollout, []).append((place, score))
+            by_rollout.setdefault(score.rollout, []).append((location, score))
     return {rollout: in_score_order(lines)[-1].value for rollout, lines in by_rollout.items()}
 
 
@@ -107,11 +107,11 @@ def select_latest_rewards(scores: str, stored_rollouts: str | None = None) -> st
                 arg_max({{'value': value, 'sequence': _sequence, 'offset': _offset}},
                         {{'sequence': _sequence, 'offset': _offset}}) as last
             from ({source}) group by rollout, session, _writer
-        ), latest as (
-            select rollout, arg_max({{'value': last.value, 'order': {_ORDERED}}}, {_ORDERED}) as found
+        ), latest_by_rollout as (
+            select rollout, arg_max({{'value': last.value, 'order': {_ORDERED}}}, {_ORDERED}) as latest
             from last_of_writers group by rollout
         )
-        select rollout, found.value as value, found."order" as reward_order from latest
+        select rollout, latest.value as value, latest."order" as reward_order from latest_by_rollout
     """
 
 

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 def small_rows(reader: RunReader, table: str, count_finished: Callable[[], int]) -> bytes:
     """All rows of a small table of one run, as lines of JSON.
 
-    `count_finished` says how many episodes are finished, and is asked only where the run's state depends on it.
+    `count_finished` returns how many episodes are finished; it is called only if the run's state depends on it.
     """
     ledgers = list(reader.ledgers().values())
     if table == "runs":
         planned = planned_episodes(reader.info)
         finished = count_finished() if needs_count(ledgers, planned) else None
         state = run_state(ledgers, planned, finished)
-        rows = [{**_run_row(reader.path, reader.info), "planned": _fitting(planned), "state": state.value}]
+        rows = [{**_run_row(reader.path, reader.info), "planned": _in_64_bits(planned), "state": state.value}]
     else:
         rows = list(map(_ledger_row, ledgers, settle_continued(ledgers)))
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
 def small_part(rows: bytes, table: str, path: Path, connection: "duckdb.DuckDBPyConnection") -> ParquetPart:
-    """The rows of a small table as a file."""
+    """Write the rows of a small table to a Parquet file."""
     text = path.with_suffix(".ndjson")
     text.write_bytes(rows)
     columns = ", ".join(f"{sql_identifier(name)}: {sql_literal(kind)}" for name, kind in SMALL_TABLES[table].items())
@@ -66,13 +66,13 @@ def _run_row(path: Path, info: RunInfo) -> dict[str, Any]:
 
 def _ledger_row(ledger: Ledger, settled: Ledger) -> dict[str, Any]:
     """Every column is a field or property of the ledger; `lost` and `maybe_lost` are those of the settled ledger."""
-    row = {name: _fitting(getattr(ledger, name)) for name in SMALL_TABLES["ledger"] if name != "written_at"}
-    row |= {name: _fitting(getattr(settled, name)) for name in ("lost", "maybe_lost")}
+    row = {name: _in_64_bits(getattr(ledger, name)) for name in SMALL_TABLES["ledger"] if name != "written_at"}
+    row |= {name: _in_64_bits(getattr(settled, name)) for name in ("lost", "maybe_lost")}
     return row | {"written_at": ledger.written_at.astimezone(UTC).replace(tzinfo=None).isoformat()}
 
 
-def _fitting(value: Any) -> Any:
-    """The value as a column of 64 bits can hold it, or nothing."""
+def _in_64_bits(value: Any) -> Any:
+    """The value, or None for an integer that does not fit in 64 bits."""
     if isinstance(value, dict):
-        return {name: _fitting(count) for name, count in value.items()}
+        return {name: _in_64_bits(count) for name, count in value.items()}
     return None if type(value) is int and not -INT64_LIMIT <= value < INT64_LIMIT else value

@@ -1,6 +1,6 @@
 """Checks SQL before it runs: exactly one SELECT over the tables of a run, without functions that reach outside.
 
-This is the first of two barriers. The second is `sql_sandbox`: its DuckDB connection can open no other file.
+This is the first of two barriers. The second is `duckdb_engine.SqlSandbox`, whose connection can open no other file.
 """
 
 import difflib
@@ -13,7 +13,7 @@ import msgspec
 
 from rolltrace.errors import InputError, RolltraceError, StorageError
 from rolltrace.query.table_schema import TABLE_INPUTS
-from rolltrace.temp_folders import temp_folder_error
+from rolltrace.temp_folders import is_full_disk, temp_folder_error
 
 if TYPE_CHECKING:
     import duckdb
@@ -96,7 +96,7 @@ def check_expressions(
 def _check_frame(
     frame: str, filled: str, changed: tuple[str, ...], what: str, connection: "duckdb.DuckDBPyConnection"
 ) -> None:
-    """Refuse an expression that changes more of the statement than the clause it stands in."""
+    """Refuse an expression that changes more of the statement than its own clause."""
     table = frame.rpartition(" ")[2]
     error = InputError(f"Expected an SQL expression over the columns of {table}, got {what}. {HINT}")
     try:
@@ -234,7 +234,7 @@ def sql_error(error: Exception) -> RolltraceError:
     """Convert an error of DuckDB: a failure of the disk is a storage error, everything else a wrong statement."""
     import duckdb
 
-    if isinstance(error, duckdb.IOException) and "No space left" in str(error):
+    if isinstance(error, duckdb.IOException) and is_full_disk(str(error)):
         return temp_folder_error(error)
     if isinstance(error, duckdb.IOException):
         return StorageError(str(error).strip())

@@ -1,4 +1,4 @@
-"""The tables of one run, as far as they were read: parts from its cache, and parts of its newer lines."""
+"""The tables of one run: Parquet parts from its cache, and parts made from newer lines."""
 
 import contextlib
 import itertools
@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rolltrace.query.deadline import QueryDeadline
+from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.parquet_parts import (
-    CACHE,
     ParquetPart,
     PartMetadata,
     Ranges,
@@ -29,6 +28,7 @@ from rolltrace.query.parquet_writer import (
 from rolltrace.query.table_rows import DecodeScore, RowStats
 from rolltrace.query.table_schema import FOLDER_OF, STORED_COLUMNS, sql_identifier
 from rolltrace.store.cursor import Cursor
+from rolltrace.store.layout import CACHE
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.segment_reader import scan_segments
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     import duckdb
 
 MIN_CACHED_BYTES = 32 << 20
-"""A part made from so many bytes of lines is worth keeping in the run's cache."""
+"""A part made from at least so many bytes of lines is stored in the run's cache."""
 
 MERGE_BYTES = 256 << 20
-"""Parts are made into one only up to so many bytes of lines, so that no question waits long for it."""
+"""Parts are merged only up to so many bytes of lines, so that no query waits long for it."""
 
 OpenCursor = Callable[[str, dict[str, int]], Cursor]
 
 
 class RunTables:
-    """What is known of one run's tables; `refresh` reads what is new."""
+    """The parts of one run's tables; `refresh` reads new lines."""
 
     def __init__(
         self,
@@ -68,32 +68,32 @@ class RunTables:
         self._report = report
         self._decode_score = decode_score
         self._numbers = itertools.count()
-        self._unsound: set[Path] = set()
-        self._may_keep = True
+        self._damaged: set[Path] = set()
+        self._is_cache_writable = True
         private.mkdir(parents=True, exist_ok=True)
 
-    def refresh(self, tables: Iterable[str], clock: QueryDeadline) -> None:
-        """Read what is new of these tables; what was read when the time is over need not be read again."""
-        wanted = [table for table in tables if table in STORED_COLUMNS]
-        self._begin([table for table in wanted if table not in self.parts])
-        for folder in sorted({FOLDER_OF[table] for table in wanted}):
-            for group in self._with_same_coverage([table for table in wanted if FOLDER_OF[table] == folder]):
-                self._read(folder, group, clock)
-        for table in wanted:
-            self._merge_small_parts(table, clock)
-            self.parts[table] = [self._kept(part) for part in self.parts[table]]
+    def refresh(self, tables: Iterable[str], deadline: QueryDeadline) -> None:
+        """Read new lines into these tables. What was read before the deadline is not read again."""
+        stored = [table for table in tables if table in STORED_COLUMNS]
+        self._begin([table for table in stored if table not in self.parts])
+        for folder in sorted({FOLDER_OF[table] for table in stored}):
+            for group in self._with_same_coverage([table for table in stored if FOLDER_OF[table] == folder]):
+                self._read(folder, group, deadline)
+        for table in stored:
+            self._merge_small_parts(table, deadline)
+            self.parts[table] = [self._publish_if_large(part) for part in self.parts[table]]
 
     def group_parts(self) -> list[ParquetPart]:
-        """Groups that were made before, for whoever finds that they still fit."""
+        """Groups that were made before; the caller checks whether they are up to date."""
         if "groups" not in self.parts:
             self.parts |= self._find(["groups"])
         return list(self.parts["groups"])
 
     def drop_damaged(self) -> bool:
-        """Forget parts that vanished or are damaged, and nothing else; whether there were any."""
+        """Drop parts that were deleted or damaged; returns whether there were any."""
         bad = {part.path for parts in self.parts.values() for part in parts if not is_intact(part.path)}
-        self._unsound |= bad
-        for path in bad:  # of no use to anybody
+        self._damaged |= bad
+        for path in bad:
             with contextlib.suppress(OSError):
                 path.unlink()
         for table, parts in self.parts.items():
@@ -102,12 +102,12 @@ class RunTables:
         return bool(bad)
 
     def publish(self, part: ParquetPart) -> ParquetPart:
-        """Move a part into the run's cache; where that cannot be written to, it stays private."""
-        if self._is_private(part) and self._may_keep:
+        """Copy a part to the run's cache; if the cache is not writable, the part stays private."""
+        if self._is_private(part) and self._is_cache_writable:
             try:
                 return publish_part(part, self.run)
             except OSError:
-                self._may_keep = False
+                self._is_cache_writable = False
         return part
 
     def merge(
@@ -118,10 +118,10 @@ class RunTables:
         scores: dict[str, int] | None = None,
         rewards: str | None = None,
     ) -> ParquetPart:
-        """Parts as one, in the private folder.
+        """Merge parts into one, in the private folder.
 
-        `ranges` says what they stand for, where lines without rows are around them; `rewards` is a table of the
-        rewards that scores gave, and `scores` says how far scores were read for it.
+        `ranges` are the ranges of lines that it covers, if that includes lines without rows. `rewards` is a table of
+        the rewards from scores, and `scores` says how far scores were read for it.
         """
         facts = RowStats()
         for part in parts:
@@ -139,34 +139,34 @@ class RunTables:
         return ParquetPart(path, label)
 
     def private_path(self, table: str) -> Path:
-        """A fresh place outside the run."""
+        """A new path outside the run."""
         return self._private / f"{table}-part-{next(self._numbers)}.parquet"
 
     def remove_unused(self, used: set[Path]) -> None:
-        """Delete private files that are neither used elsewhere nor parts any more."""
+        """Delete private files that are neither used elsewhere nor current parts."""
         used = used | {part.path for parts in self.parts.values() for part in parts}
         for path in self._private.glob("*.parquet"):
             if path not in used:
                 path.unlink(missing_ok=True)
 
     def _begin(self, tables: Sequence[str]) -> None:
-        found = self._find(tables) if tables else {}
+        parts = self._find(tables) if tables else {}
         for table in tables:
-            self._start(table, found[table])
+            self._start(table, parts[table])
 
     def _find(self, tables: Sequence[str]) -> dict[str, list[ParquetPart]]:
-        found = find_parts(self.run, tables, self._connection)
-        return {table: [part for part in parts if part.path not in self._unsound] for table, parts in found.items()}
+        cached = find_parts(self.run, tables, self._connection)
+        return {table: [part for part in parts if part.path not in self._damaged] for table, parts in cached.items()}
 
     def _start(self, table: str, parts: Sequence[ParquetPart]) -> None:
-        """Go on from these parts, as far as they fit together."""
+        """Continue from these parts, as far as they fit together."""
         if table not in STORED_COLUMNS:
             self.parts[table] = list(parts)
         else:
             self.parts[table], self.covered[table] = covering_parts(parts, segment_sizes(self.run, FOLDER_OF[table]))
 
     def _with_same_coverage(self, tables: Sequence[str]) -> list[list[str]]:
-        """The tables of one folder, together where they are covered up to the same places."""
+        """The tables of one folder, grouped by how far they were read."""
         groups: list[list[str]] = []
         for table in tables:
             group = next((group for group in groups if self.covered[group[0]] == self.covered[table]), None)
@@ -179,8 +179,8 @@ class RunTables:
     def _batch(self, table: str) -> ParquetBatch:
         return ParquetBatch(table, self._private, self._connection, self._report, self._decode_score)
 
-    def _read(self, folder: str, tables: Sequence[str], clock: QueryDeadline) -> None:
-        """Read what is new, once for all these tables, which are covered up to the same places."""
+    def _read(self, folder: str, tables: Sequence[str], deadline: QueryDeadline) -> None:
+        """Read new lines, once for all these tables, which were read equally far."""
         cursor = self._cursor(folder, tables)
         lines = cursor.read()
         is_over = False
@@ -188,10 +188,10 @@ class RunTables:
             batches = {table: self._batch(table) for table in tables}
             try:
                 is_over = True
-                for place, line in lines:
-                    clock.check()
+                for location, line in lines:
+                    deadline.check()
                     for batch in batches.values():
-                        batch.add(line, place)
+                        batch.add(line, location)
                     if any(batch.is_full for batch in batches.values()):
                         is_over = False
                         break
@@ -204,16 +204,16 @@ class RunTables:
                 self.covered[table] = dict(cursor.covered)
 
     def _cursor(self, folder: str, tables: Sequence[str]) -> Cursor:
-        """The cursor that read these tables last, which knows what is finished; another where it moved on without."""
+        """The cursor that read these tables last, which knows what is finished; a new one if it has read further."""
         covered = self.covered[tables[0]]
-        known = [self._cursors[table] for table in tables if table in self._cursors]
-        fitting = next((cursor for cursor in known if cursor.covered == covered), None)
-        cursor = fitting or self._open_cursor(folder, dict(covered))
+        cursors = [self._cursors[table] for table in tables if table in self._cursors]
+        current = next((cursor for cursor in cursors if cursor.covered == covered), None)
+        cursor = current or self._open_cursor(folder, dict(covered))
         self._cursors |= dict.fromkeys(tables, cursor)
         return cursor
 
     def _finish(self, batch: ParquetBatch, table: str, covered: dict[str, int]) -> list[ParquetPart]:
-        """The part of a batch, if it has rows, or stands for so much without any that this is worth knowing."""
+        """The part of a batch, if it has rows, or if so many lines gave no rows that it saves time to know that."""
         before = {file: last for file, (_, last) in _joined_ranges(self.parts[table]).items()}
         ranges = ranges_between(before, covered)
         part = batch.finish(self.private_path(table), ranges)
@@ -221,16 +221,16 @@ class RunTables:
             part = self.merge(table, (), ranges)
         return [] if part is None else [part]
 
-    def _merge_small_parts(self, table: str, clock: QueryDeadline) -> None:
-        """Make small neighbours one, so that there are few and a row is written again only as often as sizes double."""
+    def _merge_small_parts(self, table: str, deadline: QueryDeadline) -> None:
+        """Merge small neighbours, so that there are few parts and each row is rewritten only a few times."""
         for group in self._neighbours(table):
-            clock.check()
+            deadline.check()
             merged = self.merge(table, group)
             first = self.parts[table].index(group[0])
             self.parts[table][first : first + len(group)] = [merged]
 
     def _neighbours(self, table: str) -> list[list[ParquetPart]]:
-        """Private parts that follow each other, the newest first, each not much larger than those after it together."""
+        """Runs of consecutive private parts, from the newest on, each not much larger than those after it together."""
         groups: list[list[ParquetPart]] = []
         size = 0
         for part in reversed(self.parts[table]):
@@ -244,7 +244,7 @@ class RunTables:
                 size = part.size
         return [group for group in groups if len(group) > 1]
 
-    def _kept(self, part: ParquetPart) -> ParquetPart:
+    def _publish_if_large(self, part: ParquetPart) -> ParquetPart:
         return self.publish(part) if part.size >= MIN_CACHED_BYTES else part
 
     def _is_private(self, part: ParquetPart) -> bool:
@@ -261,7 +261,7 @@ def _joined_ranges(parts: Iterable[ParquetPart]) -> Ranges:
 
 
 def segment_sizes(run: Path, folder: str) -> dict[str, int]:
-    """By file of a folder, how long it is; a sealed one counts as long enough, because it no longer changes."""
+    """By file of a folder, its size; a compressed one counts as unlimited, because it no longer changes."""
     try:
         entries = scan_segments(run / folder)
     except OSError:

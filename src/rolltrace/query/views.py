@@ -1,9 +1,9 @@
-"""The SQL that makes tables of parts: what was superseded, what was scored later, what groups are."""
+"""SQL views over the parts of runs: rollouts with late rewards and without duplicates, groups, and the other tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rolltrace.query.deduplication import DuplicateCounts, create_duplicates_table
+from rolltrace.query.deduplication import create_duplicates_table
 from rolltrace.query.parquet_parts import ParquetPart
 from rolltrace.query.parquet_writer import empty_query, parquet_source
 from rolltrace.query.score_order import select_latest_rewards
@@ -31,7 +31,7 @@ RunParts = Mapping[str, Sequence[ParquetPart]]
 def create_views(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
 ) -> None:
-    """Make the tables that these parts have rows of; `sessions` are those of each run."""
+    """Create the views over these parts; `sessions` are those of each run."""
     tables = set().union(*runs)
     superseded = 0
     if "rollouts" in tables:
@@ -41,9 +41,10 @@ def create_views(
         connection.execute(f"create view groups as {groups}")
     for table in ("steps", "messages", "calls"):
         if table in tables:
-            kept = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
+            without_superseded = "anti join _superseded on _superseded.id = t.rollout" if superseded else ""
             late = f"union all ({_score_calls(runs, superseded)})" if table == "calls" else ""
-            connection.execute(f"create view {table} as select t.* from ({_rows(table, runs)}) t {kept} {late}")
+            rows = f"select t.* from ({_rows(table, runs)}) t {without_superseded}"
+            connection.execute(f"create view {table} as {rows} {late}")
     if "scores" in tables:
         shown = ", ".join(
             sql_identifier(name) for name in STORED_COLUMNS["scores"] if name not in {**LOCATION_COLUMNS, **WRITTEN}
@@ -65,24 +66,24 @@ def _score_calls(runs: Sequence[RunParts], superseded: int) -> str:
             select scores.id from ({_rows("scores", runs)}) scores join (
                 select {GROUP_KEY}, session from _everything group by all having bool_and(superseded)
             ) using ({GROUP_KEY}, session)
-        ) left_behind on left_behind.id = c.score
+        ) superseded on superseded.id = c.score
     """
 
 
 def _create_rollouts(
     connection: "duckdb.DuckDBPyConnection", runs: Sequence[RunParts], sessions: Sequence[Sessions]
 ) -> int:
-    """Make the tables of rollouts and of groups; returns how many rollouts were superseded."""
+    """Create the views of rollouts and groups; returns how many rollouts were superseded."""
     superseded = sum(_create_run(connection, number, parts, sessions[number]) for number, parts in enumerate(runs))
     shown = ", ".join(map(sql_identifier, ROLLOUT_COLUMNS))
     everything = " union all ".join(f"from _run_{number}" for number in range(len(runs)))
     connection.execute(f"create view _everything as {everything}")
-    kept = "where not superseded" if superseded else ""
+    condition = "where not superseded" if superseded else ""
     connection.execute(f"create view every_rollout as select {shown}, superseded from _everything")
-    connection.execute(f"create view rollouts as select {shown} from _everything {kept}")
+    connection.execute(f"create view rollouts as select {shown} from _everything {condition}")
     connection.execute(
         f"create view {LOCATION_VIEWS['rollouts']} as "
-        f"select {shown}, {', '.join(LOCATION_COLUMNS)} from _everything {kept}"
+        f"select {shown}, {', '.join(LOCATION_COLUMNS)} from _everything {condition}"
     )
     if superseded:
         connection.execute("create table _superseded as select id from _everything where superseded")
@@ -90,61 +91,61 @@ def _create_rollouts(
 
 
 def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: RunParts, sessions: Sessions) -> int:
-    """Make the rollouts and the groups of one run; returns how many rollouts were superseded."""
-    repeats = create_duplicates_table(connection, f"_repeated_{number}", parts["rollouts"], sessions)
+    """Create the views of one run's rollouts and groups; returns how many rollouts were superseded."""
+    counts = create_duplicates_table(connection, f"_duplicates_{number}", parts["rollouts"], sessions)
     lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
-    repeated_name = f"_repeated_{number}" if repeats.rows else None
-    selects = [_select_rollouts(some, repeated_name, late) for late, some in _by_late(parts["rollouts"], lates)]
+    duplicates = f"_duplicates_{number}" if counts.rows else None
+    selects = [_select_rollouts(some, duplicates, late) for late, some in _by_late(parts["rollouts"], lates)]
     flags = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
     rows = " union all ".join(selects) or empty_query(
         {**STORED_COLUMNS["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **flags}
     )
     connection.execute(f"create view _run_{number} as {rows}")
     if "groups" in parts:
-        connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, repeats, lates)}")
-    return repeats.superseded
+        connection.execute(f"create view _groups_{number} as {_groups(connection, number, parts, duplicates, lates)}")
+    return counts.superseded
 
 
 def _by_late(parts: Sequence[ParquetPart], lates: Sequence[str | None]) -> list[tuple[str | None, list[ParquetPart]]]:
-    """Parts that are joined with the same rewards, together: there may be very many."""
-    together: dict[str | None, list[ParquetPart]] = {}
+    """The parts, grouped by the table of late rewards that they are joined with."""
+    by_late: dict[str | None, list[ParquetPart]] = {}
     for part, late in zip(parts, lates, strict=True):
-        together.setdefault(late, []).append(part)
-    return list(together.items())
+        by_late.setdefault(late, []).append(part)
+    return list(by_late.items())
 
 
 def _groups(
     connection: "duckdb.DuckDBPyConnection",
     number: int,
     parts: RunParts,
-    repeats: DuplicateCounts,
+    duplicates: str | None,
     lates: Sequence[str | None],
 ) -> str:
-    """The groups of a run: those made before, except where later lines touch them, and the others made now."""
+    """The groups of a run: stored ones that no later line changed, and the others computed now."""
     rollouts = f"(from _run_{number} where not superseded)"
-    for place, part in enumerate(parts["rollouts"]):
-        for made in parts["groups"]:
-            if made.label.ranges == part.label.ranges and made.label.scores_covered == part.label.scores_covered:
-                touched = _touched(
-                    part, parts["rollouts"], f"_repeated_{number}" if repeats.rows else None, lates[place]
-                )
-                if touched is None:
-                    return f"from {parquet_source([made.path])}"
-                connection.execute(f"create table _touched_{number} as {touched}")
-                untouched = f"from {parquet_source([made.path])} anti join _touched_{number} using ({GROUP_KEY})"
-                fresh = groups_query(f"({rollouts} semi join _touched_{number} using ({GROUP_KEY}))")
-                return f"{untouched} union all from ({fresh})"
+    for part, late in zip(parts["rollouts"], lates, strict=True):
+        for stored in parts["groups"]:
+            if stored.label.ranges == part.label.ranges and stored.label.scores_covered == part.label.scores_covered:
+                changed = _changed_groups(part, parts["rollouts"], duplicates, late)
+                if changed is None:
+                    return f"from {parquet_source([stored.path])}"
+                connection.execute(f"create table _changed_{number} as {changed}")
+                unchanged = f"from {parquet_source([stored.path])} anti join _changed_{number} using ({GROUP_KEY})"
+                computed = groups_query(f"({rollouts} semi join _changed_{number} using ({GROUP_KEY}))")
+                return f"{unchanged} union all from ({computed})"
     return groups_query(rollouts)
 
 
-def _touched(part: ParquetPart, parts: Sequence[ParquetPart], again: str | None, late: str | None) -> str | None:
-    """The groups of a part that something outside it changed; None where nothing did."""
+def _changed_groups(
+    part: ParquetPart, parts: Sequence[ParquetPart], duplicates: str | None, late: str | None
+) -> str | None:
+    """SQL for the groups of a part that other lines changed; None if no line did."""
     selects = [f"select {GROUP_KEY} from {parquet_source([other.path])}" for other in parts if other is not part]
     own = f"select {GROUP_KEY} from {parquet_source([part.path])} r"
     if part.label.facts.shared_slots:  # which sessions count may have changed since
         selects.append(f"{own} where shared")
-    if again is not None:
-        selects.append(f"{own} semi join {again} on {again}.id = r.id")
+    if duplicates is not None:
+        selects.append(f"{own} semi join {duplicates} on {duplicates}.id = r.id")
     if late is not None:
         selects.append(f"{own} semi join {late} on {late}.rollout = r.id")
     return f"select distinct * from ({' union all '.join(selects)})" if selects else None
@@ -153,7 +154,7 @@ def _touched(part: ParquetPart, parts: Sequence[ParquetPart], again: str | None,
 def _create_lates(
     connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], scores: Sequence[ParquetPart]
 ) -> list[str | None]:
-    """For each part, a table of the rewards that scores gave after it was made; None if no score did."""
+    """For each part, a table of the rewards from scores that are newer than the part; None if there are none."""
     rewards = [score for score in scores if score.label.facts.rewards]
     lates = [
         tuple(score.path for score in rewards if not _is_within(score, part.label.scores_covered)) for part in parts
@@ -172,16 +173,16 @@ def _is_within(scores: ParquetPart, covered: Mapping[str, int]) -> bool:
     return all(last <= covered.get(file, 0) for file, (_, last) in scores.label.ranges.items())
 
 
-def _select_rollouts(parts: Sequence[ParquetPart], again: str | None, late: str | None) -> str:
+def _select_rollouts(parts: Sequence[ParquetPart], duplicates: str | None, late: str | None) -> str:
     reward, joins = "r.reward", ""
     superseded, retried, collides = "false", "r.retried", "false"
     if late is not None:
         joins += f" left join {late} on {late}.rollout = r.id"
         reward = f"case when {late}.rollout is null then r.reward else {late}.value end"
-    if again is not None:
-        joins += f" left join {again} on {again}.id = r.id"
-        superseded, collides = (f"coalesce({again}.{name}, false)" for name in ("superseded", "collides"))
-        retried = f"r.retried or coalesce({again}.retried, false)"
+    if duplicates is not None:
+        joins += f" left join {duplicates} on {duplicates}.id = r.id"
+        superseded, collides = (f"coalesce({duplicates}.{name}, false)" for name in ("superseded", "collides"))
+        retried = f"r.retried or coalesce({duplicates}.retried, false)"
     columns = ", ".join(f"r.{sql_identifier(name)}" for name in (*STORED_COLUMNS["rollouts"], "seconds"))
     return (
         f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried, "
@@ -199,7 +200,7 @@ def _rows(table: str, runs: Sequence[RunParts]) -> str:
 
 
 def unshared_rollouts_query(part: ParquetPart) -> str:
-    """The rollouts of a part whose groups no two sessions share, with the columns that `groups_of` needs."""
+    """The rollouts of a part whose groups no two sessions share, with the columns that `groups_query` needs."""
     rows = parquet_source([part.path])
     if not part.label.facts.shared_slots:
         return f"(select *, false as collides from {rows})"
@@ -207,7 +208,7 @@ def unshared_rollouts_query(part: ParquetPart) -> str:
 
 
 def groups_query(rollouts: str) -> str:
-    """The groups of some rollouts, of which none was superseded."""
+    """SQL for the groups of some rollouts. Superseded rollouts must be left out before."""
     return f"""
         with grouped as (
             select {GROUP_KEY}, count(*) as size, count(reward) as n, bool_and(isfinite(reward)) as is_finite,
@@ -215,7 +216,7 @@ def groups_query(rollouts: str) -> str:
                 stddev_pop(reward) filter (isfinite(reward)) as finite_std,
                 min(reward) as min, max(reward) as max, bool_or(collides) as collides,
                 arg_min(task, {{'index': "index", 'id': id}}) as task,
-                list({{'id': id, 'index': "index", 'reward': reward}} order by "index", id) as them
+                list({{'id': id, 'index': "index", 'reward': reward}} order by "index", id) as rollouts
             from {rollouts} where not retried group by {GROUP_KEY}
         ), measured as (
             select *, case when n = 0 then null when is_finite then finite_mean else 'NaN'::double end as mean,
@@ -223,7 +224,7 @@ def groups_query(rollouts: str) -> str:
             from grouped
         )
         select {GROUP_KEY}, task, size, n, mean, std, min, max, n >= 2 and max > min as has_signal, collides,
-            list_transform(them, lambda one: {{
+            list_transform(rollouts, lambda one: {{
                 'id': one.id, 'index': one.index, 'reward': one.reward, 'advantage': one.reward - mean
             }}) as members
         from measured

@@ -48,12 +48,12 @@ def why_no_signal(group: Group, members: Sequence[MemberStatus]) -> str | None:
 
 def _equal(group: Group, members: Sequence[MemberStatus]) -> str:
     count = "Both" if group.n == 2 else f"All {group.n:,}"
-    text = f"{count} rewards are {_format(group.max or 0.0)}: the group teaches nothing."
+    text = f"{count} rewards are {_format(group.max or 0.0)}: every advantage is 0."
     missing = group.size - group.n
     if not missing:
         return text
     have = f"{missing:,} of {group.size:,} members {'has' if missing == 1 else 'have'}"
-    return f"{text} {have} none: {_reasons(members, group.size)}."
+    return f"{text} {have} no reward: {_reasons(members, group.size)}."
 
 
 def _non_finite(members: Sequence[MemberStatus], n: int) -> str:

@@ -10,7 +10,7 @@ from rolltrace.trace.blob import validate_blob_name
 
 
 def blob_path(folder: Path, name: str) -> Path:
-    """The path of a blob. A name that is not a digest is refused, so that no path in a record is followed."""
+    """The path of a blob. A name that is not a digest is refused: a record could name any path."""
     return folder / validate_blob_name(name)
 
 
@@ -24,14 +24,14 @@ def read_blob(folder: Path, name: str) -> bytes:
         raise RecordError(f"Expected a blob at {path}, got: {error.strerror}.") from error
     digest = hashlib.sha256(data).hexdigest()
     if name != f"sha256-{digest}":
-        raise ChecksumError(f"Expected bytes of digest {name} in {path}, found sha256-{digest}.")
+        raise ChecksumError(f"Expected bytes of digest {name} in {path}, got sha256-{digest}.")
     return data
 
 
 def write_blob(folder: Path, name: str, data: bytes, writer: str) -> None:
     """Write a blob atomically, without fsync; `writer` makes the temporary name unique."""
     path = blob_path(refuse_link(folder), name)
-    if _holds(path, data):
+    if _has_content(path, data):
         return
     with unfinished_file(folder / f".{name}.{writer}") as unfinished:
         unfinished.unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def write_blob(folder: Path, name: str, data: bytes, writer: str) -> None:
         publish_file(unfinished, path, sync=False)
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _has_content(path: Path, data: bytes) -> bool:
     """Whether the file has these bytes; after a power loss before fsync it may have others."""
     try:
         status = path.stat()

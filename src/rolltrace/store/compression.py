@@ -18,7 +18,7 @@ from rolltrace.store.safe_files import publish_file, refuse_link, sync_folder, u
 
 FRAME_BYTES = 512 * 1024
 """The largest part of a segment that is compressed as one frame."""
-LARGEST_FRAME = 32 * FRAME_BYTES
+MAX_FRAME_BYTES = 32 * FRAME_BYTES
 """A frame with a larger stated length counts as damaged, so that a header cannot make a reader fill its memory."""
 
 _LEVEL = 3
@@ -30,9 +30,9 @@ _FOOTER_MAGIC = 0x8F92EAB1
 _SKIP = struct.Struct("<II")
 _ENTRY = struct.Struct("<II")
 _FOOTER = struct.Struct("<IBI")
-_MAX_HEADER_CHARS = 18
-_LARGEST_BLOCK = 128 * 1024
-_STEPS = 100_000
+_MAX_HEADER_BYTES = 18
+_MAX_BLOCK_BYTES = 128 * 1024
+_MAX_STEPS = 100_000
 _SCAN_BYTES = (4096, 1024 * 1024)
 
 
@@ -62,7 +62,7 @@ class FrameReader:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._size = os.fstat(descriptor).st_size
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_FRAME)
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_FRAME_BYTES)
         self._table = self._read_table()
 
     @cached_property
@@ -102,7 +102,7 @@ class FrameReader:
 
     def load(self, frame: Frame) -> bytes:
         """Decompress a frame; a damaged one raises `ChecksumError`."""
-        if frame.size > 2 * LARGEST_FRAME or frame.length == 0:
+        if frame.size > 2 * MAX_FRAME_BYTES or frame.length == 0:
             raise ChecksumError(f"Damaged zstd frame ({frame.size} bytes at offset {frame.position}).")
         data = os.pread(self._descriptor, frame.size, frame.position)
         length = _content_length(data)
@@ -163,7 +163,7 @@ class FrameReader:
         """Search the file for frames; damaged bytes become a frame of stated or unknown length."""
         frames: list[Frame] = []
         position = offset = 0
-        steps_left = _STEPS + self._size // 512  # bounds the time to linear, whatever the bytes are
+        steps_left = _MAX_STEPS + self._size // 512  # bounds the time to linear, whatever the bytes are
         while position < self._size and len(frames) < MAX_FRAMES:
             steps_left -= 1
             if steps_left > 0 and os.pread(self._descriptor, 4, position) == _TABLE_START:
@@ -178,21 +178,21 @@ class FrameReader:
         return frames
 
     def _length_at(self, position: int) -> int | None:
-        return _content_length(os.pread(self._descriptor, _MAX_HEADER_CHARS, position))
+        return _content_length(os.pread(self._descriptor, _MAX_HEADER_BYTES, position))
 
     def _frame_end(self, position: int, steps_left: int) -> tuple[int | None, int]:
         """Where a frame ends by the sizes of its blocks, or None if they are damaged; and the steps that are left."""
-        head = os.pread(self._descriptor, _MAX_HEADER_CHARS, position)
-        place = position + zstandard.frame_header_size(head)
+        head = os.pread(self._descriptor, _MAX_HEADER_BYTES, position)
+        end = position + zstandard.frame_header_size(head)
         while steps_left > 0:
             steps_left -= 1
-            block = int.from_bytes(os.pread(self._descriptor, 3, place), "little")
+            block = int.from_bytes(os.pread(self._descriptor, 3, end), "little")
             last, kind, size = block & 1, block >> 1 & 3, block >> 3
-            place += 3 + (1 if kind == 1 else size)
-            if kind == 3 or size > _LARGEST_BLOCK or place > self._size:
+            end += 3 + (1 if kind == 1 else size)
+            if kind == 3 or size > _MAX_BLOCK_BYTES or end > self._size:
                 return None, steps_left
             if last:
-                end = place + (4 if zstandard.get_frame_parameters(head).has_checksum else 0)
+                end += 4 if zstandard.get_frame_parameters(head).has_checksum else 0
                 return (end if end <= self._size else None), steps_left
         return None, 0
 
@@ -220,7 +220,7 @@ def _frames_of(entries: bytes) -> list[Frame]:
     frames = []
     position = offset = 0
     for size, length in _ENTRY.iter_unpack(entries):
-        if not 0 < length <= LARGEST_FRAME or not 0 < size <= 2 * LARGEST_FRAME:
+        if not 0 < length <= MAX_FRAME_BYTES or not 0 < size <= 2 * MAX_FRAME_BYTES:
             break
         frames.append(Frame(position, size, offset, length))
         position, offset = position + size, offset + length
@@ -236,7 +236,7 @@ def _content_length(head: bytes) -> int | None:
     except zstandard.ZstdError:
         return None
     # zstandard returns "unknown" and "error" as very large sizes.
-    return parameters.content_size if 0 < parameters.content_size <= LARGEST_FRAME else None
+    return parameters.content_size if 0 < parameters.content_size <= MAX_FRAME_BYTES else None
 
 
 def compressed_path(plain: Path) -> Path:

@@ -1,21 +1,29 @@
 """Reads the lines of a folder of segments, each once, and continues where it stopped."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from rolltrace.errors import RecordError
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
-from rolltrace.store.lines import TORN, Line, split_lines, split_lines_backwards
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, read_error_kind
-from rolltrace.store.segment_reader import SegmentListing, SegmentReader, list_segments, open_segment
+from rolltrace.store.segment_reader import (
+    TORN,
+    Line,
+    SegmentListing,
+    SegmentReader,
+    list_segments,
+    open_segment,
+    split_lines,
+    split_lines_backwards,
+)
 from rolltrace.trace.codec import RecordVersion, verify_checksum, version_error
 from rolltrace.trace.rollout import FORMAT_VERSION
 
-__all__ = ["Cursor", "LineLocation", "ReadError", "line_error"]
+Record = TypeVar("Record")
 
 _CURRENT = b'{"v":%d,' % FORMAT_VERSION
 _MAX_BACKWARD_LINES = 100
@@ -36,9 +44,9 @@ class LineLocation(NamedTuple):
 class Cursor:
     """A position in a folder of segments up to which everything was read.
 
-    `covered` says, by file, how many bytes need no reading any more; `read` moves it on. What is damaged, torn or
-    of a newer version is skipped and reported, once. A line that is torn may be one that is being written: when it is
-    there, `settle` is told up to which byte the file was read.
+    `covered` has, by file, how many bytes were read; `read` advances it. Lines that are damaged, torn or of a newer
+    version are skipped and reported, once. A torn line may be one that is being written, so after each file
+    `on_read` is called with the file and the offset up to which it was read.
     """
 
     def __init__(
@@ -47,12 +55,12 @@ class Cursor:
         folder: str,
         report: Callable[[ReadError], None],
         covered: Mapping[str, int] | None = None,
-        settle: Callable[[str, int], None] | None = None,
+        on_read: Callable[[str, int], None] | None = None,
     ) -> None:
         self._run = run
         self._folder = folder
         self._report = report
-        self._settle = settle
+        self._on_read = on_read
         self.covered: dict[str, int] = dict(covered or {})
         self._finished: set[str] = set()  # compressed and read to the end
         self._reported: set[tuple[str, int | None]] = set()
@@ -65,7 +73,7 @@ class Cursor:
     def read_backwards(self) -> Iterator[Iterator[tuple[LineLocation, bytes]]]:
         """The valid lines of each file, the last first, read lazily.
 
-        It tells of the problems that it meets, and leaves `covered` as it is.
+        Errors are reported; `covered` does not change.
         """
         for file, segment in self._open():
             yield self._read_segment_backwards(segment, file)
@@ -85,7 +93,7 @@ class Cursor:
             try:
                 segment = open_segment(self._run / self._folder, name)
             except (OSError, RecordError) as error:
-                self._tell_of(error, f"{file}{PLAIN_SUFFIX}")
+                self._report_unreadable(error, f"{file}{PLAIN_SUFFIX}")
                 continue
             try:
                 yield file, segment
@@ -105,9 +113,9 @@ class Cursor:
                 ReadError(self._folder, None, _reason(error), is_transient=True, kind=read_error_kind(error))
             )
             return None
-        self._settled(self._folder, 1)
+        self._notify_read(self._folder, 1)
         for name in missing:
-            message = "Expected this file, it is missing."
+            message = "Expected this file, but it is missing."
             self._report_once(
                 ReadError(
                     f"{self._folder}/{name}{PLAIN_SUFFIX}", None, message, is_transient=True, kind=ReadErrorKind.MISSING
@@ -117,7 +125,6 @@ class Cursor:
 
     def _missing(self, listing: SegmentListing) -> list[str]:
         """Names of segments that must exist: seen before, or followed by a later one of the same session."""
-        there = set(listing.segments)
         expected = {file.removeprefix(f"{self._folder}/") for file, size in self.covered.items() if size}
         last: dict[str, int] = {}
         for name in listing.segments:
@@ -127,24 +134,22 @@ class Cursor:
                 # A hostile name could make a gap of a million: report only the end of it.
                 expected.update(str(SegmentName(session, gap)) for gap in range(max(first, number - 100), number))
                 last[session] = number
-        return sort_segment_names(expected - there)
+        return sort_segment_names(expected.difference(listing.segments))
 
     def _read_segment(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         shown = f"{self._folder}/{segment.path.name}"
         start = self.covered.get(file, 0)
         torn = None
         try:
-            if (
-                segment.is_compressed and start and segment.declared_size == start
-            ):  # read to the end, and it no longer grows
+            if segment.is_compressed and start and segment.declared_size == start:  # it was read to the end
                 self._finished.add(file)
                 return
             if not segment.seek_table_matches:
-                message = "Expected the table of its frames here; they were looked for instead."
+                message = "Expected a valid seek table here; the frames were searched for instead."
                 self._report_once(ReadError(shown, segment.size, message))
             if segment.size < start:
                 self._report_once(
-                    ReadError(shown, segment.size, f"Expected at least {start} bytes: it was cut or replaced.")
+                    ReadError(shown, segment.size, f"Expected at least {start} bytes: it was truncated or replaced.")
                 )
                 return
             for line in split_lines(segment.blocks(start)):
@@ -155,21 +160,21 @@ class Cursor:
                 if self._is_valid(line, shown):
                     yield LineLocation(file, line.offset, line.end - line.offset), line.data
         except OSError as error:  # transient: the rest is read the next time
-            self._tell_of(error, shown, self.covered.get(file, 0))
+            self._report_unreadable(error, shown, self.covered.get(file, 0))
             return
         if segment.is_compressed:
             self._finished.add(file)
-        self._settled(file, self.covered.get(file, 0))
+        self._notify_read(file, self.covered.get(file, 0))
         if torn is not None:
-            self._tell_torn(torn, shown, segment)
+            self._report_torn(torn, shown, segment)
 
     def _read_segment_backwards(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         shown = f"{self._folder}/{segment.path.name}"
         try:
             for line in split_lines_backwards(segment.read, segment.size):
                 if line.error == TORN:
-                    self._settled(file, line.offset)
-                    self._tell_torn(line, shown, segment)
+                    self._notify_read(file, line.offset)
+                    self._report_torn(line, shown, segment)
                 elif self._is_valid(line, shown):
                     yield LineLocation(file, line.offset, line.end - line.offset), line.data
         except (OSError, RecordError, EOFError):  # damaged: find the lines before it from the start
@@ -180,45 +185,65 @@ class Cursor:
         if line.error:
             kind = ReadErrorKind.UNREADABLE if line.is_unreadable else ReadErrorKind.DAMAGED
             self._report(ReadError(shown, line.offset, line.error, kind=kind))
-        elif (wrong := _fault(line.data)) is not None:
-            self._report(ReadError(shown, line.offset, str(wrong[1]), kind=wrong[0]))
+        elif (error := _line_error(line.data)) is not None:
+            self._report(ReadError(shown, line.offset, str(error[1]), kind=error[0]))
         else:
             return True
         return False
 
-    def _tell_torn(self, line: Line, shown: str, segment: SegmentReader) -> None:
-        message = f"Expected a whole line, got {line.end - line.offset} bytes without an end."
+    def _report_torn(self, line: Line, shown: str, segment: SegmentReader) -> None:
+        message = f"Expected a whole line, got {line.end - line.offset} bytes without a line feed."
         self._report_once(
             ReadError(shown, line.offset, message, is_transient=not segment.is_compressed, kind=ReadErrorKind.TORN)
         )
 
-    def _tell_of(self, error: Exception, shown: str, offset: int | None = None) -> None:
+    def _report_unreadable(self, error: Exception, shown: str, offset: int | None = None) -> None:
         """Report that a file, or the rest of it, cannot be read now."""
         kind = read_error_kind(error)
         if kind is ReadErrorKind.INVALID:  # not a regular file
             kind = ReadErrorKind.UNEXPECTED_FILE
-        passing = kind in (ReadErrorKind.MISSING, ReadErrorKind.UNREADABLE)
-        self._report_once(ReadError(shown, offset, _reason(error), is_transient=passing, kind=kind))
+        is_transient = kind in (ReadErrorKind.MISSING, ReadErrorKind.UNREADABLE)
+        self._report_once(ReadError(shown, offset, _reason(error), is_transient=is_transient, kind=kind))
 
-    def _report_once(self, problem: ReadError) -> None:
-        """Report an error once, although every reading meets it."""
-        key = (strip_extension(problem.file), problem.offset)
+    def _report_once(self, error: ReadError) -> None:
+        """Report an error once, although every read meets it."""
+        key = (strip_extension(error.file), error.offset)
         if key not in self._reported:
             self._reported.add(key)
-            self._report(problem)
+            self._report(error)
 
-    def _settled(self, file: str, end: int) -> None:
-        if self._settle is not None:
-            self._settle(file, end)
+    def _notify_read(self, file: str, end: int) -> None:
+        if self._on_read is not None:
+            self._on_read(file, end)
+
+
+def decode_lines(
+    lines: Iterable[tuple[LineLocation, bytes]],
+    decode: Callable[[bytes], Record],
+    report: Callable[[ReadError], None],
+) -> Iterator[tuple[LineLocation, Record]]:
+    """Decode lines one by one. Those that cannot be decoded are reported and left out."""
+    for location, line in lines:
+        try:
+            record = decode(line)
+        except RecordError as error:
+            report(record_read_error(location, error))
+        else:
+            yield location, record
+
+
+def record_read_error(location: LineLocation, error: RecordError) -> ReadError:
+    """The read error for a line that cannot be decoded."""
+    return ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, str(error), kind=read_error_kind(error))
 
 
 def line_error(line: bytes) -> str:
     """The error in a line (checksum, version, JSON), or empty."""
-    wrong = _fault(line)
-    return "" if wrong is None else str(wrong[1])
+    error = _line_error(line)
+    return "" if error is None else str(error[1])
 
 
-def _fault(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:
+def _line_error(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:
     try:
         verify_checksum(line)
     except RecordError as error:

@@ -10,8 +10,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rolltrace.store.background import forget_logging_after_fork, start_thread, wait_for_logging
-from rolltrace.store.disk_writer import SYNC_SECONDS, DiskWriter
+from rolltrace.store.disk_writer import (
+    SYNC_SECONDS,
+    DiskWriter,
+    forget_logging_after_fork,
+    start_thread,
+    wait_for_logging,
+)
 from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.write_queue import Barrier, QueuedLine, SignalSafeEvent, WriteQueue
@@ -29,10 +34,10 @@ class DiskThread:
     Any caller may start it, any number of times: one thread does the work. While no thread can be started, callers do.
     """
 
-    def __init__(self, queue: WriteQueue, disk_writer: DiskWriter, tally: LedgerCounter) -> None:
+    def __init__(self, queue: WriteQueue, disk_writer: DiskWriter, counter: LedgerCounter) -> None:
         self._queue = queue
         self._disk_writer = disk_writer
-        self._tally = tally
+        self._counter = counter
         self._thread_lock = _thread.allocate_lock()
         """Taken by the first thread and never released, so that a second one ends at once."""
         self._work_lock = _thread.allocate_lock()
@@ -88,11 +93,11 @@ class DiskThread:
     def close_unused(self) -> None:
         """Finish without writing anything, in a forked process that has nothing to record."""
         self._queue.close()
-        self._tally.closed = True
+        self._counter.closed = True
         self.is_finished = True
 
     def _is_unused(self) -> bool:
-        return not self._queue.is_pending and self._tally.is_unused
+        return not self._queue.is_pending and self._counter.is_unused
 
     def wait_until_finished(self, seconds: float | None = None) -> None:
         """Wait for the end after the queue was closed."""
@@ -120,23 +125,23 @@ class DiskThread:
     def write_late_losses(self, seconds: float = _INTERRUPTED_WAIT_SECONDS) -> None:
         """Write the ledger again after closing; returns when it is on disk, even if another thread writes it.
 
-        What is in the backlog by now was lost. A negative timeout waits for the other thread without limit.
+        Lines that are still in the queue are lost. A negative timeout waits for the other thread without limit.
         """
         if not self.is_finished or not self._late_lock.acquire(timeout=seconds):
             return
         try:
-            if self._has_late_news:
+            if self._has_late_losses:
                 self._is_late = False
                 self._drop_left_over()
                 self._try(self._disk_writer.write_late_ledger)
             _late.pop(self, None)
-            if self._has_late_news:  # including losses since the check above
+            if self._has_late_losses:  # including losses since the check above
                 _late[self] = None
         finally:
             self._late_lock.release()
 
     @property
-    def _has_late_news(self) -> bool:
+    def _has_late_losses(self) -> bool:
         return self._is_late or self._queue.is_pending or self._disk_writer.ledger_is_missing
 
     def _run_late(self) -> None:
@@ -155,12 +160,12 @@ class DiskThread:
             else:
                 item.set()
 
-    def drop(self, job: QueuedLine, reason: str) -> None:
+    def drop(self, line: QueuedLine, reason: str) -> None:
         """Count a line that will not be written."""
-        if job.folder != ROLLOUTS:
-            self._tally.drop_score(self._disk_writer.report_loss(reason, "a score"))
-        elif job.is_from_other_session or self._tally.is_open(job.rollout):
-            self._tally.drop(job.rollout, self._disk_writer.report_loss(reason, "a rollout"))
+        if line.folder != ROLLOUTS:
+            self._counter.drop_score(self._disk_writer.report_loss(reason, "a score"))
+        elif line.is_from_other_session or self._counter.is_open(line.rollout):
+            self._counter.drop(line.rollout, self._disk_writer.report_loss(reason, "a rollout"))
 
     # The work
 
@@ -184,14 +189,14 @@ class DiskThread:
             self._callers.add(caller)  # before the lock is taken: a handler may come in between
             if self._work_lock.acquire(blocking=False):
                 try:
-                    self._empty_backlog()
+                    self._empty_queue()
                 finally:
                     self._work_lock.release()
         finally:
             if not is_nested:
                 self._callers.discard(caller)
 
-    def _empty_backlog(self) -> None:
+    def _empty_queue(self) -> None:
         while not self.is_finished and (batch := self._queue.take(0)):
             self._write(batch)
         if self._queue.is_closed and not self.is_finished:
@@ -205,7 +210,7 @@ class DiskThread:
         self._try(self._disk_writer.close)
         self.is_finished = True
         self._thread = None
-        if self._has_late_news:
+        if self._has_late_losses:
             _late[self] = None
             self.write_late_losses()
         while self._close_waiters:
@@ -215,24 +220,24 @@ class DiskThread:
 
     def _write(self, batch: Sequence[QueuedLine | Barrier]) -> None:
         """Write lines, and set each barrier when the lines before it are on disk, whatever happens."""
-        jobs: list[QueuedLine] = []
+        lines: list[QueuedLine] = []
         for item in batch:
             if isinstance(item, QueuedLine):
-                jobs.append(item)
+                lines.append(item)
                 continue
-            self._try(partial(self._disk_writer.write, jobs))
-            jobs = []
+            self._try(partial(self._disk_writer.write, lines))
+            lines = []
             self._try(self._disk_writer.sync)
             item.set()
-        if jobs:
-            self._try(partial(self._disk_writer.write, jobs))
+        if lines:
+            self._try(partial(self._disk_writer.write, lines))
         self._try(self._disk_writer.sync_if_due)
 
     def _try(self, action: Callable[[], None]) -> None:
         """Run an action. If it raises, count the loss and keep the thread alive."""
         try:
             action()
-        except BaseException as error:  # noqa: BLE001 - a bug of ours is not to stop recording
+        except BaseException as error:  # noqa: BLE001 - a bug here must not stop recording
             with contextlib.suppress(BaseException):
                 self._disk_writer.report_loss(type(error).__name__, "something", error)
 
@@ -242,14 +247,14 @@ class DiskThread:
 _running: dict[DiskThread, None] = {}
 _late: dict[DiskThread, None] = {}
 """Threads whose ledger on disk does not count all losses yet."""
-_endings: list[Callable[[], None]] = []
+_exit_actions: list[Callable[[], None]] = []
 _guarded_process: int | None = None
 _is_exiting = False
 
 
 def call_before_exit(action: Callable[[], None]) -> None:
     """Call an action when the process exits, before disk threads are waited for."""
-    _endings.append(action)
+    _exit_actions.append(action)
 
 
 def finish_at_exit() -> None:
@@ -263,7 +268,7 @@ def finish_at_exit() -> None:
             util.Finalize(None, _finish_all, exitpriority=0)
 
 
-def forget_workers_after_fork() -> None:
+def forget_threads_after_fork() -> None:
     """Drop the parent's threads, which a forked process does not have."""
     global _is_exiting
     _is_exiting = False
@@ -275,7 +280,7 @@ def forget_workers_after_fork() -> None:
 def _finish_all() -> None:
     global _is_exiting
     _is_exiting = True
-    for action in _endings:
+    for action in _exit_actions:
         action()
     for thread in list(_running):  # also those of writers that were deleted
         thread.wait_until_finished()

@@ -1,28 +1,34 @@
 """Writes lines and blobs to disk, and the ledger that counts them. Used by one thread at a time."""
 
+import _thread
+import contextlib
 import errno
 import logging
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from rolltrace.errors import RolltraceError
-from rolltrace.store.background import SegmentCompressor, log_in_thread
 from rolltrace.store.blobs import blob_path, write_blob
-from rolltrace.store.descriptors import DescriptorRetry
+from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger, LedgerCounter, encode_ledger
 from rolltrace.store.safe_files import sync_file, sync_folder
-from rolltrace.store.segment_writer import SegmentWriter
-from rolltrace.store.write_queue import QueuedLine
+from rolltrace.store.segment_writer import DescriptorRetry, SegmentWriter
+from rolltrace.store.write_queue import QueuedLine, SignalSafeEvent
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import utc_now
 
 logger = logging.getLogger(__name__)
+
+LOGGING_SECONDS = 1.0
+"""How long `flush` and `close` wait for warnings to be logged: a log handler may hang."""
 
 SYNC_SECONDS = 1.0
 """How often lines and ledger are synced to disk (fsync) while lines arrive."""
@@ -35,20 +41,97 @@ _DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 MAX_KNOWN_BLOBS = 10_000
 """How many blob names are remembered as written; a forgotten one is compared with its file when it comes again."""
 
+_unlogged: deque[SignalSafeEvent] = deque()
+
+
+# `threading.Thread.start` and `logging` take locks. A signal handler may have interrupted a thread that holds one; if
+# it then waited for a thread that needs the same lock, both would wait without end. So threads are started with
+# `_thread`, and the thread that writes to the disk never logs.
+
+
+def start_thread(action: Callable[[], None]) -> bool:
+    """Run an action in a daemon thread; returns False if no thread can be started."""
+    try:
+        _thread.start_new_thread(action, ())
+    except RuntimeError:  # too many threads, or the interpreter is shutting down
+        return False
+    return True
+
+
+def _log_warning(message: str, *args: Any) -> None:
+    """Log a warning in a separate thread."""
+    logged = SignalSafeEvent()
+
+    def log() -> None:
+        with contextlib.suppress(BaseException):  # a log handler may raise anything
+            logger.warning(message, *args)
+        logged.set()
+
+    _unlogged.append(logged)
+    if not start_thread(log):
+        log()
+
+
+def wait_for_logging() -> None:
+    """Wait a short time for warnings that are being logged."""
+    deadline = time.monotonic() + LOGGING_SECONDS
+    while _unlogged:
+        with contextlib.suppress(IndexError):  # another thread was quicker
+            _unlogged.popleft().wait(deadline - time.monotonic())
+
+
+def forget_logging_after_fork() -> None:
+    """Drop the parent's logging threads, which a forked process does not have."""
+    _unlogged.clear()
+
+
+class SegmentCompressor:
+    """Compresses full segments in the background, one at a time, so that the next lines need not wait."""
+
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        self._on_failure = on_failure
+        self._paths: deque[Path] = deque()
+        self._work_lock = _thread.allocate_lock()
+        """Held by the one thread that compresses."""
+
+    def compress(self, path: Path) -> None:
+        """Compress a segment in the background. If no thread can be started, it stays uncompressed."""
+        self._paths.append(path)
+        if not start_thread(self._run):
+            with contextlib.suppress(ValueError):  # another thread has taken it
+                self._paths.remove(path)
+
+    def wait(self) -> None:
+        """Return when all are compressed; the calling thread compresses those that no other has started."""
+        self._run()
+
+    def _run(self) -> None:
+        with self._work_lock, contextlib.suppress(IndexError):  # until none is left
+            while True:
+                self._compress(self._paths.popleft())
+
+    def _compress(self, path: Path) -> None:
+        try:
+            compress_segment(path)
+        except Exception as error:  # noqa: BLE001 - the plain segment is still there, and can be compressed later
+            self._on_failure(error)
+
 
 class DiskWriter:
     """The files of one session. File errors do not raise: they are counted by reason and logged once."""
 
-    def __init__(self, path: Path, run: str, session: str, tally: LedgerCounter, segment_bytes: int) -> None:
+    def __init__(self, path: Path, run: str, session: str, counter: LedgerCounter, segment_bytes: int) -> None:
         self._path = path
         self._run = run
         self._session = session
-        self._tally = tally
-        self._unsealed_told: set[str] = set()
-        self._sealer = SegmentCompressor(self._log_compression_failure)
+        self._counter = counter
+        self._reported_compression_failures: set[str] = set()
+        self._compressor = SegmentCompressor(self._log_compression_failure)
         self._retry = DescriptorRetry()
         self._segments = {
-            folder: SegmentWriter(path / folder, session, segment_name, segment_bytes, self._sealer.seal, self._retry)
+            folder: SegmentWriter(
+                path / folder, session, segment_name, segment_bytes, self._compressor.compress, self._retry
+            )
             for folder in (ROLLOUTS, SCORES)
         }
         self._ledger = SegmentWriter(path / LEDGER, session, ledger_name, retry=self._retry)
@@ -63,14 +146,14 @@ class DiskWriter:
         self._written_blobs: dict[str, None] = {}
         self._unsynced_blobs: set[str] = set()
 
-    def write(self, jobs: Sequence[QueuedLine]) -> None:
+    def write(self, lines: Sequence[QueuedLine]) -> None:
         """Append lines, those of one folder together."""
-        jobs = self._without_duplicates(jobs)
-        for job in jobs:
-            for blob in job.blobs:
+        lines = self._without_duplicates(lines)
+        for line in lines:
+            for blob in line.blobs:
                 self._write_blob(blob)
         for folder in (ROLLOUTS, SCORES):
-            self._append(folder, [job for job in jobs if job.folder == folder])
+            self._append(folder, [line for line in lines if line.folder == folder])
 
     def sync_if_due(self) -> None:
         """Sync if the last sync was long enough ago."""
@@ -79,7 +162,7 @@ class DiskWriter:
             self._due = now + SYNC_SECONDS
             self.sync()
             if now - self._ledger_written_at >= HEARTBEAT_SECONDS:
-                self._write_ledger(even_if_same=True)
+                self._write_ledger(even_if_unchanged=True)
 
     def sync(self) -> None:
         """Sync everything to disk, the ledger last, so that it never counts lines that are not there yet."""
@@ -91,14 +174,14 @@ class DiskWriter:
 
     def close(self) -> None:
         """Write the final ledger, close the files, and wait for segments that are being compressed."""
-        self._tally.closed = self.is_closing
+        self._counter.closed = self.is_closing
         self._closed_at = utc_now()  # later losses must not extend the session
         self.sync()
         if self.ledger_is_missing:
-            self._tell_missing_ledger()
+            self._log_missing_ledger()
         for segment in (*self._segments.values(), self._ledger):
             segment.close()
-        self._sealer.wait()
+        self._compressor.wait()
 
     def write_late_ledger(self) -> None:
         """Write the ledger again after `close`, with the losses since, and close its file."""
@@ -113,45 +196,44 @@ class DiskWriter:
 
     def report_loss(self, reason: str, what: str, error: BaseException | None = None) -> str:
         """Log a loss, once for each reason; returns the reason."""
-        if self._tally.count_loss(reason):
-            log_in_thread(
-                logger,
+        if self._counter.count_loss(reason):
+            _log_warning(
                 "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
                 what, self._path, reason if error is None else f"{reason}, {error}",
             )  # fmt: skip
         return reason
 
-    def _without_duplicates(self, jobs: Sequence[QueuedLine]) -> list[QueuedLine]:
+    def _without_duplicates(self, lines: Sequence[QueuedLine]) -> list[QueuedLine]:
         """The lines without duplicates: an interrupted caller may hand in a rollout twice."""
-        once, seen = [], set()
-        for job in jobs:
-            if not job.is_from_other_session:
-                if job.rollout in seen or not self._tally.is_open(job.rollout):
+        unique, seen = [], set()
+        for line in lines:
+            if not line.is_from_other_session:
+                if line.rollout in seen or not self._counter.is_open(line.rollout):
                     continue
-                seen.add(job.rollout)
-            once.append(job)
-        return once
+                seen.add(line.rollout)
+            unique.append(line)
+        return unique
 
-    def _append(self, folder: str, jobs: Sequence[QueuedLine]) -> None:
-        if not jobs:
+    def _append(self, folder: str, lines: Sequence[QueuedLine]) -> None:
+        if not lines:
             return
         try:
-            self._segments[folder].append([job.data for job in jobs])
+            self._segments[folder].append([line.data for line in lines])
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            if len(jobs) == 1:
-                self._drop(jobs[0], self.report_loss(_reason(error), _what(folder), error))
+            if len(lines) == 1:
+                self._drop(lines[0], self.report_loss(_reason(error), _what(folder), error))
             else:  # a smaller line may still fit
-                for job in jobs:
-                    self._append(folder, [job])
+                for line in lines:
+                    self._append(folder, [line])
         else:
-            for job in jobs:
-                self._tally.record(job.rollout) if folder == ROLLOUTS else self._tally.count_score()
+            for line in lines:
+                self._counter.record(line.rollout) if folder == ROLLOUTS else self._counter.count_score()
 
-    def _drop(self, job: QueuedLine, reason: str) -> None:
-        if job.folder == ROLLOUTS:
-            self._tally.drop(job.rollout, reason)
+    def _drop(self, line: QueuedLine, reason: str) -> None:
+        if line.folder == ROLLOUTS:
+            self._counter.drop(line.rollout, reason)
         else:
-            self._tally.drop_score(reason)
+            self._counter.drop_score(reason)
 
     def _write_blob(self, blob: Blob) -> None:
         if blob.name in self._written_blobs:
@@ -161,10 +243,10 @@ class DiskWriter:
             if blob.data is not None:
                 self._retry(partial(write_blob, self._path / BLOBS, blob.name, blob.data, self._session))
             elif not blob_path(self._path / BLOBS, blob.name).is_file():
-                self._tally.drop_blob(self.report_loss("no data", "a blob"))
+                self._counter.drop_blob(self.report_loss("no data", "a blob"))
                 return
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._tally.drop_blob(self.report_loss(_reason(error), "a blob", error))
+            self._counter.drop_blob(self.report_loss(_reason(error), "a blob", error))
         else:
             self._unsynced_blobs.add(blob.name)  # even if another writer wrote it: that one may not have synced it
             self._written_blobs[blob.name] = None
@@ -174,29 +256,29 @@ class DiskWriter:
     def _sync_blobs(self) -> None:
         """Sync new blobs, then their folder. Those that fail are retried at the next sync."""
         folder = self._path / BLOBS
-        unsafe, self._unsynced_blobs = self._unsynced_blobs, set()
-        for name in unsafe:
+        unsynced, self._unsynced_blobs = self._unsynced_blobs, set()
+        for name in unsynced:
             try:
                 self._retry(partial(sync_file, blob_path(folder, name)))
             except FileNotFoundError as error:  # deleted meanwhile
-                self._tally.drop_blob(self.report_loss(_reason(error), "a blob", error))
+                self._counter.drop_blob(self.report_loss(_reason(error), "a blob", error))
                 self._written_blobs.pop(name, None)
             except OSError as error:
                 self._unsynced_blobs.add(name)
-                self._miss_sync(error)
+                self._count_sync_failure(error)
         try:
-            if unsafe:
+            if unsynced:
                 self._retry(partial(sync_folder, folder))
         except OSError as error:
-            self._unsynced_blobs |= unsafe
-            self._miss_sync(error)
+            self._unsynced_blobs |= unsynced
+            self._count_sync_failure(error)
 
-    def _write_ledger(self, even_if_same: bool = False) -> None:
-        ledger = self._tally.ledger(self._run, self._session)
+    def _write_ledger(self, even_if_unchanged: bool = False) -> None:
+        ledger = self._counter.ledger(self._run, self._session)
         if self._closed_at is not None:
             ledger = replace(ledger, written_at=self._closed_at)
         last = self._last_ledger
-        if last is not None and not even_if_same and replace(ledger, written_at=last.written_at) == last:
+        if last is not None and not even_if_unchanged and replace(ledger, written_at=last.written_at) == last:
             return
         try:
             self._append_ledger(encode_ledger(ledger))
@@ -216,10 +298,9 @@ class DiskWriter:
             if error.errno not in _DISK_FULL_ERRNOS or not self._ledger.overwrite(line):
                 raise
 
-    def _tell_missing_ledger(self) -> None:
-        ledger = self._tally.ledger(self._run, self._session)
-        log_in_thread(
-            logger,
+    def _log_missing_ledger(self) -> None:
+        ledger = self._counter.ledger(self._run, self._session)
+        _log_warning(
             "Could not write the ledger of %s: %d of %d rollouts are not recorded, and nothing on the disk says so.",
             self._path, ledger.lost, ledger.dispatched,
         )  # fmt: skip
@@ -228,16 +309,21 @@ class DiskWriter:
         try:
             segment.sync()
         except OSError as error:
-            self._miss_sync(error)
+            self._count_sync_failure(error)
 
-    def _miss_sync(self, error: OSError) -> None:
-        self._tally.count_sync_failure(self.report_loss(_reason(error), "what was written since the last flush", error))
+    def _count_sync_failure(self, error: OSError) -> None:
+        self._counter.count_sync_failure(
+            self.report_loss(_reason(error), "what was written since the last flush", error)
+        )
 
     def _log_compression_failure(self, error: Exception) -> None:
         """Log that a segment could not be compressed. Nothing is lost, and `rolltrace compact` will retry."""
-        if _reason(error) not in self._unsealed_told:
-            self._unsealed_told.add(_reason(error))
-            log_in_thread(logger, "Could not seal a segment of %s: %s. It stays as it is.", self._path, error)
+        if _reason(error) not in self._reported_compression_failures:
+            self._reported_compression_failures.add(_reason(error))
+            _log_warning(
+                "Could not compress a segment of %s: %s. It stays uncompressed; `rolltrace compact` retries.",
+                self._path, error,
+            )  # fmt: skip
 
 
 def _what(folder: str) -> str:

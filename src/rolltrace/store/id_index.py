@@ -23,11 +23,9 @@ from rolltrace.store.layout import CACHE, PLAIN_SUFFIX, ROLLOUTS, SCORES
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors, strip_extension
 from rolltrace.trace.rollout import FORMAT_VERSION
 
-__all__ = ["CACHE", "IdIndex", "record_id"]
-
 MAX_LINES_IN_MEMORY = 5000
 MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
-"""From so many lines, or lines of so many bytes, on, what was scanned goes to an index file."""
+"""If more lines or bytes were scanned, their locations are written to an index file."""
 _TRIES = 3
 _MAX_NAME_CHARS = 200
 _HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
@@ -68,8 +66,8 @@ def scored_rollout_id(line: bytes) -> str | None:
 class IdIndex:
     """The index of a run's rollouts and of their scores.
 
-    Most of it is in immutable files under `cache/`, which any process may make, absorb into larger ones or delete.
-    What they do not cover is looked through and kept in memory, or in a new file where it is much.
+    Most of it is in immutable files under `cache/`, which any process may write, merge into larger ones or delete.
+    Lines that they do not cover are scanned and indexed in memory, or in a new file if there are many.
     """
 
     def __init__(self, run: Path, problems: ReadErrors) -> None:
@@ -92,12 +90,12 @@ class IdIndex:
         with self._guard():
             if not self._files:
                 self._open_files()
-            place = self._first(rollout)
+            location = self._first(rollout)
             for look_further in (self._update, self._verify):
-                if place is None:
+                if location is None:
                     look_further()
-                    place = self._first(rollout)
-            return place
+                    location = self._first(rollout)
+            return location
 
     def find_scores(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
         """Locations of the scores of each rollout, up to date."""
@@ -159,18 +157,18 @@ class IdIndex:
         found: dict[str, set[LineLocation]] = {}
         for name, file in list(self._files.items()):
             try:
-                for rollout, place in _find(file, rollouts):
-                    found.setdefault(rollout, set()).add(place)
+                for rollout, location in _find(file, rollouts):
+                    found.setdefault(rollout, set()).add(location)
             except sqlite3.Error:  # damaged or unreadable: scan what it covers
                 self._drop(name, deletes=file.path is not None and is_damaged(file.path))
                 self._reset_scan()
         for rollout in rollouts:
             found.setdefault(rollout, set()).update(self._recent.get(rollout, ()))
         own = {
-            rollout: sorted(place for place in places if _is_in(place.file, folder))
-            for rollout, places in found.items()
+            rollout: sorted(location for location in locations if _is_in(location.file, folder))
+            for rollout, locations in found.items()
         }
-        return {rollout: places for rollout, places in own.items() if places}
+        return {rollout: locations for rollout, locations in own.items() if locations}
 
     def _open_files(self) -> None:
         """Open new index files. Damaged ones are deleted."""
@@ -195,18 +193,18 @@ class IdIndex:
 
     def _verify(self, folder: str = ROLLOUTS) -> bool:
         """Verify each index file once. If one is damaged, scan the segments again and return True."""
-        unsound = [
+        damaged = [
             name
             for name, file in self._files.items()
             if name not in self._verified and file.path is not None and is_damaged(file.path)
         ]
         self._verified.update(self._files)
-        for name in unsound:
+        for name in damaged:
             self._drop(name)
-        if unsound:
+        if damaged:
             self._reset_scan()
             self._update(folder)
-        return bool(unsound)
+        return bool(damaged)
 
     def _drop(self, name: str, deletes: bool = True) -> None:
         file = self._files.pop(name)
@@ -243,20 +241,26 @@ class IdIndex:
         writer: IdIndexWriter | None = None
         lines: list[tuple[str, LineLocation]] = []
         try:
-            for place, line in self._cursors[folder].read():
-                lines += self._named(folder, place, line)
-                self._recent_bytes += place.length
+            for location, line in self._cursors[folder].read():
+                lines += self._named(folder, location, line)
+                self._recent_bytes += location.length
                 if len(lines) + len(self._recent) >= MAX_LINES_IN_MEMORY or self._recent_bytes >= MAX_BYTES_IN_MEMORY:
                     if writer is None:
                         writer = IdIndexWriter(cache)
-                        writer.add([(rollout, place) for rollout, places in self._recent.items() for place in places])
+                        writer.add(
+                            [
+                                (rollout, location)
+                                for rollout, locations in self._recent.items()
+                                for location in locations
+                            ]
+                        )
                         self._recent = {}
                     writer.add(lines)
                     lines = []
                     self._recent_bytes = 0
             if writer is None:
-                for rollout, place in lines:
-                    self._recent.setdefault(rollout, []).append(place)
+                for rollout, location in lines:
+                    self._recent.setdefault(rollout, []).append(location)
             else:
                 writer.add(lines)
                 self._finish(writer)
@@ -265,21 +269,23 @@ class IdIndex:
                 writer.abandon()
             raise
 
-    def _named(self, folder: str, place: LineLocation, line: bytes) -> list[tuple[str, LineLocation]]:
+    def _named(self, folder: str, location: LineLocation, line: bytes) -> list[tuple[str, LineLocation]]:
         """The line and the rollout id to index it under; nothing for a score without a rollout."""
         rollout = record_id(line) if folder == ROLLOUTS else scored_rollout_id(line)
         if rollout is None and folder == ROLLOUTS:
             message = "Expected a rollout record with an id."
-            self._report(ReadError(f"{place.file}{PLAIN_SUFFIX}", place.offset, message, kind=ReadErrorKind.INVALID))
-        return [] if rollout is None else [(rollout, place)]
+            self._report(
+                ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, message, kind=ReadErrorKind.INVALID)
+            )
+        return [] if rollout is None else [(rollout, location)]
 
     def _begin(self) -> None:
         """Create cursors that start where the index files end."""
         self._open_files()
         covered: dict[str, int] = {}
-        for stretch in merge_ranges(stretch for file in self._files.values() for stretch in file.ranges):
-            if stretch.first == 0:
-                covered[stretch.file] = stretch.last
+        for one in merge_ranges(one for file in self._files.values() for one in file.ranges):
+            if one.first == 0:
+                covered[one.file] = one.last
         self._covered_by_files = dict(covered)
         for folder in (ROLLOUTS, SCORES):
             own = {file: last for file, last in covered.items() if file.startswith(f"{folder}/")}

@@ -1,4 +1,4 @@
-"""One immutable file of the index of byte offsets: which lines are where, for some stretches of some segments."""
+"""One immutable SQLite file of the id index: the locations of lines, for some ranges of some segments."""
 
 import contextlib
 import re
@@ -43,16 +43,16 @@ _FIND = "SELECT rollout, name, position, length FROM lines JOIN files ON number 
 
 
 class ByteRange(NamedTuple):
-    """A stretch of a segment of which every line is in the index."""
+    """A range of a segment whose lines are all in the index."""
 
     file: str
     first: int
     last: int
-    """The byte after it."""
+    """The offset after its last byte."""
 
 
 def merge_ranges(ranges: Iterable[ByteRange]) -> list[ByteRange]:
-    """The same stretches, those that touch each other as one."""
+    """Merge adjacent and overlapping ranges."""
     merged: list[ByteRange] = []
     for following in sorted(ranges):
         if merged and merged[-1].file == following.file and following.first <= merged[-1].last:
@@ -63,15 +63,15 @@ def merge_ranges(ranges: Iterable[ByteRange]) -> list[ByteRange]:
 
 
 class IdIndexFile:
-    """An index file that is open for reading. Any error of SQLite says that it is damaged, or gone."""
+    """An index file that is open for reading. Any SQLite error means that it is damaged or deleted."""
 
     def __init__(self, path: Path | None, connection: sqlite3.Connection) -> None:
         self.path = path
-        """None for one that only this process has."""
+        """None for a private one of this process."""
         self._connection = connection
-        self._closing = weakref.finalize(self, connection.close)  # also where nobody closes it
+        self._closing = weakref.finalize(self, connection.close)  # if `close` is never called
         self._closing.atexit = False
-        connection.execute("PRAGMA cell_size_check = ON")  # damaged pages are found before they are followed
+        connection.execute("PRAGMA cell_size_check = ON")  # detects damaged pages
         if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
             raise sqlite3.OperationalError("another version")
         self.ranges = [ByteRange(str(file), int(first), int(last)) for file, first, last in self._all("ranges")]
@@ -84,7 +84,7 @@ class IdIndexFile:
 
     @classmethod
     def open(cls, path: Path) -> "IdIndexFile":
-        """The file at this place."""
+        """Open the file at `path`."""
         if not path.is_file():  # SQLite would wait for a pipe
             raise sqlite3.OperationalError("not a regular file")
         connection = sqlite3.connect(_immutable(path), uri=True, isolation_level=None, check_same_thread=False)
@@ -95,7 +95,7 @@ class IdIndexFile:
             raise
 
     def find(self, rollouts: Sequence[str]) -> list[tuple[str, LineLocation]]:
-        """Where the lines of these rollouts, and those of scores about them, are."""
+        """The locations of the lines of these rollouts and of their scores."""
         rows = self._connection.execute(_FIND.format(", ".join("?" * len(rollouts))), rollouts).fetchall()
         return [
             (str(rollout), LineLocation(str(name), int(position), int(length)))
@@ -103,7 +103,7 @@ class IdIndexFile:
         ]
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         self._closing()
 
     def _all(self, table: str) -> list[tuple[Any, ...]]:
@@ -111,7 +111,7 @@ class IdIndexFile:
 
 
 def find_files(folder: Path) -> list[Path]:
-    """The index files of a cache, by their names; links and what others put there are passed over."""
+    """The index files of a cache folder, by name; links and other files are skipped."""
     if folder.is_symlink():
         return []
     try:
@@ -121,17 +121,17 @@ def find_files(folder: Path) -> list[Path]:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether an index file is known to have the bytes that were written: their checksum is in its name."""
+    """Whether an index file has the checksum that is in its name."""
     return matches_name_checksum(path) is True
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether an index file is known to have other bytes; one that cannot be read now is not."""
+    """Whether an index file has another checksum than the one in its name; False if it cannot be read now."""
     return matches_name_checksum(path) is False
 
 
 class IdIndexWriter:
-    """An index file that is being made; without a folder, one that only this process will have."""
+    """An index file that is being written; without a folder, a private one of this process."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -140,7 +140,7 @@ class IdIndexWriter:
             refuse_link(folder).mkdir(exist_ok=True)
             remove_abandoned_files(folder, _UNFINISHED_NAME)
             self._unfinished = folder / f".offsets-{secrets.token_hex(8)}"
-        # SQLite keeps a database without a name in a file of its own that is gone with the process.
+        # Without a name, SQLite uses a temporary file, which is deleted when the process ends.
         target = "" if self._unfinished is None else self._unfinished.absolute().as_uri()
         self._connection = sqlite3.connect(target, uri=True, isolation_level=None, check_same_thread=False)
         self._numbers: dict[str, int] = {}
@@ -160,8 +160,8 @@ class IdIndexWriter:
         return int(self._connection.execute(query).fetchone()[0])
 
     def add(self, lines: Sequence[tuple[str, LineLocation]]) -> None:
-        """Put lines in, each with the rollout that it is or is about."""
-        for file in {place.file for _, place in lines}:
+        """Add lines, each with the id of the rollout that it records or scores."""
+        for file in {location.file for _, location in lines}:
             self._number(file)
         numbers = self._numbers
         self._connection.executemany(
@@ -170,14 +170,14 @@ class IdIndexWriter:
         )
 
     def cover(self, ranges: Iterable[ByteRange], problems: Iterable[ReadError]) -> None:
-        """Say what was looked through, and what was wrong there."""
+        """Add the ranges that were scanned, and the read errors in them."""
         self._ranges.extend(ranges)
         for problem in problems:
             if problem.offset is not None:
                 self._problems.setdefault((problem.file, problem.offset), problem)
 
     def merge(self, path: Path, other: IdIndexFile) -> None:
-        """Put in all that another file holds."""
+        """Add everything that another file has."""
         self._connection.execute("COMMIT")
         self._connection.execute("ATTACH ? AS other", (_immutable(path),))
         self._connection.execute("BEGIN")
@@ -190,7 +190,7 @@ class IdIndexWriter:
         self.cover(other.ranges, other.problems)
 
     def finish(self) -> IdIndexFile:
-        """Put the file in place."""
+        """Write the file, and publish it if it is not private."""
         self._connection.executemany("INSERT INTO ranges VALUES (?, ?, ?)", merge_ranges(self._ranges))
         rows = [
             (problem.file, problem.offset, problem.message, problem.kind.value) for problem in self._problems.values()
@@ -205,7 +205,7 @@ class IdIndexWriter:
         return IdIndexFile.open(path)
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Delete the unfinished file."""
         self._connection.close()
         if self._unfinished is not None:
             with contextlib.suppress(OSError):
@@ -220,5 +220,5 @@ class IdIndexWriter:
 
 
 def _immutable(path: Path) -> str:
-    """The address by which SQLite opens a file that nobody changes: without locks, and never making one."""
+    """The URI with which SQLite opens an immutable file: without locks, and without creating it."""
     return f"{path.absolute().as_uri()}?mode=ro&immutable=1"

@@ -1,4 +1,4 @@
-"""The names of a run's files, and the first of them: `run.json`."""
+"""The layout of a run: the names of its files and folders, and `run.json`."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,8 @@ from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
-from rolltrace.errors import RecordError
+from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
+from rolltrace.store.safe_files import open_regular
 from rolltrace.trace.codec import RecordVersion, add_checksum, json_encoder, verify_checksum, version_error
 from rolltrace.trace.field_types import FreeForm, Timestamp
 from rolltrace.trace.freeform import from_json_mapping
@@ -20,7 +21,7 @@ LEDGER = "ledger"
 BLOBS = "blobs"
 FOLDERS = (ROLLOUTS, SCORES, LEDGER, BLOBS)
 CACHE = "cache"
-"""Not among the folders: it may be missing, and is derived from them."""
+"""Derived files. It may be missing, so it is not one of `FOLDERS`."""
 
 PLAIN_SUFFIX = ".jsonl"
 COMPRESSED_SUFFIX = ".jsonl.zst"
@@ -32,17 +33,17 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `run.json` holds; it is written once, when the run is made."""
+    """The contents of `run.json`, which is written once, when the run is created."""
 
     v: int = FORMAT_VERSION
     """The version of the format."""
     id: str
-    """Unique everywhere; each record of the run names it."""
+    """Unique everywhere; every record of the run has it."""
     created_at: Timestamp
     config: FreeForm = {}
     """The settings that the run was started with; secrets are `[redacted]`."""
     package_version: str = ""
-    """The version of Rolltrace that made it."""
+    """The version of Rolltrace that created it."""
     code_revision: str | None = None
     """The git commit of the directory it was started in, if there is one."""
     planned: int | None = None
@@ -50,7 +51,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentName(NamedTuple):
-    """The name of a segment without its ending; names compare in the order in which a session began them."""
+    """The name of a segment without its suffix. Names of a session sort in the order in which it wrote them."""
 
     session: str
     sequence: int
@@ -65,18 +66,18 @@ class SegmentName(NamedTuple):
 
     @property
     def compressed(self) -> str:
-        """The name of its file once it is sealed."""
+        """The name of its file when it is compressed."""
         return f"{self}{COMPRESSED_SUFFIX}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """The segment that a name, with or without its ending, is of; None where no writer would have given it."""
+        """Parse a name, with or without its suffix; None if it is not a segment's."""
         matched = _SEGMENT.fullmatch(strip_extension(name))
         return None if matched is None else cls(matched[1], int(matched[2]))
 
 
 class LedgerName(NamedTuple):
-    """The name of a ledger without its ending; a second one only where the first could not be written to."""
+    """The name of a ledger without its suffix. A session has a second one only if the first became unwritable."""
 
     session: str
     sequence: int
@@ -86,50 +87,50 @@ class LedgerName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """The ledger that a name, with or without its ending, is of."""
+        """Parse a name, with or without its suffix."""
         matched = _LEDGER.fullmatch(strip_extension(name))
         return None if matched is None else cls(matched[1], int(matched[2] or 0))
 
 
-def segment_name(writer: str, sequence: int) -> str:
-    """The file name of a writer's segment."""
-    return SegmentName(writer, sequence).plain
+def segment_name(session: str, sequence: int) -> str:
+    """The file name of a session's segment."""
+    return SegmentName(session, sequence).plain
 
 
-def ledger_name(writer: str, sequence: int) -> str:
-    """The file name of a writer's ledger."""
-    return f"{LedgerName(writer, sequence)}{PLAIN_SUFFIX}"
+def ledger_name(session: str, sequence: int) -> str:
+    """The file name of a session's ledger."""
+    return f"{LedgerName(session, sequence)}{PLAIN_SUFFIX}"
 
 
 def strip_extension(file: str) -> str:
-    """The name of a segment, the same before and after it is sealed."""
+    """The file name without its suffix, which is the same before and after compression."""
     return file.removesuffix(COMPRESSED_SUFFIX) if file.endswith(COMPRESSED_SUFFIX) else file.removesuffix(PLAIN_SUFFIX)
 
 
 def sort_segment_names(names: Iterable[str]) -> list[str]:
-    """Names without endings in the order in which they are read: those of a session as it began them."""
+    """Names without suffixes in the order in which they are read: by session, in the order of writing."""
     return sorted(names, key=lambda name: (SegmentName.parse(name) or (name, -1), name))
 
 
 def is_run(path: Path) -> bool:
-    """Whether there is a `run.json`; `run_file.read_info` says whether it is valid."""
+    """Whether there is a `run.json`; `read_info` checks that it is valid."""
     return (path / RUN_FILE).is_file()
 
 
 def encode_info(info: RunInfo) -> bytes:
-    """`run.json` as one line with a checksum; the config is plain JSON already (see `freeform.to_json_mapping`)."""
+    """Encode `run.json` as one line with a checksum; the config must be plain JSON (`freeform.to_json_mapping`)."""
     return add_checksum(json_encoder.encode(info))
 
 
 def decode_info(data: bytes) -> RunInfo:
-    """`run.json` read back; the error says what is wrong and where."""
+    """Decode `run.json`; the error says what is wrong and where."""
     info = decode_versioned(data, RunInfo, "run")
     verify_checksum(data)  # after the version: other versions need not have a checksum
     return msgspec.structs.replace(info, config=from_json_mapping(info.config))
 
 
 def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
-    """A record that says its version first; another version is refused by name, whatever else it holds."""
+    """Decode a record after checking its version; another version is refused with an error of its own."""
     try:
         version = msgspec.json.decode(data, type=RecordVersion).v
         if version == FORMAT_VERSION:
@@ -137,3 +138,30 @@ def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
     except (ValueError, RecursionError) as error:  # msgspec lets a UnicodeDecodeError through
         raise RecordError(f"Expected a {name} record: {error}.") from error
     raise version_error(name, version)
+
+
+_RESTORE = (
+    "Restore it from a copy: it never changes after the run was created, and a directory without it is left alone."
+)
+
+
+def read_info(run: Path) -> RunInfo:
+    """Read `run.json`; raises `RunNotFoundError` if it is missing or not valid."""
+    expected = f"Expected a run at {run}"
+    if not run.is_dir():
+        raise RunNotFoundError(
+            f"{expected}, a directory with {RUN_FILE}, got {'a file' if run.exists() else 'nothing'}."
+        )
+    try:
+        with open_regular(run / RUN_FILE) as file:
+            return decode_info(file.read())
+    except FileNotFoundError:
+        if (run / ROLLOUTS).is_dir():
+            raise RunNotFoundError(f"{expected}, got {ROLLOUTS}/ without {RUN_FILE}. {_RESTORE}") from None
+        raise RunNotFoundError(f"{expected}, a directory with {RUN_FILE}, got a directory without it.") from None
+    except (NewerVersionError, OlderVersionError) as error:
+        raise RunNotFoundError(f"{expected} that this version reads: {RUN_FILE}: {error}") from error
+    except RecordError as error:
+        raise RunNotFoundError(f"{expected} with a valid {RUN_FILE}: {error} {_RESTORE}") from error
+    except OSError as error:
+        raise StorageError(f"Cannot read {run / RUN_FILE}: {error.strerror or error}.") from error

@@ -1,4 +1,4 @@
-"""What became of every rollout that was begun: counts that must add up."""
+"""Counts of the rollouts that a session started, recorded and lost. The numbers must add up."""
 
 import contextlib
 import operator
@@ -15,7 +15,7 @@ from rolltrace.trace.rollout_builder import new_id
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `ledger/`: what one writer has done so far. The last line of each writer counts."""
+    """One line of `ledger/`: the counts of one session so far. The last line of each session counts."""
 
     v: int = FORMAT_VERSION
     """The version of the format."""
@@ -45,7 +45,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     continues: tuple[str, ...] | None = None
     """The sessions that this one continues: where both recorded a rollout, this one's counts. None: not stated."""
     job: str = ""
-    """The session that this one's writer was forked or unpickled from, directly or not; empty where it was not.
+    """The session that this one's writer was forked or unpickled from, directly or not; empty if it was neither.
     Sessions of one job never replace each other's rollouts."""
 
     @property
@@ -55,17 +55,17 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> int:
-        """Rollouts that were begun and of which there will be no line."""
+        """Rollouts that were started and will never have a line."""
         return self._refused + (self.in_flight if self.closed else 0)
 
     @property
     def maybe_lost(self) -> int:
-        """Rollouts in flight in a session that was not closed: being played or, where its writer died, lost."""
+        """Rollouts in flight in a session that was not closed: being played, or lost if its writer died."""
         return 0 if self.closed else self.in_flight
 
     @property
     def complete(self) -> bool:
-        """Whether all that was handed in so far was recorded, and the disk has confirmed it where it was asked."""
+        """Whether everything so far was recorded, and no fsync failed."""
         return not any(
             (
                 self.unrecordable, self.dropped, self.scores_dropped, self.blobs_dropped, self.redaction_failed,
@@ -79,11 +79,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerCounter:
-    """Counts on their way to a ledger.
+    """The counts of a session while it runs.
 
     Any thread may count, and so may a signal handler that interrupts one that counts: there is no lock, and every
-    change is one call into C, which no handler, no exception and no other thread can divide. A rollout is in flight
-    while its key is in `_open`; what was dispatched is derived, so the sum is always right.
+    change is one call into C, which no handler, exception or other thread can interrupt. A rollout is in flight while
+    its key is in `_open`. `dispatched` is derived, so the sum is always right.
     """
 
     def __init__(self, continues: tuple[str, ...] | None = None, job: str = "") -> None:
@@ -93,22 +93,22 @@ class LedgerCounter:
         self._open: dict[str, object] = {}
         self._pop: Any = self._open.pop
         self._counts: Counter[tuple[str, str]] = Counter()
-        """By field of the ledger and reason."""
+        """By field of the ledger, and reason."""
         self._reasons: dict[str, object] = {}
 
     @property
     def losses(self) -> int:
-        """Everything that could not be kept, of whatever kind."""
+        """The number of losses of all kinds."""
         return self._counts["losses", ""]
 
     def count_loss(self, reason: str) -> bool:
-        """Count something that could not be kept, of whatever kind; whether it is the first for that reason."""
+        """Count a loss of any kind; returns whether it is the first for that reason."""
         self._count("losses")
         mark = object()
         return self._reasons.setdefault(reason, mark) is mark
 
     def start_rollout(self, rollout: str) -> str:
-        """Count a rollout that starts; the key by which it is settled is its id, if no other has that."""
+        """Count a rollout that starts; returns its key: its id, unless another rollout in flight has the same."""
         key, mark = rollout, object()
         while self._open.setdefault(key, mark) is not mark:
             key = f"{rollout} {new_id()}"
@@ -132,7 +132,7 @@ class LedgerCounter:
         self._settle(key, "dropped", reason)
 
     def count_unrecordable(self, key: str, reason: str) -> None:
-        """Count a line that cannot be kept."""
+        """Count a rollout that cannot be encoded."""
         self._settle(key, "unrecordable", reason)
 
     def count_score(self) -> None:
@@ -144,20 +144,20 @@ class LedgerCounter:
         self._count("scores_dropped", reason)
 
     def drop_blob(self, reason: str) -> None:
-        """Count a blob that could not be kept."""
+        """Count a blob that could not be written."""
         self._count("blobs_dropped", reason)
 
     def drop_text(self, reason: str) -> None:
-        """Count a rollout or score whose text could not be kept."""
+        """Count a rollout or score whose text could not be redacted, and was left out."""
         self._count("redaction_failed", reason)
 
     def count_sync_failure(self, reason: str) -> None:
-        """Count a file or folder that the disk did not confirm."""
+        """Count a file or folder whose fsync failed."""
         self._count("sync_failed", reason)
 
     def ledger(self, run: str, session: str) -> Ledger:
-        """The counts as they stand."""
-        # One call for both, so that they are of the same moment.
+        """The counts so far."""
+        # One call into C for both, so that they are consistent.
         counts, in_flight = map(_call, (dict, len), (self._counts, self._open))
         by_reason: dict[str, Any] = {field: {} for field in _BY_REASON}
         for (field, reason), count in counts.items():
@@ -183,10 +183,10 @@ class LedgerCounter:
         self._counts.update(((field, reason),))
 
     def _settle(self, key: str, field: str, reason: str) -> None:
-        """Count what became of a rollout, which is then no longer in flight; also of one that was not begun here."""
+        """Count the outcome of a rollout, which ends being in flight. Another session may have started it."""
         self._open[key] = (field, reason)
-        with contextlib.suppress(KeyError):  # settled by another thread in this very moment
-            # Taken out of those in flight and counted in one call: nothing can come between.
+        with contextlib.suppress(KeyError):  # another thread settled it at this moment
+            # Removed and counted in one call into C, which nothing can interrupt.
             self._counts.update(map(self._pop, (key,)))
 
 
@@ -195,10 +195,10 @@ _BY_REASON = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "red
 
 
 def encode_ledger(ledger: Ledger) -> bytes:
-    """A ledger as one line."""
+    """Encode a ledger as one line."""
     return add_checksum(json_encoder.encode(ledger))
 
 
 def decode_ledger(line: bytes) -> Ledger:
-    """The ledger of one line; the error says what is wrong and where."""
+    """Decode the ledger of one line; the error says what is wrong and where."""
     return decode_versioned(verify_checksum(line), Ledger, "ledger")

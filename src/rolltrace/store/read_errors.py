@@ -1,4 +1,4 @@
-"""What of a run could not be read, each thing once."""
+"""The parts of a run that could not be read, without duplicates."""
 
 from collections import Counter
 from enum import StrEnum
@@ -11,16 +11,16 @@ from rolltrace.store.layout import strip_extension
 __all__ = ["MAX_PER_FILE", "ReadError", "ReadErrorKind", "ReadErrors", "read_error_kind", "strip_extension"]
 
 MAX_PER_FILE = 1000
-"""How many problems of one file are kept; one more says that there are others."""
+"""How many errors of one file are kept; one more says that there are others."""
 
 
 class ReadErrorKind(StrEnum):
-    """What is wrong."""
+    """The kind of damage."""
 
     TORN = "torn"
-    """A last line without an end: being written, or left by a writer that died."""
+    """A last line without a line feed: it is being written, or its writer died."""
     DAMAGED = "damaged"
-    """Bytes that are not those that were written."""
+    """Bytes that differ from those that were written."""
     MISSING = "missing"
     """A file or folder that should be there."""
     NEWER = "newer"
@@ -28,13 +28,13 @@ class ReadErrorKind(StrEnum):
     INVALID = "invalid"
     """A line with the right checksum that is not the record it should be."""
     UNEXPECTED_FILE = "strange"
-    """A file that no run has, by its name or because it is no file."""
+    """A file that does not belong to a run, by its name or because it is not a regular file."""
     UNREADABLE = "unreadable"
-    """The system gave no bytes; what was written may yet be there."""
+    """The system could not read it; the data may still be intact."""
 
 
 def read_error_kind(error: Exception) -> ReadErrorKind:
-    """What an error that was met while reading says is wrong."""
+    """The kind of an error that was raised while reading."""
     if isinstance(error, FileNotFoundError):
         return ReadErrorKind.MISSING
     if isinstance(error, OSError):
@@ -45,15 +45,15 @@ def read_error_kind(error: Exception) -> ReadErrorKind:
 
 
 class ReadError(msgspec.Struct, frozen=True):
-    """Something of a run that could not be read."""
+    """A part of a run that could not be read."""
 
     file: str
-    """Which file, from the run's directory on."""
+    """The path of the file, relative to the run's directory."""
     offset: int | None
-    """From which byte on, uncompressed; None where it is the whole file."""
+    """The first byte, uncompressed; None for the whole file."""
     message: str
     is_transient: bool = False
-    """Whether it may yet pass: a line that is being written, a file that is being put in place."""
+    """Whether it may go away: a line that is being written, a file that is being renamed."""
     kind: ReadErrorKind = ReadErrorKind.DAMAGED
 
     def __str__(self) -> str:
@@ -61,35 +61,35 @@ class ReadError(msgspec.Struct, frozen=True):
 
 
 class ReadErrors:
-    """Problems in the order in which they were found; one that has passed is forgotten."""
+    """Errors in the order in which they were reported; a transient one is removed when it has gone away."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int | None], ReadError] = {}
-        self._passing: dict[str, ReadError] = {}
+        self._errors: dict[tuple[str, int | None], ReadError] = {}
+        self._transient: dict[str, ReadError] = {}
         self._counts: Counter[str] = Counter()
 
-    def report(self, problem: ReadError) -> None:
-        """Keep a problem, unless something is known already to be wrong at that place."""
-        file = strip_extension(problem.file)
-        key = (file, problem.offset)
-        if key in self._found or self._counts[file] > MAX_PER_FILE:
+    def report(self, error: ReadError) -> None:
+        """Add an error, unless one at the same location is known."""
+        file = strip_extension(error.file)
+        key = (file, error.offset)
+        if key in self._errors or self._counts[file] > MAX_PER_FILE:
             return
         self._counts[file] += 1
         if self._counts[file] > MAX_PER_FILE:
             message = f"More than {MAX_PER_FILE} places of it are damaged."
-            problem = ReadError(problem.file, problem.offset, message, kind=problem.kind)
-        self._found[key] = problem
-        if problem.is_transient:
-            self._passing[file] = problem
+            error = ReadError(error.file, error.offset, message, kind=error.kind)
+        self._errors[key] = error
+        if error.is_transient:
+            self._transient[file] = error
 
     def clear_transient(self, file: str, end: int) -> None:
-        """Forget what had still to come of a file before this byte: it was read meanwhile."""
-        problem = self._passing.get(file)
-        if problem is not None and (problem.offset or 0) < end:
-            del self._passing[file]
-            del self._found[file, problem.offset]
+        """Remove the transient error of a file that was read up to this byte."""
+        error = self._transient.get(file)
+        if error is not None and (error.offset or 0) < end:
+            del self._transient[file]
+            del self._errors[file, error.offset]
             self._counts[file] -= 1
 
     def all(self) -> tuple[ReadError, ...]:
-        """Every problem."""
-        return tuple(self._found.values())
+        """All errors."""
+        return tuple(self._errors.values())

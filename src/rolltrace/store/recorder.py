@@ -1,4 +1,4 @@
-"""Records one rollout of a loop that is not ours: what was sent, what came back, and the numbers."""
+"""Records one rollout of a training loop of your own: prompts, responses and rewards."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -35,7 +35,7 @@ _REQUIRED: Any = object()
 
 
 class RolloutFields(TypedDict, total=False):
-    """What is known of a rollout when it starts: fields of the record, of the same names."""
+    """The fields of a rollout that are known when it starts, named as in the record."""
 
     env: Required[str]
     task: Required[str | int]
@@ -44,7 +44,7 @@ class RolloutFields(TypedDict, total=False):
     """As `task`."""
     index: Required[int | None]
     id: str
-    """Made anew where it is not given; it must be unique everywhere."""
+    """Unique everywhere; by default a new one is generated."""
     split: str
     iteration: int
     attempt: int
@@ -60,7 +60,7 @@ class RolloutFields(TypedDict, total=False):
 
 
 class RecorderSink(Sink, Protocol):
-    """Who keeps the rollout."""
+    """A sink that recorders write to."""
 
     @property
     def records(self) -> bool:
@@ -73,35 +73,37 @@ class RecorderSink(Sink, Protocol):
 
 
 class RolloutRecorder:
-    """One rollout while it is being played elsewhere.
+    """One rollout that is being played in a loop of your own.
 
-    As a context it ends with its block; an exception in the block is recorded as a failed rollout and raised again.
-    Without one, call `end`. One thread at a time may use it.
+    As a context manager it ends with its block; an exception in the block is recorded as a failed rollout and raised
+    again. Otherwise, call `end`. One thread at a time may use it.
     """
 
-    def __init__(self, keeper: RecorderSink, about: RolloutFields) -> None:
-        fields: dict[str, Any] = {**about}
+    def __init__(self, sink: RecorderSink, header_fields: RolloutFields) -> None:
+        fields: dict[str, Any] = {**header_fields}
         for name in ("env", "task", "group", "index"):
             if name not in fields:
-                raise InputError(f"Expected {name}= of the rollout, got none: a record must say which rollout it is.")
+                raise InputError(
+                    f"Expected {name}= of the rollout, got nothing: pass {name}=, which identifies the rollout."
+                )
         fields.setdefault("id", new_id())
         fields.setdefault("started_at", utc_now())
         check_header(fields)
         try:
-            header = Header(run=keeper.run, session=keeper.session, **fields)
+            header = Header(run=sink.run, session=sink.session, **fields)
         except TypeError as error:
-            raise InputError(f"Expected fields of a rollout's header, got others: {error}.") from error
+            raise InputError(f"Expected only fields of a rollout's header: {error}.") from error
         self.id: str = header.id
-        """What scores name the rollout by."""
-        self._keeper = keeper
-        self._rollout_builder = keeper.begin(header)
-        self._freezer = ConversionCache(self._rollout_builder.notes)
+        """The id of the rollout, which scores refer to."""
+        self._sink = sink
+        self._rollout_builder = sink.begin(header)
+        self._conversions = ConversionCache(self._rollout_builder.notes)
         self._policy_version = header.policy_version
         self._tools: tuple[ToolSpec, ...] = ()
-        self._tools_seen: Any = ()
+        self._last_tools: Any = ()
         self._has_prompt = False
         self._is_ahead = False
-        """Whether the conversation has messages that the last whole history lacks."""
+        """Whether messages were added that the last complete history does not have."""
         self._has_reward = False
         self._ended = False
 
@@ -111,10 +113,10 @@ class RolloutRecorder:
         `step` adds the response by itself. If the first message is that response, it is not added twice.
         """
         self._refuse_if_ended()
-        listed = (messages,) if isinstance(messages, Mapping | Message) else as_messages(messages, "messages")
-        added = [as_message(message, "messages", self._rollout_builder.notes) for message in listed]
+        new = (messages,) if isinstance(messages, Mapping | Message) else as_messages(messages, "messages")
+        added = [as_message(message, "messages", self._rollout_builder.notes) for message in new]
         self._has_prompt = self._has_prompt or bool(added)
-        if self._keeper.records and added:
+        if self._sink.records and added:
             self._is_ahead = True
             self._rollout_builder.extend(added[1:] if self._rollout_builder.is_open_response(added[0]) else added)
 
@@ -141,22 +143,22 @@ class RolloutRecorder:
         reward_weights: Mapping[str, Any] = _EMPTY,
         **fields: Any,
     ) -> None:
-        """Record one turn: the whole prompt as it was sent, what came back, and what it earned.
+        """Record one turn: the whole prompt as it was sent, the response, and its reward.
 
         Without `prompt`, the prompt is the conversation so far: what `append` and earlier steps have added.
-        Messages are chat dicts, API objects or `Message`. All is recorded as it is now, whatever becomes of it later.
-        A prompt that is a text is taken for a user's message, a response that is one for an assistant's. A whole API
-        response is unpacked: message, usage and how it ended. `reward=None` says that the turn has no reward yet.
-        `reward_weights` are the weights of the numbers of `reward_data`. Other fields of `Step` can be given by name.
+        Messages are chat dicts, API objects or `Message`; later changes to them do not change the record. A prompt that
+        is a text becomes a user's message, and a response that is a text an assistant's. A whole API response is
+        unpacked: message, usage and finish reason. `reward=None` means that the turn has no reward yet.
+        `reward_weights` are the weights of the numbers in `reward_data`. Other fields of `Step` can be given by name.
         """
         self._refuse_if_ended()
         check_step_fields(fields)
         if response is _REQUIRED:
-            raise InputError("Expected response=, what the policy answered, got none.")
-        offered = _NO_TOOLS if tools is _NO_TOOLS else as_tools(tools)
+            raise InputError("Expected response=, got nothing: pass the policy's answer.")
+        tool_list = _NO_TOOLS if tools is _NO_TOOLS else as_tools(tools)
         unpacked = None if type(response) is dict and "role" in response else unpack_response(response)
         self.send(prompt)
-        if not self._keeper.records:
+        if not self._sink.records:
             return
         rollout_builder = self._rollout_builder
         if isinstance(response, str):
@@ -171,7 +173,7 @@ class RolloutRecorder:
             response = {"content": "", **(response or {}), "role": "assistant"}
         self._has_reward = self._has_reward or reward is not None
         rollout_builder.step(
-            self._freezer.convert_response(response),
+            self._conversions.convert_response(response),
             reward=0.0 if reward is None else reward,
             env_reward=reward,
             reward_data=reward_data,
@@ -179,7 +181,7 @@ class RolloutRecorder:
             extra=extra,
             metrics=metrics,
             logs=logs,
-            tools=() if offered is _NO_TOOLS else self._frozen_tools(offered),
+            tools=() if tool_list is _NO_TOOLS else self._frozen_tools(tool_list),
             sampling=as_sampling(sampling, rollout_builder.notes),
             termination=termination,  # type: ignore[arg-type]
             parse_error=parse_error,
@@ -193,39 +195,39 @@ class RolloutRecorder:
         )
 
     def send(self, prompt: Sequence[Any] | str | None = None) -> None:
-        """Record what is being sent now, before there is an answer; `step` does it where this was not called.
+        """Record the prompt that is being sent now, before there is an answer. `step` does this if you did not.
 
-        Without `prompt`, that is the conversation so far.
+        Without `prompt`, the prompt is the conversation so far.
         """
         self._refuse_if_ended()
         if prompt is None and not self._has_prompt:
-            raise InputError("Expected prompt=, or messages from `append` before it, got neither.")
+            raise InputError("Expected prompt=, or messages added with `append` before, got neither.")
         self._has_prompt = True
-        listed = None if prompt is None else as_messages(prompt, "prompt")
-        if self._keeper.records:
-            if listed is None:
+        history = None if prompt is None else as_messages(prompt, "prompt")
+        if self._sink.records:
+            if history is None:
                 self._is_ahead = True
                 self._rollout_builder.extend(())
             else:
-                self._take_in(listed, "prompt")
+                self._update_history(history, "prompt")
             self._rollout_builder.mark_prompt_sent()
 
     def observe(self, messages: Sequence[Any]) -> None:
-        """Record the conversation as it stands after the last step, the response included: no prompt will follow."""
+        """Record the conversation after the last step, including the response, if no other prompt will follow."""
         self._refuse_if_ended()
-        listed = as_messages(messages, "messages")
-        if self._keeper.records:
-            self._take_in(listed, "messages")
+        history = as_messages(messages, "messages")
+        if self._sink.records:
+            self._update_history(history, "messages")
 
     def grade(self, reward: float, reward_data: Mapping[str, Any] = _EMPTY, extra: Mapping[str, Any] = _EMPTY) -> None:
-        """Record what a grader says of the rollout as a whole; its reward is added to those of the steps."""
+        """Record a grade of the whole rollout; its reward is added to those of the steps."""
         self._refuse_if_ended()
-        # What the grade holds is encoded when it is set, so nothing of it is copied here.
+        # The grade is encoded when it is set, so nothing is copied here.
         grade = Grade(reward, reward_data, extra)  # type: ignore[arg-type]
         self._rollout_builder.grade = coerce_grade(grade, "grade", self._rollout_builder.notes)
 
     def metric(self, name: str, value: float) -> None:
-        """Record a number about the rollout as a whole."""
+        """Record a number about the whole rollout."""
         self._refuse_if_ended()
         self._rollout_builder.metrics[name] = value
 
@@ -239,16 +241,16 @@ class RolloutRecorder:
     ) -> None:
         """End the rollout; further calls do nothing.
 
-        With `pending`, and where neither a step nor a grader gave a reward, the total is left open until
+        With `pending`, or if neither a step nor a grader gave a reward, the rollout has no total until
         `run.score(id, "reward", total)`.
         """
         if self._ended:
             return
         outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error)
-        if self._keeper.records:
-            self._keeper.end(self._rollout_builder, outcome)
+        if self._sink.records:
+            self._sink.end(self._rollout_builder, outcome)
         self._ended = True
-        self._keeper.on_recorder_end(self)
+        self._sink.on_recorder_end(self)
 
     def record_cancelled(self) -> None:
         """End the rollout as cancelled, because the process ends."""
@@ -285,19 +287,19 @@ class RolloutRecorder:
             unclamped_reward=None,
         )
 
-    def _take_in(self, history: Iterable[Any], path: str) -> None:
-        grown = None if self._is_ahead else self._freezer.convert_appended(history, path)
+    def _update_history(self, history: Iterable[Any], path: str) -> None:
+        appended = None if self._is_ahead else self._conversions.convert_appended(history, path)
         self._is_ahead = False
-        if grown is None:
-            self._rollout_builder.replace(self._freezer.convert(history, path))
+        if appended is None:
+            self._rollout_builder.replace(self._conversions.convert(history, path))
         else:
-            self._rollout_builder.append_history(grown)
+            self._rollout_builder.append_history(appended)
 
     def _frozen_tools(self, tools: Iterable[Any]) -> tuple[ToolSpec, ...]:
-        """The tools as they are now; those that are the same as at the step before are compared, not converted."""
-        if not is_identical_value(tools, self._tools_seen):
+        """Convert the tools, unless they are equal to those of the step before."""
+        if not is_identical_value(tools, self._last_tools):
             self._tools = tuple(as_tool(tool, "tools", self._rollout_builder.notes) for tool in tools)
-            self._tools_seen = copy_or_unique(tools)
+            self._last_tools = copy_or_unique(tools)
         return self._tools
 
     def _refuse_if_ended(self) -> None:

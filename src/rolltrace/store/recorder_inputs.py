@@ -1,4 +1,4 @@
-"""Validates and coerces arguments of the recorder. Wrong use raises; odd values are noted and never raise."""
+"""Validates and coerces arguments of the recorder: wrong use raises, unusual values become notes in the record."""
 
 import contextlib
 import operator
@@ -16,11 +16,9 @@ from rolltrace.trace.rollout import Step, Usage
 from rolltrace.trace.stop_reasons import StoppedBy
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
-
-
 _TEXTS = ("id", "split", "env", "task", "group", "policy")
 _NUMBERED = ("task", "group")
-"""May be whole numbers, such as row numbers of a data set; they are recorded as digits."""
+"""These may also be whole numbers, such as row numbers of a data set; they are recorded as digits."""
 _COUNTS = ("iteration", "attempt")
 _COUNTS_OR_NONE = ("index", "episode", "seat")
 _MAPS = ("env_args", "task_data")
@@ -44,7 +42,7 @@ def check_header(fields: dict[str, Any]) -> None:
         elif name == "started_at" and not isinstance(value, datetime):
             raise _wrong(name, "a datetime", value)
     if not fields["id"]:
-        raise InputError("Expected id= to be a text that is unique everywhere, got an empty one.")
+        raise InputError("Expected id= to be a text that is unique everywhere, got an empty text.")
 
 
 def check_step_fields(fields: Mapping[str, Any]) -> None:
@@ -95,79 +93,79 @@ def _version(value: Any) -> int | str | None:
 
 def _tags(tags: Any) -> tuple[str, ...]:
     try:
-        listed = None if isinstance(tags, str | Mapping) else tuple(tags)
+        values = None if isinstance(tags, str | Mapping) else tuple(tags)
     except Exception:  # noqa: BLE001 - as above
-        listed = None
-    if listed is None or not all(isinstance(tag, str) for tag in listed):
+        values = None
+    if values is None or not all(isinstance(tag, str) for tag in values):
         raise _wrong("tags", "a list of str", tags)
-    return tuple(_text("tags", tag) for tag in listed)
+    return tuple(_text("tags", tag) for tag in values)
 
 
-def as_messages(given: Any, name: str) -> Iterable[Any]:
+def as_messages(value: Any, name: str) -> Iterable[Any]:
     """Messages as an iterable; raises `InputError` for anything else."""
-    if isinstance(given, str):
-        return ({"role": "user", "content": given},)
-    if isinstance(given, Mapping) or not isinstance(given, Iterable):
-        raise InputError(f"Expected {name} to be a list of messages, got {describe(given)}.")
-    return given
+    if isinstance(value, str):
+        return ({"role": "user", "content": value},)
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise InputError(f"Expected {name} to be a list of messages, got {describe(value)}.")
+    return value
 
 
-def as_tools(given: Any) -> Iterable[Any]:
+def as_tools(value: Any) -> Iterable[Any]:
     """Tools as an iterable; raises `InputError` for anything else."""
-    if given is None:
+    if value is None:
         return ()
-    if isinstance(given, Mapping | str) or not isinstance(given, Iterable):
-        raise InputError(f"Expected tools to be a list of tools, got {describe(given)}.")
-    return given
+    if isinstance(value, Mapping | str) or not isinstance(value, Iterable):
+        raise InputError(f"Expected tools to be a list of tools, got {describe(value)}.")
+    return value
 
 
-def as_stopped_by(given: StoppedBy | str) -> StoppedBy:
-    """The enum member of this name; raises `InputError` if there is none."""
+def as_stopped_by(value: StoppedBy | str) -> StoppedBy:
+    """The enum member of this name; raises `InputError` for any other name."""
     try:
-        return StoppedBy(given)
+        return StoppedBy(value)
     except ValueError:
-        raise InputError(f"Expected stopped_by to be one of {', '.join(StoppedBy)}, got {describe(given)}.") from None
+        raise InputError(f"Expected stopped_by to be one of {', '.join(StoppedBy)}, got {describe(value)}.") from None
 
 
-def as_sampling(given: Any, notes: list[Note]) -> Sampling | None:
+def as_sampling(value: Any, notes: list[Note]) -> Sampling | None:
     """Sampling settings from a `Sampling`, a map or an object with such fields. Unknown fields go to `other`."""
-    if given is None or type(given) is Sampling:
-        return given
+    if value is None or type(value) is Sampling:
+        return value
     try:
-        fields = {str(name): value for name, value in (object_fields(given) or {}).items() if value is not None}
+        fields = {str(name): value for name, value in (object_fields(value) or {}).items() if value is not None}
         known = {name: fields.pop(name) for name in _SETTINGS if name in fields}
         stop = fields.pop("stop", ())
         if known or stop or fields:
             texts = (stop,) if isinstance(stop, str) else tuple(stop)
             return Sampling(**known, stop=texts, other=FrozenMap.of(fields, "sampling", notes) if fields else None)
     except Exception as error:  # noqa: BLE001 - a foreign object may do anything when it is read
-        notes.append(Note("sampling", f"{type(error).__name__} while reading {describe(given)}: left out"))
+        notes.append(Note("sampling", f"{type(error).__name__} while reading {describe(value)}: left out"))
         return None
-    notes.append(Note("sampling", f"expected settings, got {describe(given)}: left out"))
+    notes.append(Note("sampling", f"expected settings, got {describe(value)}: left out"))
     return None
 
 
 _USAGE_NAMES = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens"))
 
 
-def as_usage(given: Any, notes: list[Note]) -> Usage | None:
+def as_usage(value: Any, notes: list[Note]) -> Usage | None:
     """Token counts from a `Usage`, a map or an object, with the field names of either OpenAI API."""
-    if given is None or type(given) is Usage:
-        return given
+    if value is None or type(value) is Usage:
+        return value
     try:
-        fields = object_fields(given) or {}
+        fields = object_fields(value) or {}
         for prompt, completion in _USAGE_NAMES:
             if prompt in fields or completion in fields:
                 return Usage(fields.get(prompt) or 0, fields.get(completion) or 0)
     except Exception as error:  # noqa: BLE001 - as above
-        notes.append(Note("usage", f"{type(error).__name__} while reading {describe(given)}: left out"))
+        notes.append(Note("usage", f"{type(error).__name__} while reading {describe(value)}: left out"))
         return None
-    notes.append(Note("usage", f"expected counts of tokens, got {describe(given)}: left out"))
+    notes.append(Note("usage", f"expected counts of tokens, got {describe(value)}: left out"))
     return None
 
 
 def is_identical_value(one: Any, other: Any) -> bool:
-    """Whether two values are equal and have the same repr (`1 == True`). Values that cannot be compared are not."""
+    """Whether two values are equal and have the same repr (unlike 1 and True). False if they cannot be compared."""
     try:
         return bool(one == other) and repr(one) == repr(other)
     except Exception:  # noqa: BLE001 - as above

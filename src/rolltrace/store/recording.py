@@ -1,4 +1,4 @@
-"""How much of a run to record: one setting, from code, the command line or the environment."""
+"""How much of a run to record: settings from code, the command line or environment variables."""
 
 import os
 import zlib
@@ -29,15 +29,15 @@ class Level(StrEnum):
     FULL = "full"
     """Everything."""
     NUMBERS = "numbers"
-    """Everything but text, of which length and hash are left."""
+    """Everything, but each text is replaced by its length and hash."""
     OFF = "off"
     """Nothing."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What a writer records, and how it gets it to the disk.
+    """What a writer records, and the sizes of its queue and files.
 
-    Where `level`, `fraction`, `tokens` or `calls` is None, the environment variable decides, and else the default.
+    If `level`, `fraction`, `tokens` or `calls` is None, its environment variable decides, otherwise the default.
     """
 
     level: Level | None = None
@@ -46,22 +46,22 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """The fraction of groups to record in full, by a hash of the group: whole groups, the same in every process. The
     others are recorded as numbers. Default: 1."""
     tokens: bool | None = None
-    """Whether token ids and log-probabilities are kept where a policy gives them. Default: no."""
+    """Whether token ids and log-probabilities are recorded if a policy returns them. Default: no."""
     calls: bool | None = None
     """Whether the calls of graders, answerers and opponents are recorded. Default: yes."""
     redact: Redact | None = None
-    """Is shown each message and each free-form map before it is recorded, and returns what may be. If it raises, the
-    rollout is recorded as numbers, and counted."""
+    """Called with each message and each free-form map before it is recorded; returns what to record instead. If it
+    raises, the rollout is recorded as numbers, and counted."""
     queue_bytes: int = 64 * _MEGABYTE
-    """How much may wait to be written."""
+    """How many bytes of lines may wait to be written."""
     queue_seconds: float = 1.0
-    """How long a caller waits for room where that much waits; after that, at most 5 % of the time. Else its rollout is
-    dropped, and counted. A thread that runs an event loop never waits."""
+    """How long a caller waits if the queue is full; after that, at most 5 % of the time. Then its rollout is dropped,
+    and counted. A thread that runs an event loop never waits."""
     segment_bytes: int = 64 * _MEGABYTE
-    """How large a file grows before the next is begun and it is sealed."""
+    """The size at which a segment is compressed and the next one starts."""
 
     def __post_init__(self) -> None:
-        if self.level is not None:  # a name will do, and must not be taken for something else
+        if self.level is not None:  # may be the name of a level
             msgspec.structs.force_setattr(self, "level", as_level(self.level, "level"))
         if self.fraction is not None and not (_is_number(self.fraction) and 0 <= self.fraction <= 1):
             raise InputError(f"Expected a fraction of groups from 0 to 1, got {self.fraction!r}.")
@@ -81,25 +81,25 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         level = self.level or Level.FULL
         if level is not Level.FULL or self.fraction is None or self.fraction >= 1:
             return level
-        place = zlib.crc32("\0".join(map(str, msgspec.structs.astuple(key))).encode("utf-8", "replace"))
-        return Level.FULL if place < self.fraction * _BUCKETS else Level.NUMBERS
+        bucket = zlib.crc32("\0".join(map(str, msgspec.structs.astuple(key))).encode("utf-8", "replace"))
+        return Level.FULL if bucket < self.fraction * _BUCKETS else Level.NUMBERS
 
 
-def resolve_recording(given: Recording | Level | str | None) -> Recording:
-    """The settings with nothing left open: what was given, else the environment's variables, else the defaults."""
-    if not isinstance(given, Recording):
-        given = Recording(level=None if given is None else as_level(given, "trace"))
+def resolve_recording(trace: Recording | Level | str | None) -> Recording:
+    """Fill in the settings that are None, from environment variables or else the defaults."""
+    if not isinstance(trace, Recording):
+        trace = Recording(level=None if trace is None else as_level(trace, "trace"))
     return msgspec.structs.replace(
-        given,
-        level=_first(given.level, LEVEL_VARIABLE, as_level, Level.FULL),
-        fraction=_first(given.fraction, FRACTION_VARIABLE, _as_fraction, 1.0),
-        tokens=_first(given.tokens, TOKENS_VARIABLE, _as_switch, False),
-        calls=_first(given.calls, CALLS_VARIABLE, _as_switch, True),
+        trace,
+        level=_resolve(trace.level, LEVEL_VARIABLE, as_level, Level.FULL),
+        fraction=_resolve(trace.fraction, FRACTION_VARIABLE, _as_fraction, 1.0),
+        tokens=_resolve(trace.tokens, TOKENS_VARIABLE, _as_bool, False),
+        calls=_resolve(trace.calls, CALLS_VARIABLE, _as_bool, True),
     )
 
 
 def describe_recording(recording: Recording) -> dict[str, Any]:
-    """The settings as plain data for a run's config; of `redact`, the function's name."""
+    """The settings as plain data for a run's config; `redact` becomes the function's name."""
     plain = msgspec.structs.asdict(recording)
     redact = recording.redact
     plain["redact"] = None if redact is None else str(getattr(redact, "__qualname__", type(redact).__qualname__))
@@ -118,24 +118,24 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _first(given: Value | None, variable: str, read: Callable[[str, str], Value], default: Value) -> Value:
-    if given is not None:
-        return given
+def _resolve(value: Value | None, variable: str, parse: Callable[[str, str], Value], default: Value) -> Value:
+    if value is not None:
+        return value
     text = os.environ.get(variable, "")
-    return read(text, variable) if text else default
+    return parse(text, variable) if text else default
 
 
 def _as_fraction(text: str, where: str) -> float:
     try:
-        share = float(text)
+        fraction = float(text)
     except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
         raise InputError(f"Expected {where} to be a number from 0 to 1, got {text!r}.")
-    return share
+    return fraction
 
 
-def _as_switch(text: str, where: str) -> bool:
+def _as_bool(text: str, where: str) -> bool:
     known: dict[str, Any] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     if text.lower() not in known:
         raise InputError(f"Expected {where} to be 1 or 0, got {text!r}.")

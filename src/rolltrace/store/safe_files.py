@@ -17,7 +17,7 @@ _ABANDONED_SECONDS = 3600.0
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading. A pipe, for which the reader would wait without end, is refused."""
+    """Open a file for reading. A pipe is refused, because the reader would wait for it without end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -100,6 +100,20 @@ def remove_abandoned_files(folder: Path, pattern: re.Pattern[str]) -> None:
         with contextlib.suppress(OSError):
             if pattern.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
                 path.unlink()
+
+
+def stat_files(folder: Path) -> list[tuple[str, int, int]]:
+    """The names, sizes and modification times (in ns) of a folder's files, by name; empty if it cannot be listed."""
+    files = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # deleted since it was listed
+                    status = entry.stat(follow_symlinks=False)
+                    files.append((entry.name, status.st_size, status.st_mtime_ns))
+    except OSError:
+        return []
+    return sorted(files)
 
 
 def file_crc32(path: Path) -> int:

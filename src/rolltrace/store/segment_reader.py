@@ -1,99 +1,192 @@
-"""The segments of a folder, plain and sealed: which there are, and reading their bytes."""
+"""Reads segments, plain and compressed: which there are, their bytes, and the lines in them."""
 
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.compression import FrameReader
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
-from rolltrace.store.lines import FileBlock
 
-__all__ = [
-    "COMPRESSED_SUFFIX",
-    "PLAIN_SUFFIX",
-    "SegmentEntry",
-    "SegmentListing",
-    "SegmentReader",
-    "list_segments",
-    "open_segment",
-    "scan_segments",
-]
+MAX_LINE_BYTES = 1024 * 1024 * 1024
+"""Longer lines are skipped, so that a file without line feeds cannot fill the memory."""
 
 _BLOCK_BYTES = 1024 * 1024
+FIRST_STEP = 16 * 1024
+LARGEST_STEP = 1024 * 1024
+"""How much is read at once when lines are read backwards, at first and at most."""
+
+TORN = "torn"
+"""The error of bytes after the last line feed."""
+
+
+class FileBlock(NamedTuple):
+    """Some bytes of a file, or the error in reading them."""
+
+    offset: int
+    length: int
+    data: bytes
+    """Empty if there is an error."""
+    error: str = ""
+    is_unreadable: bool = False
+    """Whether the disk failed to read: the data may still be intact."""
+
+
+class Line(NamedTuple):
+    """A line with its line feed, or a damaged range."""
+
+    offset: int
+    end: int
+    data: bytes
+    """Empty if there is an error."""
+    error: str = ""
+    is_unreadable: bool = False
+
+
+def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
+    """The lines of consecutive blocks, each as soon as it is complete."""
+    pieces: list[bytes] = []  # of the line that starts at `start`
+    start = end = 0
+    for block in blocks:
+        if start == end:
+            start = block.offset
+        end = block.offset
+        if block.error:
+            if start < end:
+                message = f"Expected a whole line, got {end - start} bytes and then a damaged block."
+                yield Line(start, end, b"", message, block.is_unreadable)
+            yield Line(block.offset, block.offset + block.length, b"", block.error, block.is_unreadable)
+            pieces.clear()
+            start = end = block.offset + block.length
+            continue
+        data = block.data
+        first = 0
+        while last := data.find(b"\n", first) + 1:
+            end = block.offset + last
+            yield _line(start, end, pieces, data[first:last])
+            pieces.clear()
+            start, first = end, last
+        end = block.offset + block.length
+        if end - start <= MAX_LINE_BYTES:
+            pieces.append(data[first:])
+        else:
+            pieces.clear()
+    if start < end:
+        yield Line(start, end, b"", TORN)
+
+
+def split_lines_backwards(
+    read: Callable[[int, int], bytes], size: int, first_step: int = FIRST_STEP, largest_step: int = LARGEST_STEP
+) -> Iterator[Line]:
+    """The lines of a file, the last first. Bytes after the last line feed come first, as torn.
+
+    It reads lazily: `read` is called with an offset and a length, which doubles up to `largest_step`.
+    """
+    pieces: list[bytes] = []  # of the line that ends at `end`, the last first
+    start = end = size
+    is_last = True
+    step = first_step
+    while start > 0:
+        first = max(start - step, 0)
+        data = read(first, start - first)
+        if len(data) < start - first:
+            raise EOFError("Expected a file that only grows, got one that was truncated.")
+        start, step = first, min(2 * step, largest_step)
+        while feed := data.rfind(b"\n") + 1:
+            if first + feed < end:
+                yield _whole(first + feed, end, [data[feed:], *reversed(pieces)], is_last)
+            is_last = False
+            pieces = [b"\n"]
+            end, data = first + feed, data[: feed - 1]
+        pieces.append(data)
+        if end - start > MAX_LINE_BYTES:
+            yield Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got more.")
+            return
+    if end > 0:
+        yield _whole(0, end, list(reversed(pieces)), is_last)
+
+
+def _whole(start: int, end: int, pieces: list[bytes], is_torn: bool) -> Line:
+    return Line(start, end, b"", TORN) if is_torn else Line(start, end, b"".join(pieces))
+
+
+def _line(start: int, end: int, pieces: list[bytes], rest: bytes) -> Line:
+    if end - start > MAX_LINE_BYTES:
+        return Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got {end - start}.")
+    return Line(start, end, b"".join((*pieces, rest)) if pieces else rest)
 
 
 class SegmentListing(NamedTuple):
-    """What a folder holds."""
+    """The names in a folder."""
 
     segments: list[str]
-    """The names of segments without endings, in order, each once."""
+    """The names of segments without suffixes, in order, each once."""
     unexpected: list[str]
-    """Names that no segment has."""
+    """Names that are not those of segments."""
 
 
 def list_segments(folder: Path) -> SegmentListing:
-    """The segments of a folder; hidden names are files on their way, and are passed over."""
+    """List the segments of a folder; hidden names are files that are being written, and are skipped."""
     segments = set()
-    strange = []
+    unexpected = []
     for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
         if name.startswith("."):
             continue
         stem = strip_extension(name)
         if stem == name:
-            strange.append(name)
+            unexpected.append(name)
         else:
             segments.add(stem)
-    return SegmentListing(sort_segment_names(segments), sorted(strange))
+    return SegmentListing(sort_segment_names(segments), sorted(unexpected))
 
 
 class SegmentEntry(NamedTuple):
-    """A segment of a folder, and how large its file is."""
+    """A segment of a folder, and the size of its file."""
 
     stem: str
-    """Its name without an ending."""
+    """Its name without a suffix."""
     name: SegmentName | None
-    """The session and number that the name says; None where no writer would have given it."""
+    """The parsed name; None if it is not one that writers use."""
     path: Path
-    """Of the file that is read: the plain one, unless only the sealed one is there."""
+    """The path of the file that is read: the plain one, unless only the compressed one exists."""
     size: int
-    """Of that file."""
+    """The size of that file."""
     is_compressed: bool
-    """Whether it no longer grows, because only the sealed file is there."""
+    """Whether only the compressed file exists, which no longer grows."""
     is_regular: bool
-    """Whether it is a file, and not a directory, a link or a pipe."""
+    """Whether it is a regular file, and not a directory, a link or a pipe."""
 
 
 def scan_segments(folder: Path) -> list[SegmentEntry]:
-    """The segments of a folder with their sizes, in order; one that goes away meanwhile is left out."""
-    found = (_entry(folder, stem) for stem in list_segments(folder).segments)
-    return [entry for entry in found if entry is not None]
+    """The segments of a folder with their sizes, in order; one that is deleted meanwhile is left out."""
+    entries = (_entry(folder, stem) for stem in list_segments(folder).segments)
+    return [entry for entry in entries if entry is not None]
 
 
 def _entry(folder: Path, stem: str) -> SegmentEntry | None:
-    for ending in (PLAIN_SUFFIX, COMPRESSED_SUFFIX):
-        path = folder / f"{stem}{ending}"
+    for suffix in (PLAIN_SUFFIX, COMPRESSED_SUFFIX):
+        path = folder / f"{stem}{suffix}"
         try:
             status = path.lstat()
-        except FileNotFoundError:  # sealed already, or just now
+        except FileNotFoundError:  # compressed, maybe just now
             continue
         is_regular = stat.S_ISREG(status.st_mode)
         return SegmentEntry(
-            stem, SegmentName.parse(stem), path, status.st_size, ending == COMPRESSED_SUFFIX, is_regular
+            stem, SegmentName.parse(stem), path, status.st_size, suffix == COMPRESSED_SUFFIX, is_regular
         )
     return None
 
 
 class SegmentReader:
-    """A segment that is open for reading; its offsets are the same before and after it is sealed."""
+    """A segment that is open for reading. Offsets are those of the uncompressed segment."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_compressed = path.name.endswith(COMPRESSED_SUFFIX)
-        # Without blocking: a pipe of this name would make the reader wait for ever.
+        # Without blocking: the reader would wait for a pipe of this name without end.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             status = os.fstat(self._descriptor)
@@ -107,29 +200,29 @@ class SegmentReader:
 
     @property
     def declared_size(self) -> int:
-        """How many bytes it says it has, uncompressed, which is known without a look at them."""
+        """The uncompressed size that the file states, without reading the frames."""
         return self._plain_size if self._frames is None else self._frames.stated_length
 
     @property
     def size(self) -> int:
-        """How many bytes it has, uncompressed, as far as that is known."""
+        """The uncompressed size, as far as it is known."""
         return self._plain_size if self._frames is None else self._frames.length
 
     @property
     def seek_table_matches(self) -> bool:
-        """Whether what it says of its frames is what they say."""
+        """Whether the seek table agrees with the frames."""
         return self._frames is None or self._frames.seek_table_matches
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def blocks(self, offset: int) -> Iterator[FileBlock]:
-        """Its bytes from `offset` on, and the places of those that are damaged."""
+        """The bytes from `offset` on; damaged ranges are blocks with an error."""
         return self._plain_blocks(offset) if self._frames is None else self._frame_blocks(self._frames, offset)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Some of its bytes; fewer where it ends before. Damaged ones are refused."""
+        """Read some bytes; fewer at the end of the segment. Raises `ChecksumError` if they are damaged."""
         if offset < 0:
             return b""
         end = min(offset + length, self.size)
@@ -140,11 +233,11 @@ class SegmentReader:
         return b"".join(pieces)
 
     def _piece(self, offset: int, length: int) -> bytes:
-        """Some of the bytes from `offset` on, at least one where there is one."""
+        """Some of the bytes from `offset` on, at least one unless it is the end."""
         if self._frames is None:
             return os.pread(self._descriptor, min(length, _BLOCK_BYTES), offset)
         for frame in self._frames.holding(offset):
-            if frame.offset + frame.length > offset:  # what has no length stands between the bytes that were written
+            if frame.offset + frame.length > offset:  # damaged bytes between frames have no length
                 return self._frames.load(frame)[offset - frame.offset :][:length]
         return b""
 
@@ -154,10 +247,10 @@ class SegmentReader:
             try:
                 data = os.pread(self._descriptor, length, offset)
             except OSError as error:
-                yield _bad_place(offset, length, error)
+                yield _unreadable_block(offset, length, error)
                 offset += length
                 continue
-            if not data:  # it was cut meanwhile
+            if not data:  # truncated meanwhile
                 return
             yield FileBlock(offset, len(data), data)
             offset += len(data)
@@ -170,22 +263,22 @@ class SegmentReader:
             try:
                 data = frames.load(frame)[skipped:]
             except OSError as error:
-                yield _bad_place(frame.offset + skipped, frame.length - skipped, error)
+                yield _unreadable_block(frame.offset + skipped, frame.length - skipped, error)
             except ChecksumError as error:
                 yield FileBlock(frame.offset + skipped, frame.length - skipped, b"", str(error))
             else:
                 yield FileBlock(frame.offset + skipped, frame.length - skipped, data)
 
 
-def _bad_place(offset: int, length: int, error: OSError) -> FileBlock:
-    """A stretch that the disk cannot read, which costs only itself; any other error may pass, and is raised again."""
+def _unreadable_block(offset: int, length: int, error: OSError) -> FileBlock:
+    """A block that the disk cannot read. Any other error may be transient, and is raised again."""
     if error.errno != errno.EIO:
         raise error
     return FileBlock(offset, length, b"", error.strerror or str(error), is_unreadable=True)
 
 
 def open_segment(folder: Path, name: str) -> SegmentReader:
-    """A segment's plain file or, where there is none or none any more, the sealed one."""
+    """Open a segment's plain file, or the compressed one if there is no plain file."""
     try:
         return SegmentReader(folder / f"{name}{PLAIN_SUFFIX}")
     except FileNotFoundError:

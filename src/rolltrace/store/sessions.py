@@ -1,4 +1,4 @@
-"""Which session of a run supersedes which: by what it says that it continues, else by time."""
+"""Which session of a run supersedes which: by the sessions that it states to continue, otherwise by time."""
 
 import math
 import re
@@ -10,10 +10,10 @@ from typing import NamedTuple
 from rolltrace.store.ledger import Ledger
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_OWN_ID = re.compile(r"[0-9a-f]{32}")
+_GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 RolloutTime = tuple[str, datetime, datetime]
-"""A session, and when one of its rollouts, or the first and last of several, began and ended."""
+"""A session, and when its first rollout started and its last one ended."""
 
 
 class _Session(NamedTuple):
@@ -28,12 +28,12 @@ class _Session(NamedTuple):
 class Sessions:
     """The sessions of one run, from the last line of each ledger.
 
-    A session that says what it continues supersedes those sessions, and what they supersede. One that does not say
-    so supersedes every session that ended before it began. Sessions of one job (a writer, and those forked or
-    unpickled from it) count as one span of time, and supersede each other only where they say so.
+    A session that states what it continues supersedes those sessions, and what they supersede. One that states nothing
+    supersedes every session that ended before it started. Sessions of one job (a writer, and those forked or unpickled
+    from it) count as one span of time, and supersede each other only if they state so.
 
-    A session begins at the time in its id and ends with the last line of its ledger. A session without a ledger
-    begins and ends with its rollouts; `rollout_times` of sessions that have a ledger are ignored.
+    A session starts at the time in its id and ends with the last line of its ledger. A session without a ledger starts
+    and ends with its rollouts; `rollout_times` of sessions that have a ledger are ignored.
     """
 
     def __init__(self, ledgers: Iterable[Ledger], rollout_times: Iterable[RolloutTime] = ()) -> None:
@@ -52,7 +52,7 @@ class Sessions:
         self._end = {job: max(one.end for one in some) for job, some in self._jobs.items()}
         self._by_end = sorted(self._jobs, key=lambda job: (self._end[job], job))
         self._ends = [self._end[job] for job in self._by_end]
-        self._found: dict[str, frozenset[str]] = {}
+        self._superseded_by: dict[str, frozenset[str]] = {}
         self._stated: dict[str, frozenset[str]] = {}
 
     @property
@@ -65,41 +65,38 @@ class Sessions:
         return tuple(sorted((one.id, one.job, str(one.continues), order[one.job]) for one in self._known.values()))
 
     def unknown(self, sessions: Iterable[str]) -> set[str]:
-        """Of these sessions, those of which neither a ledger nor a time is known."""
+        """Those of these sessions that have neither a ledger nor a rollout time."""
         return set(sessions) - self._known.keys()
 
     def job_of(self, session: str) -> str:
-        """The job that a session belongs to: the first session of it."""
+        """The job of a session, which is the id of the job's first session."""
         known = self._known.get(session)
         return session if known is None else known.job
 
-    def superseded(self, together: Collection[str]) -> set[str]:
-        """Of sessions that recorded the same rollout, those of which another one supersedes it."""
-        return {one for one in together if any(self.supersedes(other, one) for other in together)}
+    def superseded(self, sessions: Collection[str]) -> set[str]:
+        """Those of the sessions that another of them supersedes."""
+        return {one for one in sessions if any(self.supersedes(other, one) for other in sessions)}
 
     @property
     def continued(self) -> frozenset[str]:
-        """The sessions that another one states that it continues, directly or not. They are over, closed or not."""
-        stated = ((one, below) for one in self._known for below in self._stated_by(one))
-        return frozenset(below for one, below in stated if one not in self._stated_by(below))
+        """The sessions that another one states to continue, directly or not. They have ended, closed or not."""
+        stated = ((one, earlier) for one in self._known for earlier in self._stated_by(one))
+        return frozenset(earlier for one, earlier in stated if one not in self._stated_by(earlier))
 
     def supersedes(self, later: str, earlier: str) -> bool:
-        """Whether what `later` recorded stands for what `earlier` recorded at the same place."""
-        return earlier in self._below(later) and later not in self._below(earlier)  # a circle supersedes nothing
+        """Whether a rollout that `later` recorded replaces one of the same slot that `earlier` recorded."""
+        return earlier in self._earlier(later) and later not in self._earlier(earlier)  # a cycle supersedes nothing
 
-    def _below(self, session: str) -> frozenset[str]:
+    def _earlier(self, session: str) -> frozenset[str]:
         """Every session that this one continues, directly or not, by statement or by time."""
-        found = self._found.get(session)
-        if found is None:
-            found = self._found[session] = self._search(session)
-        return found
+        earlier = self._superseded_by.get(session)
+        if earlier is None:
+            earlier = self._superseded_by[session] = self._search(session)
+        return earlier
 
     def _search(self, session: str) -> frozenset[str]:
         below: set[str] = set()
-        reached = (
-            -math.inf,
-            "",
-        )  # all jobs before this one are known already, but for those of the sessions in `refused`
+        reached = (-math.inf, "")  # all jobs before this one are known, except those of the sessions in `refused`
         refused: set[str] = set()
         waiting = [session]
         while waiting:
@@ -111,7 +108,7 @@ class Sessions:
                 earlier, here = refused, (self._start[one.job], one.job)
                 if here > reached:
                     earlier, reached = self._before(one.job) | refused, here
-                # A statement is right where a clock says the opposite.
+                # A statement overrides the time of a clock that was wrong.
                 fresh = {
                     name for name in earlier if self._is_before(name, here) and one.id not in self._stated_by(name)
                 }
@@ -122,7 +119,7 @@ class Sessions:
         return frozenset(below)
 
     def _named(self, one: _Session) -> set[str]:
-        """The sessions that one states; a session that others were forked from stands for them, too."""
+        """The sessions that one states to continue, with those that were forked from them."""
         named = set(one.continues or ())
         for name in one.continues or ():
             if name != one.job:
@@ -130,9 +127,9 @@ class Sessions:
         return named
 
     def _stated_by(self, session: str) -> frozenset[str]:
-        """Every session that one states, and that those state."""
-        found = self._stated.get(session)
-        if found is None:
+        """Every session that one states to continue, directly or not."""
+        stated = self._stated.get(session)
+        if stated is None:
             below: set[str] = set()
             waiting = [session]
             while waiting:
@@ -140,27 +137,27 @@ class Sessions:
                 fresh = set() if one is None else self._named(one) - below
                 below |= fresh
                 waiting += fresh
-            found = self._stated[session] = frozenset(below)
-        return found
+            stated = self._stated[session] = frozenset(below)
+        return stated
 
     def _before(self, job: str) -> set[str]:
-        """The sessions of the jobs that ended before this one began."""
+        """The sessions of the jobs that ended before this one started."""
         here = self._start[job], job
         ended = self._by_end[: bisect_right(self._ends, here[0])]
         return {one.id for other in ended if (self._start[other], other) < here for one in self._jobs[other]}
 
     def _is_before(self, session: str, start: tuple[int, str]) -> bool:
-        """Whether the session's job ended before one that began then; one that lasted no time, by its id."""
+        """Whether the session's job ended before `start`, the time and job of another. Job ids break ties."""
         job = self._known[session].job
         return self._end[job] <= start[0] and (self._start[job], job) < start
 
 
 def _of_ledger(ledger: Ledger) -> _Session:
     last = _microseconds(ledger.written_at)
-    # An id has whole milliseconds: a session that is begun in the one in which another was closed comes after it.
-    begun = int(ledger.session[:12], 16) * 1000 + 999 if _OWN_ID.fullmatch(ledger.session) else last
-    # A clock that was set back meanwhile makes the last line older than the session.
-    return _Session(ledger.session, ledger.job or ledger.session, ledger.continues, min(begun, last), max(begun, last))
+    # An id has whole milliseconds: a session that starts in the one in which another was closed comes after it.
+    start = int(ledger.session[:12], 16) * 1000 + 999 if _GENERATED_ID.fullmatch(ledger.session) else last
+    # If the clock was set back meanwhile, the last line is older than the session.
+    return _Session(ledger.session, ledger.job or ledger.session, ledger.continues, min(start, last), max(start, last))
 
 
 def _microseconds(time: datetime) -> int:

@@ -121,7 +121,7 @@ class WriteQueue:
         self._wake_now()
 
     def take(self, seconds: float) -> list[QueuedLine | Barrier] | None:
-        """Wait at most `seconds` for something, and return what is queued; None after the end of a closed queue."""
+        """Wait at most `seconds`, and return the next batch; None when the queue is closed and empty."""
         if not self._waiting and not self.is_closed:
             self._idle = True
             if not self._waiting and not self.is_closed:  # a line put before `_idle` was set did not wake us
@@ -130,9 +130,9 @@ class WriteQueue:
         if self._waiting and not self._wake_requested and not self.is_closed:
             self._wake.wait(BATCH_DELAY_SECONDS)
         self._wake_requested = False
-        is_last = self.is_closed  # what comes after this is rejected, or drained
-        taken = self._batch()
-        return None if is_last and not taken else taken
+        is_last = self.is_closed  # later lines are rejected, or drained
+        batch = self._batch()
+        return None if is_last and not batch else batch
 
     def close(self) -> None:
         """Reject everything from now on."""
@@ -146,11 +146,11 @@ class WriteQueue:
         return bool(self._waiting)
 
     def drain(self) -> list[QueuedLine | Barrier]:
-        """Remove and return what was put while the queue was being closed."""
-        taken: list[QueuedLine | Barrier] = []
+        """Remove and return the items that were put while the queue was being closed."""
+        items: list[QueuedLine | Barrier] = []
         while self._waiting:
-            taken.append(self._waiting.popleft())
-        return taken
+            items.append(self._waiting.popleft())
+        return items
 
     def _batch(self) -> list[QueuedLine | Barrier]:
         batch: list[QueuedLine | Barrier] = []
@@ -190,22 +190,22 @@ class WriteQueue:
         return self._refusing or self._size + size > self._limit
 
     def _wait_for_room(self, size: int) -> str | None:
-        """Wait until there is room; returns the reason if there will be none."""
+        """Wait until there is room; returns the reason if the line is rejected."""
         self._wake_now()
-        begun = time.monotonic()
-        deadline = begun + self._allowed_wait(begun)
+        start = time.monotonic()
+        deadline = start + self._allowed_wait(start)
         try:
             while not self.is_closed and self._is_full(size):
-                left = deadline - time.monotonic()
-                if self._refusing or left <= 0 or _runs_event_loop():
+                remaining = deadline - time.monotonic()
+                if self._refusing or remaining <= 0 or _runs_event_loop():
                     self._refusing = True
                     return "queue full"
                 room = SignalSafeEvent()
                 self._room.append(room)
                 if self._is_full(size):  # room may have been made in between
-                    room.wait(left)
+                    room.wait(remaining)
         finally:
-            self._count_wait(time.monotonic() - begun)
+            self._count_wait(time.monotonic() - start)
         return "closed" if self.is_closed else None
 
     def _allowed_wait(self, now: float) -> float:

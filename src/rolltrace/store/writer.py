@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from rolltrace.errors import InputError
-from rolltrace.store.disk_thread import DiskThread, call_before_exit, forget_workers_after_fork
+from rolltrace.store.disk_thread import DiskThread, call_before_exit, forget_threads_after_fork
 from rolltrace.store.disk_writer import DiskWriter
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, LedgerCounter
@@ -30,8 +30,8 @@ class RunWriter:
     """Records rollouts and scores, and counts what could not be recorded.
 
     Any thread may call any method, and only `flush` and `close` wait on the disk. Nothing that goes wrong raises into
-    the caller: it is counted by reason, and logged once for each reason. A process that is forked from this one goes on
-    with a session and files of its own.
+    the caller: it is counted by reason, and logged once for each reason. A forked process gets a session and files of
+    its own.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RunWriter:
         handle_sigterm: bool = True,
     ) -> None:
         self.path = path
-        """The path of the run, as it was given."""
+        """The path of the run, absolute or relative."""
         self._absolute_path = path.absolute()  # valid after a change of directory
         self.info = info
         self.recording = recording
@@ -56,7 +56,7 @@ class RunWriter:
         """The session that this writer was forked or unpickled from, or empty."""
         self.is_unpickled = False
         """Whether it was unpickled; then all tasks of this process share it."""
-        self._redactor = Redactor(recording, self._text_lost)
+        self._redactor = Redactor(recording, self._count_lost_text)
         self._begin_session()
         _open_writers.add(self)
         if self.records and not job:  # in another process the session starts when something is recorded
@@ -81,15 +81,15 @@ class RunWriter:
     def _begin_session(self) -> None:
         self.session = new_id()
         """The id of this session; its files are named after it."""
-        self._tally = LedgerCounter(self.continues, self.job)
+        self._counter = LedgerCounter(self.continues, self.job)
         self._reported_losses = threading.local()
         # Weak, but without callbacks: an exception that a signal handler raises in one is swallowed.
         self._open: dict[weakref.ref[OpenRollouts], None] = {}
         self._disk_writer = DiskWriter(
-            self._absolute_path, self.run, self.session, self._tally, self.recording.segment_bytes
+            self._absolute_path, self.run, self.session, self._counter, self.recording.segment_bytes
         )
         self._queue = WriteQueue(self.recording.queue_bytes, self.recording.queue_seconds)
-        self._disk_thread = DiskThread(self._queue, self._disk_writer, self._tally)
+        self._disk_thread = DiskThread(self._queue, self._disk_writer, self._counter)
         # When the writer is deleted, its thread ends.
         self._finalizer = weakref.finalize(self, self._queue.close)
         self._finalizer.atexit = False
@@ -110,7 +110,7 @@ class RunWriter:
         rollout_builder = RolloutBuilder(header, keeps_tokens=bool(self.recording.tokens), transform=transform)
         if self.records:
             self._start()
-            rollout_builder.ledger_key = (self.session, self._tally.start_rollout(header.id))
+            rollout_builder.ledger_key = (self.session, self._counter.start_rollout(header.id))
         return rollout_builder
 
     def end(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> None:
@@ -122,7 +122,7 @@ class RunWriter:
         try:
             line = self._redactor.encode_rollout(rollout_builder, outcome)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            if is_from_other_session or self._tally.is_open(key):
+            if is_from_other_session or self._counter.is_open(key):
                 self._refuse(key, type(error).__name__, error)
         else:
             self._put(QueuedLine(ROLLOUTS, line.data, key, line.blobs, is_from_other_session))
@@ -148,16 +148,16 @@ class RunWriter:
         try:
             line = self._redactor.encode_score(score)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._tally.drop_score(self._disk_writer.report_loss(type(error).__name__, "a score", error))
-            self._note_if_late()
+            self._counter.drop_score(self._disk_writer.report_loss(type(error).__name__, "a score", error))
+            self._count_if_closed()
         else:
             self._put(QueuedLine(SCORES, line.data, blobs=line.blobs))
 
     # For loops of your own
 
-    def rollout(self, **about: Unpack[RolloutFields]) -> RolloutRecorder:
+    def rollout(self, **fields: Unpack[RolloutFields]) -> RolloutRecorder:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
-        recorder = RolloutRecorder(self, about)
+        recorder = RolloutRecorder(self, fields)
         if self.records:
             self._open[weakref.ref(recorder)] = None
         return recorder
@@ -176,7 +176,7 @@ class RunWriter:
         producer: str = "",
         group: GroupKey | None = None,
     ) -> None:
-        """Record a score: a late fact about the rollout with this id, or about a group."""
+        """Record a score: a number about the rollout with this id, or about a group. None: there is no value."""
         texts: tuple[Any, ...] = (name, "" if rollout is None else rollout)
         if not name or not all(isinstance(text, str) for text in texts):
             raise InputError(
@@ -196,19 +196,19 @@ class RunWriter:
     # Flush and close
 
     def flush(self) -> bool:
-        """Return when everything handed in would survive a power loss.
+        """Return when everything recorded so far would survive a power loss.
 
-        False says that something was lost since this thread's last flush.
+        False means that something was lost since this thread's last flush.
         """
         self._disk_thread.flush()
-        losses, told = self._tally.losses, getattr(self._reported_losses, "losses", 0)
+        losses, before = self._counter.losses, getattr(self._reported_losses, "losses", 0)
         self._reported_losses.losses = losses
-        return losses == told
+        return losses == before
 
     def close(self) -> None:
         """Flush, write the final ledger and close the files. The ledger shows what is still in flight.
 
-        What is handed in later is lost, and counted in the ledger on disk. A writer that was unpickled belongs to all
+        Anything recorded later is lost, and counted in the ledger on disk. A writer that was unpickled is shared by all
         tasks of the process: it is flushed, and closed when the process ends.
         """
         if self.is_unpickled:
@@ -241,7 +241,7 @@ class RunWriter:
     @property
     def ledger(self) -> Ledger:
         """The counts so far. Lines in the queue count as in flight."""
-        return self._tally.ledger(self.run, self.session)
+        return self._counter.ledger(self.run, self.session)
 
     def __enter__(self) -> Self:
         return self
@@ -264,24 +264,24 @@ class RunWriter:
             close_on_sigterm(self)
         self._disk_thread.start()
 
-    def _put(self, job: QueuedLine) -> None:
+    def _put(self, line: QueuedLine) -> None:
         self._start()
-        reason = self._queue.put(job)
+        reason = self._queue.put(line)
         if reason is not None:
-            self._disk_thread.drop(job, reason)
-        self._note_if_late()
+            self._disk_thread.drop(line, reason)
+        self._count_if_closed()
 
     def _refuse(self, key: str, reason: str, error: Exception | None = None) -> None:
-        self._tally.count_unrecordable(key, self._disk_writer.report_loss(reason, "a rollout", error))
-        self._note_if_late()
+        self._counter.count_unrecordable(key, self._disk_writer.report_loss(reason, "a rollout", error))
+        self._count_if_closed()
 
-    def _note_if_late(self) -> None:
+    def _count_if_closed(self) -> None:
         if self._queue.is_closed:
             self._disk_thread.count_late_loss()
 
-    def _text_lost(self, error: Exception, what: str) -> None:
+    def _count_lost_text(self, error: Exception, what: str) -> None:
         # Without the message of the error: it may quote text that was to be redacted.
-        self._tally.drop_text(self._disk_writer.report_loss(f"redact: {type(error).__name__}", what))
+        self._counter.drop_text(self._disk_writer.report_loss(f"redact: {type(error).__name__}", what))
 
 
 _unpickled: dict[tuple[Path, str, str], RunWriter] = {}
@@ -289,12 +289,12 @@ _unpickled: dict[tuple[Path, str, str], RunWriter] = {}
 
 
 def _unpickled_writer(
-    place: Path, info: RunInfo, recording: Recording, continues: tuple[str, ...] | None, job: str, handle_sigterm: bool
+    path: Path, info: RunInfo, recording: Recording, continues: tuple[str, ...] | None, job: str, handle_sigterm: bool
 ) -> RunWriter:
     """Return this process's writer for a run and a pickled session."""
-    key = (place, info.id, job)
+    key = (path, info.id, job)
     if key not in _unpickled:
-        writer = RunWriter(place, info, recording, continues, job, handle_sigterm)
+        writer = RunWriter(path, info, recording, continues, job, handle_sigterm)
         writer.is_unpickled = True
         _unpickled.setdefault(key, writer)
     return _unpickled[key]
@@ -310,7 +310,7 @@ def _close_all() -> None:
 
 def _begin_sessions_after_fork() -> None:
     """Start a new session for each open writer. The parent writes what it has queued."""
-    forget_workers_after_fork()
+    forget_threads_after_fork()
     restore_default_after_fork()
     for writer in list(_open_writers):
         writer.begin_session_after_fork()

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from rolltrace.query.histogram import Bin, count_in_bins, round_edges
 from rolltrace.query.number_stats import NumberStats, stats_columns, stats_from_row
 from rolltrace.query.run import Run
+from rolltrace.query.table_schema import GROUP_COLUMNS, sql_identifier
+from rolltrace.trace.score import GroupKey
 from rolltrace.viewer.columns import find_measure
 from rolltrace.viewer.filters import RolloutSelection, select_rollouts
 from rolltrace.viewer.schemas import (
@@ -31,7 +33,7 @@ _KIND = "error_layer || ': ' || error_type"
 
 
 class IterationBins(NamedTuple):
-    """How iterations are put into bins."""
+    """The bins of a range of iterations."""
 
     first: int
     last: int
@@ -55,48 +57,45 @@ def query_series(
     span = _span(run, selection, timeout)
     found: list[list[SeriesBin]] = [[] for _ in measures]
     if span is not None:
-        question = f"""
+        statement = f"""
             select measure, {span.bin} as bin, count(*) as rollouts, {STATS_COLUMNS}, {_QUANTILES}
             from ({_measured(selection, measures, "iteration")}) where iteration is not null group by 1, 2 order by 2
         """
-        for row in run.sql(question, timeout=timeout).dicts():
+        for row in run.sql(statement, timeout=timeout).dicts():
             found[row.pop("measure")].append(_series_bin(row, span))
     return [SeriesResponse(measure=name, bins=tuple(bins)) for name, bins in zip(measures, found, strict=True)]
 
 
 def query_outcomes(run: Run, selection: RolloutSelection, timeout: float | None = None) -> OutcomesResponse:
-    """How rollouts ended over iterations, and which share of their groups carries a signal."""
+    """How rollouts ended over iterations, and how many of their groups have a learning signal."""
     span = _span(run, selection, timeout)
     if span is None:
         return OutcomesResponse(bins=())
-    columns = {
-        name: name for name in ("iteration", "stop_reason", "status", "error_layer", "error_type", "split", "env")
-    }
-    rows = select_rollouts(selection, {**columns, "grouped": "group"})
-    question = f"""
-        with chosen as ({rows}), played as (
+    columns = ("stop_reason", "status", "error_layer", "error_type", *GroupKey.__struct_fields__)
+    rows = select_rollouts(selection, {sql_identifier(name): name for name in columns})
+    statement = f"""
+        with selected as ({rows}), played as (
             select {span.bin} as bin, count(*) as rollouts, histogram(stop_reason) as stop_reasons,
                 histogram(status) as statuses, histogram({_KIND}) filter (error_type is not null) as errors
-            from chosen where iteration is not null group by 1
-        ), judged as (
+            from selected where iteration is not null group by 1
+        ), grouped as (
             select {span.bin} as bin, count(*) as groups, count(*) filter (has_signal) as groups_with_signal,
                 count(*) filter (n >= 2 and not has_signal) as groups_without_signal
-            from groups semi join chosen on groups.split = chosen.split and groups.iteration = chosen.iteration
-                and groups.env = chosen.env and groups."group" = chosen.grouped
+            from groups semi join selected using ({GROUP_COLUMNS})
             group by 1
         )
-        select * from played left join judged using (bin) order by bin
+        select * from played left join grouped using (bin) order by bin
     """
-    return OutcomesResponse(bins=tuple(_outcomes_bin(row, span) for row in run.sql(question, timeout=timeout).dicts()))
+    return OutcomesResponse(bins=tuple(_outcomes_bin(row, span) for row in run.sql(statement, timeout=timeout).dicts()))
 
 
 def query_histograms(
     run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int, timeout: float | None = None
 ) -> list[HistogramResponse]:
-    """How measures are distributed."""
+    """The histograms of measures."""
     rows = f"select measure as key, 0 as part, value from ({_measured(selection, measures)})"
-    question = f"select key, {STATS_COLUMNS} from ({rows}) group by 1"
-    stats = {row.pop("key"): stats_from_row(row) for row in run.sql(question, timeout=timeout).dicts()}
+    statement = f"select key, {STATS_COLUMNS} from ({rows}) group by 1"
+    stats = {row.pop("key"): stats_from_row(row) for row in run.sql(statement, timeout=timeout).dicts()}
     found = count_in_bins(run, rows, _edges(stats, bins), timeout=timeout)
     return [
         HistogramResponse(measure=name, bins=found.get((key, 0), ()), **_counts(stats.get(key)))
@@ -113,8 +112,8 @@ def query_iteration_histograms(
     if span is not None:
         values = _measured(selection, measures, "iteration")
         rows = f"select measure * {MAX_BINS} + {span.bin} as key, 0 as part, value from ({values})"
-        question = f"select key, {STATS_COLUMNS} from ({rows}) where key is not null group by 1 order by 1"
-        stats = {row.pop("key"): stats_from_row(row) for row in run.sql(question, timeout=timeout).dicts()}
+        statement = f"select key, {STATS_COLUMNS} from ({rows}) where key is not null group by 1 order by 1"
+        stats = {row.pop("key"): stats_from_row(row) for row in run.sql(statement, timeout=timeout).dicts()}
         counted = count_in_bins(run, rows, _edges(stats, bins), timeout=timeout)
         for key, numbers in stats.items():
             measure, bin_ = divmod(key, MAX_BINS)
@@ -132,7 +131,7 @@ def query_environments(
 ) -> list[EnvironmentsResponse]:
     """Measures by environment, over bins that all environments share."""
     values = _measured(selection, measures, "env", "stop_reason")
-    question = f"""
+    statement = f"""
         select measure, env, count(*) as rollouts, {STATS_COLUMNS}, median(value) filter (isfinite(value)) as median,
             histogram(stop_reason) as stop_reasons
         from ({values}) group by 1, 2
@@ -140,7 +139,7 @@ def query_environments(
         order by rollouts desc, env
     """
     rows: list[list[dict[str, Any]]] = [[] for _ in measures]
-    for row in run.sql(question, timeout=timeout).dicts():
+    for row in run.sql(statement, timeout=timeout).dicts():
         rows[row.pop("measure")].append(row)
     edges = {key: _shared_edges(some, bins) for key, some in enumerate(rows) if any(row["n"] for row in some)}
     keyed = f"select measure as key, env as part, value from ({values})"

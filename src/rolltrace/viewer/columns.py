@@ -1,4 +1,4 @@
-"""What the table of rollouts can show, sort and filter by: SQL's columns, and the numbers that a rollout has."""
+"""The columns of the rollout table: those of the SQL table, and the measures of rollouts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from rolltrace.query.table_schema import (
 from rolltrace.viewer.schemas import Column, Measure
 
 MAX_NAMES = 300
-"""How many names of one kind are offered: keys of a map may be anything, and very many."""
+"""How many names of one kind are listed: keys of a map may be very many."""
 
 _KINDS = {
     "VARCHAR": "text", "BIGINT": "number", "DOUBLE": "number", "TIMESTAMP": "time", "VARCHAR[]": "tags",
@@ -37,16 +37,17 @@ _LABELS = {_STEPS: "reward", _GRADE: "grade", _METRICS: "metric"}
 
 
 class JoinedValue(NamedTuple):
-    """A value that takes more than a rollout's own row."""
+    """A value that is computed from other rows than the rollout's own."""
 
     source: Callable[[Sequence[str], str], str]
-    """Given such values, and a SELECT of the only ids that are needed or nothing: a SELECT of `id` and the values."""
+    """Called with the values and with SQL for the ids that are needed, or an empty text for all; returns a SELECT of
+    `id` and the values."""
     value: str
-    """What is computed there."""
+    """The SQL expression of the value in that SELECT."""
 
 
 class ColumnExpression(NamedTuple):
-    """How a column is computed: an expression over `r`, the rollouts, and {}, what is joined to them for it."""
+    """The SQL of a column: an expression over `r`, the rollouts, and `{}`, the joined value."""
 
     expression: str
     kind: str
@@ -54,7 +55,7 @@ class ColumnExpression(NamedTuple):
 
 
 def column_expression(name: str) -> ColumnExpression:
-    """How the column of this name is computed."""
+    """The SQL of the column with this name."""
     if name in ROLLOUT_COLUMNS:
         return ColumnExpression(f"r.{sql_identifier(name)}", _KINDS[_TYPES[name]])
     if name == _ADVANTAGE:
@@ -69,25 +70,25 @@ def column_expression(name: str) -> ColumnExpression:
 
 
 def is_column(name: str) -> bool:
-    """Whether there may be a column of this name; a key that no rollout has is one without values."""
+    """Whether the name is that of a column; the column of a key that no rollout has is empty."""
     return name in ROLLOUT_COLUMNS or name in (_ADVANTAGE, _SIGNAL) or name.startswith((_STEPS, _GRADE, _METRICS))
 
 
 def find_measure(name: str) -> ColumnExpression:
-    """How the measure of this name is computed."""
+    """The SQL of the measure with this name."""
     term = column_expression(name)
     if term.kind != "number":
-        raise InputError(f"Expected a measure, which is a number, got {name!r}, which is {term.kind}.")
+        raise InputError(f"Expected a column of numbers as measure, got {name!r}, which is {term.kind}.")
     return term
 
 
-# The mean as the table `groups` has it, without its lists of members, which would take much longer to make.
+# The same mean as in the table `groups`, which takes much longer to make because of its lists of members.
 _MEAN = "case when bool_and(isfinite(reward)) then avg(reward) filter (isfinite(reward)) else 'NaN'::double end"
 _DIFFERS = "case when count(reward) < 2 then 'too few' when max(reward) > min(reward) then 'yes' else 'no' end"
 
 
 def _over_groups(values: Sequence[str], ids: str) -> str:
-    """Values for each rollout that counts, from what is found over its group."""
+    """SQL for values of each counted rollout that are computed from its group."""
     some = f"where id in ({ids})" if ids else ""
     needed = f"semi join (from rollouts {some}) using ({GROUP_COLUMNS})" if ids else ""
     return f"""

@@ -77,24 +77,18 @@ def select_rollouts(selection: RolloutSelection, columns: Mapping[str, str]) -> 
         conditions.append(_condition(joins.expression(term), term.kind, one))
     if selection.search:
         conditions.append(f"r.id in ({_select_matches(selection.search, selection.responses_in_messages)})")
-    shown = [
-        "r.id as id",
-        *(f"{joins.expression(column_expression(name))} as {alias}" for alias, name in columns.items()),
-    ]
+    shown = joins.select(columns)
     # The user's expression sees only the columns of `rollouts`, not those of the joined tables.
     source = f"(select * from rollouts where (\n{selection.where}\n))" if selection.where else "rollouts"
     where = f" where {' and '.join(conditions)}" if conditions else ""
-    return f"select {', '.join(shown)} from {source} r{joins.sql}{where}"
+    return f"select {shown} from {source} r{joins.sql}{where}"
 
 
 def select_by_id(columns: Mapping[str, str]) -> str:
     """SQL for the rollouts whose ids are the parameter `ids`; it reads less than `select_rollouts`."""
     joins = _JoinBuilder(_NAMED)
-    shown = [
-        "r.id as id",
-        *(f"{joins.expression(column_expression(name))} as {alias}" for alias, name in columns.items()),
-    ]
-    return f"select {', '.join(shown)} from rollouts r{joins.sql} where r.id in ({_NAMED})"
+    shown = joins.select(columns)
+    return f"select {shown} from rollouts r{joins.sql} where r.id in ({_NAMED})"
 
 
 class _JoinBuilder:
@@ -113,6 +107,11 @@ class _JoinBuilder:
             joined = source([f"{value} as {name}" for value, name in names.items()], self._ids)
             joins += f" left join ({joined}) j{number} on j{number}.id = r.id"
         return joins
+
+    def select(self, columns: Mapping[str, str]) -> str:
+        """The SELECT list: `id`, and `columns` by alias."""
+        aliased = (f"{self.expression(column_expression(name))} as {alias}" for alias, name in columns.items())
+        return ", ".join(("r.id as id", *aliased))
 
     def expression(self, term: ColumnExpression) -> str:
         """The SQL expression of a column; adds the join that it needs."""

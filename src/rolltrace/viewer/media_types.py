@@ -1,4 +1,4 @@
-"""Bytes that messages carry: shown where they are an image of a kind that cannot run anything, else only saved."""
+"""Media types of blobs: images of formats that cannot contain scripts are shown, all others are downloaded."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ _MAGIC = (
 
 
 class MediaType(NamedTuple):
-    """How bytes are sent."""
+    """How a blob is sent."""
 
     media_type: str
     is_attachment: bool
 
 
 def detect_media_type(data: bytes) -> MediaType:
-    """How bytes are sent, by what they begin with and by nothing that anybody says about them."""
+    """The media type by the first bytes alone; what a record says about a blob is not trusted."""
     for beginning, media_type in _MAGIC:
         if data.startswith(beginning):
             return MediaType(media_type, False)

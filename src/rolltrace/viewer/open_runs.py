@@ -1,84 +1,222 @@
-"""The runs that questions are asked of: opened when asked, closed when others need their place."""
+"""The runs below a folder: which there are, when their files change, and those that are open for queries."""
 
 import contextlib
+import hashlib
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
 from rolltrace.query.run import Run, open_run
-from rolltrace.query.run_listing import MAX_BYTES
+from rolltrace.query.run_listing import MAX_BYTES, find_runs
+from rolltrace.query.run_state import SILENT_SECONDS
+from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES
+from rolltrace.store.safe_files import stat_files
 from rolltrace.viewer.columns import query_measures
-from rolltrace.viewer.lru_cache import LruCache
-from rolltrace.viewer.run_folder import FileStamp, RunFolder
 from rolltrace.viewer.schemas import Measure
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
+
+MAX_CACHE_BYTES = 96 << 20
+_ENTRY_BYTES = 200
+"""The overhead of one cache entry."""
+
+LIVE_SECONDS = SILENT_SECONDS + 1
+"""A run that was written to so recently may be running. After that, its revision changes once more."""
+RESCAN_SECONDS = 0.4
+"""How long the result of a scan is reused: several pages poll every second."""
 
 MAX_WEIGHT = 8
-"""How many runs are open at once; a large one takes the room of four."""
-_LARGE = 4
+"""How many runs may be open at once; a large one counts as four."""
+_LARGE_WEIGHT = 4
 _MEMORY = "320MB"
-"""What statements over one run may take, of each of the two kinds."""
+"""The memory limit of `OpenRun.run`, and also of `OpenRun.text_run`."""
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-class OpenRun:
-    """One run that is open. Any thread may ask it."""
+class LruCache:
+    """Thread-safe LRU cache bounded in bytes."""
 
-    def __init__(self, key: str, path: Path, standing: FileStamp, kept: LruCache) -> None:
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._computing: dict[Hashable, threading.Lock] = {}
+        self._bytes = 0
+
+    def get_or_compute(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
+        """The cached value, or the result of `compute`. Threads that need the same key wait for one computation."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key][0]  # type: ignore[no-any-return]
+            turn = self._computing.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._values:
+                    return self._values[key][0]  # type: ignore[no-any-return]
+            try:
+                value = compute()
+                self._put(key, value, size(value) + _ENTRY_BYTES)
+            finally:
+                with self._lock:
+                    if self._computing.get(key) is turn:  # not the lock of a retry after `compute` failed
+                        del self._computing[key]
+        return value
+
+    def _put(self, key: Hashable, value: Any, size: int) -> None:
+        with self._lock:
+            self._bytes += size - self._values.pop(key, (None, 0))[1]
+            self._values[key] = value, size
+            while self._bytes > self._max_bytes and self._values:
+                self._bytes -= self._values.popitem(last=False)[1][1]
+
+
+class FileStamp(NamedTuple):
+    """The state of a run's files, by their names, sizes and times."""
+
+    identity: str
+    """Changes if another run is put at the same path."""
+    data: str
+    """Changes with rollouts and scores and, if there are several sessions, with ledgers: they decide which count."""
+    revision: str
+    """Changes with all of these, with ledgers, and when the run is no longer written to."""
+    bytes: int
+    """The size of its rollouts."""
+
+
+class RunFolder:
+    """Finds the runs below a folder. A key is looked up among them, and never used as a path."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._runs: dict[str, Path] = {}
+        self._stamps: dict[str, FileStamp] = {}
+        self._scanned_at = -RESCAN_SECONDS
+
+    def runs(self) -> dict[str, Path]:
+        """The paths of the runs, by key."""
+        self._rescan()
+        with self._lock:
+            return self._runs
+
+    def stamps(self) -> dict[str, FileStamp]:
+        """The state of each run's files, by key."""
+        self._rescan()
+        with self._lock:
+            return self._stamps
+
+    def find(self, key: str) -> tuple[Path, FileStamp]:
+        """The path of a run, and the state of its files."""
+        self._rescan()
+        with self._lock:
+            if key not in self._runs:
+                raise RunNotFoundError(f"There is no run {key!r} below {self.path}: it may have been removed.")
+            return self._runs[key], self._stamps[key]
+
+    def _rescan(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._scanned_at < RESCAN_SECONDS:
+                return
+            runs: dict[str, Path] = {}
+            for run in find_runs(self.path):
+                runs.setdefault(self._key(run), run)
+            stamps = {key: _stamp(run) for key, run in runs.items()}
+            self._runs, self._stamps, self._scanned_at = runs, stamps, time.monotonic()
+
+    def _key(self, run: Path) -> str:
+        relative = Path(run.resolve().name) if run == self.path else run.relative_to(self.path)
+        return os.fsencode(relative.as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _stamp(run: Path) -> FileStamp:
+    identity, data, everything = _identity(run), hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
+    newest, size = 0.0, 0
+    for folder in (ROLLOUTS, SCORES, LEDGER):
+        files = stat_files(run / folder)
+        for name, length, changed in files:
+            file = f"{folder}/{name}:{length}:{changed};".encode("utf-8", "surrogateescape")
+            everything.update(file)
+            if folder != LEDGER or len(files) > 1:
+                data.update(file)
+            if folder == ROLLOUTS:
+                size += length
+            newest = max(newest, changed / 1e9)
+    is_recent = abs(time.time() - newest) < LIVE_SECONDS
+    revision = f"{identity[:8]}{everything.hexdigest()}{'+' if is_recent else ''}"
+    return FileStamp(identity, f"{identity[:8]}{data.hexdigest()}", revision, size)
+
+
+def _identity(run: Path) -> str:
+    """A hash that differs for another run at the same path."""
+    statuses = []
+    for path in (run, run / RUN_FILE):
+        try:
+            status = path.stat()
+            statuses.append(f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns if path is not run else 0}")
+        except OSError:
+            statuses.append("none")
+    return hashlib.blake2b(";".join(statuses).encode(), digest_size=12).hexdigest()
+
+
+class OpenRun:
+    """One run that is open. Any thread may use it."""
+
+    def __init__(self, key: str, path: Path, stamp: FileStamp, cache: LruCache) -> None:
         self.key = key
         self.path = path
-        self.identity = standing.identity
-        self.stamp = standing
-        """How its files stood when it was last asked for."""
-        self.weight = _LARGE if standing.bytes > MAX_BYTES else 1
+        self.identity = stamp.identity
+        self.stamp = stamp
+        """The state of its files when it was last requested."""
+        self.weight = _LARGE_WEIGHT if stamp.bytes > MAX_BYTES else 1
         self.users = 0
         self.run: Run = open_run(path, memory=_MEMORY)
-        """For the questions of pages."""
+        """For queries that read no texts."""
         self.text_run: Run = open_run(path, memory=_MEMORY, threads=_THREADS)
-        """For what has to read texts, whose tables take long to make: the others do not wait for it."""
-        self._kept = kept
+        """For queries that read texts. Their tables take long to make, and other queries do not wait for them."""
+        self._cache = cache
 
-    def cached(self, question: Hashable, find: Callable[[], Found], size: Callable[[Found], int]) -> Found:
-        """What `find` finds, or found before and nothing changed since."""
-        return self._kept.get_or_compute((self.key, self.identity, self.stamp.data, question), find, size)
+    def cached(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
+        """The result of `compute`, cached until rollouts or scores change."""
+        return self._cache.get_or_compute((self.key, self.identity, self.stamp.data, key), compute, size)
 
     def close(self) -> None:
-        """Give back memory and files; statements that run are interrupted."""
+        """Free memory and files; statements that are running are interrupted."""
         self.run.close()
         self.text_run.close()
 
 
 def find_measures(run: OpenRun) -> tuple[Measure, ...]:
-    """Every measure of the run, found once for each state of it."""
-    return run.cached("measures", lambda: query_measures(run.text_run), lambda found: 200 * len(found))
+    """Every measure of the run, cached."""
+    return run.cached("measures", lambda: query_measures(run.text_run), lambda measures: 200 * len(measures))
 
 
 class OpenRuns:
-    """The runs below a folder."""
+    """Opens the runs below a folder when they are requested, and closes those that were not used for longest."""
 
-    def __init__(self, folder: str | Path, prepares: bool = False, room: int = MAX_WEIGHT) -> None:
+    def __init__(self, folder: str | Path, prebuild_tables: bool = False, max_weight: int = MAX_WEIGHT) -> None:
         self.folder = RunFolder(folder)
-        self.kept = LruCache()
+        self._cache = LruCache()
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, OpenRun] = OrderedDict()
         self._is_closed = False
-        self._room = room
-        self._prebuild_tables = prepares
-        """Whether the tables of a large run are made as soon as it is opened, before anybody asks for them."""
+        self._max_weight = max_weight
+        self._prebuild_tables = prebuild_tables
+        """Whether the tables of a large run are made as soon as it is opened, before they are needed."""
 
     @contextlib.contextmanager
     def open(self, key: str) -> Iterator[OpenRun]:
-        """The run of this key, which stays open at least so long."""
-        run = self._take(key)
+        """The run with this key, which stays open inside the block."""
+        run = self._acquire(key)
         try:
             yield run
         finally:
-            self._give_back(run)
+            self._release(run)
 
     def close(self) -> None:
         """Close all runs, also those in use."""
@@ -89,51 +227,51 @@ class OpenRuns:
         for run in opened:
             run.close()
 
-    def _take(self, key: str) -> OpenRun:
-        unused: list[OpenRun] = []
+    def _acquire(self, key: str) -> OpenRun:
+        evicted: list[OpenRun] = []
         try:
-            path, standing = self.folder.find(key)
+            path, stamp = self.folder.find(key)
             with self._lock:
                 if self._is_closed:
-                    raise RunNotFoundError("The server is ending.")
-                run = self._find(key, path, standing, unused)
+                    raise RunNotFoundError("The server is shutting down.")
+                run = self._open(key, path, stamp, evicted)
                 run.users += 1
                 return run
         except RunNotFoundError:
             with self._lock:
-                unused += [self._opened.pop(key)] if key in self._opened else []
+                evicted += [self._opened.pop(key)] if key in self._opened else []
             raise
         finally:
-            for one in unused:
+            for one in evicted:
                 if not one.users:
                     one.close()
 
-    def _find(self, key: str, path: Path, standing: FileStamp, unused: list[OpenRun]) -> OpenRun:
-        """The run; those that have to make room for it are put among the unused."""
+    def _open(self, key: str, path: Path, stamp: FileStamp, evicted: list[OpenRun]) -> OpenRun:
+        """The open run; runs that are replaced or make room for it are added to `evicted`."""
         run = self._opened.get(key)
-        if run is None or run.identity != standing.identity or run.path != path:
+        if run is None or run.identity != stamp.identity or run.path != path:
             if run is not None:
-                unused.append(self._opened.pop(key))
-            run = self._opened[key] = OpenRun(key, path, standing, self.kept)
-            if self._prebuild_tables and run.weight == _LARGE:
+                evicted.append(self._opened.pop(key))
+            run = self._opened[key] = OpenRun(key, path, stamp, self._cache)
+            if self._prebuild_tables and run.weight == _LARGE_WEIGHT:
                 run.users += 1
-                threading.Thread(target=self._prepare, args=(run,), name="rolltrace-prepare", daemon=True).start()
-        run.stamp = standing
+                threading.Thread(target=self._prebuild, args=(run,), name="rolltrace-prebuild", daemon=True).start()
+        run.stamp = stamp
         self._opened.move_to_end(key)
-        while sum(one.weight for one in self._opened.values()) > self._room and len(self._opened) > 1:
-            unused.append(self._opened.popitem(last=False)[1])
+        while sum(one.weight for one in self._opened.values()) > self._max_weight and len(self._opened) > 1:
+            evicted.append(self._opened.popitem(last=False)[1])
         return run
 
-    def _prepare(self, run: OpenRun) -> None:
+    def _prebuild(self, run: OpenRun) -> None:
         """Make the tables with texts; first those that a page needs."""
         try:
             with contextlib.suppress(RolltraceError):
                 find_measures(run)
                 run.text_run.sql("select 1 from messages limit 0").fetchall()
         finally:
-            self._give_back(run)
+            self._release(run)
 
-    def _give_back(self, run: OpenRun) -> None:
+    def _release(self, run: OpenRun) -> None:
         with self._lock:
             run.users -= 1
             is_unused = not run.users and self._opened.get(run.key) is not run

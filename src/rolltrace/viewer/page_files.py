@@ -1,4 +1,4 @@
-"""Where the built files of the page are."""
+"""The folder of the built page."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ PAGE = Path(__file__).parent / "page"
 
 
 def page_folder() -> Path:
-    """The folder of the built page: `index.html`, and what it needs under `assets/`."""
+    """The folder with `index.html` and `assets/`."""
     if not (PAGE / "index.html").is_file():
         raise InputError(
-            f"This installation of Rolltrace has no built page: there is no index.html in {PAGE}. "
+            f"Expected the built page in {PAGE}, got no index.html. "
             "Install the package again (`pip install .`), or run `make web` in a source tree."
         )
     return PAGE

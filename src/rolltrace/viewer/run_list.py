@@ -1,4 +1,4 @@
-"""The list of runs: a few numbers of each and how its reward moved, kept until its files change."""
+"""The list of runs: a few numbers of each and a sparkline of its reward, cached until its files change."""
 
 import logging
 import math
@@ -16,8 +16,7 @@ from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, qu
 from rolltrace.store.layout import CACHE
 from rolltrace.store.reader import RunReader
 from rolltrace.version import __version__
-from rolltrace.viewer.open_runs import OpenRuns
-from rolltrace.viewer.run_folder import FileStamp
+from rolltrace.viewer.open_runs import FileStamp, OpenRuns
 from rolltrace.viewer.schemas import RunListEntry, RunsResponse
 
 POINTS = 60
@@ -34,11 +33,11 @@ _FAILED = f"select count(*) filter (status = 'error') from {COUNTED_ROLLOUTS}"
 _logger = logging.getLogger("rolltrace.viewer")
 
 Curve = Sequence[tuple[int, int, float]]
-"""Iterations, and of each how many rewards there are and their mean."""
+"""Iterations, each with the number of rewards and their mean."""
 
 
 class _ListNumbers:
-    """What a card says beside the totals; they are found on the way to these."""
+    """The numbers of an entry besides the totals, which are computed together with them."""
 
     errors: int | None = None
     curve: Curve = ()
@@ -46,108 +45,108 @@ class _ListNumbers:
 
 
 class RunList:
-    """The cards of all runs below a folder."""
+    """The entries of all runs below a folder."""
 
     def __init__(self, library: OpenRuns) -> None:
         self._library = library
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[str, RunListEntry]] = {}
+        self._cache: dict[str, tuple[str, RunListEntry]] = {}
 
     def list(self) -> RunsResponse:
-        """The newest first."""
+        """All entries, the newest first."""
         folder = self._library.folder
-        standings = folder.stamps()
+        stamps = folder.stamps()
         with self._lock:
-            self._known = {key: known for key, known in self._known.items() if key in standings}
-        cards = [self._card(key, path, standings[key]) for key, path in folder.runs().items() if key in standings]
-        cards.sort(key=lambda card: (card.created_at is not None, card.created_at, card.key), reverse=True)
+            self._cache = {key: cached for key, cached in self._cache.items() if key in stamps}
+        entries = [self._entry(key, path, stamps[key]) for key, path in folder.runs().items() if key in stamps]
+        entries.sort(key=lambda entry: (entry.created_at is not None, entry.created_at, entry.key), reverse=True)
         return RunsResponse(
-            folder=str(folder.path), version=__version__, runs=tuple(cards[:MAX_RUNS]), total=len(cards)
+            folder=str(folder.path), version=__version__, runs=tuple(entries[:MAX_RUNS]), total=len(entries)
         )
 
     def one(self, key: str) -> RunListEntry:
-        """The card of one run."""
-        return self._card(key, *self._library.folder.find(key))
+        """The entry of one run."""
+        return self._entry(key, *self._library.folder.find(key))
 
-    def _card(self, key: str, path: Path, standing: FileStamp) -> RunListEntry:
+    def _entry(self, key: str, path: Path, stamp: FileStamp) -> RunListEntry:
         with self._lock:
-            revision, card = self._known.get(key, ("", None))
-        if card is None or revision != standing.revision:
-            card = self._make(key, path, standing)
+            revision, entry = self._cache.get(key, ("", None))
+        if entry is None or revision != stamp.revision:
+            entry = self._make(key, path, stamp)
             with self._lock:
-                self._known[key] = standing.revision, card
-        return card
+                self._cache[key] = stamp.revision, entry
+        return entry
 
-    def _make(self, key: str, path: Path, standing: FileStamp) -> RunListEntry:
-        facts = _ListNumbers()
+    def _make(self, key: str, path: Path, stamp: FileStamp) -> RunListEntry:
+        numbers = _ListNumbers()
         try:
             reader = RunReader(path)
-            listed = describe_run(reader, path, lambda _: self._totals(key, path, standing, facts))
+            listed = describe_run(reader, path, lambda _: self._totals(key, path, stamp, numbers))
         except (RolltraceError, OSError) as error:
             return _unreadable(key, path, f"{type(error).__name__}: {error}")
         except Exception as error:
             _logger.exception("The run %r cannot be read.", key)  # and the others can
             return _unreadable(key, path, type(error).__name__)
-        return _card(key, listed, facts, _problem(facts))
+        return _entry(key, listed, numbers, _problem(numbers))
 
-    def _totals(self, key: str, path: Path, standing: FileStamp, facts: _ListNumbers) -> RunTotals | None:
-        """What the run comes to, where that can be had quickly."""
-        if standing.bytes <= MAX_BYTES:
-            read = read_small_run(path)
-            facts.errors = sum(head.status == "error" for head in read.counted)
-            facts.curve = _curve_of(read)
-            facts.problems = read.problems
-            return totals_of(read)
+    def _totals(self, key: str, path: Path, stamp: FileStamp, numbers: _ListNumbers) -> RunTotals | None:
+        """The totals of the run, if they can be computed quickly."""
+        if stamp.bytes <= MAX_BYTES:
+            small = read_small_run(path)
+            numbers.errors = sum(head.status == "error" for head in small.counted)
+            numbers.curve = _curve_of(small)
+            numbers.problems = small.problems
+            return totals_of(small)
         if not any((path / CACHE).glob("rollouts-*.parquet")):
             return None
         with self._library.open(key) as run:
-            return _ask(run.run, facts)
+            return _query(run.run, numbers)
 
 
-def _problem(facts: _ListNumbers) -> str | None:
-    """What of the run cannot be read, in a sentence."""
-    if not facts.problems:
+def _problem(numbers: _ListNumbers) -> str | None:
+    """A sentence about read errors, if there are any."""
+    if not numbers.problems:
         return None
-    places = "one place" if facts.problems == 1 else f"{facts.problems:,} places"
-    return f"Its files are damaged in {places}: its page says what could not be read."
+    places = "one place" if numbers.problems == 1 else f"{numbers.problems:,} places"
+    return f"Its files are damaged in {places}: its page lists them."
 
 
-def _ask(run: Run, facts: _ListNumbers) -> RunTotals:
-    facts.curve = run.sql(_CURVE).fetchall()
-    [(facts.errors,)] = run.sql(_FAILED).fetchall()
+def _query(run: Run, numbers: _ListNumbers) -> RunTotals:
+    numbers.curve = run.sql(_CURVE).fetchall()
+    [(numbers.errors,)] = run.sql(_FAILED).fetchall()
     return query_totals(run)
 
 
-def _curve_of(read: SmallRun) -> Curve:
+def _curve_of(run: SmallRun) -> Curve:
     rewards: dict[int, list[float]] = {}
-    for head in read.counted:
-        reward = read.rewards[head.id]
+    for head in run.counted:
+        reward = run.rewards[head.id]
         if reward is not None and math.isfinite(reward):
             rewards.setdefault(head.iteration, []).append(float(reward))
     return [(iteration, len(some), math.fsum(some) / len(some)) for iteration, some in rewards.items()]
 
 
 def sparkline(curve: Curve) -> tuple[float | None, ...]:
-    """The mean reward over iterations, at most so many points; None where a point stands for no rewards."""
+    """The mean reward over iterations, in at most `POINTS` points; None for a point without rewards."""
     if not curve:
         return ()
     first, last = min(one[0] for one in curve), max(one[0] for one in curve)
     width = -(-(last - first + 1) // POINTS)
     sums: dict[int, tuple[int, float]] = {}
     for iteration, n, mean in curve:
-        place = (iteration - first) // width
-        count, total = sums.get(place, (0, 0.0))
-        sums[place] = count + n, total + n * mean
-    return tuple(_mean(sums.get(place)) for place in range((last - first) // width + 1))
+        point = (iteration - first) // width
+        count, total = sums.get(point, (0, 0.0))
+        sums[point] = count + n, total + n * mean
+    return tuple(_mean(sums.get(point)) for point in range((last - first) // width + 1))
 
 
-def _mean(found: tuple[int, float] | None) -> float | None:
-    return None if found is None else found[1] / found[0]
+def _mean(count_and_sum: tuple[int, float] | None) -> float | None:
+    return None if count_and_sum is None else count_and_sum[1] / count_and_sum[0]
 
 
-def _card(key: str, listed: ListedRun, facts: _ListNumbers, problem: str | None) -> RunListEntry:
+def _entry(key: str, listed: ListedRun, numbers: _ListNumbers, problem: str | None) -> RunListEntry:
     fields: Mapping[str, object] = msgspec.structs.asdict(listed)
-    same = (
+    copied = (
         "run",
         "created_at",
         "written_at",
@@ -166,13 +165,13 @@ def _card(key: str, listed: ListedRun, facts: _ListNumbers, problem: str | None)
         name=listed.name,
         state=listed.state,
         live=listed.state is RunState.RUNNING,
-        errors=facts.errors,
-        sparkline=sparkline(facts.curve),
+        errors=numbers.errors,
+        sparkline=sparkline(numbers.curve),
         envs=listed.envs,
         policies=listed.policies,
         bytes=listed.bytes,
         problem=problem,
-        **{name: fields[name] for name in same},  # type: ignore[arg-type]
+        **{name: fields[name] for name in copied},  # type: ignore[arg-type]
     )
 
 

@@ -38,10 +38,10 @@ _ERRORS = f"""
 _MAPS = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed")
 
 
-def run_overview(run: OpenRun, card: RunListEntry) -> RunResponse:
+def run_overview(run: OpenRun, entry: RunListEntry) -> RunResponse:
     """The overview of a run; some fields are those of its entry in the run list."""
     revision, numbers = run.stamp.revision, run.run
-    queried = run.cached("overview", lambda: _ask(numbers), lambda _: 20_000)
+    queried = run.cached("overview", lambda: _query(numbers), lambda _: 20_000)
     measures = find_measures(run)
     totals: RunTotals = queried["totals"]
     rollouts: RolloutNumbers = queried["numbers"]
@@ -49,15 +49,15 @@ def run_overview(run: OpenRun, card: RunListEntry) -> RunResponse:
     problems = tuple(dict.fromkeys([*queried["problems"], *numbers.problems]))
     return RunResponse(
         key=run.key,
-        name=card.name,
+        name=entry.name,
         path=str(run.path),
-        run=card.run,
-        created_at=card.created_at,
+        run=entry.run,
+        created_at=entry.created_at,
         config=to_json_mapping(info.config, "config", []),
         package_version=info.package_version,
         code_revision=info.code_revision,
-        state=card.state,
-        live=card.live,
+        state=entry.state,
+        live=entry.live,
         revision=revision,
         planned=planned_episodes(info),
         finished=totals.finished,
@@ -89,7 +89,7 @@ def run_overview(run: OpenRun, card: RunListEntry) -> RunResponse:
     )
 
 
-def _ask(run: Run) -> dict[str, Any]:
+def _query(run: Run) -> dict[str, Any]:
     """Query everything that comes from the tables."""
     values: dict[str, tuple[Count, ...]] = dict.fromkeys(("splits", "statuses", "tags"), ())
     for kind, value, n in run.sql(_VALUES):

@@ -42,7 +42,7 @@ _MEDIA_TYPES = {
 Body = TypeVar("Body")
 
 
-class CheckedSql(msgspec.Struct):
+class SqlRequest(msgspec.Struct):
     """The body of `/api/sql`."""
 
     run: str
@@ -63,21 +63,21 @@ def make_app(
 
     `hosts` are the accepted values of Host, with the port; with `any_address`, every IP address is accepted too.
     """
-    library = OpenRuns(folder, prepares=True)
-    answers = HttpHandlers(library)
+    library = OpenRuns(folder, prebuild_tables=True)
+    handlers = HttpHandlers(library)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with answers.ready():
+        async with handlers.ready():
             yield
 
     return Starlette(
         routes=[
-            Route("/api/sql", answers.sql, methods=["POST"]),
-            Route("/api/check", answers.check, methods=["POST"]),
-            Route("/api/blob", answers.blob, methods=["GET"]),
-            Route("/api/{question}", answers.get, methods=["GET"]),
-            Route("/{name:path}", answers.page, methods=["GET"]),
+            Route("/api/sql", handlers.sql, methods=["POST"]),
+            Route("/api/check", handlers.check, methods=["POST"]),
+            Route("/api/blob", handlers.blob, methods=["GET"]),
+            Route("/api/{question}", handlers.get, methods=["GET"]),
+            Route("/{name:path}", handlers.page, methods=["GET"]),
         ],
         middleware=[Middleware(AuthMiddleware, token=token, hosts=list(hosts), port=port, any_address=any_address)],
         exception_handlers={HTTPException: _http_exception},
@@ -91,7 +91,7 @@ class HttpHandlers:
 
     def __init__(self, library: OpenRuns) -> None:
         self._library = library
-        self._questions = Api(library)
+        self._api = Api(library)
 
     @contextlib.asynccontextmanager
     async def ready(self) -> AsyncIterator[None]:
@@ -103,24 +103,24 @@ class HttpHandlers:
             yield
         finally:
             self._library.close()
-            self._questions.close()
+            self._api.close()
             await self._workers.close()
 
     async def get(self, request: Request) -> Response:
         """Handle `/api/{question}`."""
         question = request.path_params["question"]
-        ask = self._questions.handlers.get(question)
+        ask = self._api.handlers.get(question)
         if ask is None:
-            return _refused(HttpError(404, "UnknownNameError", "There is no such question."))
-        asked = RequestParameters(request.query_params.multi_items())
-        if asked.has_user_sql:
+            return _refused(HttpError(404, "UnknownNameError", f"There is no /api/{question[:100]}."))
+        parameters = RequestParameters(request.query_params.multi_items())
+        if parameters.has_user_sql:
             return await self._written(request, question, request.query_params.multi_items())
-        return await _answered(lambda: self._thread(partial(ask, asked)))
+        return await _json_response(lambda: self._thread(partial(ask, parameters)))
 
     async def sql(self, request: Request) -> Response:
         """Handle `/api/sql`."""
-        body = await _body(request, CheckedSql)
-        if not isinstance(body, CheckedSql):
+        body = await _body(request, SqlRequest)
+        if not isinstance(body, SqlRequest):
             return body
         parameters = [(name, str(value)) for name, value in msgspec.structs.asdict(body).items()]
         return await self._written(request, "sql", parameters)
@@ -131,17 +131,17 @@ class HttpHandlers:
         if not isinstance(body, CheckRequest):
             return body
         run = body.run
-        return await _answered(lambda: self._thread(lambda: self._questions.check(run)))
+        return await _json_response(lambda: self._thread(lambda: self._api.check(run)))
 
     async def blob(self, request: Request) -> Response:
         """Handle `/api/blob`: the bytes of a message's part."""
-        asked = RequestParameters(request.query_params.multi_items())
+        parameters = RequestParameters(request.query_params.multi_items())
 
         async def find() -> Response:
-            data = await self._thread(lambda: self._questions.blob(asked))
-            shown = detect_media_type(data)
-            headers = {"content-disposition": "attachment"} if shown.is_attachment else None
-            return Response(data, 200, headers, shown.media_type)
+            data = await self._thread(lambda: self._api.blob(parameters))
+            kind = detect_media_type(data)
+            headers = {"content-disposition": "attachment"} if kind.is_attachment else None
+            return Response(data, 200, headers, kind.media_type)
 
         return await _with_http_errors(find)
 
@@ -187,7 +187,7 @@ async def _body(request: Request, kind: type[Body]) -> Body | Response:
     try:
         return msgspec.json.decode(await request.body(), type=kind)
     except (ValueError, RecursionError) as error:
-        return _refused(HttpError(400, "InputError", f"Expected another body: {error}."))
+        return _refused(HttpError(400, "InputError", f"Expected a valid body: {error}."))
 
 
 def _page_files() -> dict[str, Path]:
@@ -196,7 +196,7 @@ def _page_files() -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-async def _answered(ask: Callable[[], Awaitable[bytes]]) -> Response:
+async def _json_response(ask: Callable[[], Awaitable[bytes]]) -> Response:
     async def answer() -> Response:
         return Response(await ask(), 200, None, _JSON)
 
@@ -217,8 +217,8 @@ async def _http_exception(_: Request, error: Exception) -> Response:
     return _refused(HttpError(status, "HTTPException", str(getattr(error, "detail", "Not found."))))
 
 
-def _refused(refusal: HttpError) -> Response:
-    return Response(refusal.body, refusal.status, None, _JSON)
+def _refused(error: HttpError) -> Response:
+    return Response(error.body, error.status, None, _JSON)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""SQL that people write runs in worker processes: a few at once, each killed when it takes too long or is abandoned."""
+"""Worker processes for SQL of users: each is killed when its statement times out or its client disconnects."""
 
 import asyncio
 import functools
@@ -26,7 +26,7 @@ _SETTINGS = ProcessSettings(
 )
 _OK, _ERROR = b"+", b"-"
 
-SERVER_BUSY = HttpError(429, "Busy", "Other statements are running: ask again in a moment.")
+SERVER_BUSY = HttpError(429, "Busy", "Other statements are running: try again in a moment.")
 _TIMED_OUT = HttpError(
     400, "QueryTimeoutError", f"The statement took longer than {SQL_TIMEOUT_SECONDS:g} seconds, and was stopped."
 )
@@ -46,16 +46,16 @@ class SqlWorkerPool:
         self, run: str, question: str, parameters: Parameters, disconnected: Callable[[], Awaitable[None]]
     ) -> bytes | HttpError:
         """The answer to a question about a run; `disconnected` returns when the client has gone."""
-        leaving = asyncio.ensure_future(disconnected())
+        disconnect = asyncio.ensure_future(disconnected())
         try:
             await asyncio.wait_for(self._turns.acquire(), QUEUE_TIMEOUT_SECONDS)
         except TimeoutError:
-            leaving.cancel()
+            disconnect.cancel()
             return SERVER_BUSY
         try:
-            return SERVER_BUSY if leaving.done() else await self._answer(run, question, parameters, leaving)
+            return SERVER_BUSY if disconnect.done() else await self._answer(run, question, parameters, disconnect)
         finally:
-            leaving.cancel()
+            disconnect.cancel()
             self._turns.release()
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class SqlWorkerPool:
         await asyncio.to_thread(self._pool.kill)
 
     async def _answer(
-        self, run: str, question: str, parameters: Parameters, leaving: "asyncio.Future[None]"
+        self, run: str, question: str, parameters: Parameters, disconnect: "asyncio.Future[None]"
     ) -> bytes | HttpError:
         call = self._pool.run(
             answer_question,
@@ -74,14 +74,14 @@ class SqlWorkerPool:
             affinity=run,  # the process has the run open
         )
         answering = asyncio.ensure_future(call)
-        either: set[asyncio.Future[Any]] = {answering, leaving}
+        either: set[asyncio.Future[Any]] = {answering, disconnect}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return _read_answer(answering.result()) if answering.done() else SERVER_BUSY
         except WorkerError as error:
             return _TIMED_OUT if error.timed_out else OUT_OF_MEMORY
         finally:
-            answering.cancel()  # which kills the process of an abandoned statement
+            answering.cancel()  # kills the process if the client has left
             await asyncio.wait({answering})
 
 
@@ -91,7 +91,7 @@ def answer_question(folder: str, question: str, parameters: Parameters) -> bytes
         return _OK + _api(folder).handle(question, RequestParameters(parameters))
     except MemoryError:
         raise  # after which the process is not used again
-    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+    except Exception as error:  # noqa: BLE001 - the client gets a response in any case
         response = http_error_of(error)
         if response == OUT_OF_MEMORY:
             raise MemoryError from None
@@ -100,7 +100,7 @@ def answer_question(folder: str, question: str, parameters: Parameters) -> bytes
 
 @functools.cache
 def _api(folder: str) -> Api:
-    return Api(OpenRuns(folder, room=1))
+    return Api(OpenRuns(folder, max_weight=1))
 
 
 def _read_answer(answer: bytes) -> bytes | HttpError:

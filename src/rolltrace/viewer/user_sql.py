@@ -1,4 +1,4 @@
-"""SQL that people write: bounded in time, memory, rows and bytes."""
+"""Runs SQL of users, bounded in time, rows and bytes."""
 
 import time
 from typing import Any
@@ -12,11 +12,11 @@ SQL_TIMEOUT_SECONDS = 10.0
 MAX_ROWS = 10_000
 MAX_BYTES = 20_000_000
 MAX_CELL_CHARS = 100_000
-_LOOKUP_BATCH = 100
+_FETCH_ROWS = 100
 
 
 def run_user_sql(run: Run, sql: str, limit: int) -> SqlResponse:
-    """The rows of one SELECT, no more than are asked for."""
+    """The rows of one SELECT, at most `limit`."""
     if not 1 <= limit <= MAX_ROWS:
         raise InputError(f"Expected a limit from 1 to {MAX_ROWS}, got {limit}.")
     started = time.perf_counter()
@@ -24,10 +24,10 @@ def run_user_sql(run: Run, sql: str, limit: int) -> SqlResponse:
     rows: list[tuple[Any, ...]] = []
     size = 0
     while len(rows) <= limit and size <= MAX_BYTES:
-        some = result.fetchmany(min(_LOOKUP_BATCH, limit + 1 - len(rows)))
-        if not some:
+        batch = result.fetchmany(min(_FETCH_ROWS, limit + 1 - len(rows)))
+        if not batch:
             break
-        for row in some:
+        for row in batch:
             cells = tuple(_cell(value) for value in row)
             size += sum(map(_size, cells))
             rows.append(cells)
@@ -42,15 +42,15 @@ def run_user_sql(run: Run, sql: str, limit: int) -> SqlResponse:
 
 
 def _cell(value: Any) -> Any:
-    """A value as JSON has it; a long text is cut."""
-    told = to_browser_types(value)
-    if isinstance(told, str) and len(told) > MAX_CELL_CHARS:
-        return f"{told[:MAX_CELL_CHARS]}… ({len(told) - MAX_CELL_CHARS:,} more characters)"
-    return told
+    """A value as JSON; a long text is truncated."""
+    cell = to_browser_types(value)
+    if isinstance(cell, str) and len(cell) > MAX_CELL_CHARS:
+        return f"{cell[:MAX_CELL_CHARS]}… ({len(cell) - MAX_CELL_CHARS:,} more characters)"
+    return cell
 
 
 def _size(value: Any) -> int:
-    """About how many bytes a value takes as JSON."""
+    """The approximate number of bytes of a value as JSON."""
     if isinstance(value, str):
         return len(value) + 2
     if isinstance(value, dict):

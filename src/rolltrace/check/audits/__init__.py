@@ -1,1 +1,1 @@
-"""Audits of the record itself: is everything there, is it what was written, does it add up."""
+"""The built-in audits: files, ledgers, identities, rewards and scores."""

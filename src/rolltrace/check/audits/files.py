@@ -1,4 +1,4 @@
-"""Audits of the files and blobs: all are there, complete and unchanged."""
+"""Audits of the files and blobs: all exist, complete and unchanged."""
 
 import hashlib
 import re
@@ -36,22 +36,22 @@ _EXPECTED = {
 
 @audit(
     Severity.ERROR,
-    "A folder of the run is gone or cannot be listed, and all that was in it. Copy it back, or mind its permissions.",
+    "A folder of the run is missing or cannot be listed. Restore it from a copy, or fix its permissions.",
 )
 def missing_folders(run: AuditedRun) -> Iterator[Finding]:
     """Each folder can be listed."""
     for folder in FOLDERS:
         if run.entries(folder) is None:
-            yield Finding(f"expected a directory {folder}/ that can be listed, found none", file=folder)
+            yield Finding(f"expected a directory {folder}/ that can be listed", file=folder)
 
 
 @audit(
     Severity.ERROR,
-    "Bytes cannot be read, or are not those that were written, so the records in them are lost; all others are read. "
-    "Restore the file from a copy, and suspect the disk or whatever edited it.",
+    "Bytes cannot be read, or differ from those that were written, so the records in them are lost; others are read. "
+    "Restore the file from a copy, and check the disk, or who edited the file.",
 )
 def damaged(run: AuditedRun) -> Iterator[Finding]:
-    """Every file can be read, and every line is a record whose checksum is right."""
+    """Every file can be read, and every line is a record with a valid checksum."""
     for problem in run.problems:
         if (
             problem.kind not in (ReadErrorKind.MISSING, ReadErrorKind.NEWER)
@@ -63,8 +63,8 @@ def damaged(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "The last line of a file has no end: its writer was killed, the machine lost power, or it is being written at this "
-    "moment. It costs only that record, which no flush had promised.",
+    "The last line of a file has no line feed: its writer was killed, the machine lost power, or it is being "
+    "written at this moment. Only that record is lost, which no flush had confirmed.",
 )
 def truncated_files(run: AuditedRun) -> Iterator[Finding]:
     """Every file ends with a whole line."""
@@ -86,15 +86,15 @@ def newer_version(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A session numbers its files without gaps, so one that is missing was deleted or not copied, with all its records.",
+    "A session numbers its files without gaps, so a missing file was deleted or not copied, with all its records.",
 )
 def missing_segments(run: AuditedRun) -> Iterator[Finding]:
     """The files of each session are numbered from 0 without a gap."""
     for folder in (ROLLOUTS, SCORES):
-        for session, found in sorted(_sequences(run.entries(folder) or ()).items()):
-            highest = max(found)
-            if missing := highest + 1 - len(found):
-                first = next(number for number in range(highest) if number not in found)
+        for session, numbers in sorted(_sequences(run.entries(folder) or ()).items()):
+            highest = max(numbers)
+            if missing := highest + 1 - len(numbers):
+                first = next(number for number in range(highest) if number not in numbers)
                 name = SegmentName(session, first)
                 yield Finding(
                     f"{missing} of the {highest + 1} files of the session in {folder}/ are missing, first {name}",
@@ -104,7 +104,7 @@ def missing_segments(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "Files whose names are not those of a run are not read. If they hold records, give them their names back; "
+    "Files with other names than those of the format are not read. If they have records, restore their names; "
     "otherwise move them elsewhere.",
 )
 def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
@@ -116,23 +116,23 @@ def unexpected_files(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.INFO,
-    "A file is there both plain and compressed, because compression was interrupted. The plain one is read and nothing "
+    "A file exists both plain and compressed, because compression was interrupted. The plain one is read, and nothing "
     "is wrong; `rolltrace compact` removes it.",
 )
 def compressed_twice(run: AuditedRun) -> Iterator[Finding]:
-    """No file is there both plain and compressed."""
+    """No file exists both plain and compressed."""
     for folder in (ROLLOUTS, SCORES):
         names = {entry.name for entry in run.entries(folder) or ()}
         for name in sorted(names):
             segment = SegmentName.parse(name)
             if segment is not None and name == segment.plain and segment.compressed in names:
-                yield Finding("is there plain and compressed", file=f"{folder}/{name}")
+                yield Finding("exists plain and compressed", file=f"{folder}/{name}")
 
 
 @audit(
     Severity.INFO,
-    "Temporary files of a writer that is at work, or that was killed. Nothing reads them; when no writer is left they "
-    "may be deleted.",
+    "Temporary files of a writer that is running, or that was killed. Nothing reads them; they may be deleted when "
+    "no writer is running.",
 )
 def leftovers(run: AuditedRun) -> Iterator[Finding]:
     """No temporary file is left."""
@@ -143,22 +143,23 @@ def leftovers(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A message carries an image or a file of which the bytes are gone; the prompt cannot be seen as the policy saw it. "
-    "Copy blobs/ back.",
+    "A message refers to an image or file whose bytes are missing, so the prompt cannot be shown as the policy saw it. "
+    "Restore blobs/ from a copy.",
 )
 def missing_blobs(run: AuditedRun) -> Iterator[Finding]:
-    """Every blob that a record names is there."""
+    """Every blob that a record refers to exists."""
     for name, rollout, path in _named_blobs(run):
         if not path.is_file():
-            yield Finding(f"{name} is not there", rollout=rollout, file=f"{BLOBS}/{name}")
+            yield Finding(f"{name} is missing", rollout=rollout, file=f"{BLOBS}/{name}")
 
 
 @audit(
     Severity.ERROR,
-    "The bytes of a blob are not those of its name, so they are not what the policy saw. Restore the file from a copy.",
+    "The bytes of a blob do not match the hash in its name, so they are not what the policy saw. Restore the file "
+    "from a copy.",
 )
 def damaged_blobs(run: AuditedRun) -> Iterator[Finding]:
-    """Every blob has the bytes that its name says."""
+    """Every blob matches the hash in its name."""
     for name, rollout, path in _named_blobs(run):
         try:
             with open_regular(path) as file:
@@ -186,7 +187,7 @@ def _sequences(entries: Iterable[FolderEntry]) -> dict[str, set[int]]:
 
 
 def _is_known(folder: str, name: str) -> bool:
-    """Whether the format gives such a name to a file of the folder."""
+    """Whether the name is one that files of this folder have."""
     if folder == BLOBS:
         return _BLOB.fullmatch(name) is not None
     if folder == LEDGER:
@@ -201,7 +202,7 @@ def _is_tail(problem: ReadError) -> bool:
 
 
 def _is_read(problem: ReadError) -> bool:
-    """Whether it is about a file that should hold records. Other audits report the other files."""
+    """Whether it is about a file of records. Other audits report the other files."""
     folder, _, name = problem.file.partition("/")
     if folder not in FOLDERS or not name:
         return False
@@ -209,6 +210,6 @@ def _is_read(problem: ReadError) -> bool:
 
 
 def _named_blobs(run: AuditedRun) -> Iterator[tuple[str, str, Path]]:
-    """Each blob that a record names, the first rollout that does, and where it should be."""
+    """Each blob that a record refers to, the first rollout that does, and its path."""
     for row in run.records.rows("select name, rollout from blobs order by name"):
         yield row["name"], row["rollout"], blob_path(run.path / BLOBS, row["name"])

@@ -1,4 +1,4 @@
-"""Audits of the ledgers: what became of every rollout that was begun."""
+"""Audits of the ledgers: every rollout that was started is accounted for."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, ledger_name
 from rolltrace.store.ledger import Ledger
 
 _FIRST_LEDGER_SECONDS = 5.0
-"""A writer's first ledger comes within a second; this leaves it some time."""
+"""A writer's first ledger is written within a second; this leaves it some time."""
 
 
 @audit(
@@ -34,47 +34,47 @@ def ledger_sums(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "The session wrote more lines than its files hold now: they were deleted, cut or damaged after they were written. "
+    "The session wrote more lines than its files have now: they were deleted, truncated or damaged after that. "
     "Restore the files from a copy.",
 )
 def lost_lines(run: AuditedRun) -> Iterator[Finding]:
-    """What the ledger says was recorded can be read."""
+    """Every line that a ledger counts can be read."""
     rollouts, scores = run.count_by_session(ROLLOUTS), run.count_by_session(SCORES)
     for ledger in run.ledgers.values():
-        for what, recorded, found in (
+        for kind, recorded, readable in (
             (ROLLOUTS, ledger.recorded, rollouts[ledger.session]),
             (SCORES, ledger.scores_recorded, scores[ledger.session]),
         ):
-            if recorded > found:
-                message = f"{recorded} {what} were recorded, {found} can be read, {recorded - found} lost"
-                yield _finding(ledger, message, recorded=recorded, found=found)
+            if recorded > readable:
+                message = f"{recorded} {kind} were recorded, {readable} can be read, {recorded - readable} lost"
+                yield _finding(ledger, message, recorded=recorded, found=readable)
 
 
 @audit(
     Severity.WARNING,
-    "A session that was closed has more lines than its ledger counted: somebody else wrote to its files, or the last "
+    "A session that was closed has more lines than its ledger counts: another process wrote to its files, or the last "
     "lines of its ledger are lost. The files are right.",
 )
 def uncounted_lines(run: AuditedRun) -> Iterator[Finding]:
     """A session that was closed counted all its lines."""
     for ledger in run.ledgers.values():
-        found = run.rollouts_by_session[ledger.session]
-        if ledger.closed and found > ledger.recorded:
-            message = f"{ledger.recorded} rollouts were counted when it was closed, {found} are there"
-            yield _finding(ledger, message, recorded=ledger.recorded, found=found)
+        lines = run.rollouts_by_session[ledger.session]
+        if ledger.closed and lines > ledger.recorded:
+            message = f"{ledger.recorded} rollouts were counted when it was closed, its files have {lines}"
+            yield _finding(ledger, message, recorded=ledger.recorded, found=lines)
 
 
 @audit(
     Severity.WARNING,
     "Rollouts, scores, blobs or texts could not be written, for the reasons named, such as a full disk (ENOSPC) or a "
-    "full queue. They are in no statistic of this run. What the disk did not confirm (sync_failed) is there, unless "
-    "the machine lost power.",
+    "full queue. They are in no statistic of this run. Lines whose fsync failed (sync_failed) exist, unless the "
+    "machine lost power.",
 )
 def dropped(run: AuditedRun) -> Iterator[Finding]:
     """Nothing was dropped."""
     for ledger in run.ledgers.values():
         for name, reasons in asdict(ledger).items():
-            if isinstance(reasons, dict):  # what is counted by reason is a loss
+            if isinstance(reasons, dict):  # every count by reason is a loss
                 for reason, count in reasons.items():
                     if count > 0:
                         message = f"{count} {name.replace('_', ' ')}: {reason}"
@@ -83,39 +83,39 @@ def dropped(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "Rollouts were begun of which there is no record. If the session is still at work they are being played; if it "
-    "ended they are lost: it was killed, or a rollout was never finished.",
+    "Rollouts were started and have no record. If the session is still running they are being played; if it ended they "
+    "are lost: it was killed, or a rollout was never ended.",
 )
 def unfinished_rollouts(run: AuditedRun) -> Iterator[Finding]:
-    """Every rollout that was begun has an end, unless a later session continues its session."""
-    elsewhere = run.recorded_by_forks()
+    """Every rollout that was started has a record, unless a later session continues its session."""
+    by_forks = run.recorded_by_forks()
     continued = continued_sessions(run.ledgers.values())
     for ledger in run.ledgers.values():
-        if ledger.session in continued:  # what it had in flight was played again
+        if ledger.session in continued:  # its rollouts in flight were played again
             continue
-        known = max(ledger.recorded, run.rollouts_by_session[ledger.session]) + elsewhere[ledger.session]
+        known = max(ledger.recorded, run.rollouts_by_session[ledger.session]) + by_forks[ledger.session]
         ended = known + sum(ledger.unrecordable.values()) + sum(ledger.dropped.values())
         if ledger.dispatched > ended and ledger.in_flight > 0:
             count = ledger.dispatched - ended
-            state = "when it was closed" if ledger.closed else "when it last said so, and lost if it has ended"
+            state = "when it was closed" if ledger.closed else "in its last ledger, and lost if it has ended"
             yield _finding(ledger, f"{count} still in flight {state}", in_flight=count)
 
 
 @audit(
     Severity.WARNING,
     "The session was not closed, and has written nothing for half a minute: its process was killed, or the machine "
-    "died. What it had flushed is safe, what was in flight is lost, and no later session took over. "
-    "`rolltrace run --resume RUN` completes a run that `rolltrace run` began.",
+    "died. What it had flushed is safe, what was in flight is lost, and no later session supersedes it. "
+    "`rolltrace run --resume RUN` completes a run that `rolltrace run` started.",
 )
 def dead_sessions(run: AuditedRun) -> Iterator[Finding]:
-    """No session died, unless a later one took over."""
+    """No session died, unless a later one supersedes it."""
     for ledger in died_sessions(run.ledgers.values()):
         yield _finding(ledger, f"died; the last line of its ledger is of {ledger.written_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 @audit(
     Severity.INFO,
-    "The session is not closed: it is at work, or it died and a later session took over. What it flushed is safe.",
+    "The session is not closed: it is running, or it died and a later session supersedes it. What it flushed is safe.",
 )
 def open_sessions(run: AuditedRun) -> Iterator[Finding]:
     """Every session was closed."""
@@ -129,8 +129,8 @@ def open_sessions(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.INFO,
-    "The run was closed before its plan was done. What is there is sound; statistics are of a part of the plan. "
-    "`rolltrace run --resume RUN` completes a run that `rolltrace run` began.",
+    "The run was closed before all planned episodes were finished. Its records are valid; statistics are of a part of "
+    "the plan. `rolltrace run --resume RUN` completes a run that `rolltrace run` started.",
 )
 def interrupted_run(run: AuditedRun) -> Iterator[Finding]:
     """What was planned is there."""
@@ -146,18 +146,18 @@ def interrupted_run(run: AuditedRun) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "A session has files but no ledger, so nobody can say whether all that it wrote is there.",
+    "A session has files but no ledger, so it is unknown whether its files are complete.",
 )
 def missing_ledgers(run: AuditedRun) -> Iterator[Finding]:
     """Every session that wrote something has a ledger."""
     counted = run.rollouts_by_session + run.scores_by_session
     for session in sorted(counted.keys() - run.ledgers.keys()):
         file = f"{LEDGER}/{ledger_name(session, 0)}"
-        if not _has_just_begun(run, session):
+        if not _has_just_started(run, session):
             yield Finding(f"{counted[session]} records of a session without a ledger", session=session, file=file)
 
 
-def _has_just_begun(run: AuditedRun, session: str) -> bool:
+def _has_just_started(run: AuditedRun, session: str) -> bool:
     """Whether the session wrote so lately that its first ledger may still be due."""
     newest = 0.0
     for folder in (ROLLOUTS, SCORES):

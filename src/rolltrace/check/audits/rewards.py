@@ -1,24 +1,24 @@
-"""Audits of the rewards: do the parts add up to the total, and are they numbers."""
+"""Audits of the rewards: the parts add up to the total, and are finite numbers."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, audit
 from rolltrace.check.audited_run import AuditedRun
 from rolltrace.check.record_index import rollout_finding
 from rolltrace.trace.json_numbers import Number, as_float, parse_number
 from rolltrace.trace.rollout import Rollout
-from rolltrace.trace.score import Score
+from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Status, StopReason
 
 _TOLERANCE = 1e-6
-"""Relative to the size of the parts: what a loop that adds in 32 bits may be off by."""
+"""The relative error of a loop that adds in 32 bits."""
 
 
 @audit(
     Severity.ERROR,
-    "The sum of a rollout's step rewards and its grade is not the sum that it says. Whoever recorded it counts a part "
-    "twice, or leaves one out; a policy trained on it learns something else than its parts say.",
+    "The sum of a rollout's step rewards and its grade is not its `reward_so_far`. The loop that recorded it counts a "
+    "part twice, or leaves one out, so the policy is trained on a wrong total.",
     input=AuditInput.ROLLOUTS,
 )
 def reward_parts(rollout: Rollout) -> Iterator[Finding]:
@@ -38,12 +38,12 @@ def reward_parts(rollout: Rollout) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A rollout's reward is not the sum of its parts, nor that sum clamped by a limit. What it was trained on is not "
-    "what it earned.",
+    "A rollout's reward is neither the sum of its parts, nor that sum clamped by a limit. The policy is trained on a "
+    "wrong total.",
     input=AuditInput.ROLLOUTS,
 )
 def reward_total(rollout: Rollout) -> Iterator[Finding]:
-    """`line_reward` is `reward_so_far`, or what a limit made of it."""
+    """`line_reward` is `reward_so_far`, or that clamped by a limit."""
     reward, before = rollout.line_reward, rollout.unclamped_reward
     so_far = rollout.reward_so_far
     if reward is None:
@@ -60,8 +60,8 @@ def reward_total(rollout: Rollout) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "A rollout that failed or was cancelled has no reward that means something, so it must be null; a number there "
-    "enters the group's mean and everybody's advantage.",
+    "The reward of a rollout that failed or was cancelled must be null: a number changes the group's mean, and every "
+    "advantage.",
     input=AuditInput.ROLLOUTS,
 )
 def reward_on_failed_rollout(rollout: Rollout) -> Iterator[Finding]:
@@ -74,23 +74,23 @@ def reward_on_failed_rollout(rollout: Rollout) -> Iterator[Finding]:
 
 @audit(
     Severity.WARNING,
-    "A rollout ended well and waits for its group's grade, but the session is over and no score named `reward` came. "
-    "The writer was killed before the group was graded, or the scores are lost.",
+    "A rollout with status ok has no reward yet, but the session has ended without a score named `reward` for it. The "
+    "writer was killed before the group was graded, or the scores are lost.",
 )
 def reward_missing(run: AuditedRun) -> Iterator[Finding]:
-    """A rollout that ended well and was not played anew has a reward, or a score that says why not."""
+    """A rollout with status ok that was not played again has a reward, or a score without a value."""
     pending = f"""
         select * from rollouts where status = 'ok' and line_reward is null
         and not exists (select 1 from scores where scores.rollout = rollouts.id and scores.name = 'reward')
         and not exists (
-            select 1 from rollouts as again where ({_same("again")}) = ({_same("rollouts")})
-            and (again.session > rollouts.session
-                 or (again.session = rollouts.session and again.attempt > rollouts.attempt))
+            select 1 from rollouts as later where ({_slot("later")}) = ({_slot("rollouts")})
+            and (later.session > rollouts.session
+                 or (later.session = rollouts.session and later.attempt > rollouts.attempt))
         )
     """  # noqa: S608 - our own names
-    ended = {ledger.session for ledger in run.ledgers.values() if ledger.closed}
+    closed = {ledger.session for ledger in run.ledgers.values() if ledger.closed}
     for row in run.records.rows(pending):
-        if row["file_session"] in ended:
+        if row["file_session"] in closed:
             yield rollout_finding(row, "status is ok, but there is no reward, and no score gave one later")
 
 
@@ -100,7 +100,7 @@ def reward_missing(run: AuditedRun) -> Iterator[Finding]:
     input=AuditInput.SCORES,
 )
 def group_reward(score: Score) -> Iterator[Finding]:
-    """The total that a group's grade gives is the sum of its parts, or that sum clamped by a limit."""
+    """The total after a group's grade is the sum of its parts, or that sum clamped by a limit."""
     so_far, grade = as_float(score.data.get("reward_so_far")), as_float(score.data.get("group_grade"))
     if score.name != "reward" or score.value is None or so_far is None or grade is None:
         return
@@ -114,10 +114,10 @@ def group_reward(score: Score) -> Iterator[Finding]:
 
 @audit(
     Severity.ERROR,
-    "The group's grade was added to another sum than the rollout's record has.",
+    "The group's grade was added to another sum than that of the rollout's record.",
 )
 def group_reward_base(run: AuditedRun) -> Iterator[Finding]:
-    """A group's grade is added to the sum that the rollout's record has."""
+    """A group's grade is added to `reward_so_far` of the rollout's record."""
     pairs = """
         select rollouts.*, scores.reward_so_far as base from scores join rollouts on scores.rollout = rollouts.id
         where scores.name = 'reward' and base is not null and rollouts.reward_so_far is not null
@@ -133,7 +133,7 @@ def group_reward_base(run: AuditedRun) -> Iterator[Finding]:
 @audit(
     Severity.ERROR,
     "A reward is NaN or infinite. One such number makes a batch's mean, every advantage and then the weights NaN. Look "
-    "at the step: a division by zero, a logarithm of 0, or a value that was no number (the record's notes say so).",
+    "at the step: a division by zero, a logarithm of 0, or a value that is not a number (the record has a note).",
     input=AuditInput.ROLLOUTS,
 )
 def non_finite_reward(rollout: Rollout) -> Iterator[Finding]:
@@ -144,26 +144,25 @@ def non_finite_reward(rollout: Rollout) -> Iterator[Finding]:
         named.append((f"steps[{step.step}].env_reward", step.env_reward))
     if rollout.grade is not None:
         named.append(("grade.reward", rollout.grade.reward))
-    wrong = {name: value for name, value in named if value is not None and not math.isfinite(value)}
-    if wrong:
-        yield Finding(f"{', '.join(f'{name} is {value!r}' for name, value in list(wrong.items())[:4])}", data=wrong)
+    yield from _non_finite_finding({name: value for name, value in named if value is not None})
 
 
 @audit(
     Severity.WARNING,
-    "A number behind a reward is NaN or infinite. The reward itself may be sound, but means and plots of that number "
+    "A number behind a reward is NaN or infinite. The reward itself may be right, but means and plots of that number "
     "are not.",
     input=AuditInput.ROLLOUTS,
 )
 def non_finite_data(rollout: Rollout) -> Iterator[Finding]:
     """Every number of `reward_data` is finite."""
-    wrong: dict[str, Number] = {}
-    for step in rollout.steps:
-        wrong |= _non_finite(f"steps[{step.step}].reward_data", step.reward_data)
+    named = {
+        f"steps[{step.step}].reward_data.{name}": value
+        for step in rollout.steps
+        for name, value in step.reward_data.items()
+    }
     if rollout.grade is not None:
-        wrong |= _non_finite("grade.reward_data", rollout.grade.reward_data)
-    if wrong:
-        yield Finding(f"{', '.join(f'{name} is {value!r}' for name, value in list(wrong.items())[:4])}", data=wrong)
+        named |= {f"grade.reward_data.{name}": value for name, value in rollout.grade.reward_data.items()}
+    yield from _non_finite_finding(named)
 
 
 @audit(
@@ -178,21 +177,20 @@ def non_finite_score(score: Score) -> Iterator[Finding]:
 
 
 def nearly_equal(one: float, other: float, parts: list[float]) -> bool:
-    """Whether two sums of these parts are the same but for rounding; NaN is the same as NaN."""
+    """Whether two sums of these parts are equal up to rounding; NaN is equal to NaN."""
     if one == other or (one != one and other != other):
         return True
     size = sum(abs(part) for part in parts)
     return abs(one - other) <= _TOLERANCE * max(1.0, size if math.isfinite(size) else 1.0)
 
 
-def _same(table: str) -> str:
-    """The columns that all plays of one member of a group share."""
-    return ", ".join(f'{table}."{name}"' for name in ("run", "split", "iteration", "env", "group", "index"))
+def _slot(table: str) -> str:
+    """The columns that all attempts at one index of a group share."""
+    return ", ".join(f'{table}."{name}"' for name in ("run", *GroupKey.__struct_fields__, "index"))
 
 
-def _non_finite(place: str, numbers: dict[str, Number]) -> dict[str, Number]:
-    return {
-        f"{place}.{name}": value
-        for name, value in numbers.items()
-        if isinstance(value, float) and not math.isfinite(value)
-    }
+def _non_finite_finding(numbers: Mapping[str, Number]) -> Iterator[Finding]:
+    """A finding about those of the numbers that are NaN or infinite, if there are any."""
+    wrong = {name: value for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)}
+    if wrong:
+        yield Finding(", ".join(f"{name} is {value!r}" for name, value in list(wrong.items())[:4]), data=dict(wrong))

@@ -1,4 +1,4 @@
-"""Audits of the scores: each is about something that is there, and says something."""
+"""Audits of the scores: each is about an existing rollout or group, and has a value."""
 
 from collections.abc import Iterator
 
@@ -12,49 +12,49 @@ from rolltrace.trace.score import Score
 
 @audit(
     Severity.ERROR,
-    "A score names a rollout that the run does not hold: its line is lost, or the score was given the id of another "
-    "run's rollout. It counts for nothing.",
+    "A score is about a rollout that is not in the run: its line is lost, or the id is that of another run's rollout. "
+    "The score is ignored.",
 )
 def unknown_rollout(run: AuditedRun) -> Iterator[Finding]:
-    """Every score of a rollout names one that is there."""
-    non_numeric = """
+    """Every score of a rollout is about one that exists."""
+    query = """
         select * from scores where rollout is not null
         and not exists (select 1 from rollouts where rollouts.id = scores.rollout)
     """
-    for row in run.records.rows(non_numeric):
-        yield score_finding(row, f"a score named {row['name']} is about rollout {row['rollout']}, which is not there")
+    for row in run.records.rows(query):
+        yield score_finding(row, f"a score named {row['name']} is about rollout {row['rollout']}, which is missing")
 
 
 @audit(
     Severity.ERROR,
-    "A score names a group of which the run holds no rollout: they are lost, or the name is wrong.",
+    "A score is about a group that has no rollout in the run: they are lost, or the group's key is wrong.",
 )
 def unknown_group(run: AuditedRun) -> Iterator[Finding]:
-    """Every score of a group names one that is there."""
-    non_numeric = f"""
+    """Every score of a group is about one that exists."""
+    query = f"""
         select * from scores where "group" is not null
         and not exists (select 1 from rollouts where ({GROUP_COLUMNS}) = (scores.split, scores.iteration, scores.env,
                                                                   scores."group"))
     """  # noqa: S608 - our own names
-    for row in run.records.rows(non_numeric):
+    for row in run.records.rows(query):
         yield score_finding(
-            row, f"a score named {row['name']} is about group {group_address_of(row)}, which is not there"
+            row, f"a score named {row['name']} is about group {group_address_of(row)}, which is missing"
         )
 
 
 @audit(
     Severity.ERROR,
-    "The calls of a grader quote a rollout that the run does not hold: its line is lost. Their prompts have a "
-    "placeholder where its text was.",
+    "The calls of a grader quote a rollout that is not in the run: its line is lost. Their prompts have a placeholder "
+    "instead of its text.",
 )
 def unknown_quotes(run: AuditedRun) -> Iterator[Finding]:
-    """Every rollout that calls quote is there."""
-    non_numeric = """
+    """Every rollout that calls quote exists."""
+    query = """
         select scores.*, quotes.rollout as quoted from quotes join scores on scores.id = quotes.score
         where not exists (select 1 from rollouts where rollouts.id = quotes.rollout)
     """
-    for row in run.records.rows(non_numeric):
-        message = f"calls of a score named {row['name']} quote rollout {row['quoted']}, which is not there"
+    for row in run.records.rows(query):
+        message = f"calls of a score named {row['name']} quote rollout {row['quoted']}, which is missing"
         yield score_finding(row, message, quoted=row["quoted"])
 
 
@@ -64,10 +64,10 @@ def unknown_quotes(run: AuditedRun) -> Iterator[Finding]:
     input=AuditInput.SCORES,
 )
 def score_without_target(score: Score) -> Iterator[Finding]:
-    """A score names one rollout, or one group."""
+    """A score is about one rollout, or one group."""
     if (score.rollout is None) == (score.group is None):
-        names = "neither a rollout nor a group" if score.rollout is None else "both a rollout and a group"
-        yield Finding(f"a score named {score.name} names {names}")
+        targets = "neither a rollout nor a group" if score.rollout is None else "both a rollout and a group"
+        yield Finding(f"a score named {score.name} is about {targets}")
 
 
 @audit(

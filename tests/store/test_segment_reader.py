@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltrace.store import lines
-from rolltrace.store.lines import TORN, FileBlock, split_lines, split_lines_backwards
+from rolltrace.store import segment_reader
+from rolltrace.store.segment_reader import TORN, FileBlock, split_lines, split_lines_backwards
 
 CONTENT = st.lists(st.sampled_from([b"", b"a", b"bc", b"x" * 30, b"\r"]), max_size=12).map(b"\n".join)
 
@@ -34,7 +34,7 @@ def test_backwards_reads_no_more_than_is_taken():
 
 def test_backwards_line_without_a_start_ends(monkeypatch):
     """A file without line feeds cannot fill the memory."""
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(segment_reader, "MAX_LINE_BYTES", 100)
     data = b"x" * 10_000 + b"\n"
     [line] = split_lines_backwards(lambda offset, length: data[offset : offset + length], len(data), first_step=64)
     assert line.data == b""
