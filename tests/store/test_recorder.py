@@ -516,12 +516,25 @@ def test_wrong_end_is_told_and_can_be_repeated(run):
         ((5, "advantage", 1.0), "rollout's id"),
         (("id", None, 1.0), "score's name"),
         (("id", "", 1.0), "score's name"),
+        (("id", "reward", "x"), "value of a score to be a number or None, got str: 'x'"),
+        (("id", "reward", "0.5"), "to be a number or None, got str"),
+        (("id", "reward", [0.5, 0.5]), "to be a number or None, got list"),
+        (("id", "reward", 10**5000), "to be a number or None, got int"),
     ],
 )
-def test_wrong_score_is_told(run, arguments, message):
-    """A score must say what it is about, and its name."""
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("trace", ["full", "off"])
+def test_wrong_score_raises(tmp_path, trace, arguments, message):
+    """A score must have a rollout or group, a name, and a value that is a number or None; others raise at the call."""
+    with create_run(tmp_path / "run", trace=trace) as run, pytest.raises(InputError, match=message):
         run.score(*arguments)
+    assert list(RunReader(run.path).scores()) == []
+
+
+def test_score_without_a_value(run):
+    """None is the value of a score that could not be computed."""
+    run.score("id", "reward", None)
+    recorded(run)
+    assert [score.value for score in RunReader(run.path).scores()] == [None]
 
 
 def test_score_about_a_group(run):
@@ -574,7 +587,7 @@ GRADE = ["reward", "reward_data", "extra"]
 PLACES = [("step", name) for name in STEP] + [("grade", name) for name in GRADE]
 
 
-@pytest.mark.parametrize(("method", "name"), [*PLACES, ("metric", "value"), ("score", "value"), ("score", "data")])
+@pytest.mark.parametrize(("method", "name"), [*PLACES, ("metric", "value"), ("score", "data")])
 def test_hostile_values_never_raise(shared_run, method, name):
     """Whatever stands in the place of a value, the loop goes on, and what was recorded can be read."""
     ids = []
@@ -595,6 +608,13 @@ def test_hostile_values_never_raise(shared_run, method, name):
     assert all(len(reader.get(rollout).steps) == 1 for rollout in ids)
     assert {score.rollout for score in reader.scores()} >= set(ids)
     assert reader.read_errors == ()
+
+
+@pytest.mark.parametrize("value", [value for value in HOSTILE if not isinstance(value, int | float | None)])
+def test_hostile_score_values_are_refused(shared_run, value):
+    """Whatever stands in the place of a score's value raises the same error if it is not a number."""
+    with pytest.raises(InputError, match="Expected the value of a score to be a number or None"):
+        shared_run.score("id", "advantage", value)
 
 
 def test_numbers_of_other_libraries(run):

@@ -10,7 +10,7 @@ from typing import Any
 from rolltrace.errors import InputError
 from rolltrace.trace.freeform import Note, describe, object_fields
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.json_numbers import INT64_LIMIT
+from rolltrace.trace.json_numbers import INT64_LIMIT, as_float
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.rollout import Step, Usage
 from rolltrace.trace.stop_reasons import StoppedBy
@@ -143,6 +143,14 @@ def as_sampling(value: Any, notes: list[Note]) -> Sampling | None:
         return None
     notes.append(Note("sampling", f"expected settings, got {describe(value)}: left out"))
     return None
+
+
+def as_score_value(value: Any) -> float | None:
+    """The value of a score as a float; raises `InputError` for anything but a number or None."""
+    number = as_float(value)
+    if number is None and value is not None:
+        raise InputError(f"Expected the value of a score to be a number or None, got {describe(value)}.")
+    return number
 
 
 _USAGE_NAMES = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens"))

@@ -14,6 +14,7 @@ from rolltrace.store.disk_writer import DiskWriter
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, LedgerCounter
 from rolltrace.store.recorder import RolloutFields, RolloutRecorder
+from rolltrace.store.recorder_inputs import as_score_value
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.redactor import Redactor
 from rolltrace.store.sigterm import close_on_sigterm, restore_default_after_fork, stop_closing_on_sigterm
@@ -186,9 +187,10 @@ class RunWriter:
             raise InputError(f"Expected group= of a score to be a GroupKey, got {describe(group)}.")
         if rollout is None and group is None:
             raise InputError("Expected the id of a rollout, or group=, that the score is about; got neither.")
+        number = as_score_value(value)
         self.write_score(
             Score(
-                id=new_id(), run=self.run, session=self.session, rollout=rollout, group=group, name=name, value=value,
+                id=new_id(), run=self.run, session=self.session, rollout=rollout, group=group, name=name, value=number,
                 data={} if data is None else data, producer=as_text(producer, "producer", []), created_at=utc_now(),
             )
         )  # fmt: skip
