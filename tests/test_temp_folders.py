@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolltrace.jobs.play import play
+from rolltrace.store.create import create_run
 from rolltrace.temp_folders import PREFIX, make_folder, remove_abandoned, remove_folder, temporary_folder
 
 LONG = "select count(*) from " + ", ".join(f"rollouts r{number}" for number in range(12))
@@ -88,6 +89,24 @@ def test_a_full_temporary_directory_is_told(run, place, words):
     assert told.startswith(f"Error: Cannot write to {place}")
     assert "TMPDIR" in told
     assert "Traceback" not in ended.stderr
+
+
+def test_check_of_a_small_run_ends_if_the_temporary_directory_is_full(tmp_path, place):
+    """If only the tables of one audit do not fit, the check still ends with one error, and reports no failed audit."""
+    with create_run(tmp_path / "run", planned=1_000) as run:
+        for index in range(300):
+            with run.rollout(env="sums", task="t", group="g", index=index) as rollout:
+                rollout.step("1 + 1?", "2", 1.0)
+    ended = subprocess.run(
+        [sys.executable, "-c", LIMITED, "check", str(run.path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"Error: Cannot write to {place}")
+    assert len(ended.stderr.strip().splitlines()) == 1
 
 
 def test_only_abandoned_folders_of_ours_are_removed(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Checks a run: reads it once, and lets every audit see what it asks for."""
+"""Checks a run: reads it once, and calls every audit with its input."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -10,6 +10,7 @@ from rolltrace.check.audit import Audit, AuditInput, Finding, instantiate_audit
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditOutcome, AuditReport
 from rolltrace.check.audited_run import AuditedRun
+from rolltrace.errors import TempFolderError
 from rolltrace.query.address import address
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import FOLDERS
@@ -17,7 +18,7 @@ from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 MAX_FINDINGS = 20
-"""How many findings of one audit a report holds, if nothing else is said; all are counted."""
+"""How many findings of one audit a report has by default; all are counted."""
 
 _PROGRESS_EVERY = 1000
 
@@ -35,18 +36,16 @@ def check_run(
 ) -> AuditReport:
     """Audit the run at `path`.
 
-    `only` and `skip` are names of audits; `add` are audits of your own, as objects or as `package.module:name`. An
-    audit that raises is told of in its result, and stops no other. `on_progress` is called now and then with how many
-    rollouts were seen and how many the ledgers speak of.
+    `only` and `skip` are names of audits; `add` are audits of your own, as objects or as `package.module:name`. If an
+    audit raises, its outcome has the error and the other audits go on; only a full temporary folder ends the check.
+    `on_progress` is called now and then with how many rollouts were read, and how many the ledgers count.
     """
     inspectors = [_Inspector(audit, max_findings) for audit in select_audits(only, skip, add)]
     started = time.perf_counter()
     with AuditedRun(path) as run:
-        _see_records(run, inspectors, on_progress)
-        for inspector in _over(AuditInput.RUN, inspectors):
-            inspector.see(run)
-        if run.records.failure is not None:
-            raise run.records.failure
+        _audit_records(run, inspectors, on_progress)
+        for inspector in _with_input(AuditInput.RUN, inspectors):
+            inspector.call(run)
         sizes = [entry.size for folder in FOLDERS for entry in run.entries(folder) or ()]
         return AuditReport(
             path=str(run.path),
@@ -61,15 +60,15 @@ def check_run(
         )
 
 
-def _see_records(run: AuditedRun, inspectors: list["_Inspector"], on_progress: Progress | None) -> None:
-    of_scores, of_rollouts = _over(AuditInput.SCORES, inspectors), _over(AuditInput.ROLLOUTS, inspectors)
-    for place, score in run.scores():
+def _audit_records(run: AuditedRun, inspectors: list["_Inspector"], on_progress: Progress | None) -> None:
+    of_scores, of_rollouts = (_with_input(one, inspectors) for one in (AuditInput.SCORES, AuditInput.ROLLOUTS))
+    for location, score in run.scores():
         for inspector in of_scores:
-            inspector.see(score, place)
+            inspector.call(score, location)
     expected = sum(ledger.recorded for ledger in run.ledgers.values())
-    for number, (place, rollout) in enumerate(run.rollouts()):
+    for number, (location, rollout) in enumerate(run.rollouts()):
         for inspector in of_rollouts:
-            inspector.see(rollout, place)
+            inspector.call(rollout, location)
         if on_progress is not None and number % _PROGRESS_EVERY == 0:
             on_progress(number + 1, expected)
     run.records.finish()
@@ -77,67 +76,71 @@ def _see_records(run: AuditedRun, inspectors: list["_Inspector"], on_progress: P
         inspector.end()
 
 
-def _over(what: AuditInput, inspectors: list["_Inspector"]) -> list["_Inspector"]:
-    return [inspector for inspector in inspectors if inspector.audit.input is what]
+def _with_input(kind: AuditInput, inspectors: list["_Inspector"]) -> list["_Inspector"]:
+    return [inspector for inspector in inspectors if inspector.audit.input is kind]
 
 
 class _Inspector:
-    """One audit at work: keeps its first findings, counts all, and survives its failure."""
+    """Calls one audit: keeps its first findings, counts all, and records its failure."""
 
     def __init__(self, audit: Audit, max_findings: int) -> None:
         self.audit = audit
-        self._most = max_findings
+        self._max_findings = max_findings
         self._findings: list[Finding] = []
         self._count = 0
         self._error: str | None = None
         try:
-            self._look, self._end = instantiate_audit(audit)
-        except Exception as error:  # noqa: BLE001 - an audit is anybody's code
+            self._function, self._end = instantiate_audit(audit)
+        except Exception as error:  # noqa: BLE001 - an audit may be code of users
             self._fail(error, None)
 
-    def see(self, what: AuditedRun | Rollout | Score, place: LineLocation | None = None) -> None:
-        """Let the audit look at something, unless it failed before."""
+    def call(self, target: AuditedRun | Rollout | Score, location: LineLocation | None = None) -> None:
+        """Call the audit with a run or record, unless it failed before."""
         if self._error is not None:
             return
         try:
-            for finding in self._look(what):
-                self._take(finding if place is None else _located(finding, what, place))
-        except Exception as error:  # noqa: BLE001 - an audit is anybody's code
-            self._fail(error, what)
+            for finding in self._function(target):
+                self._add(finding if location is None else _with_location(finding, target, location))
+        except TempFolderError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an audit may be code of users
+            self._fail(error, target)
 
     def end(self) -> None:
-        """Let the audit say what it knows now that it saw everything."""
+        """Call the audit's `end`, after the last record."""
         if self._error is not None:
             return
         try:
             for finding in self._end():
-                self._take(finding)
-        except Exception as error:  # noqa: BLE001 - an audit is anybody's code
+                self._add(finding)
+        except TempFolderError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an audit may be code of users
             self._fail(error, None)
 
     def result(self) -> AuditOutcome:
-        """What it came to."""
+        """The outcome of the audit."""
         audit = self.audit
         return AuditOutcome(audit.name, audit.severity, audit.about, self._count, tuple(self._findings), self._error)
 
-    def _take(self, finding: Finding) -> None:
+    def _add(self, finding: Finding) -> None:
         self._count += 1
-        if len(self._findings) < self._most:
+        if len(self._findings) < self._max_findings:
             self._findings.append(finding)
 
-    def _fail(self, error: Exception, what: object) -> None:
-        where = f" at {type(what).__name__.lower()} {what.id}" if isinstance(what, Rollout | Score) else ""
+    def _fail(self, error: Exception, target: object) -> None:
+        where = f" at {type(target).__name__.lower()} {target.id}" if isinstance(target, Rollout | Score) else ""
         self._error = f"{type(error).__name__}: {error}{where}"
 
 
-def _located(finding: Finding, what: AuditedRun | Rollout | Score, place: LineLocation) -> Finding:
-    """The finding with what its audit left unsaid: which record it is about, and where that is."""
-    if isinstance(what, Rollout):
-        where: dict[str, str | None] = {"rollout": what.id, "address": address(what)}
-    elif isinstance(what, Score):
-        where = {"rollout": what.rollout, "address": None if what.group is None else what.group.address}
-        finding = replace(finding, data={"score": what.id, "name": what.name, **finding.data})
+def _with_location(finding: Finding, target: AuditedRun | Rollout | Score, location: LineLocation) -> Finding:
+    """The finding with the record that it is about, and the location of its line."""
+    if isinstance(target, Rollout):
+        about: dict[str, str | None] = {"rollout": target.id, "address": address(target)}
+    elif isinstance(target, Score):
+        about = {"rollout": target.rollout, "address": None if target.group is None else target.group.address}
+        finding = replace(finding, data={"score": target.id, "name": target.name, **finding.data})
     else:
         return finding
-    known = {name: value for name, value in where.items() if getattr(finding, name) is None}
-    return replace(finding, **known, session=what.session, file=place.file, offset=place.offset)
+    missing = {name: value for name, value in about.items() if getattr(finding, name) is None}
+    return replace(finding, **missing, session=target.session, file=location.file, offset=location.offset)

@@ -1,13 +1,13 @@
-"""What was seen of a run, one small row per record, for audits that compare records with each other."""
+"""A temporary SQLite index of a run's records, one small row each, for audits that compare records."""
 
-import contextlib
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec.structs import astuple
+
 from rolltrace.check.audit import Finding
-from rolltrace.errors import StorageError
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import SegmentName
 from rolltrace.temp_folders import explain_full_disk
@@ -31,20 +31,18 @@ create index rollouts_by_group on rollouts (split, iteration, env, "group", "ind
 """
 _BATCH = 2_000
 
-"""The columns that say which group."""
-
 
 class RecordIndex:
-    """Tables `rollouts`, `scores`, `blobs` and `quotes`, in a file of SQLite's own that goes when this does.
+    """Tables `rollouts`, `scores`, `blobs` and `quotes`, in a temporary file that is deleted when this is closed.
 
-    Columns that the tables of `rolltrace query` have are called as there. Memory stays flat on a run of any size.
-    What SQLite has no number for is text: NaN, integers of more than 64 bits, and times.
+    Columns have the names of those in the tables of `rolltrace query`. Memory use does not grow with the run. NaN,
+    integers of more than 64 bits, and times are stored as text.
     """
 
     def __init__(self) -> None:
-        self.failure: StorageError | None = None
-        """Set where the tables could not be written: what audits then find is not to be believed."""
-        self._database = sqlite3.connect("", isolation_level=None)  # no name: on disk once it outgrows its cache
+        self._database = sqlite3.connect(
+            "", isolation_level=None
+        )  # a temporary file, written when it outgrows its cache
         self._database.executescript(_TABLES)
         self._database.row_factory = sqlite3.Row
         self._rollouts: list[tuple[Any, ...]] = []
@@ -52,31 +50,28 @@ class RecordIndex:
         self._blobs: list[tuple[Any, ...]] = []
         self._quotes: list[tuple[Any, ...]] = []
 
-    def add_rollout(self, place: LineLocation, rollout: Rollout) -> None:
-        """Note a rollout."""
+    def add_rollout(self, location: LineLocation, rollout: Rollout) -> None:
+        """Add a rollout."""
         self._rollouts.append(
             (
                 rollout.id, rollout.run, rollout.session, rollout.split, _storable(rollout.iteration), rollout.env,
                 rollout.group, _storable(rollout.index), _storable(rollout.attempt), rollout.status.value,
                 _storable(rollout.line_reward), _storable(rollout.reward_so_far), timestamp(rollout.started_at),
-                timestamp(rollout.ended_at), place.file, place.offset, session_of_file(place.file),
+                timestamp(rollout.ended_at), location.file, location.offset, session_of_file(location.file),
             )
         )  # fmt: skip
         self._blobs.extend((name, rollout.id) for name in _blob_names(rollout))
         if len(self._rollouts) >= _BATCH:
             self._write()
 
-    def add_score(self, place: LineLocation, score: Score) -> None:
-        """Note a score."""
-        key = score.group
+    def add_score(self, location: LineLocation, score: Score) -> None:
+        """Add a score."""
+        key = (None,) * 4 if score.group is None else map(_storable, astuple(score.group))
         so_far = score.data.get("reward_so_far") if "group_grade" in score.data else None
         self._scores.append(
             (
-                score.id, score.run, score.session, score.rollout,
-                None if key is None else key.split, None if key is None else _storable(key.iteration),
-                None if key is None else key.env, None if key is None else key.group,
-                score.name, _storable(score.value), _storable(as_float(so_far)),
-                place.file, place.offset, session_of_file(place.file),
+                score.id, score.run, score.session, score.rollout, *key, score.name, _storable(score.value),
+                _storable(as_float(so_far)), location.file, location.offset, session_of_file(location.file),
             )
         )  # fmt: skip
         quoted = {quote.rollout for call in score.calls for quote in call.quotes if quote.rollout is not None}
@@ -85,62 +80,53 @@ class RecordIndex:
             self._write()
 
     def finish(self) -> None:
-        """Write what is left and make it quick to ask."""
+        """Write the last batch, and create the indexes."""
         self._write()
-        with self._told():
+        with explain_full_disk():
             self._database.executescript(_INDEXES)
 
     def rows(self, sql: str, *values: Any) -> Iterator[sqlite3.Row]:
-        """The rows of a query, one after the other."""
-        with self._told():
+        """The rows of a query, one by one."""
+        with explain_full_disk():
             yield from self._database.execute(sql, values)
 
     def close(self) -> None:
-        """Give back the file."""
+        """Delete the temporary file."""
         self._database.close()
 
     def _write(self) -> None:
         tables = {
             "rollouts": self._rollouts, "scores": self._scores, "blobs": self._blobs, "quotes": self._quotes,
         }  # fmt: skip
-        with self._told():
+        with explain_full_disk():
             self._database.execute("begin")
             for table, rows in tables.items():
                 if rows:
-                    places = ", ".join("?" * len(rows[0]))
-                    insert = f"insert or ignore into {table} values ({places})"  # noqa: S608 - our own names
+                    parameters = ", ".join("?" * len(rows[0]))
+                    insert = f"insert or ignore into {table} values ({parameters})"  # noqa: S608 - our own names
                     self._database.executemany(insert, rows)
                     rows.clear()
             self._database.execute("commit")
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            with explain_full_disk():
-                yield
-        except StorageError as error:
-            self.failure = error
-            raise
-
 
 def timestamp(time: datetime) -> str:
-    """A time as text that sorts as times do, in UTC."""
+    """A time as text that sorts like times, in UTC."""
     try:
         time = time.astimezone(UTC)
-    except OverflowError:  # an hour before the first year, or after the last
+    except OverflowError:  # outside the years 1 to 9999 in UTC
         time = time.replace(tzinfo=UTC)
     return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def session_of_file(file: str) -> str:
-    """The session whose file this is, from its name without endings."""
+    """The session that wrote a file, from its name without a suffix."""
     segment = SegmentName.parse(file.rpartition("/")[2])
     return "" if segment is None else segment.session
 
 
 def group_address_of(row: sqlite3.Row) -> str:
     """The address of the row's group."""
-    return GroupKey(row["split"], row["iteration"], row["env"], row["group"]).address
+    return GroupKey(*(row[name] for name in GroupKey.__struct_fields__)).address
 
 
 def rollout_finding(row: sqlite3.Row, message: str, **data: Any) -> Finding:
@@ -162,7 +148,7 @@ def score_finding(row: sqlite3.Row, message: str, **data: Any) -> Finding:
 
 
 def _storable(value: Any) -> Any:
-    """A number as SQLite holds it; what it has none for is text."""
+    """A number as SQLite stores it; NaN and integers of more than 64 bits become text."""
     if type(value) is int:
         return value if -INT64_LIMIT <= value < INT64_LIMIT else str(value)
     return json_number(value) if value != value else value  # NaN would become null
