@@ -12,7 +12,7 @@ from rolltrace.trace.blob import Blob
 from rolltrace.trace.codec import copy_score, decode_rollout, encode_rollout, encode_score
 from rolltrace.trace.message import Message
 from rolltrace.trace.quote import TextSource
-from rolltrace.trace.rollout import Call, GroupKey, Outcome, Rollout, Score
+from rolltrace.trace.rollout import Call, GroupKey, Header, Outcome, Rollout, Score
 from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder
 from rolltrace.trace.stop_reasons import Status
 from rolltrace.trace.text_transform import BothTransforms, HashText, RedactText, TextTransform, transform_record
@@ -38,9 +38,9 @@ class Redactor:
         self._awaiting_grade: dict[GroupKey, list[weakref.ref[RolloutBuilder]]] = {}
         """Rollouts that wait for their group's grade: its calls can quote them as they were recorded."""
 
-    def transform_for(self, group: GroupKey) -> TextTransform | None:
-        """How the text of a group's rollouts is transformed before it is recorded; None: not at all."""
-        return self._transform(is_hashed=self._recording.level_for_group(group) is not Level.FULL)
+    def transform_for(self, header: Header) -> TextTransform | None:
+        """How the text of a rollout is transformed before it is recorded; None: not at all."""
+        return self._transform(is_hashed=not self._is_full(header))
 
     def encode_rollout(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> EncodedRecord:
         """The line of a rollout that has ended."""
@@ -53,7 +53,7 @@ class Redactor:
             self._on_failure(error, "the text of a rollout")
             rollout_builder.transform = _HASH_TEXT
             line = rollout_builder.encode(outcome, calls=has_calls)
-        self._remember(line.id, rollout_builder.header.group_key)
+        self._remember(rollout_builder.header)
         if outcome["reward"] is None and outcome["status"] is Status.OK and line.text is not None:
             self._await_grade(rollout_builder, line.text._replace(rollout=rollout_builder.id))
         return line
@@ -63,8 +63,8 @@ class Redactor:
         if self._recording.calls is not False and self._redaction is None and not self._may_hash_text():
             return line
         rollout = decode_rollout(line.data)
-        self._remember(line.id, rollout.group_key)
-        transform = self.transform_for(rollout.group_key)
+        self._remember(rollout)
+        transform = self.transform_for(rollout)
         drops_calls = self._recording.calls is False and bool(rollout.calls)
         if transform is None and not drops_calls:
             return line
@@ -112,9 +112,14 @@ class Redactor:
             return self._recording.level_for_group(key) is not Level.FULL
         return score.rollout not in self._full_rollouts
 
-    def _remember(self, rollout: str, group: GroupKey) -> None:
-        if self._is_sampled and self._recording.level_for_group(group) is Level.FULL:
-            self._full_rollouts[rollout] = None
+    def _is_full(self, header: Header) -> bool:
+        if not self._is_sampled:
+            return not self._may_hash_text()
+        return self._recording.level_for_group(header.group_key) is Level.FULL
+
+    def _remember(self, header: Header) -> None:
+        if self._is_sampled and self._is_full(header):
+            self._full_rollouts[header.id] = None
             if len(self._full_rollouts) > _MAX_FULL_ROLLOUTS:
                 self._full_rollouts.pop(next(iter(self._full_rollouts)), None)
 

@@ -107,7 +107,7 @@ class RunWriter:
 
     def begin(self, header: Header) -> RolloutBuilder:
         """Return the builder of a rollout that starts now. It counts as in flight until its line is written."""
-        transform = self._redactor.transform_for(header.group_key) if self.records else None
+        transform = self._redactor.transform_for(header) if self.records else None
         rollout_builder = RolloutBuilder(header, keeps_tokens=bool(self.recording.tokens), transform=transform)
         if self.records:
             self._start()

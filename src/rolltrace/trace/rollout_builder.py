@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,12 +35,20 @@ from rolltrace.trace.rollout import (
 from rolltrace.trace.step_table import ConversationRow, OutcomeRow, StepTable, TrailingRow, transform_row
 from rolltrace.trace.stop_reasons import EnvFailure, Termination
 from rolltrace.trace.strict_json import encode_fields, json_encoder
-from rolltrace.trace.text_transform import TextTransform, transform_record, transform_wire, transform_wire_value
+from rolltrace.trace.text_transform import (
+    HashText,
+    TextTransform,
+    text_fields,
+    transform_record,
+    transform_wire,
+    transform_wire_value,
+)
 
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
 _OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if field.name in OutcomeRow.__struct_fields__}
 _PLAIN_TYPES = {name: plain_types(field) for name, field in _OUTCOME_FIELDS.items()}
+_header_text = attrgetter(*(field.name for field in text_fields(Header)))
 _OMITS_HEADER_FIELDS = any(field.omits_default for field in record_fields(Header))
 
 _rng = random.Random()  # noqa: S311 - ids are unique, not secret; `secrets` is slow
@@ -104,7 +113,8 @@ class RolloutBuilder:
         self._sent: tuple[Range, ...] | None = None
         self._raw_response: str | None = None
         self._encoded: _EncodedConversation | None = None
-        self._header: bytes | dict[str, Any] = _frozen_header(header, self.notes, encodes=transform is None)
+        has_text = transform is not None and any(_header_text(header))
+        self._header: bytes | dict[str, Any] = _frozen_header(header, self.notes, encodes=not has_text)
         """Its first fields: encoded, or as they are written if their text will be transformed."""
 
     # What the policy sees
@@ -307,10 +317,7 @@ class RolloutBuilder:
         tools, sampling = steps.tools, steps.sampling
         raw = coerce_field(_FIELDS["pending_raw"], self._raw_response, "", notes, {})
         if transform is not None:
-            messages = [
-                transform.message(as_message(message, f"messages[{index}]", notes))
-                for index, message in enumerate(messages)
-            ]
+            messages = _transform_messages(messages, transform, notes)
             rows = [transform_row(row, transform) for row in rows]
             tools = [tuple(transform_record(tool, transform) for tool in offered) for offered in tools]
             sampling = steps.transformed_sampling(transform)
@@ -355,9 +362,24 @@ def _frozen_header(header: Header, notes: list[Note], *, encodes: bool) -> bytes
             return json_encoder.encode(plain)[:-1]
         except Exception:  # noqa: BLE001, S110 - such as text that is not UTF-8: it is replaced below
             pass
-    fields = to_wire(header if is_encodable else coerce_record(header, "", notes), "", notes)
+    if is_encodable and not _OMITS_HEADER_FIELDS:
+        fields = dict(zip(Header.__struct_encode_fields__, msgspec.structs.astuple(header), strict=True))
+        fields |= {"env_args": dict(header.env_args), "task_data": dict(header.task_data)}
+    else:
+        fields = to_wire(header if is_encodable else coerce_record(header, "", notes), "", notes)
     fields["env_args"] = redact_mapping(fields["env_args"])
     return encode_fields(fields, notes)[:-1] if encodes else fields
+
+
+def _transform_messages(messages: Sequence[Message], transform: TextTransform, notes: list[Note]) -> list[Message]:
+    if isinstance(transform, HashText):
+        try:
+            return list(map(transform.message, messages))
+        except Exception:  # noqa: BLE001, S110 - a message made by hand may have bytes in place of text
+            pass
+    return [
+        transform.message(as_message(message, f"messages[{index}]", notes)) for index, message in enumerate(messages)
+    ]
 
 
 def _blobs(text: TextSource, calls: Sequence[Call]) -> tuple[Blob, ...]:

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Generic, TypeVar
 
@@ -74,7 +75,10 @@ _FIELDS = {
 """The fields that callers pass by name."""
 _LARGEST = sys.float_info.max
 _VERSION_TYPES = frozenset({int, str, NoneType})
-_TEXT_FIELDS = text_fields(Step)
+_TEXT_FIELDS = tuple(field for field in text_fields(Step) if field.name != "response")
+_text_values = attrgetter(*(field.name for field in _TEXT_FIELDS))
+_NO_TEXT = _text_values(StepRow(0, (), 0))
+"""The values of these fields in a step without text."""
 
 
 class InternTable(Generic[Entry]):
@@ -229,12 +233,16 @@ class StepTable:
 
 def transform_row(row: Any, transform: TextTransform) -> Any:
     """A step with its text transformed."""
+    values = _text_values(row)
+    if values == _NO_TEXT and type(row.response) is int:
+        return row
     changes = {}
-    for field in _TEXT_FIELDS:
-        value = getattr(row, field.name)
-        if value is not None and value is not EMPTY_MAP and value is not msgspec.UNSET and type(value) is not int:
+    for field, value, empty in zip(_TEXT_FIELDS, values, _NO_TEXT, strict=True):
+        if value is not empty:
             changes[field.name] = transform_wire_value(field, value, transform)
-    return msgspec.structs.replace(row, **changes) if changes else row
+    if type(row.response) is Message:
+        changes["response"] = transform.message(row.response)
+    return msgspec.structs.replace(row, **changes)
 
 
 def _are_plain(reward: Any, env_reward: Any, termination: Any, policy_version: Any, usage: Any, seconds: Any) -> bool:

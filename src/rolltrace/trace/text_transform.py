@@ -56,11 +56,12 @@ class HashText:
 
     def message(self, message: Message) -> Message:
         """Role, names and ids stay; so does how many parts and calls there are."""
+        content = message.content
         return Message(
             message.role,
-            hash_text(message.content),
+            f"hashed:{len(content)}:{xxh3_64_hexdigest(content.encode('utf-8', 'replace'))}" if content else "",
             tuple(map(_hashed_part, message.parts)) if message.parts else (),
-            tuple(map(_hashed_call, message.tool_calls)) if message.tool_calls else (),
+            tuple([_hashed_call(call) for call in message.tool_calls]) if message.tool_calls else (),
             message.tool_call_id,
             message.name,
             None if message.reasoning is None else hash_text(message.reasoning),
@@ -230,7 +231,8 @@ def _hashed_part(part: Part) -> Part:
 
 
 def _hashed_call(call: ToolCall) -> ToolCall:
-    return ToolCall(call.name, hash_text(call.arguments), call.id, _hashed_or_none(call.error))
+    hashed = ToolCall(call.name, hash_text(call.arguments), call.id)
+    return hashed if call.error is None else replace(hashed, error=hash_text(call.error))
 
 
 def _hashed_value(value: Any) -> Any:
