@@ -76,6 +76,23 @@ class Remembering:
 MEDDLINGS = ("append", "edit_old", "edit_tool_call", "truncate", "replace", "edit_response")
 
 
+class NeverAnswers:
+    """A policy that never answers, and says when it was asked."""
+
+    name, version, context_length = "patient", None, None
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def complete(self, request: Request) -> Any:
+        """Wait without end."""
+        self.asked.set()
+        await asyncio.Event().wait()
+
+    def count_tokens(self, request: Request) -> None:
+        """Not known."""
+
+
 class Meddling(MessageEnv):
     """Keeps one history, changes it in place before and after returning it, and returns it whole every time.
 

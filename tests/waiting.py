@@ -1,5 +1,6 @@
-"""Waits for what another thread or process does soon."""
+"""Looks at other threads and processes, and waits for what they do soon."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -10,3 +11,12 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it does not happen"
         time.sleep(0.01)
+
+
+def is_running(process: int) -> bool:
+    """Whether there is a process of this id."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -67,6 +67,7 @@ def test_endpoint_records_what_was_interrupted():
     """The benchmark of the endpoint stops a run with everything in flight, and finds all of it cancelled."""
     report = json.loads(run("endpoint", "--json"))
     in_flight = report["parameters"]["in_flight"]
+    assert report["figures"]["stop"]
     for stopped in report["figures"]["stop"]:
         assert stopped["in flight"] == stopped["recorded"] == stopped["cancelled"] == in_flight
         assert stopped["exit code"] == 1

@@ -110,8 +110,8 @@ def test_run_is_a_table_of_rollouts(rolltrace, make_run, one_plus_one):
     path = make_run(one_plus_one, tools)
     shown = rolltrace("show", path)
     in_order(shown.stdout, str(path), "2 rollouts in 1 group", "mean reward 1 (n = 2)", "two/0", "two/1")
-    for rollout in RunReader(path).rollouts():
-        assert rollout.id[-8:] in shown.stdout
+    first, second = RunReader(path).rollouts()
+    in_order(shown.stdout, first.id[-8:], second.id[-8:])
 
 
 def test_failure_names_its_layer(rolltrace, make_run, one_plus_one):

@@ -79,6 +79,7 @@ async def test_indexes_episodes_and_seats(concurrency):
 async def test_a_seat_sees_no_secret_of_another():
     """Whatever a seat is shown holds its own secret and nobody else's."""
     rollouts = await play(countdowns(heap=9, seats=3), Remembering(lambda request: said("1")))
+    assert sorted(rollout.seat for rollout in rollouts) == [0, 1, 2]
     for rollout in rollouts:
         shown = "\n".join(seen(rollout))
         assert [f"s{seat}cret" in shown for seat in range(3)] == [seat == rollout.seat for seat in range(3)]

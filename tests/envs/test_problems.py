@@ -127,6 +127,7 @@ def test_examples_are_drawn_from_the_seed():
 def test_shipped_solutions_lead_to_the_answers():
     """Each shipped problem has its working, and an example made of it ends with the right answer."""
     tasks = ProblemsTasks(examples=1)
+    assert len(tasks.problems) > 10
     for problem in tasks.problems:
         assert problem.solution
         assert extract_answer(problem.solution) is None

@@ -248,7 +248,9 @@ async def test_no_hostile_answer_crashes_any_task():
     for name in ReasoningGymTasks.names():
         builder = make(name, **(COMPOSITE if name == "composite" else {}))
         builder.episodes = len(HOSTILE)
-        for rollout in await play(builder, *map(tagged, HOSTILE)):
+        rollouts = await play(builder, *map(tagged, HOSTILE))
+        assert len(rollouts) == len(HOSTILE)
+        for rollout in rollouts:
             assert (rollout.status, rollout.error) == ("ok", None), name
             assert 0.0 <= rollout.steps[0].trace.reward_data["correct"] <= 1.0, name
 

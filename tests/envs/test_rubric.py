@@ -221,6 +221,7 @@ async def test_the_record_does_not_hang_on_concurrency(tmp_path, concurrency):
 
     policy = ScriptedReplies("Thank you.")
     members, _ = await play_group(one(tmp_path, episodes=3), policy, ScriptedReplies(reply), concurrency=concurrency)
+    assert len(members) == 3
     for member in members:
         assert [call.reply.content for call in member.calls] == ["Hm.", "Hm.", "Score: 1", "Score: 1"]
         assert ["Is kind." in call.prompt[1].content for call in member.calls[:2]] == [True, False]

@@ -178,13 +178,16 @@ def games_made():
 
 async def test_a_seat_knows_its_own_card_and_role_only():
     """The game's own secrets: in Kuhn poker the cards, in the mafia game the roles."""
-    for rollout in await play(make("KuhnPoker-v0", episodes=4), Mover(["[check]", "[bet]"], illegal=0)):
+    rollouts = await play(make("KuhnPoker-v0", episodes=4), Mover(["[check]", "[bet]"], illegal=0))
+    assert {rollout.seat for rollout in rollouts} == {0, 1}
+    for rollout in rollouts:
         dealt = dealt_cards(rollout.seed)
         cards = re.findall(
             r"Your card is: '(\w)'", "\n".join(message.content for message in rollout.steps[0].trace.prompt)
         )
         assert set(cards) == {"JQK"[dealt[rollout.seat]]}
     rollouts = await play(make("SecretMafia-v0", episodes=2), Mover(MOVES["SecretMafia-v0"], illegal=0))
+    assert {rollout.seat for rollout in rollouts} == set(range(SEATS["SecretMafia-v0"]))
     for rollout in rollouts:
         role = rollout.steps[-1].trace.extra["game_info"][str(rollout.seat)]["role"]
         shown = "\n".join(seen(rollout))

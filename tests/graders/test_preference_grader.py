@@ -288,7 +288,9 @@ async def test_a_long_error_is_cut():
         return 0.0
 
     group = await play("a", "bad", "b", grader=PreferenceGrader(judge=judge))
-    assert all(len(one.get("error", "")) <= 500 for one in group.scores[0].data["extra"]["matchups"])
+    errors = [one["error"] for one in group.scores[0].data["extra"]["matchups"] if "error" in one]
+    assert errors
+    assert all(len(error) <= 500 for error in errors)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.stop_reasons import Status
 from rolltrace.trace.strict_json import encode_json
+from stage import NeverAnswers
 
 VOLATILE = ("id", "run", "session", "started_at", "ended_at", "seconds", "crc")
 
@@ -142,25 +143,9 @@ def test_existing_run_is_refused(tmp_path):
     assert essence(tmp_path / "run") == before
 
 
-class Patient:
-    """A policy that never answers, and says when it was asked."""
-
-    name, version, context_length = "patient", None, None
-
-    def __init__(self):
-        self.asked = asyncio.Event()
-
-    async def complete(self, request):
-        self.asked.set()
-        await asyncio.Event().wait()
-
-    def count_tokens(self, request):
-        return None
-
-
 async def test_cancelled_play_is_recorded(tmp_path):
     """Cancelling records what was in flight as cancelled, closes the run, and is not swallowed."""
-    policy = Patient()
+    policy = NeverAnswers()
     task = asyncio.create_task(play_async("arithmetic", policy, out=tmp_path / "run", group_size=3))
     await policy.asked.wait()
     task.cancel()
@@ -175,7 +160,7 @@ async def test_cancelled_play_is_recorded(tmp_path):
 def test_callback_that_raises_leaves_a_closed_run(tmp_path):
     """What the caller's own callback raises comes out, after what was in flight was recorded and the run closed."""
 
-    class AnswersOneGroup(Patient):
+    class AnswersOneGroup(NeverAnswers):
         answered = None
 
         async def complete(self, request):
@@ -198,7 +183,7 @@ def test_callback_that_raises_leaves_a_closed_run(tmp_path):
 def test_failed_rollouts_have_no_reward_in_the_mean(tmp_path):
     """Means are over the rollouts that have a reward, and say how many; a group with none does not succeed."""
 
-    class Broken(Patient):
+    class Broken(NeverAnswers):
         async def complete(self, request):
             raise ConnectionError("no server")
 

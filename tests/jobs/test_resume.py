@@ -17,6 +17,7 @@ from rolltrace.store.reader import RunReader
 from rolltrace.testing.noisy import NoisyPolicy
 from rolltrace.trace.score import GroupKey
 from segments import edit_run_info
+from stage import NeverAnswers
 
 
 def play_some(out, until, env="arithmetic", policy="scripted:noisy", **plan):
@@ -190,25 +191,9 @@ def test_a_missing_score_is_not_a_result_but_a_failed_one_is(tmp_path):
     assert rolltrace.play(resume=tmp_path / "lost").groups == 0
 
 
-class Hangs:
-    """Never answers as a grader, and says when it is asked."""
-
-    name, version, context_length = "hangs", None, None
-
-    def __init__(self):
-        self.asked = asyncio.Event()
-
-    async def complete(self, request):
-        self.asked.set()
-        await asyncio.Event().wait()
-
-    def count_tokens(self, request):
-        return None
-
-
 async def test_a_group_that_was_cancelled_while_it_was_graded_is_not_finished(tmp_path):
     """Its members ended and have a reward score that says that nothing graded them."""
-    grader = Hangs()
+    grader = NeverAnswers()
     play = rolltrace.play_async("preference", "scripted:noisy", out=tmp_path / "run", roles={"grader": grader})
     task = asyncio.create_task(play)
     await grader.asked.wait()

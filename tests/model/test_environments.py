@@ -48,6 +48,7 @@ async def play_builders(path, model, builders, **settings):
 
 async def assert_tokens(rollouts, tokenizer):
     """Each step has the ids that the model was sent and those that it drew, and they read as the recorded texts do."""
+    assert rollouts
     for rollout in rollouts:
         assert rollout.steps
         whole = ()

@@ -274,11 +274,15 @@ async def test_a_question_can_be_called_off(typist):
     await _no_desk_is_served()
 
 
+def terminal_threads():
+    """The threads that show questions to a person."""
+    return [thread for thread in threading.enumerate() if thread.name == "rolltrace-terminal"]
+
+
 async def _no_desk_is_served():
-    for thread in threading.enumerate():
-        if thread.name == "rolltrace-terminal":
-            await asyncio.to_thread(thread.join, 60)
-            assert not thread.is_alive()
+    for thread in terminal_threads():
+        await asyncio.to_thread(thread.join, 60)
+        assert not thread.is_alive()
 
 
 async def test_a_thread_waits_for_nobody_who_is_gone(typist):
@@ -286,6 +290,7 @@ async def test_a_thread_waits_for_nobody_who_is_gone(typist):
     person = HumanPolicy(source=typist.source, output=typist.shown)
     asked = [asyncio.create_task(person.complete(asking())) for _ in range(3)]
     await typist.sees("1 + 1?")
+    assert len(terminal_threads()) == 1
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)

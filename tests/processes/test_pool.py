@@ -12,6 +12,7 @@ import pytest
 from rolltrace.errors import EnvError, InputError, WorkerError
 from rolltrace.processes.child_processes import stop_all_children
 from rolltrace.processes.pool import ProcessPool
+from waiting import is_running
 
 POOL = ProcessPool()
 
@@ -25,14 +26,6 @@ from rolltrace.processes.pool import ProcessPool
 POOL = ProcessPool()
 print(POOL.run_sync(eval, "__import__('os').getpid()", cpu_seconds=5), flush=True)
 """
-
-
-def is_running(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def named_pipe(directory, name="pipe"):

@@ -9,6 +9,7 @@ from rolltrace.errors import EnvError, InputError, WorkerError
 from rolltrace.processes import worker_process
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
+from waiting import is_running
 
 POOL = ProcessPool()
 
@@ -21,14 +22,6 @@ REPLIES = "__import__('sys')._getframe(3).f_locals['replies']"
 
 def evaluated(text, seconds=5.0, **options):
     return POOL.run_sync(eval, text, cpu_seconds=seconds, **options)
-
-
-def is_running(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_value_comes_back_as_json_has_it():

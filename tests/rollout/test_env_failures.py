@@ -115,12 +115,8 @@ def problem(trouble):
 ENVS = {"plain": Plain, "prompt": Prompt, "problem": problem, "messages": Messages, "tools": Tools}
 
 
-async def play_into(path, make, way, answer=ANSWER, stage=Stage, **settings):
-    """The rollout of an env that is in trouble in this way."""
-    trouble = Trouble(way)
-    limits = settings.pop("limits", Limits(timeout=600))
-    builder = stage(lambda _: make(trouble))
-    task = asyncio.create_task(play(path, builder, Remembering(answer), limits=limits, sampling=SAMPLING, **settings))
+async def ended(path, task, trouble, way):
+    """The rollout of a play that has ended, by a cancellation where that is the way."""
     if way == "cancelled":
         await trouble.entered.wait()
         task.cancel()
@@ -130,6 +126,15 @@ async def play_into(path, make, way, answer=ANSWER, stage=Stage, **settings):
         await task
     [rollout] = recorded(path)
     return rollout
+
+
+async def play_into(path, make, way, answer=ANSWER, stage=Stage, **settings):
+    """The rollout of an env that is in trouble in this way."""
+    trouble = Trouble(way)
+    limits = settings.pop("limits", Limits(timeout=600))
+    builder = stage(lambda _: make(trouble))
+    task = asyncio.create_task(play(path, builder, Remembering(answer), limits=limits, sampling=SAMPLING, **settings))
+    return await ended(path, task, trouble, way)
 
 
 def assert_whole(rollout, failure, answer=ANSWER):
@@ -346,15 +351,7 @@ async def play_tools(path, way, calls, **settings):
     task = asyncio.create_task(
         play(path, Stage(lambda _: env), Remembering(answer), limits=Limits(timeout=600), sampling=SAMPLING)
     )
-    if way == "cancelled":
-        await trouble.entered.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    else:
-        await task
-    [rollout] = recorded(path)
-    return rollout
+    return await ended(path, task, trouble, way)
 
 
 @pytest.mark.parametrize("calls", [(LOOK, LISTEN), (LISTEN, LOOK)])

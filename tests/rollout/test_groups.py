@@ -445,7 +445,9 @@ async def test_what_is_no_number_in_a_grade_is_moved_and_noted(tmp_path):
     """A grade keeps its reward though its data hold text: the text goes to `extra`, and a note says so."""
     stage = BadGroup(lambda rollouts: {r.id: Grade(1.0, {"clear": 0.5, "why": "good"}) for r in rollouts})
     await play(tmp_path / "run", stage, Remembering(said("x")))
-    for score in RunReader(tmp_path / "run").scores():
+    scores = list(RunReader(tmp_path / "run").scores())
+    assert len(scores) == stage.episodes
+    for score in scores:
         assert score.value == 2.0
         assert score.data["reward_data"] == {"clear": 0.5}
         assert score.data["extra"] == {"reward_data.why": "good"}

@@ -252,6 +252,7 @@ def test_as_many_words_as_can_be_are_found_in_common(page: "Page", groups: Viewe
     """What is not marked is the same in both, and no longer common sequence of words exists."""
     key = (3, "sums", "words")
     members = _comparison(recorded / "sums", key).members
+    assert len(members) > 1
     for one, other in itertools.pairwise(members):
         _show(page, groups, "sums", key, compare=f"{one.id},{other.id}")
         texts = [member.messages[-1].message.content for member in (one, other)]
