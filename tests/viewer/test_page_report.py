@@ -169,7 +169,7 @@ def test_what_has_no_charts_is_not_offered(
     page: "Page", run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond the limits of a report's size, choices are grey, measures are left out, and the page says so."""
-    monkeypatch.setattr(report_statistics, "_MAX_SELECTIONS", 2)
+    monkeypatch.setattr(report_statistics, "_MAX_CHARTS", 6)
     monkeypatch.setattr(report_statistics, "_MAX_MEASURES", 3)
     write_report(run, tmp_path / "small.html")
     page.goto((tmp_path / "small.html").as_uri())

@@ -15,8 +15,8 @@ from rolltrace.viewer.schemas import RunResponse
 
 _MAX_MEASURES = 50
 """How many measures have charts."""
-_MAX_SELECTIONS = 20
-"""How many splits, environments and pairs of both have charts."""
+_MAX_CHARTS = 500
+"""The limit for measures × selections, which are splits, environments and pairs of both: about five seconds."""
 _MAX_POINTS = 10_000
 """The approximate limit for the points of all charts, measures × iterations × selections: about a megabyte."""
 _CHART_BINS, _TABLE_BINS = 24, 64
@@ -38,7 +38,7 @@ def stored_answers(run: OpenRun, overview: RunResponse) -> Iterator[StoredAnswer
     measures = [measure.name for measure in overview.measures][:_MAX_MEASURES]
     length = "completion_tokens" if overview.completion_tokens else "steps"
     iterations = min(charts.MAX_BINS, overview.iterations.count if overview.iterations else 1)
-    most = max(1, min(_MAX_SELECTIONS, _MAX_POINTS // (len(measures) * iterations)))
+    most = max(1, min(_MAX_CHARTS, _MAX_POINTS // iterations) // len(measures))
     for filters in _offered_filters(overview)[:most]:
         yield from _run_page(run, filters, measures, length)
     for answer in charts.query_histograms(run.run, RolloutSelection(), measures, _TABLE_BINS):
