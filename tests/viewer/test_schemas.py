@@ -360,6 +360,18 @@ def test_histograms_hold_every_finite_value(played: Any):
     assert [one["rollouts"] for one in environments] == [20, 20, 20]
 
 
+@pytest.mark.parametrize("measure", ["reward", "advantage", "steps", "reward_data.correct", "metrics.none"])
+def test_histograms_of_iterations_are_those_of_their_rollouts(played: Any, measure: str):
+    """Each iteration has the histogram that a filter on it gives: edges of its own, and all values."""
+    found = played("iteration_histograms", measure=measure, bins=7)
+    assert found["measure"] == measure
+    assert len(found["iterations"]) > 1
+    for one in found["iterations"]:
+        ends = [f"iteration:min:{one.pop('first')}", f"iteration:max:{one.pop('last')}"]
+        alone = played("histogram", measure=measure, bins=7, filter=ends)
+        assert one == {name: number for name, number in alone.items() if name != "measure"}
+
+
 def test_facets_leave_out_filters_on_their_own_column(played: Any):
     """So that another value can be chosen instead; filters on other columns count."""
     asked = ["env:is:sums", "stop_reason:is:completed"]
