@@ -244,6 +244,13 @@ def test_a_run_that_was_redacted_is_redacted(tmp_path):
     assert rolltrace.play(resume=tmp_path / "run", trace=rolltrace.Recording(redact=hide)).groups == 1
 
 
+def test_a_run_that_was_not_redacted_takes_no_redaction(tmp_path):
+    """The groups of one run are recorded alike."""
+    play_some(tmp_path / "run", 1, groups=2)
+    with pytest.raises(InputError, match=r"without a redaction function: leave trace= out\.$"):
+        rolltrace.play(resume=tmp_path / "run", trace=rolltrace.Recording(redact=lambda value: value))
+
+
 def test_objects_are_given_again(tmp_path):
     """An env or policy that was a Python object cannot be loaded by its name."""
     play_some(tmp_path / "run", 1, env=load_env("arithmetic"), policy=open_policy("scripted:noisy"), groups=2)
