@@ -1,9 +1,9 @@
 // Fractions of a whole as stacked bars, over iterations or as a single bar: each piece links to its rollouts.
 import { useCallback, useMemo } from "react";
 import { count, percent } from "../format";
-import { type IterationBin, IterationPlot, type Place } from "./iteration-plot";
-import "./charts.css";
 import { Name } from "../parts/text";
+import "./charts.css";
+import { type IterationBin, IterationPlot, type Place } from "./iteration-plot";
 
 export interface StackPart {
   name: string;

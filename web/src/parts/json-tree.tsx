@@ -2,9 +2,9 @@
 import { useState } from "react";
 import { count, short } from "../format";
 import type { Json } from "../source/schema";
+import "./json.css";
 import { hashedText, VisibleText, truncated } from "./text";
 import { TextPiece } from "./text-piece";
-import "./json.css";
 
 const AT_ONCE = 100;
 const LONG = 300;

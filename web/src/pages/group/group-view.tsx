@@ -3,6 +3,8 @@ import { useMemo } from "react";
 import { toRollout } from "../../addresses";
 import { StripPlot } from "../../charts/strip-plot";
 import { finite, number, plural, signed } from "../../format";
+import { JsonTree } from "../../parts/json-tree";
+import { MessageView } from "../../parts/message";
 import { NARROW, useMedia } from "../../parts/use-media";
 import { address, go, useRoute } from "../../router";
 import { useShortcuts } from "../../shortcuts";
@@ -16,8 +18,6 @@ import { MembersCard } from "./members-card";
 import { nameOf } from "./numbers";
 import { PreferenceTable } from "./preference-table";
 import { RubricTable } from "./rubric-table";
-import { JsonTree } from "../../parts/json-tree";
-import { MessageView } from "../../parts/message";
 
 export function GroupView({ run, answer }: { run: string; answer: GroupResponse }) {
   const { group } = answer;

@@ -1,18 +1,20 @@
 // The members: side by side, as a table, or two of them word by word.
 import { useMemo } from "react";
+import { filtersOf } from "../../addresses";
+import { encodeNames } from "../../column-names";
 import { plural } from "../../format";
 import { Link } from "../../router";
-import type { GroupComparison } from "../../source/schema";
+import type { Float, GroupComparison, RolloutsResponse, RunResponse } from "../../source/schema";
+import { useAnswer } from "../../source/use-answer";
 import type { GroupState } from "./group-state";
 import type { ColumnFrame } from "./member-column";
 import { MemberColumns } from "./member-columns";
 import { MembersTable } from "./members-table";
-import { rowsOf, termRows } from "./numbers";
+import "./members.css";
+import { type Row, rowsOf, termRows } from "./numbers";
 import { PairComparison } from "./pair-comparison";
 import { SingleMember } from "./single-member";
 import { extentOf } from "./terms";
-import { useMetrics } from "./use-metrics";
-import "./members.css";
 
 /** With more numbers than these, a column shows only those in which members differ. */
 const MANY = 12;
@@ -89,3 +91,31 @@ function frameOf(run: string, group: GroupComparison, all: boolean): ColumnFrame
     severalPolicies: new Set(members.map((member) => `${member.policy} ${member.policy_version}`)).size > 1,
   };
 }
+
+/** The limit for the metrics in the table. */
+const MOST = 40;
+const PREFIX = "metrics.";
+
+function useMetrics(run: string, group: GroupComparison, enabled: boolean): Row[] {
+  const about = useAnswer<RunResponse>("run", { run }, { enabled });
+  const names = (about.data?.measures ?? []).filter((measure) => measure.kind === "metrics").map((measure) => measure.name).slice(0, MOST);
+  const listing = useAnswer<RolloutsResponse>(
+    "rollouts",
+    {
+      run,
+      filter: filtersOf(group),
+      columns: encodeNames(names),
+      limit: group.members.length,
+    },
+    { enabled: enabled && names.length > 0, keep: false },
+  );
+  return useMemo(() => {
+    const byId = new Map((listing.data?.rows ?? []).map((row) => [row.id, row]));
+    return rowsOf(group.members, (member) =>
+      Object.fromEntries(names.flatMap((name) => (isNumber(byId.get(member.id)?.[name]) ? [[name.slice(PREFIX.length), byId.get(member.id)?.[name] as Float]] : []))),
+    );
+    // The names come with the answer about the run.
+  }, [listing.data, about.data, group.members]);
+}
+
+const isNumber = (value: unknown): boolean => typeof value === "number" || value === "NaN" || value === "Infinity" || value === "-Infinity";

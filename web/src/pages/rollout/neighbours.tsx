@@ -2,8 +2,8 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect } from "react";
 import { Link, type Route } from "../../router";
-import { useSource } from "../../source/source";
 import type { NeighboursResponse } from "../../source/schema";
+import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
 import { listing, toListing, toNeighbour } from "./view-state";
 

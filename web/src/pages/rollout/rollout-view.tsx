@@ -1,16 +1,17 @@
 // The parts of the rollout's page, and the keys that work on it.
 import { useMemo, useRef } from "react";
 import { toGroup } from "../../addresses";
-import { StepTimeline } from "../../charts/step-timeline";
+import { type StepMark, StepTimeline, type TimelinePoint } from "../../charts/step-timeline";
+import { finite } from "../../format";
 import { go, useRoute } from "../../router";
 import { type Shortcut, useShortcuts } from "../../shortcuts";
-import type { RolloutResponse } from "../../source/schema";
+import type { Rollout, RolloutResponse, Step } from "../../source/schema";
+import type { NeighbourLinks } from "./neighbours";
 import { Panel } from "./panel";
 import { RolloutHeader } from "./rollout-header";
-import { transcriptEvents } from "./transcript-events";
-import { timelinePoints } from "./timeline-points";
+import { stepSentence } from "./step-header";
 import { Transcript, type TranscriptHandle } from "./transcript";
-import type { NeighbourLinks } from "./neighbours";
+import { type TranscriptEvent, transcriptEvents, type TranscriptMessage, type TranscriptStep } from "./transcript-events";
 import { toNeighbour, toView, viewState } from "./view-state";
 
 interface RolloutViewProperties {
@@ -63,4 +64,26 @@ export function RolloutView({ run, answer, neighbours }: RolloutViewProperties) 
       </div>
     </>
   );
+}
+
+function timelinePoints(rollout: Rollout, events: readonly TranscriptEvent[]): TimelinePoint[] {
+  const answers = new Map(events.filter((event): event is TranscriptMessage => event.kind === "message" && event.step !== null).map((event) => [event.step, event]));
+  const called = new Set(rollout.calls.map((call) => call.step));
+  let version = rollout.policy_version;
+  return events
+    .filter((event): event is TranscriptStep => event.kind === "step")
+    .map((taken, place) => {
+      const { step } = taken;
+      const marks = marksOf(step, answers.get(step));
+      if (step.policy_version !== version) marks.push("version");
+      version = step.policy_version;
+      if (called.has(step.step)) marks.push("call");
+      if (rollout.status === "error" && place === rollout.steps.length - 1) marks.unshift("error");
+      return { step: step.step, reward: finite(step.reward), total: finite(taken.total), marks, sentence: [stepSentence(taken), ...marks].join(", ") };
+    });
+}
+
+function marksOf(step: Step, answer: TranscriptMessage | undefined): StepMark[] {
+  const failed = finite(step.metrics.tool_errors) || answer?.calls.some((call) => call.failure !== null) || answer?.message.tool_calls?.some((call) => call.error);
+  return [...(step.env_failure ? ["env failure" as const] : []), ...(step.parse_error === null ? [] : ["parse error" as const]), ...(failed ? ["tool failure" as const] : []), ...(typeof step.reward === "number" ? [] : ["not a number" as const])];
 }

@@ -1,14 +1,14 @@
 // The numbers of the selected step, the environment's data about it, and the tools.
 import { count, number, seconds } from "../../format";
 import { Fact } from "../../parts/fact";
-import { Name, LongText, VisibleText, truncated } from "../../parts/text";
+import { JsonTree } from "../../parts/json-tree";
 import { NumberTable } from "../../parts/number-table";
 import { Reward } from "../../parts/reward";
+import { Name, LongText, VisibleText, truncated } from "../../parts/text";
 import { TextPiece } from "../../parts/text-piece";
 import type { Rollout, Step, ToolSpec } from "../../source/schema";
 import { FreeForm, PanelSection } from "./panel-section";
 import { ENV_FAILURES } from "./step-header";
-import { JsonTree } from "../../parts/json-tree";
 
 export function StepTab({ rollout, step }: { rollout: Rollout; step: Step | null }) {
   if (step === null) return <p className="soft">No step was taken.</p>;

@@ -2,8 +2,8 @@
 import { type RefObject, useEffect, useMemo, useRef, useState } from "react";
 import { count } from "../../format";
 import { useShortcuts } from "../../shortcuts";
-import { useSource } from "../../source/source";
 import type { Column, RunResponse } from "../../source/schema";
+import { useSource } from "../../source/source";
 import { ColumnMenu } from "./column-menu";
 import { ConditionField } from "./condition-field";
 import { FacetBar } from "./facet-bar";

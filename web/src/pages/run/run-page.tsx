@@ -2,18 +2,21 @@
 import { useMemo } from "react";
 import { toRuns } from "../../addresses";
 import { HoveredIteration, HoveredIterationContext } from "../../charts/hovered-iteration";
+import { count, plural } from "../../format";
 import { Answered, Empty, Loading } from "../../parts/states";
 import { plainText, VisibleText } from "../../parts/text";
 import { Shell } from "../../shell";
+import type { OutcomesResponse, RunResponse, SeriesResponse } from "../../source/schema";
 import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
-import type { OutcomesResponse, RunResponse, SeriesResponse } from "../../source/schema";
 import { Charts } from "./charts";
 import { Config } from "./config";
 import { Environments } from "./environments";
 import { Errors } from "./errors";
 import { Findings, useFindings } from "./findings";
 import { Heading } from "./heading";
+import { Health } from "./health";
+import { KeyNumbers } from "./key-numbers";
 import { Ledger } from "./ledger";
 import { MeasurePicker, titleOf } from "./measure-picker";
 import { OtherMeasures } from "./other-measures";
@@ -21,9 +24,6 @@ import "./run.css";
 import "./sections.css";
 import { ANSWERED, type Selection, useSelection } from "./selection";
 import { Selectors } from "./selectors";
-import { Health } from "./health";
-import { KeyNumbers } from "./key-numbers";
-import { count, plural } from "../../format";
 
 export function RunPage({ run }: { run: string }) {
   const answer = useAnswer<RunResponse>("run", { run });

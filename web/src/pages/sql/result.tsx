@@ -2,8 +2,8 @@
 import type { UseQueryResult } from "@tanstack/react-query";
 import { plural, seconds } from "../../format";
 import { CopyButton } from "../../parts/copy-button";
-import { LongText } from "../../parts/text";
 import { Empty, Loading } from "../../parts/states";
+import { LongText } from "../../parts/text";
 import type { Json, SqlResponse } from "../../source/schema";
 import { ResultTable } from "./result-table";
 
