@@ -332,6 +332,17 @@ def test_index_that_nobody_knows(run):
     assert [rollout.index for rollout in recorded(run)] == [None, None]
 
 
+@pytest.mark.parametrize("name", ["teacher", "env_reward", "step"])
+def test_a_wrong_field_of_a_step_is_refused(run, name):
+    """A name that is not a field of a step, or that the recorder sets, is refused, and the rollout goes on."""
+    with run.rollout(**WHICH) as r:
+        with pytest.raises(InputError, match=f"Expected fields of a step, got {name}="):
+            r.step(QUESTION, "4", 1.0, **{name: 1})
+        r.step(QUESTION, "5", 1.0, env_failure="raised")
+    [step] = recorded(run)[0].steps
+    assert (step.trace.policy_response.content, step.env_failure) == ("5", "raised")
+
+
 def test_reward_weights(run):
     """Weights of the numbers behind a reward are recorded; a step without any does not mention them."""
     with run.rollout(**WHICH) as r:

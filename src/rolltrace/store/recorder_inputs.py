@@ -8,48 +8,58 @@ from datetime import datetime
 from typing import Any
 
 from rolltrace.errors import InputError
+from rolltrace.trace.field_types import Field, FieldKind, field_by_name
 from rolltrace.trace.freeform import Note, describe, object_fields
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import INT64_LIMIT, as_float
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.rollout import Step, Usage
+from rolltrace.trace.rollout import Header, Step, Usage
 from rolltrace.trace.stop_reasons import StoppedBy
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
-_TEXTS = ("id", "split", "env", "task", "group", "policy")
 _NUMBERED = ("task", "group")
 """These may also be whole numbers, such as row numbers of a data set; they are recorded as digits."""
-_COUNTS = ("iteration", "attempt")
-_COUNTS_OR_NONE = ("index", "episode", "seat")
-_MAPS = ("env_args", "task_data")
+_NEGATIVE = ("seed",)
+"""Whole numbers that may be negative."""
+_NOT_PASSED = ("step", "env_reward")
+"""Fields of a step that the recorder sets itself."""
 
 
 def check_header(fields: dict[str, Any]) -> None:
     """Raise `InputError` for a field of the wrong type; numbers of other libraries become ints, tags a tuple."""
+    known = field_by_name(Header)
     for name, value in fields.items():
-        if name in _TEXTS:
-            fields[name] = _text(name, value)
-        elif name in _COUNTS or (name in _COUNTS_OR_NONE and value is not None):
-            fields[name] = _whole_number(name, value, least=0)
-        elif name == "seed" and value is not None:
-            fields[name] = _whole_number(name, value)
-        elif name in _MAPS and not isinstance(value, Mapping):
-            raise _wrong(name, "a mapping", value)
-        elif name == "policy_version":
-            fields[name] = _version(value)
-        elif name == "tags":
-            fields[name] = _tags(value)
-        elif name == "started_at" and not isinstance(value, datetime):
-            raise _wrong(name, "a datetime", value)
+        if name in known and not (value is None and known[name].is_nullable):
+            fields[name] = _checked(known[name], value)
     if not fields["id"]:
         raise InputError("Expected id= to be a text that is unique everywhere, got an empty text.")
 
 
+def _checked(field: Field, value: Any) -> Any:
+    """The value of a header's field, if it is of its kind."""
+    name, kind = field.name, field.kind
+    if field.depth:
+        return _texts(name, value)
+    if kind in (FieldKind.NAME, FieldKind.TEXT):
+        return _text(name, value)
+    if kind is FieldKind.INTEGER:
+        return _whole_number(name, value, least=None if name in _NEGATIVE else 0)
+    if kind is FieldKind.NAME_OR_INTEGER:
+        return _name_or_whole_number(name, value)
+    if kind in (FieldKind.FREE_FORM, FieldKind.NUMBERS) and not isinstance(value, Mapping):
+        raise _wrong(name, "a mapping", value)
+    if kind is FieldKind.TIMESTAMP and not isinstance(value, datetime):
+        raise _wrong(name, "a datetime", value)
+    if kind in (FieldKind.NUMBER, FieldKind.DURATION) and as_float(value) is None:
+        raise _wrong(name, "a number", value)
+    return value
+
+
 def check_step_fields(fields: Mapping[str, Any]) -> None:
-    """Raise `InputError` for a name that is not a field of a step."""
+    """Raise `InputError` for a name that is not a field of a step, or that the recorder sets itself."""
     for name in fields:
-        if name not in Step.__struct_fields__:
-            known = ", ".join(field for field in Step.__struct_fields__ if field not in ("step", "env_reward"))
+        if name not in Step.__struct_fields__ or name in _NOT_PASSED:
+            known = ", ".join(field for field in Step.__struct_fields__ if field not in _NOT_PASSED)
             raise InputError(f"Expected fields of a step, got {name}=. The fields are {known}.")
 
 
@@ -82,23 +92,21 @@ def _whole_number(name: str, value: Any, least: int | None = None) -> int:
     return int(value)
 
 
-def _version(value: Any) -> int | str | None:
-    if value is None or type(value) is str:
-        return value
+def _name_or_whole_number(name: str, value: Any) -> int | str:
     try:
-        return _text("policy_version", value) if isinstance(value, str) else _whole_number("policy_version", value)
+        return _text(name, value) if isinstance(value, str) else _whole_number(name, value)
     except InputError:
-        raise _wrong("policy_version", "a whole number, a str or None", value) from None
+        raise _wrong(name, "a whole number, a str or None", value) from None
 
 
-def _tags(tags: Any) -> tuple[str, ...]:
+def _texts(name: str, values: Any) -> tuple[str, ...]:
     try:
-        values = None if isinstance(tags, str | Mapping) else tuple(tags)
+        listed = None if isinstance(values, str | Mapping) else tuple(values)
     except Exception:  # noqa: BLE001 - as above
-        values = None
-    if values is None or not all(isinstance(tag, str) for tag in values):
-        raise _wrong("tags", "a list of str", tags)
-    return tuple(_text("tags", tag) for tag in values)
+        listed = None
+    if listed is None or not all(isinstance(text, str) for text in listed):
+        raise _wrong(name, "a list of str", values)
+    return tuple(_text(name, text) for text in listed)
 
 
 def as_messages(value: Any, name: str) -> Iterable[Any]:
