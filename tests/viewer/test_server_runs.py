@@ -255,10 +255,12 @@ def test_room_is_made_for_other_runs(library: OpenRuns, tmp_path: Path, monkeypa
     for name in "abc":
         make(library.folder.path / name, 1)
     count = "select count(*) from rollouts"
+    opened = []  # so that it is not the garbage collector that closes them
     with library.open("a") as used:
         for name in "bc":
             with library.open(name) as run:
                 run.run.sql(count).fetchall()
+                opened.append(run)
         assert used.run.sql(count).fetchall() == [(1,)]
         with library.open("a") as anew:
             assert anew is not used

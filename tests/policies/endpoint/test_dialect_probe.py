@@ -114,6 +114,7 @@ async def test_who_stops_waiting_does_not_stop_the_others():
         await policy.close()
         await left.wait()
         assert (await second).message.content == "Hello"
+        assert dict(policy.missing_token_reasons) == {"the server gives no token ids in a known dialect": 1}
         await policy.close()
 
 
