@@ -10,6 +10,7 @@ from rolltrace.check.audit_registry import built_in_audits
 from rolltrace.check.check_run import check_run
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger
+from rolltrace.trace.field_types import Counts
 from segments import edit_run_info
 
 # Each fault is one function that is handed the run, and the audits that must see it. Nothing else may.
@@ -447,7 +448,7 @@ def test_a_score_is_told_with_what_it_is_about(run):
     assert (finding.rollout, finding.address, finding.data["name"]) == ("nobody", None, "spread")
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Ledger) if field.type == dict[str, int]])
+@pytest.mark.parametrize("name", [field.name for field in fields(Ledger) if field.type == Counts])
 def test_whatever_a_ledger_counts_by_reason_is_told(run, name):
     """A new kind of loss is not forgotten by the audit of losses."""
     run.forge(run.ledger, -1, **{name: {"EIO": 7}})
