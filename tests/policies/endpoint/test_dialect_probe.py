@@ -114,7 +114,8 @@ async def test_who_stops_waiting_does_not_stop_the_others():
         await policy.close()
         await left.wait()
         assert (await second).message.content == "Hello"
-        assert dict(policy.missing_token_reasons) == {"the server gives no token ids in a known dialect": 1}
+        [reason] = policy.missing_token_reasons
+        assert "does not list its models" not in reason, "the wait was cancelled, and did not time out"
         await policy.close()
 
 
