@@ -1,4 +1,4 @@
-"""What a run of many rollouts costs to write, seal, index and ask; each part in a process of its own."""
+"""What a run of many rollouts costs to write, compress, index and ask; each part in a process of its own."""
 
 import json
 import random
@@ -115,8 +115,8 @@ def _play(rollout_builder: RolloutBuilder, said: Sequence[str], luck: float, run
     ))  # fmt: skip
 
 
-def seal(path: Path) -> dict[str, Any]:
-    """Seal what the writer has not sealed already while it wrote."""
+def compress(path: Path) -> dict[str, Any]:
+    """Compress what the writer has not compressed already while it wrote."""
     plain = [segment for segment in closed_segments(RunReader(path)) if segment.parent.name == "rollouts"]
     size = sum(segment.stat().st_size for segment in plain)
     seconds = _seconds(lambda: [compress_segment(segment) for segment in plain])
@@ -188,7 +188,7 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    part.__name__: part for part in (write, seal, index, get, listing, question, compaction)
+    part.__name__: part for part in (write, compress, index, get, listing, question, compaction)
 }
 
 
@@ -224,7 +224,7 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
     """All parts, in the order in which a run meets them."""
     path = folder / "run"
     written = do("write", path, str(rollouts))
-    sealed = do("seal", path)
+    compressed = do("compress", path)
     built = [{"index": name, **do("index", path, name)} for name in ("ids", "rollouts", "steps")]
     for row in (written, *built):
         row["rollouts per second"] = rollouts / row["seconds"]
@@ -235,7 +235,7 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
     got_again = do("get", path)
     return {
         "Writing": [written],
-        "Sealing": [sealed],
+        "Compressing": [compressed],
         "Building an index": built,
         "One rollout by id": [{"when": "indexed", **got}, {"when": "compacted", **got_again}],
         f"First page ({_PAGE} rollouts) and SQL": asked,

@@ -276,20 +276,20 @@ def append_growth(prose: measure.MarkovText, turns: Sequence[int], rounds: int, 
     ]
 
 
-def sealed_sizes(turns: int, rollouts: int) -> list[dict[str, Any]]:
-    """How much of its plain size a sealed segment takes, of text that people wrote and of text that was made up."""
+def compressed_sizes(turns: int, rollouts: int) -> list[dict[str, Any]]:
+    """How much of its plain size a compressed segment takes, of text that people wrote and of text that was made up."""
     kinds: dict[str, Text] = {"real": measure.ReferenceText(), "made up": measure.MarkovText()}
-    return [{"text": kind, "turns": turns, **_sealed_size(text, turns, rollouts)} for kind, text in kinds.items()]
+    return [{"text": kind, "turns": turns, **_compressed_size(text, turns, rollouts)} for kind, text in kinds.items()]
 
 
-def _sealed_size(text: Text, turns: int, rollouts: int) -> dict[str, float]:
+def _compressed_size(text: Text, turns: int, rollouts: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         with create_run(Path(name) / "run", trace="full") as run:
             record_with_builder([convert_workload(make_conversation(text, turns)) for _ in range(rollouts)], run)
         [plain] = (Path(name) / "run" / "rollouts").glob("*.jsonl")
         before = plain.stat().st_size
         after = compress_segment(plain).stat().st_size
-    return {"plain KB": before / 1000, "sealed KB": after / 1000, "sealed ÷ plain": after / before}
+    return {"plain KB": before / 1000, "compressed KB": after / 1000, "compressed ÷ plain": after / before}
 
 
 def step_latencies(prose: measure.MarkovText, turns: int, rollouts: int) -> list[dict[str, Any]]:
@@ -323,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Growth of append": append_growth(
             prose, [2, 4] if options.quick else [100, 200, 500], options.rounds, options.messages
         ),
-        "Sealed": sealed_sizes(longest, 2 if options.quick else 100),
+        "Compressed": compressed_sizes(longest, 2 if options.quick else 100),
         "Wait for r.step()": step_latencies(prose, longest, 2 if options.quick else 400),
     }
     parameters = {name: getattr(options, name) for name in ("turns", "rounds", "messages", "naive_messages")}
