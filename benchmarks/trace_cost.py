@@ -18,9 +18,10 @@ from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Header, Outcome, Usage
+from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.tokens import Usage
 
 TURNS = (1, 10, 25, 50, 100)
 ASSISTANT_WORDS = 100

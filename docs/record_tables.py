@@ -14,25 +14,17 @@ from rolltrace.query.table_schema import COLUMN_DOCS, TABLE_FIELDS, RecordColumn
 from rolltrace.store.layout import RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.call import Call, Quote
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.field_docs import field_docs
 from rolltrace.trace.field_types import Field, FieldKind, field_by_name, record_fields
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import (
-    Call,
-    EndedBeforeFirstTurn,
-    Failure,
-    Grade,
-    GroupKey,
-    Quote,
-    Rollout,
-    Score,
-    Step,
-    Tokens,
-    Usage,
-)
+from rolltrace.trace.rollout import EndedBeforeFirstTurn, Rollout, Step
+from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.tokens import Tokens, Usage
 
 DOCS = Path(__file__).parent
 RECORDS: dict[str, type[msgspec.Struct]] = {

@@ -18,8 +18,10 @@ from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.convert import to_openai
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout import Grade, Rollout, Usage
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.tokens import Usage
 
 
 def said(text: str, termination: Termination = Termination.EOS, **fields: Any) -> Completion:

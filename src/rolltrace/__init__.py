@@ -40,8 +40,8 @@ _NAMES_BY_MODULE = {
     "rolltrace.trace.message": ("Message", "Part", "Sampling", "ToolCall", "ToolSpec"),
     "rolltrace.trace.stop_reasons": ("EnvFailure", "Layer", "Status", "StopReason", "StoppedBy", "Termination"),
     "rolltrace.trace.pattern_redaction": ("redact_pattern",),
-    "rolltrace.trace.rollout": ("Grade", "Rollout", "RolloutTrace", "Step"),
-    "rolltrace.trace.score": ("Score",),
+    "rolltrace.trace.rollout": ("Rollout", "RolloutTrace", "Step"),
+    "rolltrace.trace.score": ("Grade", "Score"),
     "rolltrace.trace.sink": ("Sink",),
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}

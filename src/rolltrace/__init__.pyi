@@ -60,10 +60,10 @@ from rolltrace.trace.message import Sampling as Sampling
 from rolltrace.trace.message import ToolCall as ToolCall
 from rolltrace.trace.message import ToolSpec as ToolSpec
 from rolltrace.trace.pattern_redaction import redact_pattern as redact_pattern
-from rolltrace.trace.rollout import Grade as Grade
 from rolltrace.trace.rollout import Rollout as Rollout
 from rolltrace.trace.rollout import RolloutTrace as RolloutTrace
 from rolltrace.trace.rollout import Step as Step
+from rolltrace.trace.score import Grade as Grade
 from rolltrace.trace.score import Score as Score
 from rolltrace.trace.sink import Sink as Sink
 from rolltrace.trace.stop_reasons import EnvFailure as EnvFailure

@@ -13,10 +13,10 @@ from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import encode_with_scores, utc_now
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout import Failure, Grade
 from rolltrace.trace.rollout_builder import new_id
-from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, Termination
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eesrever\u202c [bold]markup[/bold] :smile: \x9b2J \r over"

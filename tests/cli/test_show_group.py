@@ -10,7 +10,7 @@ from answers import score, write
 from rolltrace.jobs.play import play
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
-from rolltrace.trace.rollout import Failure
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Layer, Status
 

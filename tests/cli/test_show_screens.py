@@ -11,8 +11,8 @@ from answers import write
 from rolltrace.jobs.play import play
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
+from rolltrace.trace.call import Call
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Call
 
 
 def bars(shown):

@@ -3,7 +3,7 @@
 import json
 
 from rolltrace.cli.screen.run_summary import sparkline
-from rolltrace.trace.rollout import Failure
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.stop_reasons import Layer, Status
 
 HOSTILE = "\x1b[31mred\u202e [bold]markup[/bold]"

@@ -16,7 +16,7 @@ from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 from stage import Remembering, said, skip_time
 
 

@@ -10,7 +10,7 @@ from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Termination
 
 

@@ -11,14 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import encode_rollout, encode_score
 from rolltrace.trace.convert import as_message
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Call, Failure, Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import RolloutBuilder
-from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.tokens import Tokens, Usage
 
 FOLDER = Path(__file__).parent / "v2"
 RUN = "01970000000000000000000000000001"

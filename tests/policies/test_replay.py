@@ -25,8 +25,9 @@ from rolltrace.store.recording import Recording
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Grade, Tokens, Usage
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Status, Termination
+from rolltrace.trace.tokens import Tokens, Usage
 from stage import Stage
 
 VOLATILE = {

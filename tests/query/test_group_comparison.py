@@ -16,10 +16,11 @@ from rolltrace.query.message_truncation import MAX_CHARACTERS, MAX_MESSAGES
 from rolltrace.query.reward_breakdown import reward_components, reward_terms
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout import EndedBeforeFirstTurn, Failure, Grade
+from rolltrace.trace.rollout import EndedBeforeFirstTurn
 from rolltrace.trace.rollout_builder import RolloutBuilder
-from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 from rolltrace.trace.strict_json import encode_json
 from rolltrace.trace.text_transform import hash_text

@@ -19,9 +19,8 @@ from rolltrace.store.cursor import LineLocation
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.codec import encode_rollout
-from rolltrace.trace.rollout import Grade
 from rolltrace.trace.rollout_builder import EncodedRecord
-from rolltrace.trace.score import GroupKey
+from rolltrace.trace.score import Grade, GroupKey
 
 pytestmark = pytest.mark.core
 

@@ -17,8 +17,7 @@ from rolltrace.query.run import open_run
 from rolltrace.query.run_state import RunState, run_state
 from rolltrace.store.create import create_run
 from rolltrace.store.ledger import Ledger, decode_ledger, encode_ledger
-from rolltrace.trace.failure import INTERRUPTED
-from rolltrace.trace.rollout import Failure
+from rolltrace.trace.failure import INTERRUPTED, Failure
 from rolltrace.trace.stop_reasons import Layer, Status
 from run_states import states
 from segments import edit_run_info

@@ -11,11 +11,13 @@ from rolltrace.errors import RunNotFoundError
 from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import utc_now
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Failure, Header, Outcome, Usage
+from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 from rolltrace.trace.strict_json import encode_json
+from rolltrace.trace.tokens import Usage
 
 STARTED, SECONDS = datetime(2026, 1, 2, tzinfo=UTC), timedelta(seconds=2.5)
 FAILURE = {

@@ -21,8 +21,7 @@ from rolltrace.query.run_summary import summarize
 from rolltrace.query.run_totals import query_totals, read_totals
 from rolltrace.store.create import create_run
 from rolltrace.trace.codec import add_checksum, utc_now
-from rolltrace.trace.failure import INTERRUPTED
-from rolltrace.trace.rollout import Failure
+from rolltrace.trace.failure import INTERRUPTED, Failure
 from rolltrace.trace.stop_reasons import Layer, Status
 
 REWARDS = st.one_of(st.none(), st.floats(-2, 2), st.sampled_from([math.nan, math.inf, -math.inf, 1.7e308]))

@@ -21,11 +21,14 @@ from rolltrace.query.run import open_run
 from rolltrace.query.score_order import latest_rewards
 from rolltrace.query.table_schema import STORED_COLUMNS
 from rolltrace.store.create import create_run
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import add_checksum, decode_score, utc_now
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout import Call, Failure, Rollout, Step, Usage
+from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, Termination
+from rolltrace.trace.tokens import Usage
 
 REWARDS = st.one_of(
     st.none(),

@@ -17,8 +17,8 @@ from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.strategies import FailFast, KeepViable
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Tokens, Usage
 from rolltrace.trace.stop_reasons import Layer, Status
+from rolltrace.trace.tokens import Tokens, Usage
 from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said, skip_time
 
 

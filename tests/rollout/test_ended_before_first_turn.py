@@ -10,9 +10,10 @@ from rolltrace.check.audits.rewards import reward_parts
 from rolltrace.check.check_run import check_run
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.testing.check_env import check_env
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Call, EndedBeforeFirstTurn
+from rolltrace.trace.rollout import EndedBeforeFirstTurn
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import Layer, Status
 from stage import Case, Remembering, Stage, expect_failure, play, recorded, said

@@ -17,8 +17,8 @@ from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.runner import Runner
 from rolltrace.store.create import create_run
 from rolltrace.trace.message import Message, Sampling, ToolCall
-from rolltrace.trace.rollout import Tokens, Usage
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Termination
+from rolltrace.trace.tokens import Tokens, Usage
 from stage import BROKEN_CALL, GradedStage, Meddling, Remembering, Stage, called, never, play, recorded, said
 
 LOOK = ToolCall("look", '{"at": "door"}', id="c1")

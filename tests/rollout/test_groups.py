@@ -10,7 +10,7 @@ from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.rollout.strategies import FailFast, KeepViable
 from rolltrace.store.reader import RunReader
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Layer, Status, StopReason
 from stage import Counting, GradedStage, Meddling, Remembering, Stage, assert_faithful, play, recorded, said
 

@@ -18,8 +18,7 @@ from rolltrace.store.recording import Recording
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.message import Message, Part, Sampling
-from rolltrace.trace.rollout import Grade
-from rolltrace.trace.score import GroupKey
+from rolltrace.trace.score import Grade, GroupKey
 from rolltrace.trace.stop_reasons import Layer, Status
 from stage import Stage, never, play, recorded
 

@@ -10,7 +10,7 @@ from rolltrace.graders.grader import Grader
 from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout_clock import pause_deadline
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Termination
 from stage import Counting, GradedStage, Remembering, Stage, assert_faithful, never, play, recorded, said
 

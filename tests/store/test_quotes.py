@@ -22,7 +22,7 @@ from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 from rolltrace.trace.text_transform import hash_text
 
 CRITERIA = (Criterion("It is right in what it says, from start to end."), Criterion("It is clear to everybody."))

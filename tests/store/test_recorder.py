@@ -16,9 +16,9 @@ from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.rollout import Usage
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Status
+from rolltrace.trace.tokens import Usage
 
 pytestmark = pytest.mark.core
 

@@ -16,14 +16,17 @@ from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Level, Recording, resolve_recording
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall
-from rolltrace.trace.rollout import Call, Failure, Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import EncodedRecord, new_id
-from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
+from rolltrace.trace.tokens import Tokens, Usage
 
 WHICH = {"env": "sums", "task": "t", "group": "g", "index": 0}
 

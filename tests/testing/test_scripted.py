@@ -8,8 +8,8 @@ from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Usage
 from rolltrace.trace.stop_reasons import Termination
+from rolltrace.trace.tokens import Usage
 
 
 def ask(text="hello there", step=0, **fields):

@@ -17,8 +17,9 @@ from rolltrace.trace.codec import (
     encode_score,
     verify_checksum,
 )
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
 
 LINE = one_step(reward_data={"a": 1}, env_state={"b": [None]}).encode(outcome()).data

@@ -1,8 +1,9 @@
 """The docstrings of fields are read from the source."""
 
 from rolltrace.trace.field_docs import field_docs
-from rolltrace.trace.rollout import Header, Rollout, Step, Tokens
+from rolltrace.trace.rollout import Header, Rollout, Step
 from rolltrace.trace.stop_reasons import EnvFailure
+from rolltrace.trace.tokens import Tokens
 
 
 def test_a_docstring_belongs_to_the_field_above_it():

@@ -16,8 +16,10 @@ from rolltrace.store.layout import FOLDERS, RunInfo, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger
 from rolltrace.trace import freeform
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.field_types import FORMAT_VERSION
 from rolltrace.trace.message import Part, ToolCall
-from rolltrace.trace.rollout import FORMAT_VERSION, Rollout, Score
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Score
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "format.md").read_text()

@@ -27,7 +27,7 @@ from rolltrace.trace.freeform import (
     to_json_value,
 )
 from rolltrace.trace.frozen import FrozenMap
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 
 pytestmark = pytest.mark.core
 

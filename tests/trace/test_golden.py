@@ -8,13 +8,16 @@ import pytest
 
 from rollout_builders import same, strict
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout, decode_score, encode_rollout, encode_score
 from rolltrace.trace.convert import to_openai
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Call, EndedBeforeFirstTurn, Failure, Grade, Tokens, Usage
-from rolltrace.trace.score import GroupKey
+from rolltrace.trace.rollout import EndedBeforeFirstTurn
+from rolltrace.trace.score import Grade, GroupKey
+from rolltrace.trace.tokens import Tokens, Usage
 
 FOLDER = Path(__file__).parents[1] / "golden" / "v2"
 ROLLOUTS = [

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_builders import NUMBERS, finished, one_step, outcome, same, strict
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_score, encode_score, utc_now
 from rolltrace.trace.json_numbers import as_float, as_number, json_number, parse_number
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.rollout import Call, Grade, Tokens
-from rolltrace.trace.score import Score
+from rolltrace.trace.score import Grade, Score
+from rolltrace.trace.tokens import Tokens
 
 pytestmark = pytest.mark.core
 

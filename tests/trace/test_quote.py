@@ -11,11 +11,11 @@ from msgspec.structs import replace
 import quoting
 from rollout_builders import finished, header, outcome, strict
 from rolltrace.trace import quote as quote_module
+from rolltrace.trace.call import Call, Quote
 from rolltrace.trace.codec import add_checksum, decode_rollout, decode_score, encode_rollout, encode_score, utc_now
 from rolltrace.trace.message import Message, ToolCall
 from rolltrace.trace.quote import TextSource, resolve_quotes, text_source
 from rolltrace.trace.quote_search import add_quotes
-from rolltrace.trace.rollout import Call, Quote
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import GroupKey, Score
 

@@ -28,13 +28,16 @@ from rollout_builders import (
     same,
 )
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.convert import as_message
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall, ToolSpec
-from rolltrace.trace.rollout import Call, Failure, Grade, Tokens, Usage
 from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, Termination
+from rolltrace.trace.tokens import Tokens, Usage
 
 FREE_FORM = st.dictionaries(HOSTILE_TEXT, json_like(LEAVES | st.builds(object)), max_size=3)
 FLAT = st.dictionaries(HOSTILE_TEXT, NUMBERS | TEXT, max_size=3)

@@ -9,8 +9,7 @@ import pytest
 
 from rollout_builders import ENDED, one_step, outcome
 from rolltrace.trace.codec import decode_rollout, encode_rollout, encode_with_scores, verify_checksum
-from rolltrace.trace.rollout import Grade
-from rolltrace.trace.score import Score
+from rolltrace.trace.score import Grade, Score
 
 GRADED = {
     "reward_so_far": 1.0, "grade": None, "group_grade": 0.5, "unclamped_reward": None,

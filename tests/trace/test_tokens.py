@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rollout_builders import header, outcome
 from rolltrace.trace.codec import decode_rollout, encode_rollout
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Tokens
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.step_table import common_prefix_length
+from rolltrace.trace.tokens import Tokens
 
 IDS = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 TURNS = st.lists(st.none() | st.tuples(IDS, IDS), max_size=6)

@@ -22,7 +22,7 @@ from rolltrace.policies.policy import Completion, to_completion
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, ToolCall
-from rolltrace.trace.rollout import Tokens
+from rolltrace.trace.tokens import Tokens
 from rolltrace.trace.transcript import TranscriptNote, transcript_events
 from stage import Stage
 from viewing import Viewer, viewing

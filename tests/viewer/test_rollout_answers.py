@@ -13,7 +13,7 @@ from answers import score, write
 from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import OpenRuns
 

@@ -16,7 +16,7 @@ from answers import score, write
 from examples import examples
 from rolltrace.errors import InputError
 from rolltrace.store.create import create_run
-from rolltrace.trace.rollout import Failure
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.stop_reasons import Layer, Status
 from rolltrace.viewer import rollout_table as listing
 from rolltrace.viewer.api import Api, RequestParameters

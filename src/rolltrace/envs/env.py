@@ -12,7 +12,8 @@ from rolltrace.graders.grader import Grader, Grades, GroupGrader
 from rolltrace.policies.policy import Completion
 from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade
 
 __all__ = ["Env", "EnvGroupBuilder", "Grade", "Observation", "SingleEnvGroup", "StepResult"]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade
 
 
 class Grader(ABC):

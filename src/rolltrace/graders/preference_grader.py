@@ -20,7 +20,8 @@ from rolltrace.graders.tournament import (
     parse_pattern,
 )
 from rolltrace.trace.failure import failure_of
-from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Layer, Status
 from rolltrace.trace.transcript import shared_prompt
 

@@ -21,7 +21,8 @@ from rolltrace.graders.retrying_question import (
     validate_retry_limits,
 )
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade
 from rolltrace.trace.transcript import final_conversation
 
 INSTRUCTION = (

@@ -6,8 +6,9 @@ import msgspec
 
 from rolltrace.errors import InputError
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.rollout import Identity, Tokens, Usage
+from rolltrace.trace.rollout import Identity
 from rolltrace.trace.stop_reasons import Termination
+from rolltrace.trace.tokens import Tokens, Usage
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):

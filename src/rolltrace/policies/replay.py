@@ -12,9 +12,10 @@ from rolltrace.errors import ContextOverflowError, PolicyError
 from rolltrace.policies.policy import Completion, Request, to_completion
 from rolltrace.policies.replay_index import RecordSource, ReplayIndex, SessionOrder, full_prompts, prompt_digest
 from rolltrace.policies.roles import POLICY_ROLE
+from rolltrace.trace.call import Call
 from rolltrace.trace.convert import coerce_message
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.rollout import Call, Rollout, Step
+from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.stop_reasons import Layer, StopReason
 from rolltrace.trace.text_transform import has_hashed_text
 

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from rolltrace.trace.call import Call
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Call, Header, Identity, Rollout
+from rolltrace.trace.rollout import Header, Identity, Rollout
 from rolltrace.trace.score import Score
 from rolltrace.trace.strict_json import encode_lossy
 

@@ -18,11 +18,12 @@ from rolltrace.errors import InputError, PolicyError, RoleError
 from rolltrace.policies.policy import Completion, Policy, Request
 from rolltrace.policies.validation import check_policy, coerce_completion, require_awaitable
 from rolltrace.seeds import derive_seed
+from rolltrace.trace.call import Call
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.message import Message, Sampling
-from rolltrace.trace.rollout import Call, Identity
+from rolltrace.trace.rollout import Identity
 from rolltrace.trace.stop_reasons import Layer
 
 POLICY_ROLE = "policy"

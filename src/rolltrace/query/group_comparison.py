@@ -18,9 +18,10 @@ from rolltrace.query.score_order import in_score_order
 from rolltrace.query.table_schema import group_condition, sql_literal
 from rolltrace.query.why_no_signal import MemberStatus, why_no_signal
 from rolltrace.store.sessions import Sessions
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.freeform import from_json_mapping
 from rolltrace.trace.json_numbers import Float
-from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
 from rolltrace.trace.transcript import TranscriptMessage, shared_prompt

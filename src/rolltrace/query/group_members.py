@@ -8,9 +8,10 @@ import msgspec
 
 from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
 from rolltrace.query.reward_breakdown import RewardTerm, reward_components, reward_terms
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.json_numbers import Float
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.text_transform import is_hashed_text
 from rolltrace.trace.transcript import TranscriptMessage, first_prompt, transcript_events
 

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import force_setattr
 
-from rolltrace.trace.rollout import GroupKey, Rollout
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import GroupKey
 
 ReadRollouts = Callable[[Sequence[str]], Iterator[Rollout]]
 

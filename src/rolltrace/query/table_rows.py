@@ -20,11 +20,13 @@ from rolltrace.query.table_schema import (
     RecordColumns,
 )
 from rolltrace.store.cursor import LineLocation
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout, decode_score, json_encoder
-from rolltrace.trace.field_types import Field, FieldKind, Timestamp, field_by_name, record_fields
+from rolltrace.trace.field_types import FORMAT_VERSION, Field, FieldKind, Timestamp, field_by_name, record_fields
 from rolltrace.trace.json_numbers import INT64_LIMIT
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import FORMAT_VERSION, Call, GroupKey, Rollout, Score, Step
+from rolltrace.trace.rollout import Rollout, Step
+from rolltrace.trace.score import GroupKey, Score
 
 Integer = Annotated[int, msgspec.Meta(ge=-INT64_LIMIT, le=INT64_LIMIT - 1)] | None
 """What a column of 64 bits can hold; a larger integer is left out of the table, and stays in the record."""

@@ -8,10 +8,12 @@ import msgspec
 
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger
+from rolltrace.trace.call import Call
 from rolltrace.trace.failure import INTERRUPTED
 from rolltrace.trace.field_types import Field, FieldKind, field_by_name, record_fields
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Call, GroupKey, Rollout, Score, Step
+from rolltrace.trace.rollout import Rollout, Step
+from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
 
 ROW_VERSION = 9

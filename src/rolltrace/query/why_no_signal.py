@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from rolltrace.query.groups import Group
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.json_numbers import nonfinite_text
-from rolltrace.trace.rollout import Failure
 from rolltrace.trace.stop_reasons import Layer, Status, StopReason
 
 _MAX_MESSAGE_CHARS = 200

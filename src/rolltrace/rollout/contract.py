@@ -14,7 +14,7 @@ from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 
 MISSING = object()
 """The value of an attribute that is not set, or whose property raises."""

@@ -26,8 +26,8 @@ from rolltrace.rollout.rollout_end import (
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.turn_loop import TurnLoop
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.failure import failure_of
-from rolltrace.trace.rollout import Failure, Header, Outcome, Rollout
+from rolltrace.trace.failure import Failure, failure_of
+from rolltrace.trace.rollout import Header, Outcome, Rollout
 from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
 from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy

@@ -20,13 +20,14 @@ from rolltrace.rollout.rollout_end import GRADER_LAYER, FinishedRollout, LayerEr
 from rolltrace.rollout.settings import RunnerSettings
 from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
 from rolltrace.seeds import derive_seed
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.coerce import coerce_grade
-from rolltrace.trace.failure import INTERRUPTED, failure_of
+from rolltrace.trace.failure import INTERRUPTED, Failure, failure_of
 from rolltrace.trace.freeform import Note
-from rolltrace.trace.rollout import Call, Failure, Grade, Rollout, latest_reward
+from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.rollout_builder import new_id
-from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.score import Grade, GroupKey, Score, latest_reward
 from rolltrace.trace.stop_reasons import Layer, Status
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from rolltrace.policies.policy import Completion
 from rolltrace.policies.validation import require_awaitable
 from rolltrace.rollout.rollout_end import HOOK_LAYER
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Grade, Identity, Rollout
+from rolltrace.trace.rollout import Identity, Rollout
+from rolltrace.trace.score import Grade
 
 
 class Turn(msgspec.Struct, frozen=True):

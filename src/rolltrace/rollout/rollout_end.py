@@ -8,9 +8,10 @@ import msgspec
 from rolltrace.cancellation import is_failure
 from rolltrace.errors import RoleError
 from rolltrace.trace.codec import copy_score
-from rolltrace.trace.failure import failure_of
-from rolltrace.trace.rollout import Failure, Grade, Outcome, Rollout, Score, group_grade, latest_reward
+from rolltrace.trace.failure import Failure, failure_of
+from rolltrace.trace.rollout import Outcome, Rollout
 from rolltrace.trace.rollout_builder import RolloutBuilder
+from rolltrace.trace.score import Grade, Score, group_grade, latest_reward
 from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, StopReason
 
 

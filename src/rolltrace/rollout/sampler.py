@@ -18,9 +18,9 @@ from rolltrace.trace.conversion_cache import ConversionCache
 from rolltrace.trace.convert import as_tool
 from rolltrace.trace.freeform import Note, describe
 from rolltrace.trace.message import Sampling, ToolSpec
-from rolltrace.trace.rollout import Usage
 from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.stop_reasons import StopReason
+from rolltrace.trace.tokens import Usage
 
 
 class PromptState:

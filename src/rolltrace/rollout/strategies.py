@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from rolltrace.errors import InputError
-from rolltrace.trace.rollout import Failure
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.stop_reasons import Layer
 
 

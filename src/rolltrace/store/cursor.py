@@ -21,7 +21,7 @@ from rolltrace.store.segment_reader import (
     split_lines_backwards,
 )
 from rolltrace.trace.codec import RecordVersion, verify_checksum, version_error
-from rolltrace.trace.rollout import FORMAT_VERSION
+from rolltrace.trace.field_types import FORMAT_VERSION
 
 Record = TypeVar("Record")
 

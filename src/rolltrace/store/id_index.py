@@ -21,7 +21,7 @@ from rolltrace.store.id_index_file import (
 )
 from rolltrace.store.layout import CACHE, PLAIN_SUFFIX, ROLLOUTS, SCORES
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors, strip_extension
-from rolltrace.trace.rollout import FORMAT_VERSION
+from rolltrace.trace.field_types import FORMAT_VERSION
 
 MAX_LINES_IN_MEMORY = 5000
 MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024

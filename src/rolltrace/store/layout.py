@@ -10,9 +10,8 @@ import msgspec
 from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
 from rolltrace.store.safe_files import open_regular
 from rolltrace.trace.codec import RecordVersion, add_checksum, json_encoder, verify_checksum, version_error
-from rolltrace.trace.field_types import FreeForm, Timestamp
+from rolltrace.trace.field_types import FORMAT_VERSION, FreeForm, Timestamp
 from rolltrace.trace.freeform import from_json_mapping
-from rolltrace.trace.rollout import FORMAT_VERSION
 
 RUN_FILE = "run.json"
 ROLLOUTS = "rollouts"

@@ -9,8 +9,7 @@ import msgspec
 
 from rolltrace.store.layout import decode_versioned
 from rolltrace.trace.codec import add_checksum, json_encoder, utc_now, verify_checksum
-from rolltrace.trace.field_types import Counts, Timestamp
-from rolltrace.trace.rollout import FORMAT_VERSION
+from rolltrace.trace.field_types import FORMAT_VERSION, Counts, Timestamp
 from rolltrace.trace.rollout_builder import new_id
 
 

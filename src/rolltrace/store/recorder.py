@@ -24,10 +24,12 @@ from rolltrace.trace.conversion_cache import ConversionCache
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.failure import failure_of
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.rollout import Grade, Header, Outcome, Tokens, Usage
+from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.score import Grade
 from rolltrace.trace.sink import Sink
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy, StopReason, Termination
+from rolltrace.trace.tokens import Tokens, Usage
 
 _EMPTY: dict[str, Any] = {}
 _NO_TOOLS: tuple[Any, ...] = ()

@@ -13,8 +13,9 @@ from rolltrace.trace.freeform import Note, describe, object_fields
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import INT64_LIMIT, as_float
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.rollout import Header, Step, Usage
+from rolltrace.trace.rollout import Header, Step
 from rolltrace.trace.stop_reasons import StoppedBy
+from rolltrace.trace.tokens import Usage
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
 _NUMBERED = ("task", "group")

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from rolltrace.store.recording import Level, Recording
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import copy_score, decode_rollout, encode_rollout, encode_score
 from rolltrace.trace.message import Message
 from rolltrace.trace.quote import TextSource
-from rolltrace.trace.rollout import Call, GroupKey, Header, Outcome, Rollout, Score
+from rolltrace.trace.rollout import Header, Outcome, Rollout
 from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder
+from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Status
 from rolltrace.trace.text_transform import BothTransforms, HashText, RedactText, TextTransform, transform_record
 

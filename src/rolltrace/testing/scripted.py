@@ -8,7 +8,7 @@ import msgspec
 from rolltrace.errors import PolicyError
 from rolltrace.policies.policy import Completion, Request, to_completion
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.rollout import Usage
+from rolltrace.trace.tokens import Usage
 
 ScriptedReply = str | Message | Completion | Exception
 """Text, a message, a whole completion, or an exception to raise."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from rolltrace.errors import ChecksumError, NewerVersionError, OlderVersionError, RecordError
-from rolltrace.trace.field_types import Field, FieldKind, record_fields
+from rolltrace.trace.field_types import FORMAT_VERSION, Field, FieldKind, Range, record_fields
 from rolltrace.trace.freeform import Note, from_json_mapping, to_json_mapping
 from rolltrace.trace.json_numbers import (
     Float,
@@ -24,8 +24,8 @@ from rolltrace.trace.json_numbers import (
 from rolltrace.trace.message import decode_hook
 from rolltrace.trace.quote import FindTextSource, TextSource, resolve_quotes, rollout_unavailable, text_source
 from rolltrace.trace.quote_search import add_quotes
-from rolltrace.trace.rollout import FORMAT_VERSION, Grade, Range, Rollout
-from rolltrace.trace.score import Score
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade, Score
 from rolltrace.trace.strict_json import encode_fields, json_encoder
 
 __all__ = [

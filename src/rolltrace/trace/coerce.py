@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from rolltrace.trace.convert import as_message, as_tool
+from rolltrace.trace.failure import Failure
 from rolltrace.trace.field_types import Field, FieldKind, record_fields
 from rolltrace.trace.freeform import Note, as_text, describe, is_flat, is_valid_utf8
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT, Number, as_float, as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.rollout import Failure, Grade, Header, Tokens, Usage
+from rolltrace.trace.rollout import Header
+from rolltrace.trace.score import Grade
+from rolltrace.trace.tokens import Tokens, Usage
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 

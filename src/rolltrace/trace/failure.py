@@ -1,14 +1,27 @@
-"""An exception as a record holds it."""
+"""A failure as a record holds it, and how one is made from an exception."""
 
 import traceback
 
+import msgspec
+
+from rolltrace.trace.field_types import Text
 from rolltrace.trace.freeform import clean_text
-from rolltrace.trace.rollout import Failure
 from rolltrace.trace.stop_reasons import Layer
 
 INTERRUPTED = "Interrupted"
 """The type of the failure, of layer `runner`, of a score that is missing because the play ended before."""
 _MAX_TEXT_CHARS = 20_000
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What went wrong, and in which layer."""
+
+    layer: Layer
+    """Which part of the system it came from."""
+    type: str
+    """The name of the exception."""
+    message: Text
+    traceback: Text = ""
 
 
 def is_interruption(layer: str, kind: str) -> bool:

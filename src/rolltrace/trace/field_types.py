@@ -14,7 +14,13 @@ from msgspec import inspect
 
 from rolltrace.trace.json_numbers import NON_FINITE, Float, Number
 
+FORMAT_VERSION = 2
+"""The version of the format that records are written in."""
+
 FieldType = TypeVar("FieldType")
+
+Range = tuple[int, int]
+"""Half-open: the messages from the first index up to, not including, the second."""
 
 Text = Annotated[str, msgspec.Meta(extra={"kind": "text"})]
 """Text that a policy, an environment or a grader wrote: it is hashed under `numbers`, and shown to `redact`.

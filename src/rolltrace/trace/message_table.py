@@ -4,8 +4,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rolltrace.trace.field_types import Range
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Range
 
 _EDITED_BASE = 1 << 48
 """Indexes of edited messages start here until the table is complete."""

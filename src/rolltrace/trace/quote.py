@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from rolltrace.trace.call import Call, Quote
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Call, Quote, Rollout, Step
+from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.text_transform import is_hashed_text
 
 MAX_RESTORED_CHARS = 1 << 28

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from rolltrace.trace.call import Call, Quote
+from rolltrace.trace.field_types import Range
 from rolltrace.trace.freeform import is_valid_utf8
 from rolltrace.trace.message import Message
 from rolltrace.trace.quote import TextSource
-from rolltrace.trace.rollout import Call, Quote, Range
 from rolltrace.trace.text_transform import is_hashed_text
 
 MIN_QUOTE_CHARS = 64

@@ -8,16 +8,25 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import force_setattr
 
-from rolltrace.trace.field_types import DroppedWithText, Duration, FreeForm, Numbers, Omittable, Text, Timestamp
+from rolltrace.trace.call import Call
+from rolltrace.trace.failure import Failure
+from rolltrace.trace.field_types import (
+    FORMAT_VERSION,
+    DroppedWithText,
+    Duration,
+    FreeForm,
+    Numbers,
+    Omittable,
+    Range,
+    Text,
+    Timestamp,
+)
 from rolltrace.trace.freeform import Note
-from rolltrace.trace.json_numbers import Float, as_float, as_number
+from rolltrace.trace.json_numbers import Float
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.stop_reasons import EnvFailure, Layer, Status, StoppedBy, Termination
-
-FORMAT_VERSION = 2
-
-Range = tuple[int, int]
-"""Half-open: the messages from the first index up to, not including, the second."""
+from rolltrace.trace.score import Grade, GroupKey, Score, group_grade, latest_reward
+from rolltrace.trace.stop_reasons import EnvFailure, Status, StoppedBy, Termination
+from rolltrace.trace.tokens import Tokens, Usage
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -42,20 +51,6 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     """In a game, the number of the play in the group."""
     seat: int | None = None
     """In a game, the player."""
-
-
-class GroupKey(msgspec.Struct, frozen=True):
-    """Which group of a run."""
-
-    split: str
-    iteration: int
-    env: str
-    group: str
-
-    @property
-    def address(self) -> str:
-        """The name of the group for people: SPLIT/ENV/ITERATION/GROUP."""
-        return f"{self.split}/{self.env}/{self.iteration}/{self.group}"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,133 +104,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     def group_key(self) -> GroupKey:
         """Which group it belongs to."""
         return GroupKey(self.split, self.iteration, self.env, self.group)
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """What went wrong, and in which layer."""
-
-    layer: Layer
-    """Which part of the system it came from."""
-    type: str
-    """The name of the exception."""
-    message: Text
-    traceback: Text = ""
-
-
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens that one completion took."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class Tokens(msgspec.Struct, frozen=True, gc=False):
-    """The tokens of one step, where they were asked for."""
-
-    prompt: tuple[int, ...]
-    """Ids of the whole prompt when they are handed in; in a record, those after the shared prefix."""
-    response: tuple[int, ...]
-    logprobs: tuple[Float, ...] | None = None
-    """Log-probability of each response token under the policy that sampled it."""
-    shared_prefix: Omittable[int] = 0
-    """How many ids the prompt shares with the start of the previous step's prompt and response together."""
-    char_lengths: Omittable[tuple[int, ...] | None] = None
-    """How many characters of the step's text (`raw`, else the response's content) each response token stands for.
-
-    Special tokens have 0. If several tokens make up one character, the last of them has it.
-    """
-
-
-class Grade(msgspec.Struct, frozen=True):
-    """The grade that a grader gives a rollout."""
-
-    reward: Float
-    reward_data: Numbers = {}
-    """The numbers behind the reward."""
-    extra: FreeForm = {}
-    """Values that are not numbers: reference answers, matchups, criteria."""
-
-
-class Quote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Text of a call that the run holds elsewhere: it is stored there, and put back when the call is read.
-
-    The text is that of message `message_index` or of `step`; with a `char_range`, a part of it. If `offset` is None,
-    the whole messages of `message_range` are quoted.
-    """
-
-    prompt_index: int | None = None
-    """The message of the stored prompt that the text is cut from, or that whole messages come before; None: `reply`."""
-    offset: int | None = None
-    """Where the text belongs: the number of characters of that message's stored content before it."""
-    rollout: str | None = None
-    """The rollout that is quoted; None: that of the same line."""
-    call_index: int | None = None
-    """An earlier call of the same line that is quoted in place of a rollout; its messages are those of its prompt."""
-    message_index: int | None = None
-    """The message that is quoted."""
-    step: int | None = None
-    """The step whose response is quoted, where the rollout's `messages` do not hold it."""
-    tool_call_index: int | None = None
-    """The tool call of that message whose arguments are quoted."""
-    reasoning: bool | None = None
-    """Whether that message's reasoning is quoted and not its content."""
-    char_range: Range | None = None
-    """The characters that are quoted; None: all."""
-    message_range: Range | None = None
-    """The whole messages that are quoted."""
-
-
-class Call(msgspec.Struct, frozen=True):
-    """A model call that is not a turn of the policy: of a grader, an answerer or an opponent."""
-
-    role: str
-    """`grader`, `answerer`, `opponent`."""
-    policy: str
-    """The name of the policy that answered."""
-    prompt: tuple[Message, ...]
-    """The messages that were sent; if the call continues another, only the new ones."""
-    reply: Message | None = None
-    step: int | None = None
-    """The step during which it was made; None if the rollout was over."""
-    policy_version: int | str | None = None
-    raw: Text | None = None
-    error: Failure | None = None
-    usage: Usage | None = None
-    seconds: Duration | None = None
-    continues_call: Omittable[int | None] = None
-    """The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated."""
-    about: Omittable[str | None] = None
-    """The subject of the call: a criterion, a seat, or the ids of two rollouts that are compared."""
-    termination: Omittable[Termination | None] = None
-    """How the reply ended."""
-    quotes: Omittable[DroppedWithText[tuple[Quote, ...]]] = ()
-    """Text that is stored elsewhere in the run, to be put back into `prompt` and `reply`. A decoded call has none."""
-
-
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `scores/`, a late fact: name, value, data, producer and time. It names one rollout, or one group."""
-
-    v: int = FORMAT_VERSION
-    """The version of the format."""
-    id: str
-    """Unique everywhere."""
-    run: str
-    session: str = ""
-    rollout: str | None = None
-    """The id of the rollout it is about."""
-    group: GroupKey | None = None
-    """The group it is about."""
-    name: str
-    """`reward` is the rollout's total, and the latest one counts."""
-    value: Float | None
-    """None if it could not be computed; `error` then says why."""
-    data: FreeForm = {}
-    producer: str = ""
-    """The program or grader that computed it."""
-    created_at: Timestamp
-    error: Failure | None = None
-    calls: Omittable[tuple[Call, ...]] = ()
-    """Model calls that were made to compute it."""
 
 
 class RolloutTrace(msgspec.Struct, frozen=True):
@@ -448,25 +316,6 @@ class Rollout(Header, frozen=True, kw_only=True, dict=True):
     def seconds(self) -> float:
         """How long it took; 0 if the clock was set back meanwhile."""
         return max(0.0, (self.ended_at - self.started_at).total_seconds())
-
-
-def latest_reward(scores: Sequence[Score]) -> Score | None:
-    """The score that gives a rollout its reward, of its scores in order."""
-    return next((score for score in reversed(scores) if score.name == "reward"), None)
-
-
-def group_grade(score: Score) -> Grade | None:
-    """The grade of the group's grader in a score named `reward`; None for a score that only states a total."""
-    reward = as_float(score.data.get("group_grade"))
-    if score.value is None or reward is None:
-        return None
-    numbers, extra = score.data.get("reward_data"), score.data.get("extra")
-    numbers = numbers if isinstance(numbers, dict) else {}
-    return Grade(
-        reward,
-        {str(name): value for name, given in numbers.items() if (value := as_number(given)) is not None},
-        extra if isinstance(extra, dict) else {},
-    )
 
 
 def _rebuild(fields: dict[str, Any], scores: tuple[Score, ...]) -> Rollout:

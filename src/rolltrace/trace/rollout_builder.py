@@ -11,27 +11,19 @@ import msgspec
 
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.trace.blob import Blob
+from rolltrace.trace.call import Call
 from rolltrace.trace.codec import add_checksum, decode_rollout, to_wire, wire_value
 from rolltrace.trace.coerce import coerce_field, coerce_record, coerce_time, is_encodable_header, plain_types
 from rolltrace.trace.convert import as_message
-from rolltrace.trace.field_types import record_fields
+from rolltrace.trace.field_types import Range, record_fields
 from rolltrace.trace.freeform import Note, describe
 from rolltrace.trace.json_numbers import json_number
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.message_table import MessageTable
 from rolltrace.trace.quote import TextSource
 from rolltrace.trace.quote_search import add_quotes
-from rolltrace.trace.rollout import (
-    Call,
-    EndedBeforeFirstTurn,
-    Grade,
-    Header,
-    Outcome,
-    Range,
-    Rollout,
-    Tokens,
-    Usage,
-)
+from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Outcome, Rollout
+from rolltrace.trace.score import Grade
 from rolltrace.trace.step_table import ConversationRow, OutcomeRow, StepTable, TrailingRow, transform_row
 from rolltrace.trace.stop_reasons import EnvFailure, Termination
 from rolltrace.trace.strict_json import encode_fields, json_encoder
@@ -43,6 +35,7 @@ from rolltrace.trace.text_transform import (
     transform_wire,
     transform_wire_value,
 )
+from rolltrace.trace.tokens import Tokens, Usage
 
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}

@@ -21,14 +21,15 @@ from rolltrace.trace.coerce import (
     with_non_numeric,
 )
 from rolltrace.trace.convert import as_tool
-from rolltrace.trace.field_types import FieldKind, record_fields
+from rolltrace.trace.field_types import FieldKind, Range, record_fields
 from rolltrace.trace.freeform import Note, to_json_mapping
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT
 from rolltrace.trace.message import Message, Sampling, ToolSpec
-from rolltrace.trace.rollout import Range, Rollout, Step, Tokens, Usage
+from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.stop_reasons import Termination
 from rolltrace.trace.strict_json import encode_fields, json_encoder
 from rolltrace.trace.text_transform import TextTransform, text_fields, transform_record, transform_wire_value
+from rolltrace.trace.tokens import Tokens, Usage
 
 EMPTY_MAP = msgspec.Raw(b"{}")
 

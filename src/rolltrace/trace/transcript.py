@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from rolltrace.trace.field_types import Range
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Range, Rollout, Step
+from rolltrace.trace.rollout import Rollout, Step
 
 
 class TranscriptMessage(msgspec.Struct):

@@ -11,7 +11,7 @@ from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
 from rolltrace.testing.check_env import check_env
 from rolltrace.trace.message import Message
-from rolltrace.trace.rollout import Grade
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Status
 from stage import Remembering, said
 

@@ -23,7 +23,7 @@ from rolltrace.store.layout import (
 )
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
 from rolltrace.store.safe_files import open_regular
-from rolltrace.trace.rollout import FORMAT_VERSION
+from rolltrace.trace.field_types import FORMAT_VERSION
 
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 _EXPECTED = {

@@ -10,7 +10,7 @@ from rich.text import Text
 from rolltrace.cli.screen.console import wrap_lines
 from rolltrace.cli.screen.number_format import short_number, to_one_line
 from rolltrace.terminal_text import escape_line, escape_text
-from rolltrace.trace.rollout import Failure
+from rolltrace.trace.failure import Failure
 
 INDENT = "  "
 _BAR = "  │ "

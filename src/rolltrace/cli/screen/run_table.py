@@ -22,7 +22,8 @@ from rolltrace.query.run_totals import RunTotals
 from rolltrace.store.layout import RUN_FILE, RunInfo
 from rolltrace.store.ledger import Ledger
 from rolltrace.terminal_text import escape_line
-from rolltrace.trace.rollout import Failure, Rollout
+from rolltrace.trace.failure import Failure
+from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Score
 
 _SHORT_ID = 8

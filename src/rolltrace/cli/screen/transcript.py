@@ -14,10 +14,11 @@ from rolltrace.query.address import address
 from rolltrace.query.reward_breakdown import same_reward
 from rolltrace.query.rubric_grid import rubric_scores
 from rolltrace.terminal_text import escape_line, escape_text
+from rolltrace.trace.call import Call
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import as_float, as_number
 from rolltrace.trace.message import Message, Part
-from rolltrace.trace.rollout import Call, Rollout, Step
+from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import EnvFailure
 from rolltrace.trace.transcript import TranscriptMessage, TranscriptNote, transcript_events

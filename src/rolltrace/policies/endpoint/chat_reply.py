@@ -15,8 +15,8 @@ from rolltrace.trace.convert import as_message
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
-from rolltrace.trace.rollout import Usage
 from rolltrace.trace.stop_reasons import FINISH_REASONS, Termination
+from rolltrace.trace.tokens import Usage
 from rolltrace.trace.tool_calls import json_arguments
 
 _ABORTED = frozenset({"abort", "cancelled", "error"})

@@ -17,8 +17,8 @@ from rolltrace.policies.endpoint.backoff import Backoff, TransientError
 from rolltrace.policies.endpoint.chat_reply import ChatReply
 from rolltrace.policies.endpoint.http_client import Client, HttpReply
 from rolltrace.policies.policy import Completion
-from rolltrace.trace.rollout import Tokens
 from rolltrace.trace.stop_reasons import Termination
+from rolltrace.trace.tokens import Tokens
 
 PostJson = Callable[[str, Any], Awaitable[Any]]
 """Posts JSON to a path outside the OpenAI API, and returns the JSON of the reply."""

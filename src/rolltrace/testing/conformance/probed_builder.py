@@ -15,7 +15,8 @@ from rolltrace.testing.conformance.probed_graders import ProbedGrader, ProbedGro
 from rolltrace.testing.conformance.reply_styles import NO_ROOM
 from rolltrace.testing.conformance.user_object import AlreadyReported, CancelPoint, UserObject
 from rolltrace.testing.conformance.violations import Rule, short_repr
-from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade
 
 _COPIED_FIELDS = ("env", "task", "tags", "seats", "env_args", "task_data", "seed")
 

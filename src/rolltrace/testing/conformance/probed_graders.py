@@ -14,7 +14,8 @@ from rolltrace.testing.conformance.harness import Harness
 from rolltrace.testing.conformance.user_object import UserObject
 from rolltrace.testing.conformance.violations import Rule, short_repr
 from rolltrace.trace.json_numbers import as_float
-from rolltrace.trace.rollout import Grade, Rollout
+from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Status
 
 
