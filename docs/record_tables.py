@@ -111,6 +111,7 @@ _OUTSIDE_TYPES = {
     FieldKind.INTEGER: ("BIGINT", "Int64", "Int64"),
     FieldKind.NUMBER: ("DOUBLE", "Float64", "float64"),
     FieldKind.DURATION: ("DOUBLE", "Float64", "float64"),
+    FieldKind.BOOLEAN: ("BOOLEAN", "Boolean", "boolean"),
     FieldKind.TIMESTAMP: ("TIMESTAMP WITH TIME ZONE", 'Datetime("us", "UTC")', "datetime64[us, UTC]"),
 }
 
@@ -160,7 +161,7 @@ def _documented(columns: RecordColumns) -> dict[str, str]:
 
 def _meaning(record: type[msgspec.Struct], field: Field) -> str:
     docstring = field_docs(record).get(field.name, "")
-    words = f"One of {', '.join(f'`{word}`' for word in field.choices)}." if field.choices else ""
+    words = f"One of {', '.join(f'`{word}`' for word in field.enum)}." if field.enum else ""
     return f"{docstring} {words}".strip()
 
 

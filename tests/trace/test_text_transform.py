@@ -15,8 +15,10 @@ from rolltrace.trace.freeform import Placeholder
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
 from rolltrace.trace.pattern_redaction import redact_pattern
-from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Rollout
+from rolltrace.trace.rollout_builder import RolloutBuilder
 from rolltrace.trace.score import Score
+from rolltrace.trace.step_table import OutcomeRow, TrailingRow
 from rolltrace.trace.text_transform import HashText, RedactText, hash_text, transform_record
 
 
@@ -232,6 +234,41 @@ def test_every_field_that_holds_text_is_withheld_or_stays_on_purpose(record):
     whole, texts = filled(record)
     assert surviving(whole, texts) == texts.keys()
     assert surviving(transform_record(whole, HashText()), texts) == STAYS[record]
+
+
+def recorded(rollout, transform):
+    """The line of a rollout with these fields, as a builder with the transform records it."""
+    headers = {name: getattr(rollout, name) for name in Header.__struct_fields__ if name != "v"}
+    builder = RolloutBuilder(Header(**headers), transform=transform)
+    builder.extend(rollout.messages)
+    builder.mark_prompt_sent()
+    [step] = rollout.steps
+    given = {name: getattr(step, name) for name in step.__struct_fields__}
+    for name in ("step", "prompt", "response"):
+        del given[name]
+    builder.step(step.response, **given | {"tools": rollout.tools[0], "sampling": rollout.sampling[0]})
+    builder.replace([Message("user", "")])  # so that the step has its response inline
+    builder.set_raw_response(rollout.pending_raw)
+    builder.grade = rollout.grade
+    builder.calls.extend(rollout.calls)
+    builder.notes.extend(rollout.notes)
+    ended = {name: getattr(rollout.ended_before_first_turn, name) for name in EndedBeforeFirstTurn.__struct_fields__}
+    builder.end_before_first_turn(**ended)
+    names = (*OutcomeRow.__struct_encode_fields__, *TrailingRow.__struct_fields__)
+    outcome = {name: getattr(rollout, name) for name in names if name not in ("calls", "notes", "grade")}
+    del outcome["ended_before_first_turn"]
+    return decode_rollout(builder.encode(outcome).data)
+
+
+def test_no_text_is_recorded_that_is_to_be_hashed():
+    """What a builder writes under `numbers` has no text but that of the fields which stay on purpose."""
+    whole, texts = filled(Rollout)
+    written = surviving(recorded(whole, None), texts)
+    stays = STAYS[Rollout] | {"calls[].quotes[].rollout"}
+    assert len(written) > len(stays)
+    assert surviving(recorded(whole, HashText()), texts) <= stays & texts.keys()
+    hidden = {path for path in texts if path not in stays and "quotes" not in path}
+    assert hidden - written == {"env_args"}  # whose key looks like that of a secret
 
 
 @pytest.mark.parametrize("record", STAYS)

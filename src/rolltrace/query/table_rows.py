@@ -21,12 +21,13 @@ from rolltrace.query.table_schema import (
 )
 from rolltrace.store.cursor import LineLocation
 from rolltrace.trace.call import Call
-from rolltrace.trace.codec import decode_rollout, decode_score, json_encoder
+from rolltrace.trace.codec import decode_rollout, decode_score
 from rolltrace.trace.field_types import FORMAT_VERSION, Field, FieldKind, Timestamp, field_by_name, record_fields
 from rolltrace.trace.json_numbers import INT64_LIMIT
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import GroupKey, Score
+from rolltrace.trace.strict_json import json_encoder
 
 Integer = Annotated[int, msgspec.Meta(ge=-INT64_LIMIT, le=INT64_LIMIT - 1)] | None
 """What a column of 64 bits can hold; a larger integer is left out of the table, and stays in the record."""
@@ -176,7 +177,7 @@ _ScoreCallsLine = _line_struct(
 
 
 class RowStats(msgspec.Struct):
-    """What was met on the way that saves work later."""
+    """Counts over the rows made from some lines; queries use them to skip joins."""
 
     rows: int = 0
     sessions: set[str] = msgspec.field(default_factory=set)

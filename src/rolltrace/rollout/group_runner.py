@@ -22,7 +22,7 @@ from rolltrace.rollout.strategies import FailFast, KeepViable, can_retry
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.coerce import coerce_grade
+from rolltrace.trace.coerce import coerce_record
 from rolltrace.trace.failure import INTERRUPTED, Failure, failure_of
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.rollout import Rollout
@@ -340,7 +340,7 @@ class _MemberGrade:
         except Exception as error:  # noqa: BLE001 - the other members keep their grades
             self.failure = failure_of(Layer.GRADER, error)
         else:
-            self.grade = coerce_grade(grade, "grade", self.notes)
+            self.grade = coerce_record(grade, "grade", self.notes)
 
 
 def _interrupted(cause: str) -> Failure:

@@ -9,9 +9,10 @@ import msgspec
 
 from rolltrace.errors import NewerVersionError, OlderVersionError, RecordError, RunNotFoundError, StorageError
 from rolltrace.store.safe_files import open_regular
-from rolltrace.trace.codec import RecordVersion, add_checksum, json_encoder, verify_checksum, version_error
+from rolltrace.trace.codec import RecordVersion, add_checksum, verify_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION, FreeForm, Timestamp
 from rolltrace.trace.freeform import from_json_mapping
+from rolltrace.trace.strict_json import json_encoder
 
 RUN_FILE = "run.json"
 ROLLOUTS = "rollouts"

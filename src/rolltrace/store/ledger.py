@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from rolltrace.store.layout import decode_versioned
-from rolltrace.trace.codec import add_checksum, json_encoder, utc_now, verify_checksum
+from rolltrace.trace.codec import add_checksum, utc_now, verify_checksum
 from rolltrace.trace.field_types import FORMAT_VERSION, Counts, Timestamp
 from rolltrace.trace.rollout_builder import new_id
+from rolltrace.trace.strict_json import json_encoder
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from rolltrace.store.recorder_inputs import (
 )
 from rolltrace.trace.api_response import unpack_response
 from rolltrace.trace.codec import utc_now
-from rolltrace.trace.coerce import coerce_grade, with_non_numeric
+from rolltrace.trace.coerce import with_non_numeric
 from rolltrace.trace.conversion_cache import ConversionCache
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.failure import failure_of
@@ -225,8 +225,7 @@ class RolloutRecorder:
         """Record a grade of the whole rollout; its reward is added to those of the steps."""
         self._refuse_if_ended()
         # The grade is encoded when it is set, so nothing is copied here.
-        grade = Grade(reward, reward_data, extra)  # type: ignore[arg-type]
-        self._rollout_builder.grade = coerce_grade(grade, "grade", self._rollout_builder.notes)
+        self._rollout_builder.grade = Grade(reward, reward_data, extra)  # type: ignore[arg-type]
 
     def metric(self, name: str, value: float) -> None:
         """Record a number about the whole rollout."""

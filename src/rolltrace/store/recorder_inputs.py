@@ -17,20 +17,24 @@ from rolltrace.trace.rollout import Header, Step
 from rolltrace.trace.stop_reasons import StoppedBy
 from rolltrace.trace.tokens import Usage
 
-_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
+_SETTINGS = tuple(name for name in Sampling.__struct_fields__ if name not in ("stop", "other"))
 _NUMBERED = ("task", "group")
 """These may also be whole numbers, such as row numbers of a data set; they are recorded as digits."""
 _NEGATIVE = ("seed",)
 """Whole numbers that may be negative."""
-_NOT_PASSED = ("step", "env_reward")
-"""Fields of a step that the recorder sets itself."""
+_SET_IN_HEADER = ("v", "run", "session")
+_SET_IN_STEP = ("step", "env_reward")
+"""Fields that the recorder sets itself."""
 
 
 def check_header(fields: dict[str, Any]) -> None:
     """Raise `InputError` for a field of the wrong type; numbers of other libraries become ints, tags a tuple."""
     known = field_by_name(Header)
     for name, value in fields.items():
-        if name in known and not (value is None and known[name].is_nullable):
+        if name not in known or name in _SET_IN_HEADER:
+            accepted = ", ".join(field for field in known if field not in _SET_IN_HEADER)
+            raise InputError(f"Expected fields of a rollout, got {name}=. The fields are {accepted}.")
+        if not (value is None and known[name].is_nullable):
             fields[name] = _checked(known[name], value)
     if not fields["id"]:
         raise InputError("Expected id= to be a text that is unique everywhere, got an empty text.")
@@ -40,7 +44,7 @@ def _checked(field: Field, value: Any) -> Any:
     """The value of a header's field, if it is of its kind."""
     name, kind = field.name, field.kind
     if field.depth:
-        return _texts(name, value)
+        return _texts(name, value) if kind is FieldKind.NAME else value
     if kind in (FieldKind.NAME, FieldKind.TEXT):
         return _text(name, value)
     if kind is FieldKind.INTEGER:
@@ -59,8 +63,8 @@ def _checked(field: Field, value: Any) -> Any:
 def check_step_fields(fields: Mapping[str, Any]) -> None:
     """Raise `InputError` for a name that is not a field of a step, or that the recorder sets itself."""
     for name in fields:
-        if name not in Step.__struct_fields__ or name in _NOT_PASSED:
-            known = ", ".join(field for field in Step.__struct_fields__ if field not in _NOT_PASSED)
+        if name not in Step.__struct_fields__ or name in _SET_IN_STEP:
+            known = ", ".join(field for field in Step.__struct_fields__ if field not in _SET_IN_STEP)
             raise InputError(f"Expected fields of a step, got {name}=. The fields are {known}.")
 
 
@@ -89,7 +93,7 @@ def _whole_number(name: str, value: Any, least: int | None = None) -> int:
         except Exception:  # noqa: BLE001 - a foreign object may raise anything
             raise _wrong(name, expected, value) from None
     if (least is not None and value < least) or not -INT64_LIMIT <= value < 2 * INT64_LIMIT:
-        raise _wrong(name, f"{expected} and 64 bits", value)
+        raise _wrong(name, f"{expected} that fits into 64 bits", value)
     return int(value)
 
 

@@ -26,26 +26,7 @@ from rolltrace.trace.quote import FindTextSource, TextSource, resolve_quotes, ro
 from rolltrace.trace.quote_search import add_quotes
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Grade, Score
-from rolltrace.trace.strict_json import encode_fields, json_encoder
-
-__all__ = [
-    "RecordVersion",
-    "RolloutWithScores",
-    "add_checksum",
-    "copy_score",
-    "decode_rollout",
-    "decode_score",
-    "encode_rollout",
-    "encode_score",
-    "encode_whole_score",
-    "encode_with_scores",
-    "json_encoder",
-    "json_numbers",
-    "utc_now",
-    "verify_checksum",
-    "version_error",
-    "wire_free_form",
-]  # fmt: skip
+from rolltrace.trace.strict_json import encode_fields
 
 _CRC = b',"crc":"'
 _TAIL = len(_CRC) + len('01234567"}')
@@ -251,10 +232,18 @@ def _restore(record: msgspec.Struct) -> None:
         elif field.kind is FieldKind.FREE_FORM:
             force_setattr(record, field.name, from_json_mapping(value))
         elif field.record is not None:
-            for part in value if field.depth else (value,):
-                _restore(part)
+            _restore_records(value)
         else:
             force_setattr(record, field.name, tuple(map(parse_number, value)) if field.depth else parse_number(value))
+
+
+def _restore_records(value: Any) -> None:
+    """Do that in a record, or in tuples of records; the index of a message stays."""
+    if isinstance(value, tuple):
+        for part in value:
+            _restore_records(part)
+    elif isinstance(value, msgspec.Struct):
+        _restore(value)
 
 
 def to_wire(record: msgspec.Struct, path: str = "", notes: list[Note] | None = None) -> dict[str, Any]:
@@ -281,8 +270,14 @@ def wire_value(field: Field, value: Any, path: str, notes: list[Note]) -> Any:
     if field.kind is FieldKind.FREE_FORM:
         return to_json_mapping(value, path, notes)
     if field.record is not None:
-        return [to_wire(part, path, notes) for part in value] if field.depth else to_wire(value, path, notes)
+        return _wire_records(value, path, notes)
     return json_floats(value) if field.depth else json_number(value)
+
+
+def _wire_records(value: Any, path: str, notes: list[Note]) -> Any:
+    if isinstance(value, tuple | list):
+        return [_wire_records(part, f"{path}[{index}]", notes) for index, part in enumerate(value)]
+    return to_wire(value, path, notes) if isinstance(value, msgspec.Struct) else value
 
 
 _CONVERTED = {FieldKind.NUMBER, FieldKind.DURATION, FieldKind.NUMBERS, FieldKind.FREE_FORM}

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rolltrace.trace.call import Quote
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.field_types import Field, FieldKind, record_fields
@@ -18,7 +19,6 @@ from rolltrace.trace.freeform import Note, as_text, describe, is_flat, is_valid_
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT, Number, as_float, as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.rollout import Header
-from rolltrace.trace.score import Grade
 from rolltrace.trace.tokens import Tokens, Usage
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -29,18 +29,23 @@ def coerce_record(record: Record, path: str, notes: list[Note]) -> Record:
 
     Free-form maps stay as they are: they are converted when the record is encoded.
     """
-    non_numeric: dict[str, Any] = {}
     fields = record_fields(type(record))
+    non_numeric: dict[str, Any] | None = {} if "extra" in record.__struct_fields__ else None
     values = {
         field.name: coerce_field(field, getattr(record, field.name), path, notes, non_numeric) for field in fields
     }
-    if non_numeric and "extra" in values:
+    if non_numeric:
         values["extra"] = with_non_numeric(values["extra"], non_numeric)
     return type(record)(**values)
 
 
-def coerce_field(field: Field, value: Any, path: str, notes: list[Note], non_numeric: dict[str, Any]) -> Any:
-    """The value of one field of the record at `path`; values that are not numbers are added to `non_numeric`."""
+def coerce_field(
+    field: Field, value: Any, path: str, notes: list[Note], non_numeric: dict[str, Any] | None = None
+) -> Any:
+    """The value of one field of the record at `path`.
+
+    Values that are not numbers are added to `non_numeric`, or left out if that is None.
+    """
     if value is None and field.is_nullable:
         return None
     return _COERCIONS[field.kind](field, value, _Place(path, notes, non_numeric))
@@ -52,10 +57,17 @@ class _Place(msgspec.Struct, gc=False):
     path: str
     """The path of the record; empty for the rollout itself."""
     notes: list[Note]
-    non_numeric: dict[str, Any]
+    non_numeric: dict[str, Any] | None
 
     def path_of(self, field: Field) -> str:
         return f"{self.path}.{field.written_name}" if self.path else field.written_name
+
+    def set_aside(self, name: str, value: Any) -> str:
+        """Move a value that is not a number to the record's `extra`, if it has one; says what became of it."""
+        if self.non_numeric is None:
+            return f"got {describe(value)}, left out"
+        self.non_numeric[name] = value
+        return "moved to extra"
 
     def left_out(self, field: Field, expected: str, value: Any) -> None:
         self.notes.append(Note(self.path_of(field), f"expected {expected}, got {describe(value)}: left out"))
@@ -83,15 +95,15 @@ def _choice(field: Field, value: Any, place: _Place) -> Any:
     try:
         return field.enum(value)
     except Exception:  # noqa: BLE001 - a foreign object may raise anything when it is compared
-        place.left_out(field, f"one of {', '.join(field.choices)}", value)
-        return None
+        place.left_out(field, f"one of {', '.join(field.enum)}", value)
+        return None if field.is_nullable else next(iter(field.enum))
 
 
 def _integer(field: Field, value: Any, place: _Place) -> Any:
-    if _is_count(value):
-        return value
     if field.depth:
         return _sequence(field, value, _whole, place)
+    if _is_count(value):
+        return value
     number = None if value is None else _whole(value)
     if number is None:
         if value is not None:
@@ -108,18 +120,19 @@ def _boolean(field: Field, value: Any, place: _Place) -> bool | None:
 
 
 def _number(field: Field, value: Any, place: _Place) -> Any:
-    if type(value) is float:
-        return value
     if field.depth:
         return _sequence(field, value, as_float, place)
+    if type(value) is float:
+        return value
     number = as_float(value)
     if number is not None:
         return number
     if field.is_nullable:
         place.left_out(field, "a number", value)
         return None
-    place.non_numeric[field.name] = value
-    place.notes.append(Note(place.path_of(field), "not a number: moved to extra, NaN in its place"))
+    place.notes.append(
+        Note(place.path_of(field), f"not a number: {place.set_aside(field.name, value)}, NaN in its place")
+    )
     return float("nan")
 
 
@@ -140,21 +153,32 @@ def _numbers(field: Field, values: Any, place: _Place) -> dict[str, Number]:
         for name, value in values.items():
             key = as_text(name, path, place.notes)
             if (number := as_number(value)) is None:
-                place.non_numeric[f"{field.name}.{key}"] = value
-                place.notes.append(Note(f"{path}.{key}", "not a number: moved to extra"))
+                where = place.set_aside(f"{field.name}.{key}", value)
+                place.notes.append(Note(f"{path}.{key}", f"not a number: {where}"))
             else:
                 numbers[key] = number
-    except Exception as error:  # noqa: BLE001 - a hostile mapping may raise anywhere
-        place.non_numeric[field.name] = values
-        place.notes.append(Note(path, f"expected a map of numbers, got {type(error).__name__}: moved to extra"))
+    except Exception:  # noqa: BLE001 - a hostile mapping may raise anywhere
+        where = place.set_aside(field.name, values)
+        place.notes.append(Note(path, f"not a map of numbers: {where}"))
     return numbers
+
+
+def _counts(field: Field, values: Any, place: _Place) -> dict[str, int]:
+    numbers = _numbers(field, values, place)
+    return {name: whole for name, number in numbers.items() if (whole := _whole(number)) is not None}
 
 
 def _record(field: Field, value: Any, place: _Place) -> Any:
     if field.depth == 0:
         return _one_record(field, value, place.path_of(field), place)
     path = place.path_of(field)
-    return tuple(_one_record(field, item, f"{path}[{position}]", place) for position, item in enumerate(value))
+    try:
+        items = list(value)
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+        place.left_out(field, "a sequence", value)
+        return ()
+    coerced = [_one_record(field, item, f"{path}[{position}]", place) for position, item in enumerate(items)]
+    return tuple(item for item in coerced if item is not None)
 
 
 def _one_record(field: Field, value: Any, path: str, place: _Place) -> Any:
@@ -162,13 +186,15 @@ def _one_record(field: Field, value: Any, path: str, place: _Place) -> Any:
         return as_message(value, path, place.notes)
     if field.record is ToolSpec:
         return as_tool(value, path, place.notes)
+    if field.record is Tokens:
+        return coerce_tokens(value, path, place.notes)
     if is_valid_usage(value):
         return value
     if type(value) is not field.record:
         kind = field.record.__name__ if field.record is not None else "record"
         place.notes.append(Note(path, f"expected a {kind}, got {describe(value)}: left out"))
         return None
-    return value if field.record is Failure else coerce_record(value, path, place.notes)
+    return value if field.record in (Failure, Quote) else coerce_record(value, path, place.notes)
 
 
 def is_valid_usage(value: Any) -> bool:
@@ -180,12 +206,11 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and -FAST_INT_LIMIT < value < FAST_INT_LIMIT
 
 
-def _tokens(field: Field, value: Any, place: _Place) -> Any:
-    return coerce_tokens(value, place.path_of(field), place.notes) if field.record is Tokens else value
-
-
-def _timestamp(_: Field, value: Any, __: _Place) -> datetime:
-    return coerce_time(value)
+def _timestamp(field: Field, value: Any, place: _Place) -> datetime | None:
+    if isinstance(value, datetime):
+        return coerce_time(value)
+    place.left_out(field, "a datetime", value)
+    return None if field.is_nullable else datetime.fromtimestamp(0, UTC)
 
 
 def _unchanged(_: Field, value: Any, __: _Place) -> Any:
@@ -202,14 +227,13 @@ _COERCIONS: dict[FieldKind, Callable[[Field, Any, _Place], Any]] = {
     FieldKind.NUMBER: _number,
     FieldKind.DURATION: _duration,
     FieldKind.NUMBERS: _numbers,
-    FieldKind.COUNTS: _unchanged,
+    FieldKind.COUNTS: _counts,
     FieldKind.FREE_FORM: _unchanged,
     FieldKind.TIMESTAMP: _timestamp,
     FieldKind.RECORD: _record,
-    FieldKind.DROPPED_WITH_TEXT: _tokens,
     FieldKind.RESPONSE: _unchanged,
     FieldKind.CUSTOM: _unchanged,
-    FieldKind.OTHER: _unchanged,
+    FieldKind.RANGE: _unchanged,
 }
 
 
@@ -247,11 +271,6 @@ def coerce_usage(usage: Any, path: str, notes: list[Note]) -> Usage | None:
         return coerce_record(usage, path, notes)
     notes.append(Note(path, f"expected a Usage, got {describe(usage)}: left out"))
     return None
-
-
-def coerce_grade(grade: Grade, path: str, notes: list[Note]) -> Grade:
-    """A grade whose numbers are numbers."""
-    return coerce_record(grade, path, notes)
 
 
 def coerce_tokens(tokens: Any, path: str, notes: list[Note]) -> Tokens | None:
@@ -352,28 +371,28 @@ def is_encodable_header(header: Header) -> bool:
     """Whether a header can be encoded as it is: each field has its type, and maps have only plain values."""
     return (
         _is_plain_header(tuple(map(type, msgspec.structs.astuple(header))))
-        and header.started_at.tzinfo is UTC
-        and is_flat(header.env_args)
-        and is_flat(header.task_data)
-        and _TEXT.issuperset(map(type, header.tags))
+        and all(getattr(header, name).tzinfo is UTC for name in _HEADER_TIMES)
+        and all(is_flat(getattr(header, name)) for name in _HEADER_MAPS)
+        and all(_TEXT.issuperset(map(type, getattr(header, name))) for name in _HEADER_LISTS)
     )
 
 
-_CHECKED_FIELDS = frozenset({"env_args", "task_data", "tags", "started_at"})
-"""The fields of a header that `is_encodable_header` looks into."""
-_HEADER_KINDS = frozenset({FieldKind.NAME, FieldKind.NAME_OR_INTEGER, FieldKind.INTEGER})
+_HEADER_TYPES = {
+    **_PLAIN_TYPES, FieldKind.FREE_FORM: (dict,), FieldKind.TIMESTAMP: (datetime,),
+    FieldKind.NUMBER: (), FieldKind.DURATION: (),
+}  # fmt: skip
+_HEADER_MAPS = [field.name for field in record_fields(Header) if field.kind is FieldKind.FREE_FORM]
+_HEADER_TIMES = [field.name for field in record_fields(Header) if field.kind is FieldKind.TIMESTAMP]
+_HEADER_LISTS = [field.name for field in record_fields(Header) if field.depth]
 
 
 @lru_cache(maxsize=64)
 def _is_plain_header(types: tuple[type, ...]) -> bool:
-    for field, kind in zip(record_fields(Header), types, strict=True):
-        if field.name in _CHECKED_FIELDS:
-            is_plain = kind in (dict, tuple, datetime)
-        else:
-            is_plain = field.kind in _HEADER_KINDS and kind in _PLAIN_TYPES[field.kind]
-        if not is_plain and not (kind is NoneType and field.is_nullable):
-            return False
-    return True
+    return all(
+        kind in ((tuple,) if field.depth else _HEADER_TYPES.get(field.kind, ()))
+        or (kind is NoneType and field.is_nullable and field.name not in _HEADER_TIMES)
+        for field, kind in zip(record_fields(Header), types, strict=True)
+    )
 
 
 def is_encodable_sampling(sampling: Sampling) -> bool:

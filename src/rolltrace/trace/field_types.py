@@ -39,7 +39,7 @@ Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time with its zone; records are written in UTC."""
 Omittable = Annotated[FieldType, msgspec.Meta(extra={"omit_default": True})]
 """A field that is left out of the record while it has its default. New optional fields are of this type."""
-DroppedWithText = Annotated[FieldType, msgspec.Meta(extra={"kind": "dropped_with_text"})]
+DroppedWithText = Annotated[FieldType, msgspec.Meta(extra={"dropped_with_text": True})]
 """A field that gets its default where text is hashed or redacted, because the text can be restored from it."""
 
 
@@ -62,14 +62,12 @@ class FieldKind(Enum):
     TIMESTAMP = auto()
     RECORD = auto()
     """A struct."""
-    DROPPED_WITH_TEXT = auto()
-    """A struct, or structs, from which text can be restored."""
     RESPONSE = auto()
     """A message, or the index of one."""
     CUSTOM = auto()
     """A `FrozenMap` or a `Blob`."""
-    OTHER = auto()
-    """Ranges of messages."""
+    RANGE = auto()
+    """A range of messages or characters."""
 
 
 class Field(msgspec.Struct, frozen=True, eq=False):
@@ -87,10 +85,11 @@ class Field(msgspec.Struct, frozen=True, eq=False):
     is_nullable: bool
     omits_default: bool
     """Whether the record leaves it out while it has its default."""
+    is_dropped_with_text: bool
+    """Whether it gets its default where text is hashed or redacted."""
     default: Any
-    choices: tuple[str, ...] = ()
-    """The values of an enum."""
     enum: Any = None
+    """The enum whose members it can have."""
 
     @property
     def is_required(self) -> bool:
@@ -102,9 +101,14 @@ class Field(msgspec.Struct, frozen=True, eq=False):
 def record_fields(record: type[msgspec.Struct]) -> tuple[Field, ...]:
     """The fields of a record, in their order."""
     described = inspect.type_info(record)
-    assert isinstance(described, inspect.StructType)  # noqa: S101 - what else msgspec says of a struct
-    omits_defaults = record.__struct_config__.omit_defaults
-    return tuple(_field(each, omits_defaults) for each in described.fields)
+    assert isinstance(described, inspect.StructType)  # noqa: S101 - `type_info` of a struct is a `StructType`
+    return tuple(_field(record, each) for each in described.fields)
+
+
+def omits_default(record: type[msgspec.Struct], field: inspect.Field) -> bool:
+    """Whether a record leaves out a field while it has its default."""
+    is_marked = bool(_unwrapped(field.type)[2].get("omit_default"))
+    return not field.required and (is_marked or record.__struct_config__.omit_defaults)
 
 
 @cache
@@ -113,7 +117,7 @@ def field_by_name(record: type[msgspec.Struct]) -> dict[str, Field]:
     return {field.name: field for field in record_fields(record)}
 
 
-def _field(described: inspect.Field, omits_defaults: bool) -> Field:
+def _field(record: type[msgspec.Struct], described: inspect.Field) -> Field:
     kind, is_nullable, extra = _unwrapped(described.type)
     depth = 0
     while isinstance(kind, inspect.VarTupleType):
@@ -130,9 +134,9 @@ def _field(described: inspect.Field, omits_defaults: bool) -> Field:
         _record_in(kind),
         depth,
         is_nullable,
-        omits_defaults or bool(extra.get("omit_default")),
+        omits_default(record, described),
+        bool(extra.get("dropped_with_text")),
         default,
-        tuple(kind.cls) if isinstance(kind, inspect.EnumType) else (),
         kind.cls if isinstance(kind, inspect.EnumType) else None,
     )
 
@@ -164,7 +168,6 @@ _NAMED_KINDS = {
     "numbers": FieldKind.NUMBERS,
     "counts": FieldKind.COUNTS,
     "duration": FieldKind.DURATION,
-    "dropped_with_text": FieldKind.DROPPED_WITH_TEXT,
 }
 _PLAIN_KINDS: dict[type[inspect.Type], FieldKind] = {
     inspect.StrType: FieldKind.NAME,
@@ -175,19 +178,22 @@ _PLAIN_KINDS: dict[type[inspect.Type], FieldKind] = {
     inspect.EnumType: FieldKind.CHOICE,
     inspect.StructType: FieldKind.RECORD,
     inspect.CustomType: FieldKind.CUSTOM,
+    inspect.TupleType: FieldKind.RANGE,
 }
 
 
 def _kind(described: inspect.Type, extra: dict[str, Any]) -> FieldKind:
     if "kind" in extra:
         return _NAMED_KINDS[extra["kind"]]
-    if not isinstance(described, inspect.UnionType):
-        return _PLAIN_KINDS.get(type(described), FieldKind.OTHER)
-    types = {type(each) for each in described.types}
-    if any(isinstance(each, inspect.LiteralType) and set(each.values) == set(NON_FINITE) for each in described.types):
+    if type(described) in _PLAIN_KINDS:
+        return _PLAIN_KINDS[type(described)]
+    members = described.types if isinstance(described, inspect.UnionType) else ()
+    types = {type(each) for each in members}
+    if any(isinstance(each, inspect.LiteralType) and set(each.values) == set(NON_FINITE) for each in members):
         return FieldKind.NUMBER
     if types == {inspect.IntType, inspect.StrType}:
         return FieldKind.NAME_OR_INTEGER
     if types == {inspect.IntType, inspect.StructType}:
         return FieldKind.RESPONSE
-    return FieldKind.OTHER
+    # A field of another type would be neither coerced nor redacted.
+    raise TypeError(f"Expected a field of a type that `field_types` names, got {described}.")

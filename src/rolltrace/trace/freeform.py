@@ -212,7 +212,7 @@ class _JsonConverter:
             return self._placeholder(f"{type(error).__name__} while reading {describe(value)}")
 
     def add_notes_to(self, notes: list[Note]) -> None:
-        """Say what happened on the way, at a length that a reader can bear."""
+        """Append the notes of this walk, at most `MAX_NOTES`, and how many were left out."""
         notes.extend(self._notes)
         if self._noted > MAX_NOTES:
             notes.append(Note(self._path, f"{self._noted - MAX_NOTES} more notes like these were left out"))

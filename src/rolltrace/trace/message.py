@@ -103,7 +103,7 @@ def decode_hook(kind: type, value: Any) -> Any:
     """How msgspec reads the types it does not know."""
     if kind is FrozenMap and isinstance(value, dict):
         frozen = FrozenMap(msgspec.json.encode(value))
-        frozen.to_dict()  # nested too deeply to be read is found out now, not by whoever reads it
+        frozen.to_dict()  # raises now if it is nested too deeply to be read
         return frozen
     if kind is Blob and isinstance(value, str):
         return Blob(value)

@@ -1,6 +1,5 @@
 """Puts quoted text back into the calls of a record, so that a reader sees exactly what was sent."""
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,8 +15,6 @@ MAX_RESTORED_CHARS = 1 << 28
 """So much quoted text is put back into one record. Quotes of quotes could ask for any amount."""
 
 _PLACEHOLDER = "[text not available: {}]"
-REDACTED = re.compile(r"\[text not available: [^\]]*\]")
-"""What stands for a quote that cannot be put back."""
 
 
 class TextSource(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from copy import copy
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, TypedDict
 
 import msgspec
@@ -53,6 +54,9 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     """In a game, the player."""
 
 
+_identity_values = attrgetter(*Identity.__struct_fields__)
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a rollout when it starts; each field is a field of `Rollout`."""
 
@@ -95,10 +99,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> Identity:
         """The fields that say which rollout this is, and no others."""
-        return Identity(
-            self.id, self.run, self.session, self.split, self.iteration, self.env, self.task, self.group, self.index,
-            self.attempt, self.episode, self.seat,
-        )  # fmt: skip
+        return Identity(*_identity_values(self))
 
     @property
     def group_key(self) -> GroupKey:

@@ -16,7 +16,7 @@ from rolltrace.trace.codec import add_checksum, decode_rollout, to_wire, wire_va
 from rolltrace.trace.coerce import coerce_field, coerce_record, coerce_time, is_encodable_header, plain_types
 from rolltrace.trace.convert import as_message
 from rolltrace.trace.field_types import Range, record_fields
-from rolltrace.trace.freeform import Note, describe
+from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import json_number
 from rolltrace.trace.message import Message, Sampling
 from rolltrace.trace.message_table import MessageTable
@@ -40,6 +40,7 @@ from rolltrace.trace.tokens import Tokens, Usage
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
 _OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if field.name in OutcomeRow.__struct_fields__}
+_OUTCOME_TEXT_FIELDS = [field for field in text_fields(Rollout) if field.name in OutcomeRow.__struct_fields__]
 _PLAIN_TYPES = {name: plain_types(field) for name, field in _OUTCOME_FIELDS.items()}
 _header_text = attrgetter(*(field.name for field in text_fields(Header)))
 _OMITS_HEADER_FIELDS = any(field.omits_default for field in record_fields(Header))
@@ -257,16 +258,16 @@ class RolloutBuilder:
         return EncodedRecord(self.id, line, _blobs(conversation.text, calls), conversation.text)
 
     def _outcome_row(self, outcome: Outcome, notes: list[Note], transform: TextTransform | None) -> Any:
-        row = OutcomeRow()
-        if self._grade_fields is not None:
-            row.grade = transform_wire(Grade, self._grade_fields, transform)
+        row = OutcomeRow(grade=self._grade_fields)
         for name, value in outcome.items():
             if (field := _OUTCOME_FIELDS.get(name)) is not None:
                 is_plain = type(value) in _PLAIN_TYPES[name] and type(value) is not int
-                coerced = value if is_plain else coerce_field(field, value, "", notes, {})
-                setattr(row, field.name, json_number(coerced))
-        if row.error is not None and transform is not None:
-            row.error = transform_record(row.error, transform)
+                coerced = value if is_plain else coerce_field(field, value, "", notes)
+                setattr(row, field.name, wire_value(field, coerced, name, notes))
+        if transform is not None:
+            for field in _OUTCOME_TEXT_FIELDS:
+                if (value := getattr(row, field.name)) is not None and value is not msgspec.UNSET:
+                    setattr(row, field.name, transform_wire_value(field, value, transform))
         if row.ended_at < coerce_time(self.header.started_at):
             notes.append(Note("ended_at", "before started_at, because the clock was set back: seconds counts as 0"))
         return row
@@ -283,16 +284,9 @@ class RolloutBuilder:
             return _NO_TRAILING
         row = TrailingRow(list(map(to_wire, calls)), {}, notes)
         for name, value in fields.items():
-            non_numeric: dict[str, Any] = {}
-            coerced = coerce_field(_FIELDS[name], value, "", [], non_numeric)
-            setattr(
-                row,
-                name,
-                transform_wire_value(_FIELDS[name], wire_value(_FIELDS[name], coerced, name, notes), transform),
-            )
-            notes.extend(
-                Note(key, f"expected a number, got {describe(value)}: left out") for key, value in non_numeric.items()
-            )
+            field = _FIELDS[name]
+            wire = wire_value(field, coerce_field(field, value, "", notes), name, notes)
+            setattr(row, name, transform_wire_value(field, wire, transform))
         if self._ended_before_first_turn is not None:
             fields = self._ended_before_first_turn
             row.ended_before_first_turn = transform_wire(EndedBeforeFirstTurn, fields, transform)
@@ -308,7 +302,7 @@ class RolloutBuilder:
         messages: Sequence[Message] = table.messages
         rows = list(map(self._with_final_indexes, steps.rows)) if table.has_edits else steps.rows
         tools, sampling = steps.tools, steps.sampling
-        raw = coerce_field(_FIELDS["pending_raw"], self._raw_response, "", notes, {})
+        raw = coerce_field(_FIELDS["pending_raw"], self._raw_response, "", notes)
         if transform is not None:
             messages = _transform_messages(messages, transform, notes)
             rows = [transform_row(row, transform) for row in rows]

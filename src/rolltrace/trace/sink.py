@@ -1,4 +1,4 @@
-"""Where finished rollouts go: what whoever plays or records them asks of whoever keeps them."""
+"""The interface that runners and recorders write finished rollouts and scores to."""
 
 from typing import Protocol
 
@@ -29,7 +29,7 @@ class Sink(Protocol):
         ...
 
     def begin(self, header: Header) -> RolloutBuilder:
-        """A draft for a rollout that starts now; it is in flight until it has ended."""
+        """The builder of a rollout that starts now; the rollout is in flight until it has ended."""
         ...
 
     def end(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> None:

@@ -142,7 +142,7 @@ def transform_record(record: Record, transform: TextTransform) -> Record:
 
 def transform_field(field: Field, value: Any, transform: TextTransform) -> Any:
     """The value of one of the `text_fields` of a record, transformed."""
-    if field.kind is FieldKind.DROPPED_WITH_TEXT:
+    if field.is_dropped_with_text:
         return field.default
     return _transform_value(field, value, transform, field.depth)
 
@@ -158,6 +158,8 @@ def _transform_value(field: Field, value: Any, transform: TextTransform, depth: 
         return transform.mapping(value)
     if isinstance(value, FrozenMap):
         return FrozenMap.of(transform.mapping(value.to_dict()))
+    if isinstance(value, dict) and field.record is not None:
+        return transform_wire(field.record, value, transform)
     return transform_record(value, transform) if isinstance(value, msgspec.Struct) else value
 
 
@@ -191,11 +193,13 @@ def text_fields(record: type[msgspec.Struct]) -> tuple[Field, ...]:
     return tuple(field for field in record_fields(record) if _may_hold_text(field))
 
 
-_WITH_TEXT = {FieldKind.TEXT, FieldKind.FREE_FORM, FieldKind.DROPPED_WITH_TEXT, FieldKind.CUSTOM}
+_WITH_TEXT = {FieldKind.TEXT, FieldKind.FREE_FORM, FieldKind.CUSTOM}
 
 
 def _may_hold_text(field: Field) -> bool:
-    return field.kind in _WITH_TEXT or (field.record is not None and bool(text_fields(field.record)))
+    if field.is_dropped_with_text or field.kind in _WITH_TEXT:
+        return True
+    return field.record is not None and bool(text_fields(field.record))
 
 
 def hash_text(text: str) -> str:
@@ -215,7 +219,7 @@ def is_hashed_text(text: str) -> bool:
 
 
 def _kind(value: object) -> str:
-    """What a value is, without a word of it: what redact returns may hold what nobody is to read."""
+    """The type of a value. Its content is not shown: it may be text that was to be redacted."""
     return f"a value of type {type(value).__name__}"
 
 

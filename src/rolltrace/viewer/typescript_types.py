@@ -18,7 +18,7 @@ from msgspec import inspect as types
 
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.field_docs import field_docs
-from rolltrace.trace.field_types import field_by_name
+from rolltrace.trace.field_types import omits_default
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import NON_FINITE
 from rolltrace.trace.rollout import Header
@@ -153,7 +153,7 @@ def _alternatives(kind: types.Type) -> tuple[types.Type, ...]:
 
 def _is_optional(cls: type, field: types.Field) -> bool:
     """Whether the field is not written while it has its default."""
-    return issubclass(cls, msgspec.Struct) and not field.required and field_by_name(cls)[field.name].omits_default
+    return issubclass(cls, msgspec.Struct) and omits_default(cls, field)
 
 
 def _quoted(value: Any) -> str:

@@ -441,11 +441,11 @@ export interface RolloutWithScores extends Rollout {
   group_grade: Grade | null;
 }
 
-/** One of the numbers that a reward is the sum of. */
+/** One of the terms whose sum is a reward. */
 export interface RewardTerm {
   /**
-   * `steps`, `grade`, `group grade`; `env` where it was over before the first turn; `limit`, its charge where there was
-   * no step, and `clamp`, what it took; `score`, a later one that says the whole; `unexplained`, what is left over.
+   * `steps`, `grade` or `group grade`; `env` if it ended before the first turn; `limit`, a penalty without a step;
+   * `clamp`, what a limit removed; `score`, a later score of the total; `unexplained`, the rest.
    */
   name: string;
   value: Float;
@@ -608,12 +608,12 @@ export interface Call {
   quotes?: Quote[];
 }
 
-/** A message of which long texts are cut. */
+/** A message whose long texts are truncated. */
 export interface TruncatedMessage {
   message: Message;
   /** How many characters were left out. */
   omitted: number;
-  /** The step whose answer it is; null for what the policy did not say. */
+  /** The step whose response it is; null for other messages. */
   step: number | null;
 }
 
@@ -652,22 +652,22 @@ export interface Member {
   differs: Difference | null;
 }
 
-/** What came of a tournament; rows and columns are in the order of `ids`. */
+/** The result of a tournament; rows and columns are in the order of `ids`. */
 export interface PreferenceMatrix {
-  /** The members that took part, in the order of the comparison; one that is no member is null, and last. */
+  /** The members that took part, in the order of the comparison; others are null, and last. */
   ids: (string | null)[];
-  /** Their places in the group. */
+  /** Their indexes in the group. */
   indexes: (number | null)[];
   /**
    * How far the member of the row, shown first, was preferred to that of the column, shown second: from −1 to 1. null
-   * where two did not meet so, or nobody could tell.
+   * if the two were not compared in this order, or the grader gave no preference.
    */
   cells: (Float | null)[][];
-  /** What the grader says of the whole, such as how often both orders agree. */
+  /** Numbers of the grader about the whole tournament, such as how often both orders agree. */
   numbers: Record<string, Float>;
 }
 
-/** Criteria by members. */
+/** Results by criterion and member. */
 export interface RubricGrid {
   criteria: RubricCriterion[];
   /** The members, in the order of the comparison. */
@@ -892,17 +892,17 @@ export interface Difference {
   number: number | null;
 }
 
-/** One thing that was looked for. */
+/** One criterion of a rubric. */
 export interface RubricCriterion {
   name: string;
   weight: Float | null;
   text: string | null;
 }
 
-/** What was found of a criterion in one rollout. */
+/** The result for one criterion and one rollout. */
 export interface RubricCell {
   value: Float | null;
-  /** The last that the grader said about it. */
+  /** The last reply of the grader about it. */
   words: string | null;
 }
 
