@@ -65,7 +65,7 @@ def parts(folder, table="*"):
 
 def row_count(paths):
     """How many rows these files have together."""
-    return sum(duckdb.execute(f"select count(*) from '{path}'").fetchone()[0] for path in paths)
+    return sum(duckdb.execute(f"select count(*) from '{path}'").fetchall()[0][0] for path in paths)
 
 
 def test_only_what_is_needed_is_read(path, opened, temporary, file_reads):

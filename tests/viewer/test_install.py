@@ -151,7 +151,7 @@ def test_this_installation_has_its_page():
 def test_a_missing_page_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without a page the error says where it was looked for and what to do."""
     monkeypatch.setattr(page_files, "PAGE", tmp_path / "page")
-    with pytest.raises(InputError, match=rf"no index.html in {re.escape(str(tmp_path))}.*`pip install \.`.*`make web`"):
+    with pytest.raises(InputError, match=rf"built page in {re.escape(str(tmp_path))}.*`pip install \.`.*`make web`"):
         page_files.page_folder()
 
 

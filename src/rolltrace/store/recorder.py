@@ -23,6 +23,7 @@ from rolltrace.trace.coerce import with_non_numeric
 from rolltrace.trace.conversion_cache import ConversionCache
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.failure import failure_of
+from rolltrace.trace.json_numbers import as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.rollout import Header, Outcome
 from rolltrace.trace.rollout_builder import new_id
@@ -230,7 +231,8 @@ class RolloutRecorder:
     def metric(self, name: str, value: float) -> None:
         """Record a number about the whole rollout."""
         self._refuse_if_ended()
-        self._rollout_builder.metrics[name] = value
+        number = as_number(value)  # a foreign scalar may change later
+        self._rollout_builder.metrics[name] = value if number is None else number
 
     def end(
         self,

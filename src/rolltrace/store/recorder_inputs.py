@@ -14,6 +14,7 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import INT64_LIMIT, as_float
 from rolltrace.trace.message import Sampling
 from rolltrace.trace.rollout import Header, Step
+from rolltrace.trace.score import GroupKey
 from rolltrace.trace.stop_reasons import StoppedBy
 from rolltrace.trace.tokens import Usage
 
@@ -112,6 +113,13 @@ def _texts(name: str, values: Any) -> tuple[str, ...]:
     if listed is None or not all(isinstance(text, str) for text in listed):
         raise _wrong(name, "a list of str", values)
     return tuple(_text(name, text) for text in listed)
+
+
+def is_group_key(value: Any) -> bool:
+    """Whether it is a `GroupKey` whose fields have their types."""
+    if not isinstance(value, GroupKey):
+        return False
+    return type(value.iteration) is int and all(type(text) is str for text in (value.split, value.env, value.group))
 
 
 def as_messages(value: Any, name: str) -> Iterable[Any]:

@@ -14,7 +14,7 @@ from rolltrace.store.disk_writer import DiskWriter
 from rolltrace.store.layout import ROLLOUTS, SCORES, RunInfo
 from rolltrace.store.ledger import Ledger, LedgerCounter
 from rolltrace.store.recorder import RolloutFields, RolloutRecorder
-from rolltrace.store.recorder_inputs import as_score_value
+from rolltrace.store.recorder_inputs import as_score_value, is_group_key
 from rolltrace.store.recording import Level, Recording
 from rolltrace.store.redactor import Redactor
 from rolltrace.store.sigterm import close_on_sigterm, restore_default_after_fork, stop_closing_on_sigterm
@@ -183,7 +183,7 @@ class RunWriter:
             raise InputError(
                 f"Expected a rollout's id and a score's name, got {describe(rollout)} and {describe(name)}."
             )
-        if group is not None and not isinstance(group, GroupKey):
+        if group is not None and not is_group_key(group):
             raise InputError(f"Expected group= of a score to be a GroupKey, got {describe(group)}.")
         if rollout is None and group is None:
             raise InputError("Expected the id of a rollout, or group=, that the score is about; got neither.")

@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rolltrace.trace.blob import Blob
 from rolltrace.trace.call import Quote
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.field_types import Field, FieldKind, record_fields
 from rolltrace.trace.freeform import Note, as_text, describe, is_flat, is_valid_utf8
+from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT, Number, as_float, as_number
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.rollout import Header
@@ -213,6 +215,15 @@ def _timestamp(field: Field, value: Any, place: _Place) -> datetime | None:
     return None if field.is_nullable else datetime.fromtimestamp(0, UTC)
 
 
+def _custom(field: Field, value: Any, place: _Place) -> Any:
+    if isinstance(value, FrozenMap | Blob):
+        return value
+    if isinstance(value, Mapping):
+        return FrozenMap.of(value, place.path_of(field), place.notes)
+    place.left_out(field, "a mapping", value)
+    return None
+
+
 def _unchanged(_: Field, value: Any, __: _Place) -> Any:
     return value
 
@@ -232,7 +243,7 @@ _COERCIONS: dict[FieldKind, Callable[[Field, Any, _Place], Any]] = {
     FieldKind.TIMESTAMP: _timestamp,
     FieldKind.RECORD: _record,
     FieldKind.RESPONSE: _unchanged,
-    FieldKind.CUSTOM: _unchanged,
+    FieldKind.CUSTOM: _custom,
     FieldKind.RANGE: _unchanged,
 }
 
@@ -397,15 +408,15 @@ def _is_plain_header(types: tuple[type, ...]) -> bool:
 
 def is_encodable_sampling(sampling: Sampling) -> bool:
     """Whether each setting has its type."""
-    try:
-        return _is_encodable_sampling(sampling)
-    except TypeError:  # it has no hash because it holds a value that can change
-        return False
+    return _is_plain_sampling(tuple(map(type, msgspec.structs.astuple(sampling)))) and _TEXT.issuperset(
+        map(type, sampling.stop)
+    )
 
 
 @lru_cache(maxsize=64)
-def _is_encodable_sampling(sampling: Sampling) -> bool:
-    notes: list[Note] = []
-    coerced = coerce_record(sampling, "", notes)
-    pairs = zip(msgspec.structs.astuple(coerced), msgspec.structs.astuple(sampling), strict=True)
-    return not notes and all(type(one) is type(other) for one, other in pairs)
+def _is_plain_sampling(types: tuple[type, ...]) -> bool:
+    return all(
+        kind in ((tuple,) if field.depth else (FrozenMap,) if field.kind is FieldKind.CUSTOM else plain_types(field))
+        or (kind is NoneType and field.is_nullable)
+        for field, kind in zip(record_fields(Sampling), types, strict=True)
+    )

@@ -107,7 +107,7 @@ class RolloutBuilder:
         self._sent: tuple[Range, ...] | None = None
         self._raw_response: str | None = None
         self._encoded: _EncodedConversation | None = None
-        has_text = transform is not None and any(_header_text(header))
+        has_text = transform is not None and any(map(_may_hold_text, _header_text(header)))
         self._header: bytes | dict[str, Any] = _frozen_header(header, self.notes, encodes=not has_text)
         """Its first fields: encoded, or as they are written if their text will be transformed."""
 
@@ -356,6 +356,11 @@ def _frozen_header(header: Header, notes: list[Note], *, encodes: bool) -> bytes
         fields = to_wire(header if is_encodable else coerce_record(header, "", notes), "", notes)
     fields["env_args"] = redact_mapping(fields["env_args"])
     return encode_fields(fields, notes)[:-1] if encodes else fields
+
+
+def _may_hold_text(value: Any) -> bool:
+    """Whether a value is not empty; a map of another type may claim anything about itself."""
+    return value is not None and (type(value) not in (dict, str) or bool(value))
 
 
 def _transform_messages(messages: Sequence[Message], transform: TextTransform, notes: list[Note]) -> list[Message]:

@@ -147,9 +147,9 @@ class StepTable:
                 setattr(row, name, self._wire_value(name, getattr(row, name), non_numeric))
             reward = float(row.reward)
         for name, value in fields.items():
-            if value is not None and not (type(value) is dict and not value):
+            if value is not None and name != "extra" and not (type(value) is dict and not value):
                 setattr(row, name, self._wire_value(name, value, non_numeric))
-        if non_numeric:
+        if non_numeric or fields.get("extra") is not None:
             extra = {} if fields.get("extra") is None else fields["extra"]
             row.extra = self._free_form(with_non_numeric(extra, non_numeric), "extra")
         if tools:

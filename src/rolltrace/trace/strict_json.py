@@ -36,7 +36,8 @@ def encode_lossy(fields: dict[str, Any] | msgspec.Struct, notes: list[Note]) -> 
     If `notes` is itself one of the fields, it must be the last one.
     """
     if isinstance(fields, msgspec.Struct):
-        fields = {name: getattr(fields, name) for name in fields.__struct_fields__}
+        names = zip(fields.__struct_fields__, fields.__struct_encode_fields__, strict=True)
+        fields = {written: getattr(fields, name) for name, written in names}
     present = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     return json_encoder.encode({name: _to_valid(value, name, notes) for name, value in present.items()})
 

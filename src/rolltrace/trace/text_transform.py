@@ -9,9 +9,16 @@ import msgspec
 from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
-from rolltrace.trace.convert import as_message
+from rolltrace.trace.convert import as_message, coerce_message
 from rolltrace.trace.field_types import Field, FieldKind, record_fields
-from rolltrace.trace.freeform import Note, Placeholder, from_json_mapping, to_json_mapping
+from rolltrace.trace.freeform import (
+    Note,
+    Placeholder,
+    clean_text,
+    from_json_mapping,
+    join_surrogates,
+    to_json_mapping,
+)
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, ToolCall
 from rolltrace.trace.rollout import Rollout
@@ -56,10 +63,9 @@ class HashText:
 
     def message(self, message: Message) -> Message:
         """Role, names and ids stay; so does how many parts and calls there are."""
-        content = message.content
         return Message(
             message.role,
-            f"hashed:{len(content)}:{xxh3_64_hexdigest(content.encode('utf-8', 'replace'))}" if content else "",
+            hash_text(message.content),
             tuple(map(_hashed_part, message.parts)) if message.parts else (),
             tuple([_hashed_call(call) for call in message.tool_calls]) if message.tool_calls else (),
             message.tool_call_id,
@@ -85,7 +91,7 @@ class RedactText:
     def message(self, message: Message) -> Message:
         """What the function makes of it: a message, or a chat dict."""
         notes: list[Note] = []
-        given = self._redact(message)
+        given = self._redact(coerce_message(message, "", []))
         kept = as_message(given, "", notes)
         if notes:
             raise TypeError(f"Expected redact to return a message, got {_kind(given)}.")
@@ -102,7 +108,7 @@ class RedactText:
 
     def text(self, name: str, text: str) -> str:
         """The function gets a map of one entry; if it removes that, the text becomes empty."""
-        kept = self.mapping({name: text}).get(name, "")
+        kept = self.mapping({name: clean_text(text, "", [])}).get(name, "")
         if not isinstance(kept, str):
             raise TypeError(f"Expected redact to leave text under {name!r}, got {_kind(kept)}.")
         return kept
@@ -204,7 +210,10 @@ def _may_hold_text(field: Field) -> bool:
 
 def hash_text(text: str) -> str:
     """The text that is recorded in place of another: its length in characters, and the XXH3 hash of its UTF-8."""
-    return f"hashed:{len(text)}:{xxh3_64_hexdigest(text.encode('utf-8', 'replace'))}" if text else ""
+    try:
+        return f"hashed:{len(text)}:{xxh3_64_hexdigest(text.encode())}" if text else ""
+    except UnicodeEncodeError:
+        return hash_text(join_surrogates(text))
 
 
 def has_hashed_text(rollout: Rollout) -> bool:
