@@ -1,6 +1,5 @@
 """Values that look like others, or that text cannot hold, are recorded so that every reader can read them."""
 
-import numpy as np
 import pytest
 
 from rolltrace.errors import InputError
@@ -112,13 +111,22 @@ def test_a_value_is_noted_once(tmp_path):
     assert [note.path for note in rollout.notes] == ["steps[0].reward_data.a", "steps[0].extra.o"]
 
 
+class Scalar:
+    """A number of another library, which can change."""
+
+    value = 1.5
+
+    def item(self):
+        return self.value
+
+
 def test_a_metric_is_what_it_was(tmp_path):
-    """An array that changes after the call changes nothing in the record."""
+    """A number that changes after the call changes nothing in the record."""
     with create_run(tmp_path / "run") as run:
         r = run.rollout(env="e", task="t", group="g", index=0)
-        value = np.array(1.5)
-        r.metric("m", value)
-        value[()] = 9
+        scalar = Scalar()
+        r.metric("m", scalar)
+        scalar.value = 9.0
         r.end()
     with open_run(tmp_path / "run") as opened:
         assert opened.get(r.id).metrics == {"m": 1.5}
