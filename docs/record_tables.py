@@ -105,6 +105,7 @@ def _default_name(field: Field) -> str:
 
 _OUTSIDE_TYPES = {
     FieldKind.NAME: ("VARCHAR", "String", "string"),
+    FieldKind.LABEL: ("VARCHAR", "String", "string"),
     FieldKind.TEXT: ("VARCHAR", "String", "string"),
     FieldKind.NAME_OR_INTEGER: ("VARCHAR", "String", "string"),
     FieldKind.CHOICE: ("VARCHAR", "String", "string"),

@@ -111,6 +111,12 @@ def test_a_value_is_noted_once(tmp_path):
     assert [note.path for note in rollout.notes] == ["steps[0].reward_data.a", "steps[0].extra.o"]
 
 
+def test_paths_of_notes_are_redacted(tmp_path):
+    """A note names the place of a value that could not be recorded, and a key of that place may be a secret."""
+    [rollout] = record(tmp_path / "run", "redact", {"env_state": {"\N{GRINNING FACE}": object()}})
+    assert [note.path for note in rollout.notes] == ["steps[0].env_state.[redacted]"]
+
+
 class Scalar:
     """A number of another library, which can change."""
 

@@ -43,6 +43,7 @@ _encoder = msgspec.json.Encoder()
 
 _DECODED_TYPES: dict[FieldKind, Any] = {
     FieldKind.NAME: str,
+    FieldKind.LABEL: str,
     FieldKind.TEXT: str,
     FieldKind.CHOICE: str,
     FieldKind.NAME_OR_INTEGER: int | str,

@@ -29,6 +29,7 @@ WRITTEN = {"_writer": "VARCHAR", "_sequence": "BIGINT"}
 
 _SQL_TYPES = {
     FieldKind.NAME: "VARCHAR",
+    FieldKind.LABEL: "VARCHAR",
     FieldKind.TEXT: "VARCHAR",
     FieldKind.NAME_OR_INTEGER: "VARCHAR",
     FieldKind.CHOICE: "VARCHAR",

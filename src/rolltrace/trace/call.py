@@ -3,7 +3,7 @@
 import msgspec
 
 from rolltrace.trace.failure import Failure
-from rolltrace.trace.field_types import DroppedWithText, Duration, Omittable, Range, Text
+from rolltrace.trace.field_types import DroppedWithText, Duration, Label, Omittable, Range, Text
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Termination
 from rolltrace.trace.tokens import Usage
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, frozen=True):
     seconds: Duration | None = None
     continues_call: Omittable[int | None] = None
     """The call whose whole conversation, its reply included, comes before this prompt; its text is not repeated."""
-    about: Omittable[str | None] = None
+    about: Omittable[Label | None] = None
     """The subject of the call: a criterion, a seat, or the ids of two rollouts that are compared."""
     termination: Omittable[Termination | None] = None
     """How the reply ended."""

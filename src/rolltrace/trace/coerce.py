@@ -230,6 +230,7 @@ def _unchanged(_: Field, value: Any, __: _Place) -> Any:
 
 _COERCIONS: dict[FieldKind, Callable[[Field, Any, _Place], Any]] = {
     FieldKind.NAME: _text,
+    FieldKind.LABEL: _text,
     FieldKind.TEXT: _text,
     FieldKind.NAME_OR_INTEGER: _name_or_integer,
     FieldKind.CHOICE: _choice,

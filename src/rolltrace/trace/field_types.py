@@ -27,6 +27,8 @@ Text = Annotated[str, msgspec.Meta(extra={"kind": "text"})]
 
 A plain `str` is a name or an id, and stays.
 """
+Label = Annotated[str, msgspec.Meta(extra={"kind": "label"})]
+"""A short name that may hold words of an environment or grader: it stays under `numbers`, and is shown to `redact`."""
 FreeForm = Annotated[dict[str, Any], msgspec.Meta(extra={"kind": "free_form"})]
 """A map of any values. Its text is handled as `Text` is."""
 Numbers = Annotated[dict[str, Number], msgspec.Meta(extra={"kind": "numbers"})]
@@ -48,6 +50,8 @@ class FieldKind(Enum):
 
     NAME = auto()
     """Text that stays when text is hashed."""
+    LABEL = auto()
+    """Text that stays when text is hashed, and is redacted."""
     TEXT = auto()
     NAME_OR_INTEGER = auto()
     CHOICE = auto()
@@ -164,6 +168,7 @@ def _record_in(described: inspect.Type) -> type[msgspec.Struct] | None:
 
 _NAMED_KINDS = {
     "text": FieldKind.TEXT,
+    "label": FieldKind.LABEL,
     "free_form": FieldKind.FREE_FORM,
     "numbers": FieldKind.NUMBERS,
     "counts": FieldKind.COUNTS,

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.trace.field_types import Text
+from rolltrace.trace.field_types import Label, Text
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT, MAX_BITS, NON_FINITE, as_number, nonfinite_text
 
 MAX_DEPTH = 64
@@ -51,7 +51,7 @@ _short.maxstring = _short.maxother = _short.maxlong = 2 * _MAX_DESCRIPTION_CHARS
 class Note(msgspec.Struct, frozen=True):
     """Something about the record itself that a reader should know."""
 
-    path: str
+    path: Label
     """Where in the record, such as `steps[3].env_state.board`; empty for the whole."""
     message: Text
     """What happened to it."""

@@ -57,6 +57,10 @@ class TextTransform(Protocol):
         """The text of a field of that name."""
         ...
 
+    def label(self, name: str, text: str) -> str:
+        """The label in a field of that name."""
+        ...
+
 
 class HashText:
     """Replaces each text by its length and its hash, so that equal texts can still be recognised."""
@@ -78,8 +82,12 @@ class HashText:
         return {key: _hashed_value(value) for key, value in values.items()}
 
     def text(self, name: str, text: str) -> str:
-        """Nothing of it stays."""
+        """Only its length and hash stay."""
         return hash_text(text)
+
+    def label(self, name: str, text: str) -> str:
+        """It stays."""
+        return text
 
 
 class RedactText:
@@ -113,6 +121,10 @@ class RedactText:
             raise TypeError(f"Expected redact to leave text under {name!r}, got {_kind(kept)}.")
         return kept
 
+    def label(self, name: str, text: str) -> str:
+        """It is redacted like text."""
+        return self.text(name, text)
+
 
 class BothTransforms(NamedTuple):
     """One transform after the other."""
@@ -131,6 +143,10 @@ class BothTransforms(NamedTuple):
     def text(self, name: str, text: str) -> str:
         """As in `TextTransform`."""
         return self.second.text(name, self.first.text(name, text))
+
+    def label(self, name: str, text: str) -> str:
+        """As in `TextTransform`."""
+        return self.second.label(name, self.first.label(name, text))
 
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -160,6 +176,8 @@ def _transform_value(field: Field, value: Any, transform: TextTransform, depth: 
         return transform.message(value)
     if field.kind is FieldKind.TEXT:
         return transform.text(field.name, value)
+    if field.kind is FieldKind.LABEL:
+        return transform.label(field.name, value)
     if field.kind is FieldKind.FREE_FORM:
         return transform.mapping(value)
     if isinstance(value, FrozenMap):
@@ -199,7 +217,7 @@ def text_fields(record: type[msgspec.Struct]) -> tuple[Field, ...]:
     return tuple(field for field in record_fields(record) if _may_hold_text(field))
 
 
-_WITH_TEXT = {FieldKind.TEXT, FieldKind.FREE_FORM, FieldKind.CUSTOM}
+_WITH_TEXT = {FieldKind.TEXT, FieldKind.LABEL, FieldKind.FREE_FORM, FieldKind.CUSTOM}
 
 
 def _may_hold_text(field: Field) -> bool:
