@@ -381,34 +381,60 @@ def plain_types(field: Field) -> frozenset[type]:
 
 def is_encodable_header(header: Header) -> bool:
     """Whether a header can be encoded as it is: each field has its type, and maps have only plain values."""
-    return (
-        _is_plain_header(tuple(map(type, msgspec.structs.astuple(header))))
-        and all(getattr(header, name).tzinfo is UTC for name in _HEADER_TIMES)
-        and all(is_flat(getattr(header, name)) for name in _HEADER_MAPS)
-        and all(_TEXT.issuperset(map(type, getattr(header, name))) for name in _HEADER_LISTS)
-    )
+    if not _is_plain_header(tuple(map(type, msgspec.structs.astuple(header)))):
+        return False
+    for name, is_plain in _HEADER_CHECKS:  # noqa: SIM110 - for each rollout, and a generator takes longer
+        if not is_plain(getattr(header, name)):
+            return False
+    return True
 
 
 _HEADER_TYPES = {
     **_PLAIN_TYPES, FieldKind.FREE_FORM: (dict,), FieldKind.TIMESTAMP: (datetime,),
     FieldKind.NUMBER: (), FieldKind.DURATION: (),
 }  # fmt: skip
-_HEADER_MAPS = [field.name for field in record_fields(Header) if field.kind is FieldKind.FREE_FORM]
-_HEADER_TIMES = [field.name for field in record_fields(Header) if field.kind is FieldKind.TIMESTAMP]
-_HEADER_LISTS = [field.name for field in record_fields(Header) if field.depth]
+
+
+def _is_utc(time: datetime) -> bool:
+    return time.tzinfo is UTC
+
+
+def _are_texts(values: tuple[Any, ...]) -> bool:
+    return not values or _TEXT.issuperset(map(type, values))
+
+
+_HEADER_CHECKS: list[tuple[str, Callable[[Any], bool]]] = [
+    (field.name, _are_texts if field.depth else is_flat if field.kind is FieldKind.FREE_FORM else _is_utc)
+    for field in record_fields(Header)
+    if field.depth or field.kind in (FieldKind.FREE_FORM, FieldKind.TIMESTAMP)
+]
+"""What is looked at beside the types of the fields."""
 
 
 @lru_cache(maxsize=64)
 def _is_plain_header(types: tuple[type, ...]) -> bool:
     return all(
         kind in ((tuple,) if field.depth else _HEADER_TYPES.get(field.kind, ()))
-        or (kind is NoneType and field.is_nullable and field.name not in _HEADER_TIMES)
+        or (kind is NoneType and field.is_nullable and field.kind is not FieldKind.TIMESTAMP)
         for field, kind in zip(record_fields(Header), types, strict=True)
     )
 
 
 def is_encodable_sampling(sampling: Sampling) -> bool:
-    """Whether each setting has its type."""
+    """Whether each setting has its type; rollouts share their settings, so the last valid ones are remembered."""
+    global _last_valid_sampling
+    if sampling is _last_valid_sampling:
+        return True
+    if _are_settings_plain(sampling):
+        _last_valid_sampling = sampling
+        return True
+    return False
+
+
+_last_valid_sampling: Sampling | None = None
+
+
+def _are_settings_plain(sampling: Sampling) -> bool:
     return _is_plain_sampling(tuple(map(type, msgspec.structs.astuple(sampling)))) and _TEXT.issuperset(
         map(type, sampling.stop)
     )

@@ -3,8 +3,11 @@
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from math import isfinite
 from operator import attrgetter
+from types import NoneType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +28,7 @@ from rolltrace.trace.quote_search import add_quotes
 from rolltrace.trace.rollout import EndedBeforeFirstTurn, Header, Outcome, Rollout
 from rolltrace.trace.score import Grade
 from rolltrace.trace.step_table import ConversationRow, OutcomeRow, StepTable, TrailingRow, transform_row
-from rolltrace.trace.stop_reasons import EnvFailure, Termination
+from rolltrace.trace.stop_reasons import EnvFailure, StopReason, Termination
 from rolltrace.trace.strict_json import encode_fields, json_encoder
 from rolltrace.trace.text_transform import (
     HashText,
@@ -41,7 +44,12 @@ _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
 _OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if field.name in OutcomeRow.__struct_fields__}
 _OUTCOME_TEXT_FIELDS = [field for field in text_fields(Rollout) if field.name in OutcomeRow.__struct_fields__]
-_PLAIN_TYPES = {name: plain_types(field) for name, field in _OUTCOME_FIELDS.items()}
+_PLAIN_TYPES = {
+    name: plain_types(field) - {int} | ({NoneType} if field.is_nullable else set())
+    for name, field in _OUTCOME_FIELDS.items()
+}
+"""By field of an outcome, the types of values that are written as they are."""
+_PLAIN_TYPES["stop_reason"] |= {StopReason}
 _header_text = attrgetter(*(field.name for field in text_fields(Header)))
 _OMITS_HEADER_FIELDS = any(field.omits_default for field in record_fields(Header))
 
@@ -248,7 +256,8 @@ class RolloutBuilder:
         header = self._header
         if isinstance(header, dict):
             header = encode_fields(transform_wire(Header, header, transform), notes)[:-1]
-        calls = [coerce_record(call, f"calls[{index}]", notes) for index, call in enumerate(calls)]
+        if calls:
+            calls = [coerce_record(call, f"calls[{index}]", notes) for index, call in enumerate(calls)]
         if transform is not None:
             calls = [transform_record(call, transform) for call in calls]
         ending = encode_fields(self._outcome_row(outcome, notes, transform), notes)
@@ -258,12 +267,17 @@ class RolloutBuilder:
         return EncodedRecord(self.id, line, _blobs(conversation.text, calls), conversation.text)
 
     def _outcome_row(self, outcome: Outcome, notes: list[Note], transform: TextTransform | None) -> Any:
-        row = OutcomeRow(grade=self._grade_fields)
-        for name, value in outcome.items():
-            if (field := _OUTCOME_FIELDS.get(name)) is not None:
-                is_plain = type(value) in _PLAIN_TYPES[name] and type(value) is not int
-                coerced = value if is_plain else coerce_field(field, value, "", notes)
-                setattr(row, field.name, wire_value(field, coerced, name, notes))
+        values: dict[str, Any] = {"grade": self._grade_fields}
+        known: Mapping[str, Any] = outcome
+        for name, value in known.items():
+            if (field := _OUTCOME_FIELDS.get(name)) is None:
+                continue
+            kind = type(value)
+            is_plain = kind in _PLAIN_TYPES[name] and (kind is not float or isfinite(value))
+            if not is_plain and not (kind is datetime and value.tzinfo is UTC):
+                value = wire_value(field, coerce_field(field, value, "", notes), name, notes)
+            values[field.name] = value
+        row = OutcomeRow(**values)
         if transform is not None:
             for field in _OUTCOME_TEXT_FIELDS:
                 if (value := getattr(row, field.name)) is not None and value is not msgspec.UNSET:
@@ -275,9 +289,9 @@ class RolloutBuilder:
     def _encode_trailing(
         self, outcome: Outcome, calls: Sequence[Call], notes: list[Note], transform: TextTransform | None
     ) -> bytes:
-        fields: dict[str, Any] = {
-            name: value for name, value in outcome.items() if name in TrailingRow.__struct_fields__
-        }
+        fields: dict[str, Any] = {}
+        if len(outcome) > len(Outcome.__annotations__):
+            fields |= {name: value for name, value in outcome.items() if name not in _OUTCOME_FIELDS}
         if self.metrics:
             fields["metrics"] = self.metrics
         if not (calls or notes or fields or self._ended_before_first_turn):
@@ -302,7 +316,9 @@ class RolloutBuilder:
         messages: Sequence[Message] = table.messages
         rows = list(map(self._with_final_indexes, steps.rows)) if table.has_edits else steps.rows
         tools, sampling = steps.tools, steps.sampling
-        raw = coerce_field(_FIELDS["pending_raw"], self._raw_response, "", notes)
+        raw = self._raw_response
+        if raw is not None:
+            raw = coerce_field(_FIELDS["pending_raw"], raw, "", notes)
         if transform is not None:
             messages = _transform_messages(messages, transform, notes)
             rows = [transform_row(row, transform) for row in rows]

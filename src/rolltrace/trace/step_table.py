@@ -85,6 +85,8 @@ _NO_TEXT = _text_values(StepRow(0, (), 0))
 class InternTable(Generic[Entry]):
     """Distinct values in the order of their first use; a step has the index of its value."""
 
+    __slots__ = ("_indexes", "_last")
+
     def __init__(self) -> None:
         self._indexes: dict[Entry, int] = {}
         self._last: tuple[Any, int] = (None, -1)
@@ -108,6 +110,8 @@ class InternTable(Generic[Entry]):
 
 class StepTable:
     """The steps so far, the tools and sampling settings they used, and their rewards."""
+
+    __slots__ = ("_encodes_maps", "_notes", "_sampling", "_token_ids", "_tools", "keeps_tokens", "rewards", "rows")
 
     def __init__(self, notes: list[Note], *, keeps_tokens: bool, encodes_maps: bool) -> None:
         self.rows: list[Any] = []
@@ -147,10 +151,12 @@ class StepTable:
                 setattr(row, name, self._wire_value(name, getattr(row, name), non_numeric))
             reward = float(row.reward)
         for name, value in fields.items():
-            if value is not None and name != "extra" and not (type(value) is dict and not value):
-                setattr(row, name, self._wire_value(name, value, non_numeric))
-        if non_numeric or fields.get("extra") is not None:
-            extra = {} if fields.get("extra") is None else fields["extra"]
+            if value is None or name == "extra" or (type(value) is dict and not value):
+                continue
+            setattr(row, name, self._wire_value(name, value, non_numeric))
+        extra = fields.get("extra")
+        if non_numeric or not (extra is None or (type(extra) is dict and not extra)):
+            extra = {} if extra is None else extra
             row.extra = self._free_form(with_non_numeric(extra, non_numeric), "extra")
         if tools:
             row.tools = self._tools_index(tools)
