@@ -11,8 +11,8 @@ async def test_a_pause_is_of_the_innermost_clock():
         def paused():
             return [timeout.when() is None for timeout in (outer_timeout, inner_timeout)]
 
-        with outer.use():
-            with inner.use(), pause_deadline():
+        with outer:
+            with inner, pause_deadline():
                 assert paused() == [False, True]
             with pause_deadline():
                 assert paused() == [True, False]

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
+from typing import Self
 
 import msgspec
 
@@ -18,23 +19,26 @@ def pause_deadline() -> AbstractContextManager[None]:
 
 
 class RolloutClock(msgspec.Struct):
-    """The deadline of one rollout. It moves back by the time that the rollout spends waiting for others."""
+    """The deadline of one rollout. It moves back by the time that the rollout spends waiting for others.
+
+    In its block, `pause_deadline` pauses this clock, also in tasks that are started inside.
+    """
 
     _deadline: float | None = None
     _timeout: asyncio.Timeout | None = None
     """None before the start, after the end, and if the rollout has no time limit."""
     _pauses: int = 0
     _paused_at: float = 0.0
+    _token: "Token[RolloutClock | None] | None" = None
 
-    @contextmanager
-    def use(self) -> Iterator[None]:
-        """A block in which `pause_deadline` pauses this clock, also in tasks that are started inside it."""
-        token = _CLOCK.set(self)
-        try:
-            yield
-        finally:
+    def __enter__(self) -> Self:
+        self._token = _CLOCK.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._token is not None:
             with suppress(ValueError):  # an abandoned coroutine is closed in another context
-                _CLOCK.reset(token)
+                _CLOCK.reset(self._token)
 
     def start(self, seconds: float) -> asyncio.Timeout:
         """A context manager that raises `TimeoutError` when the rollout has run for `seconds`."""

@@ -18,7 +18,7 @@ async def test_the_wait_for_a_scorer_is_not_the_rollouts_time():
             yield
             events.append("resumed")
 
-    with ObservedClock().use():
+    with ObservedClock():
         assert await run_scorer(len, "abc", cpu_seconds=5.0) == 3
     assert events == ["paused", "resumed"]
 

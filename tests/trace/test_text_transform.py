@@ -254,7 +254,7 @@ def recorded(rollout, transform):
     builder.notes.extend(rollout.notes)
     ended = {name: getattr(rollout.ended_before_first_turn, name) for name in EndedBeforeFirstTurn.__struct_fields__}
     builder.end_before_first_turn(**ended)
-    names = (*OutcomeRow.__struct_encode_fields__, *TrailingRow.__struct_fields__)
+    names = (*OutcomeRow.__struct_fields__, *TrailingRow.__struct_fields__)
     outcome = {name: getattr(rollout, name) for name in names if name not in ("calls", "notes", "grade")}
     del outcome["ended_before_first_turn"]
     return decode_rollout(builder.encode(outcome).data)

@@ -68,7 +68,7 @@ class RolloutTask:
     async def play(self, env: Env) -> FinishedRollout:
         """Play and record. Exceptions that are not failures of the rollout are raised after it is recorded."""
         turn_loop = TurnLoop(env, self.rollout_builder, self._settings, self._policy, self._role)
-        with RoleCallContext(lambda: self._role_caller(turn_loop)), turn_loop.clock.use():
+        with RoleCallContext(lambda: self._role_caller(turn_loop)), turn_loop.clock:
             return await self._play(turn_loop, env)
 
     def _role_caller(self, turn_loop: TurnLoop) -> RoleCaller:

@@ -36,13 +36,14 @@ class Redactor:
         self._redaction = None if recording.redact is None else RedactText(recording.redact)
         self._on_failure = on_failure
         self._is_sampled = recording.level is Level.FULL and 0 < (recording.fraction or 0) < 1
+        self._usual_transform = self._transform(is_hashed=self._may_hash_text())
         self._full_rollouts: dict[str, None] = {}
         self._awaiting_grade: dict[GroupKey, list[weakref.ref[RolloutBuilder]]] = {}
         """Rollouts that wait for their group's grade: its calls can quote them as they were recorded."""
 
     def transform_for(self, header: Header) -> TextTransform | None:
         """How the text of a rollout is transformed before it is recorded; None: not at all."""
-        return self._transform(is_hashed=not self._is_full(header))
+        return self._transform(is_hashed=not self._is_full(header)) if self._is_sampled else self._usual_transform
 
     def encode_rollout(self, rollout_builder: RolloutBuilder, outcome: Outcome) -> EncodedRecord:
         """The line of a rollout that has ended."""
@@ -55,7 +56,8 @@ class Redactor:
             self._on_failure(error, "the text of a rollout")
             rollout_builder.transform = _HASH_TEXT
             line = rollout_builder.encode(outcome, calls=has_calls)
-        self._remember(rollout_builder.header)
+        if self._is_sampled:
+            self._remember(rollout_builder.header)
         if outcome["reward"] is None and outcome["status"] is Status.OK and line.text is not None:
             self._await_grade(rollout_builder, line.text._replace(rollout=rollout_builder.id))
         return line

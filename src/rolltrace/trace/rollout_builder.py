@@ -42,8 +42,8 @@ from rolltrace.trace.tokens import Tokens, Usage
 
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
-_OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if field.name in OutcomeRow.__struct_fields__}
-_OUTCOME_TEXT_FIELDS = [field for field in text_fields(Rollout) if field.name in OutcomeRow.__struct_fields__]
+_OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if name in OutcomeRow.__struct_fields__}
+_OUTCOME_TEXT_FIELDS = [field for field in text_fields(Rollout) if field.written_name in OutcomeRow.__struct_fields__]
 _PLAIN_TYPES = {
     name: plain_types(field) - {int} | ({NoneType} if field.is_nullable else set())
     for name, field in _OUTCOME_FIELDS.items()
@@ -267,21 +267,20 @@ class RolloutBuilder:
         return EncodedRecord(self.id, line, _blobs(conversation.text, calls), conversation.text)
 
     def _outcome_row(self, outcome: Outcome, notes: list[Note], transform: TextTransform | None) -> Any:
-        values: dict[str, Any] = {"grade": self._grade_fields}
         known: Mapping[str, Any] = outcome
+        if len(outcome) > len(Outcome.__annotations__):
+            known = {name: value for name, value in outcome.items() if name in _OUTCOME_FIELDS}
+        row = OutcomeRow(**known, grade=self._grade_fields)
         for name, value in known.items():
-            if (field := _OUTCOME_FIELDS.get(name)) is None:
-                continue
             kind = type(value)
             is_plain = kind in _PLAIN_TYPES[name] and (kind is not float or isfinite(value))
             if not is_plain and not (kind is datetime and value.tzinfo is UTC):
-                value = wire_value(field, coerce_field(field, value, "", notes), name, notes)
-            values[field.name] = value
-        row = OutcomeRow(**values)
+                field = _OUTCOME_FIELDS[name]
+                setattr(row, name, wire_value(field, coerce_field(field, value, "", notes), name, notes))
         if transform is not None:
             for field in _OUTCOME_TEXT_FIELDS:
-                if (value := getattr(row, field.name)) is not None and value is not msgspec.UNSET:
-                    setattr(row, field.name, transform_wire_value(field, value, transform))
+                if (value := getattr(row, field.written_name)) is not None and value is not msgspec.UNSET:
+                    setattr(row, field.written_name, transform_wire_value(field, value, transform))
         if row.ended_at < coerce_time(self.header.started_at):
             notes.append(Note("ended_at", "before started_at, because the clock was set back: seconds counts as 0"))
         return row

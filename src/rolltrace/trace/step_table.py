@@ -35,7 +35,7 @@ EMPTY_MAP = msgspec.Raw(b"{}")
 
 
 def wire_struct(record: type[msgspec.Struct], first: str = "", before: str = "") -> Any:
-    """A mutable struct with the fields of a record from `first` up to, not including, `before`.
+    """A mutable struct with the fields of a record from `first` up to, not including, `before`, as they are in JSON.
 
     Its values are what the encoder is given: numbers that are not finite as text, maps as dicts or bytes. An omittable
     field that is not set is left out.
@@ -52,9 +52,8 @@ def wire_struct(record: type[msgspec.Struct], first: str = "", before: str = "")
             default = None
         elif field.kind in (FieldKind.FREE_FORM, FieldKind.NUMBERS):
             default = EMPTY_MAP
-        defined.append((field.name, Any, default))
-    renamed = {field.name: field.written_name for field in selected}
-    return msgspec.defstruct(f"{record.__name__}Row", defined, rename=renamed, gc=False)
+        defined.append((field.written_name, Any, default))
+    return msgspec.defstruct(f"{record.__name__}Row", defined, gc=False)
 
 
 StepRow = wire_struct(Step)
@@ -120,8 +119,8 @@ class StepTable:
         self._notes = notes
         self._encodes_maps = encodes_maps
         """Whether free-form maps are stored as bytes, or as dicts because their text will be transformed."""
-        self._tools: InternTable[tuple[ToolSpec, ...]] = InternTable()
-        self._sampling: InternTable[Sampling] = InternTable()
+        self._tools: InternTable[tuple[ToolSpec, ...]] | None = None  # made when needed: most rollouts have no tools
+        self._sampling: InternTable[Sampling] | None = None
         self._token_ids: tuple[int, ...] = ()
         """The prompt and the response of the last step."""
 
@@ -172,16 +171,17 @@ class StepTable:
     @property
     def tools(self) -> list[tuple[ToolSpec, ...]]:
         """The distinct sets of tools that were offered."""
-        return self._tools.values
+        return [] if self._tools is None else self._tools.values
 
     @property
     def sampling(self) -> list[Any]:
         """The distinct sampling settings, as they are written."""
-        return [_wire_sampling(settings) for settings in self._sampling.values]
+        return [] if self._sampling is None else [_wire_sampling(settings) for settings in self._sampling.values]
 
     def transformed_sampling(self, transform: TextTransform) -> list[Any]:
         """The same with their text transformed."""
-        return [to_wire(transform_record(settings, transform)) for settings in self._sampling.values]
+        settings = () if self._sampling is None else self._sampling.values
+        return [to_wire(transform_record(each, transform)) for each in settings]
 
     def _wire_value(self, name: str, value: Any, non_numeric: dict[str, Any]) -> Any:
         """A value of the next step as it is written, coerced."""
@@ -210,6 +210,8 @@ class StepTable:
         return msgspec.Raw(json_encoder.encode(copied)) if self._encodes_maps else copied
 
     def _tools_index(self, tools: Sequence[Any]) -> int:
+        if self._tools is None:
+            self._tools = InternTable()
         index = self._tools.last_index(tools)
         if index is None:
             path = self._path("tools")
@@ -217,6 +219,8 @@ class StepTable:
         return index
 
     def _sampling_index(self, sampling: Sampling) -> int:
+        if self._sampling is None:
+            self._sampling = InternTable()
         index = self._sampling.last_index(sampling)
         if index is None:
             is_valid = is_encodable_sampling(sampling)
