@@ -184,7 +184,7 @@ class RowStats(msgspec.Struct):
     sessions: set[str] = msgspec.field(default_factory=set)
     """The sessions of the rollouts."""
     has_retries: bool = False
-    """Whether any rollout was played anew."""
+    """Whether any rollout was retried."""
     shared_slots: int = 0
     """How many rollouts are of a place in a group that another session recorded, too."""
     rewards: int = 0

@@ -315,8 +315,8 @@ FINISHED = (
 )
 """The condition that a rollout stands for an episode that counts and is finished; `totals` has it in Python.
 
-An episode whose only `reward` scores are of interrupted grading is not finished. One without scores is: whoever
-recorded it may give no reward.
+An episode whose only `reward` scores are of interrupted grading is not finished. One without scores is: a
+loop may record rollouts without rewards.
 """
 
 TABLE_INPUTS = {

@@ -1,4 +1,4 @@
-"""Freezes a history that somebody else owns and keeps changing."""
+"""Freezes the history of a caller who keeps changing it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

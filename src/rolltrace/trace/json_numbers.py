@@ -34,7 +34,7 @@ def nonfinite_text(value: float) -> str:
 
 
 def json_number(value: Any) -> Any:
-    """A number as the encoder must be given it: unchanged, or spelt out where JSON has no such number."""
+    """A number as the encoder must be given it: unchanged, or as text if JSON has no such number."""
     if type(value) is float and not math.isfinite(value):
         return nonfinite_text(value)
     return value
@@ -56,7 +56,7 @@ def parse_number(value: Any) -> Any:
 
 
 def parse_numbers(values: dict[str, Any]) -> None:
-    """Turn spelt-out numbers of a decoded map back into numbers, in place."""
+    """Turn the text of non-finite numbers in a decoded map back into numbers, in place."""
     for name, value in values.items():
         if type(value) is str:
             values[name] = NON_FINITE[value]

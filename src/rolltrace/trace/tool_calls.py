@@ -24,7 +24,7 @@ def read_unparsed_calls(calls: Any, path: str, notes: list[Note]) -> list[ToolCa
 
 
 def read_tool_call(call: Any, path: str, notes: list[Note]) -> ToolCall:
-    """One call: nested as in the chat API, flat, or a text that is none."""
+    """One call: nested as in the chat API, flat, or text that cannot be read as one."""
     fields = object_fields(call)
     if fields is None:
         return ToolCall("", as_text(call, path, notes), error="not a tool call")
@@ -41,7 +41,7 @@ def read_tool_call(call: Any, path: str, notes: list[Note]) -> ToolCall:
 
 
 def read_unparsed_call(call: Any, path: str, notes: list[Note]) -> ToolCall:
-    """One call that whoever asked the model could not parse."""
+    """One call that the client of the model could not parse."""
     fields = object_fields(call)
     fields = {"raw_text": call} if fields is None else fields
     return ToolCall(
@@ -69,7 +69,7 @@ def json_arguments(arguments: str) -> str:
 
 
 def _arguments(value: Any, path: str, notes: list[Note]) -> str:
-    if isinstance(value, Mapping):  # parsed by whoever called the model: the model's own text is gone
+    if isinstance(value, Mapping):  # parsed by the client: the model's own text is gone
         return json_text(value, path, notes)
     return "{}" if value is None else as_text(value, path, notes)
 
