@@ -176,18 +176,26 @@ class EnvGroupBuilder(ABC):
 
 
 @dataclass(kw_only=True)
-class SingleEnvGroup(EnvGroupBuilder):
-    """A builder whose episodes have one env each, made by `make_env`."""
+class GroupFields(EnvGroupBuilder):
+    """A builder whose attributes are arguments of its constructor."""
 
-    make_env: Callable[..., Any]
-    """Returns a new env. A `functools.partial` of the env's class pickles."""
     env: str
     task: str
     tags: tuple[str, ...] = ()
     episodes: int = 1
+    grader: Grader | None = None
+    group_grader: GroupGrader | None = None
     env_args: Mapping[str, Any] = field(default_factory=dict)
     task_data: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+
+
+@dataclass(kw_only=True)
+class SingleEnvGroup(GroupFields):
+    """A builder whose episodes have one env each, made by `make_env`."""
+
+    make_env: Callable[..., Any]
+    """Returns a new env. A `functools.partial` of the env's class pickles."""
 
     async def make_episode(self, number: int) -> Sequence[Env]:
         """One new env."""

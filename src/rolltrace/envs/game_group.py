@@ -5,20 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolltrace.envs.env import Env, EnvGroupBuilder
+from rolltrace.envs.env import Env, GroupFields
 from rolltrace.envs.game import MAX_MOVES, OPPONENT, Game, GameTable
 from rolltrace.errors import EnvError, InputError
-from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.trace.message import Sampling
 
 
 @dataclass(kw_only=True)
-class GameGroup(EnvGroupBuilder):
+class GameGroup(GroupFields):
     """Episodes of one game, always from the same start."""
 
-    env: str
-    task: str
     make_game: Callable[[int], Game]
     """Makes a new game from the seed. A class or function of a module, or a `functools.partial` of one, pickles."""
     players: int
@@ -30,14 +27,9 @@ class GameGroup(EnvGroupBuilder):
     opponent_sampling: Sampling = field(default_factory=Sampling)
     opponent_seconds: float | None = None
     """Time limit for a reply of an opponent."""
-    tags: tuple[str, ...] = ()
-    episodes: int = 1
     seats: int = field(init=False)
-    grader: Grader | None = None
-    group_grader: GroupGrader | None = None
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of the game itself; those of this builder are added."""
-    task_data: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -3,14 +3,13 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
-from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
+from rolltrace.envs.env import Env, GroupFields, Observation, SingleUse, StepResult
 from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.answer_check import AnswerCheck, extract_answer, number_score
 from rolltrace.graders.format_check import FORMAT_COEF, FormatCheck, check_format_coef, run_format_check
-from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import StopReason, Termination
@@ -22,7 +21,37 @@ Extract = Callable[[str], str | None]
 """Extracts the answer from a reply, or returns None."""
 
 
-class ProblemEnv(Env):
+@dataclass(eq=False)
+class ProblemFields:
+    """A problem, and how its reply is scored."""
+
+    question: str
+    """The whole text of the user's message."""
+    reference: Reference
+    _: KW_ONLY
+    check: AnswerCheck = number_score
+    extract: Extract = extract_answer
+    system: str | None = None
+    examples: Sequence[Message | Mapping[str, Any]] = ()
+    """Messages before the question, such as worked examples."""
+    format_coef: float = FORMAT_COEF
+    format_check: FormatCheck | None = None
+    """None: the format is right if the reply has an answer."""
+
+    def __post_init__(self) -> None:
+        check_format_coef(self.format_coef)
+        if self.reference is not None and not isinstance(self.reference, str):
+            self.reference = tuple(self.reference)
+        if self.reference == ():
+            raise InputError("Expected at least one accepted answer as reference, got none.")
+        self.examples = tuple(self.examples)
+
+
+_FIELDS = tuple(field.name for field in fields(ProblemFields))
+
+
+@dataclass(eq=False)
+class ProblemEnv(ProblemFields, Env):
     """Asks one question. The reward is `format_coef * (format − 1) + correct`.
 
     `format` is 1 if the reply is complete and has the right format, and 0 if it is truncated or malformed. `correct` is
@@ -32,31 +61,8 @@ class ProblemEnv(Env):
 
     takes_any_completion = True
 
-    def __init__(
-        self,
-        question: str,
-        reference: Reference,
-        *,
-        check: AnswerCheck = number_score,
-        extract: Extract = extract_answer,
-        system: str | None = None,
-        examples: Sequence[Message | Mapping[str, Any]] = (),
-        format_coef: float = FORMAT_COEF,
-        format_check: FormatCheck | None = None,
-    ) -> None:
-        check_format_coef(format_coef)
-        self.question = question
-        self.reference = reference if reference is None or isinstance(reference, str) else tuple(reference)
-        if self.reference == ():
-            raise InputError("Expected at least one accepted answer as reference, got none.")
-        self.check = check
-        self.extract = extract
-        self.system = system
-        self.examples = tuple(examples)
-        """Messages before the question, such as worked examples."""
-        self.format_coef = format_coef
-        self.format_check = format_check
-        """None: the format is right if the reply has an answer."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._life = SingleUse()
 
     async def initial_observation(self) -> Observation:
@@ -125,41 +131,9 @@ class ProblemEnv(Env):
 
 
 @dataclass(kw_only=True)
-class ProblemGroup(EnvGroupBuilder):
+class ProblemGroup(ProblemFields, GroupFields):
     """Episodes of one problem. It pickles if its checks are functions of a module."""
-
-    env: str
-    task: str
-    question: str
-    """The whole text of the user's message."""
-    reference: Reference
-    check: AnswerCheck = number_score
-    extract: Extract = extract_answer
-    system: str | None = None
-    examples: tuple[Message, ...] = ()
-    format_coef: float = FORMAT_COEF
-    format_check: FormatCheck | None = None
-    tags: tuple[str, ...] = ()
-    episodes: int = 1
-    grader: Grader | None = None
-    group_grader: GroupGrader | None = None
-    env_args: Mapping[str, Any] = field(default_factory=dict)
-    task_data: Mapping[str, Any] = field(default_factory=dict)
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_format_coef(self.format_coef)
 
     async def make_episode(self, number: int) -> Sequence[Env]:
         """One new `ProblemEnv`."""
-        env = ProblemEnv(
-            self.question,
-            self.reference,
-            check=self.check,
-            extract=self.extract,
-            system=self.system,
-            examples=self.examples,
-            format_coef=self.format_coef,
-            format_check=self.format_check,
-        )
-        return (env,)
+        return (ProblemEnv(**{name: getattr(self, name) for name in _FIELDS}),)

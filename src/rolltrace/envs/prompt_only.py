@@ -1,12 +1,11 @@
 """One prompt and one response without a score, for distillation or for graders."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from rolltrace.envs.env import Env, EnvGroupBuilder, Observation, SingleUse, StepResult
+from rolltrace.envs.env import Env, GroupFields, Observation, SingleUse, StepResult
 from rolltrace.errors import InputError
-from rolltrace.graders.grader import Grader, GroupGrader
 from rolltrace.policies.policy import Completion
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import StopReason, Termination
@@ -44,19 +43,10 @@ class PromptOnlyEnv(Env):
 
 
 @dataclass(kw_only=True)
-class PromptOnlyGroup(EnvGroupBuilder):
+class PromptOnlyGroup(GroupFields):
     """Episodes of one prompt; a grader of each response, or of the group, may score them."""
 
-    env: str
-    task: str
     messages: Prompt
-    tags: tuple[str, ...] = ()
-    episodes: int = 1
-    grader: Grader | None = None
-    group_grader: GroupGrader | None = None
-    env_args: Mapping[str, Any] = field(default_factory=dict)
-    task_data: Mapping[str, Any] = field(default_factory=dict)
-    seed: int | None = None
 
     async def make_episode(self, number: int) -> Sequence[Env]:
         """One new `PromptOnlyEnv`."""
