@@ -1,6 +1,7 @@
 """The built-in `arithmetic`: problems that are generated from a seed."""
 
 import random
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from rolltrace.envs.problem_env import ProblemGroup
@@ -46,25 +47,26 @@ class Expression(NamedTuple):
     """The precedence of the outermost operator, which decides whether parentheses are needed."""
 
 
+@dataclass
 class ArithmeticTasks(Tasks):
     """Integer arithmetic with one exact answer; difficulty 1 is `7 + 12`, 5 has six operators and parentheses."""
 
     env = "arithmetic"
     count = None
 
-    def __init__(
-        self, difficulty: int = 1, format_coef: float = FORMAT_COEF, examples: int = 0, system: str | None = None
-    ) -> None:
-        if difficulty not in DIFFICULTIES:
-            raise InputError(f"Expected difficulty from 1 to {max(DIFFICULTIES)} for arithmetic, got {difficulty}.")
-        if not 0 <= examples <= MAX_EXAMPLES:
-            raise InputError(f"Expected examples from 0 to {MAX_EXAMPLES} for arithmetic, got {examples}.")
-        check_format_coef(format_coef)
-        self.difficulty = difficulty
-        self.format_coef = format_coef
-        self.examples = examples
-        """How many worked examples the prompt shows before the question."""
-        self.system = system
+    difficulty: int = 1
+    format_coef: float = FORMAT_COEF
+    examples: int = 0
+    """How many worked examples the prompt shows before the question."""
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.difficulty not in DIFFICULTIES:
+            expected = f"difficulty from 1 to {max(DIFFICULTIES)}"
+            raise InputError(f"Expected {expected} for arithmetic, got {self.difficulty}.")
+        if not 0 <= self.examples <= MAX_EXAMPLES:
+            raise InputError(f"Expected examples from 0 to {MAX_EXAMPLES} for arithmetic, got {self.examples}.")
+        check_format_coef(self.format_coef)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> ProblemGroup:
         """The group that plays problem `number` of this seed."""
@@ -81,12 +83,7 @@ class ArithmeticTasks(Tasks):
             format_coef=self.format_coef,
             tags=("math", f"difficulty{self.difficulty}"),
             episodes=episodes,
-            env_args={
-                "difficulty": self.difficulty,
-                "format_coef": self.format_coef,
-                "examples": self.examples,
-                "system": self.system,
-            },
+            env_args=asdict(self),
             task_data={"number": number, "expression": expression.text, "answer": str(expression.value)},
             seed=task_seed,
         )

@@ -3,6 +3,7 @@
 import functools
 import random
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from rolltrace.envs.env import SingleEnvGroup, StepResult
 from rolltrace.envs.guessing_env import check_max_turns
@@ -73,17 +74,19 @@ class CalculatorEnv(ToolEnv):
         )
 
 
+@dataclass
 class CalculatorTasks(Tasks):
     """An unlimited number of questions; the difficulty is the number of operations in each."""
 
     env = ENV
 
-    def __init__(self, difficulty: int = 2, max_turns: int = 6) -> None:
-        if not 1 <= difficulty <= MAX_DIFFICULTY:
-            raise InputError(f"Expected a difficulty from 1 to {MAX_DIFFICULTY}, got {difficulty}.")
-        check_max_turns(max_turns)
-        self.difficulty = difficulty
-        self.max_turns = max_turns
+    difficulty: int = 2
+    max_turns: int = 6
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.difficulty <= MAX_DIFFICULTY:
+            raise InputError(f"Expected a difficulty from 1 to {MAX_DIFFICULTY}, got {self.difficulty}.")
+        check_max_turns(self.max_turns)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that plays question `number` of the seed."""
@@ -96,7 +99,7 @@ class CalculatorTasks(Tasks):
             task=f"difficulty{self.difficulty}-seed{seed}-{number}",
             tags=("math", "tools", f"difficulty{self.difficulty}"),
             episodes=episodes,
-            env_args={"difficulty": self.difficulty, "max_turns": self.max_turns},
+            env_args=asdict(self),
             task_data={"expression": expression, "answer": answer},
             seed=task_seed,
         )

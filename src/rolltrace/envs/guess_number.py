@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from rolltrace.envs.env import SingleEnvGroup, StepResult
@@ -57,24 +58,25 @@ class GuessNumberEnv(GuessingEnv):
         return "too high" if guess > self.target else "too low"
 
 
+@dataclass
 class GuessNumberTasks(Tasks):
     """Whole numbers to find in a few guesses, each answered with "too high" or "too low"."""
 
     env = ENV
 
-    def __init__(self, low: int = 1, high: int = 100, max_turns: int = 10) -> None:
-        if not -MAX_NUMBER <= low < high <= MAX_NUMBER:
-            raise InputError(
-                f"Expected low < high, both from -{MAX_NUMBER} to {MAX_NUMBER}, got low={low} and high={high}."
-            )
-        check_max_turns(max_turns)
-        self.low = low
-        self.high = high
-        self.max_turns = max_turns
+    low: int = 1
+    high: int = 100
+    max_turns: int = 10
+
+    def __post_init__(self) -> None:
+        if not -MAX_NUMBER <= self.low < self.high <= MAX_NUMBER:
+            expected = f"low < high, both from -{MAX_NUMBER} to {MAX_NUMBER}"
+            raise InputError(f"Expected {expected}, got low={self.low} and high={self.high}.")
+        check_max_turns(self.max_turns)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that looks for number `number` of the seed."""
-        args = {"low": self.low, "high": self.high, "max_turns": self.max_turns}
+        args = asdict(self)
         task_seed = derive_seed(ENV, self.low, self.high, seed, number)
         target = random.Random(task_seed).randint(self.low, self.high)  # noqa: S311 - not for secrets
         return SingleEnvGroup(

@@ -4,6 +4,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -142,39 +143,37 @@ class TwentyQuestionsEnv(GuessingEnv):
         )
 
 
+@dataclass
 class TwentyQuestionsTasks(Tasks):
     """Secrets to find in twenty turns, by yes-or-no questions to the role `answerer` and by guesses."""
 
     env = ENV
 
-    def __init__(
-        self,
-        data: str | None = None,
-        max_turns: int = 20,
-        tries: int = MAX_TRIES,
-        seconds: float | None = REPLY_SECONDS,
-    ) -> None:
-        """Read the file of `{id, secret, accept, category}`; None is the file that ships with the package."""
-        check_max_turns(max_turns)
-        validate_retry_limits(tries, seconds)
-        self.data = data
-        self.max_turns = max_turns
-        self.tries = tries
-        self.seconds = seconds
-        self.secrets = read_rows(BUNDLED_DATA if data is None else data, SecretRow, unique="id", accept=_accept_names)
-        self.count: int = len(self.secrets)
+    data: str | None = None
+    """A file of `{id, secret, accept, category}`; None is the file that ships with the package."""
+    max_turns: int = 20
+    tries: int = MAX_TRIES
+    seconds: float | None = REPLY_SECONDS
+
+    def __post_init__(self) -> None:
+        check_max_turns(self.max_turns)
+        validate_retry_limits(self.tries, self.seconds)
+        data = BUNDLED_DATA if self.data is None else self.data
+        self.secrets = read_rows(data, SecretRow, unique="id", accept=_accept_names)
+        self.count = len(self.secrets)
 
     def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that looks for secret `number`; nothing depends on `seed`."""
         row = self.secrets[number]
-        args: dict[str, Any] = {"max_turns": self.max_turns, "tries": self.tries, "seconds": self.seconds}
+        env_args = asdict(self)
+        args = {name: value for name, value in env_args.items() if name != "data"}
         return SingleEnvGroup(
             make_env=partial(TwentyQuestionsEnv, row.secret, row.accept, **args),
             env=ENV,
             task=str(row.id),
             tags=("game",) if row.category is None else ("game", row.category),
             episodes=episodes,
-            env_args={"data": self.data, **args},
+            env_args=env_args,
             task_data={
                 **row.other,
                 "secret": row.secret,
