@@ -47,7 +47,9 @@ def test_a_policy_of_ones_own(own):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        ("openai", "Expected a policy as openai:MODEL@BASE_URL"),
         ("openai:model", "Expected a policy as openai:MODEL@BASE_URL"),
+        ("openai:model@http://localhost,key=sk-0123456789", "no argument of openai 'key'"),
         ("openai:model@http://localhost,retires=3", "no argument of openai 'retires'. Did you mean 'retries'?"),
         ("human:somebody,nmae=x", "no argument of human 'nmae'"),
         (

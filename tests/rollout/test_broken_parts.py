@@ -316,7 +316,10 @@ def test_a_runner_may_be_used_in_several_loops():
 
 @pytest.mark.parametrize(
     ("policy", "words"),
-    [(object(), "a policy with a name"), (type("P", (), {"name": "p"})(), "a method `complete`")],
+    [
+        (object(), "object without name"),
+        (type("P", (), {"name": "p"})(), "P without version, context_length, complete"),
+    ],
 )
 def test_what_is_no_policy_is_refused(policy, words):
     """A policy that cannot be asked is refused when the runner is made."""

@@ -46,24 +46,14 @@ class LocalPolicy:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self._version = version
+        self.version = version
+        """The version of the weights for the record. It may be set while the policy is in use."""
         self.context_length: int | None = settings.context_length
         self.settings = settings
         """The settings of its server."""
         self._extra = validate_extra(extra)
         self._server: LlamaServer | None = None
         self._endpoint: EndpointPolicy | None = None
-
-    @property
-    def version(self) -> int | str | None:
-        """The version of the weights for the record. It may be set while the policy is in use."""
-        return self._version
-
-    @version.setter
-    def version(self, version: int | str | None) -> None:
-        self._version = version
-        if self._endpoint is not None:
-            self._endpoint.version = version
 
     def __repr__(self) -> str:
         return f"LocalPolicy({self.settings.weights!r})"
@@ -80,7 +70,9 @@ class LocalPolicy:
         server = await self._ready_server()
         try:
             async with server.request_slots.for_this_loop():
-                return await (await self._endpoint_for(server)).complete(request)
+                endpoint = await self._endpoint_for(server)
+                endpoint.version = self.version
+                return await endpoint.complete(request)
         except PolicyError as error:
             if error.raw is not None or (end := await asyncio.to_thread(server.exit_reason)) is None:
                 raise
@@ -110,12 +102,11 @@ class LocalPolicy:
         endpoint = self._endpoint = EndpointPolicy(
             _NAME_FOR_SERVER,
             server.address,
+            InMemoryApiKey(server.key),
             name=self.name,
-            version=self._version,
             max_in_flight=MAX_SERVER_REQUESTS,
             timeout=_TIMEOUT,
             retries=_RETRIES,
-            key=InMemoryApiKey(server.key),
             dialect=Dialect.LLAMA_CPP,
             extra=self._extra,
         )

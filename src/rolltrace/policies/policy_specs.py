@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rolltrace.arguments import call_with_arguments
-from rolltrace.errors import InputError, UnknownNameError
+from rolltrace.errors import InputError, PolicyError, UnknownNameError
 from rolltrace.imports import import_object
 from rolltrace.policies.policy import Policy
+from rolltrace.policies.validation import check_policy
 
 POLICY_KINDS = {
-    "openai": "rolltrace.policies.endpoint.endpoint_policy:endpoint_policy",
+    "openai": "rolltrace.policies.endpoint.endpoint_policy:EndpointPolicy",
     "local": "rolltrace.policies.local:local_policy",
     "human": "rolltrace.policies.human:human",
 }
@@ -23,7 +24,6 @@ SPEC_FORMS = (
     "each with [,KEY=VALUE…]"
 )
 _ARGUMENT = re.compile(r",([A-Za-z_][A-Za-z0-9_]*)=")
-_MEMBERS = ("name", "version", "context_length", "complete", "count_tokens")
 _OPENED_BY_JOBS = ("replay", "scripted")
 """Kinds whose modules import this package: `rolltrace.jobs.open_policy` passes their factories."""
 
@@ -55,7 +55,12 @@ def load_policy(
     if not colon:
         unknown = UnknownNameError.for_name("policy", target, [*kinds, *suggestions])
         raise UnknownNameError(f"{unknown} Policies have the form {SPEC_FORMS}.")
-    return _require_policy(_make(import_object(target, "policy"), args, target), target)
+    made: Policy = _make(import_object(target, "policy"), args, target)
+    try:
+        check_policy(made)
+    except PolicyError as error:
+        raise InputError(f"{target}: {error}") from error
+    return made
 
 
 async def close_policy(policy: Policy) -> None:
@@ -94,14 +99,3 @@ def _make(target: Any, args: dict[str, str], name: str) -> Any:
     if args:
         raise InputError(f"Expected no arguments for {name}, which is a policy already, got {', '.join(args)}.")
     return target
-
-
-def _require_policy(value: Any, name: str) -> Policy:
-    missing = [member for member in _MEMBERS if not hasattr(value, member)]
-    if missing:
-        raise InputError(
-            f"Expected a policy at {name}, got {type(value).__name__} without {', '.join(missing)}: "
-            "see rolltrace.policies.policy.Policy."
-        )
-    policy: Policy = value
-    return policy

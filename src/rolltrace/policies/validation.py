@@ -13,6 +13,8 @@ from rolltrace.trace.freeform import Note, describe
 from rolltrace.trace.message import Message
 from rolltrace.trace.stop_reasons import Termination
 
+_POLICY_MEMBERS = ("name", "version", "context_length", "complete", "count_tokens")
+
 
 def require_awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
     """Return the awaitable that a method returned. Raises `TypeError` if the method is not async."""
@@ -23,16 +25,14 @@ def require_awaitable(value: Any, owner: object, method: str) -> Awaitable[Any]:
 
 
 def check_policy(policy: Any) -> None:
-    """Raise `PolicyError` unless a policy has a name and the required methods and attributes."""
-    name = getattr(policy, "name", None)
-    if not isinstance(name, str):
-        raise PolicyError(f"Expected a policy with a name, got {describe(policy)}, whose name is {describe(name)}.")
-    for method in ("complete", "count_tokens"):
-        if not callable(getattr(policy, method, None)):
-            raise PolicyError(f"Expected policy {name!r} to have a method `{method}`, got none.")
-    for attribute in ("version", "context_length"):
-        if not hasattr(policy, attribute):
-            raise PolicyError(f"Expected policy {name!r} to have `{attribute}`, got none: it may be None.")
+    """Raise `PolicyError` unless an object has the members of `Policy`, and a name that is text."""
+    kind = type(policy).__name__
+    if missing := [member for member in _POLICY_MEMBERS if not hasattr(policy, member)]:
+        raise PolicyError(
+            f"Expected a policy, got {kind} without {', '.join(missing)}: see rolltrace.policies.policy.Policy."
+        )
+    if not isinstance(policy.name, str):
+        raise PolicyError(f"Expected a policy with a name, got {kind}, whose name is {describe(policy.name)}.")
 
 
 def coerce_completion(value: Any, policy: Policy, notes: list[Note], path: str = "") -> Completion:

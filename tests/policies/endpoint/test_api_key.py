@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from policies.endpoint.misbehaving import Server, completion, drips, echoes_headers, replies, resets, says
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.errors import InputError, PolicyError
+from rolltrace.policies.endpoint import backoff
 from rolltrace.policies.endpoint.api_key import WITHHELD, InMemoryApiKey, redact_key
-from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy, endpoint_policy
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
 from rolltrace.policies.policy import Request
 from rolltrace.trace.message import Message
 from stage import Stage, play
@@ -26,6 +27,11 @@ ESCAPED = "".join(f"\\u{ord(character):04x}" for character in KEY)
 
 async def no_sleep(seconds):
     pass
+
+
+@pytest.fixture(autouse=True)
+def _retries_at_once(monkeypatch):
+    monkeypatch.setattr(backoff, "sleep", no_sleep)
 
 
 def all_text(directory):
@@ -64,7 +70,7 @@ async def test_a_planted_key_is_found_nowhere(tmp_path, monkeypatch, capfd, capl
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     caplog.set_level(logging.DEBUG)
     async with Server(behaviour) as server:
-        policy = EndpointPolicy("parrot", server.url, retries=1, sleep=no_sleep)
+        policy = EndpointPolicy("parrot", server.url, retries=1)
         stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], []))
         await play(tmp_path / "run", stage, policy)
         said = repr(policy) + policy.name + repr(vars(policy)) + pickle.dumps(policy).decode("latin-1")
@@ -121,7 +127,7 @@ async def test_a_key_that_a_broken_connection_cut(monkeypatch, written):
 async def test_a_redirect_to_the_key(host):
     """A host's name is shown in small letters, so the key is looked for before that."""
     async with Server(replies("moved", 302, headers={"Location": f"http://{host}/x"})) as server:
-        policy = EndpointPolicy("parrot", server.url, retries=0, key=InMemoryApiKey("sk-Planted-0123456789"))
+        policy = EndpointPolicy("parrot", server.url, InMemoryApiKey("sk-Planted-0123456789"), retries=0)
         with pytest.raises(PolicyError, match="status 302: moved, a redirect: it is not followed"):
             await policy.complete(Request(messages=(Message("user", "Hi."),)))
         await policy.close()
@@ -190,14 +196,14 @@ async def test_a_key_that_is_none(monkeypatch):
 def test_a_key_in_the_place_of_its_variable(slip):
     """What is no name may be the key itself: it is refused, and not repeated."""
     with pytest.raises(InputError, match="the name of an environment variable") as raised:
-        endpoint_policy("parrot@http://127.0.0.1:9", key_variable=slip)
+        EndpointPolicy("parrot@http://127.0.0.1:9", key_variable=slip)
     assert "hunter22" not in str(raised.value)
 
 
 async def test_a_key_that_is_held():
     """It goes before one of the environment, is shown nowhere, and stays in its process; no variable is named."""
     async with Server(says(), replies("no", 401)) as server:
-        policy = EndpointPolicy("parrot", server.url, retries=0, key=InMemoryApiKey(KEY))
+        policy = EndpointPolicy("parrot", server.url, InMemoryApiKey(KEY), retries=0)
         await policy.complete(Request(messages=(Message("user", "Hi."),)))
         with pytest.raises(PolicyError, match=r"status 401: no$"):
             await policy.complete(Request(messages=(Message("user", "Hi."),)))
@@ -227,12 +233,12 @@ def test_a_word_in_the_place_of_a_key_is_no_secret():
 def test_a_password_in_an_address_is_refused(url):
     """An address is recorded and shown, so it holds no secret, and the error does not repeat it."""
     with pytest.raises(InputError, match="Expected a base URL without") as raised:
-        endpoint_policy(f"parrot@{url}")
+        EndpointPolicy(f"parrot@{url}")
     assert "hunter22" not in str(raised.value)
 
 
 def test_an_address_without_a_scheme_is_not_repeated():
     """What follows the model may be a password."""
     with pytest.raises(InputError, match="openai:MODEL@BASE_URL") as raised:
-        endpoint_policy("parrot@me:hunter22@host")
+        EndpointPolicy("parrot@me:hunter22@host")
     assert "hunter22" not in str(raised.value)

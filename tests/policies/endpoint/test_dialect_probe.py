@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from policies.endpoint.misbehaving import Server, completion, replies
+from rolltrace.policies.endpoint import backoff
 from rolltrace.policies.endpoint.dialects import REPROBE_SECONDS
 from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
 from rolltrace.policies.policy import Request
@@ -23,6 +24,11 @@ async def no_sleep(seconds):
     pass
 
 
+@pytest.fixture(autouse=True)
+def _retries_at_once(monkeypatch):
+    monkeypatch.setattr(backoff, "sleep", no_sleep)
+
+
 @asynccontextmanager
 async def asked(*answers, **settings):
     """A server that lists its models in these ways, in turn and the last ever after, and a policy of it."""
@@ -32,7 +38,7 @@ async def asked(*answers, **settings):
         return answer if isinstance(answer, dict) else web.Response(status=answer[0], text=answer[1])
 
     server = Server(replies(completion("Hello")), others={"/v1/models": list_models})
-    async with server, EndpointPolicy("m", server.url, sleep=no_sleep, **settings) as policy:
+    async with server, EndpointPolicy("m", server.url, **settings) as policy:
         yield server, policy
 
 

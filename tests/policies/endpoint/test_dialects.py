@@ -48,9 +48,9 @@ def vllm(content, ids, texts, *, finish_reason="stop", usage=None, stop_reason=N
     return {**reply, "prompt_token_ids": [1, 2, 3]}
 
 
-async def ask(reply, others, *, stop=(), include_tokens=True, times=1, **settings):
+async def ask(reply, others, *, stop=(), include_tokens=True, times=1, key=None, **settings):
     async with Server(replies(reply), others=others) as server:
-        policy = EndpointPolicy("m", server.url, retries=0, **settings)
+        policy = EndpointPolicy("m", server.url, key, retries=0, **settings)
         request = Request(
             messages=(Message("user", "Hi."),), sampling=Sampling(stop=stop), include_tokens=include_tokens
         )

@@ -3,13 +3,14 @@
 import asyncio
 import gc
 import pickle
+from functools import partial
 
 import pytest
 
 from policies.endpoint.misbehaving import Server, says
 from rolltrace.arguments import call_with_arguments
 from rolltrace.errors import InputError
-from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy, endpoint_policy
+from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
 from rolltrace.policies.policy import Policy, Request
 from rolltrace.policies.validation import check_policy
 from rolltrace.trace.message import Message
@@ -30,7 +31,7 @@ HELLO = Request(messages=(Message("user", "Hi."),))
 )
 def test_a_specification(given, base):
     """`MODEL@BASE_URL` with or without /v1; the model's name may hold an @."""
-    policy = endpoint_policy(f"org/model@2@{given}")
+    policy = EndpointPolicy(f"org/model@2@{given}")
     assert (policy.model, policy.base_url, policy.name) == ("org/model@2", base, "org/model@2")
     assert isinstance(policy, Policy)
     check_policy(policy)
@@ -39,10 +40,10 @@ def test_a_specification(given, base):
 def test_arguments_come_as_text():
     """A command line's texts become what the signature says."""
     args = {
-        "address": "m@http://h", "retries": "1", "timeout": "2.5", "extra": '{"a": null}', "send_reasoning": "false",
+        "retries": "1", "timeout": "2.5", "extra": '{"a": null}', "send_reasoning": "false",
         "version": "12", "name": "mine", "context_length": "512",
     }  # fmt: skip
-    policy = call_with_arguments(endpoint_policy, args, "openai:m")
+    policy = call_with_arguments(partial(EndpointPolicy, "m@http://h"), args, "openai:m")
     assert (policy.name, policy.version, policy.context_length) == ("mine", "12", 512)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from unittest.mock import patch
 
 import pytest
 
@@ -21,6 +22,7 @@ from policies.endpoint.misbehaving import (
 from rolltrace.envs.tool_env import ToolEnv
 from rolltrace.envs.tools import Tool
 from rolltrace.errors import ContextOverflowError
+from rolltrace.policies.endpoint import backoff
 from rolltrace.policies.endpoint.api_key import EnvironmentApiKey
 from rolltrace.policies.endpoint.endpoint_policy import EndpointPolicy
 from rolltrace.policies.endpoint.http_client import MAX_REPLY_BYTES
@@ -67,11 +69,12 @@ async def play(*behaviours, limits=Limits(), roles=None, **settings):
         slept.append(seconds)
 
     async with Server(*behaviours) as server:
-        policy = EndpointPolicy(MODEL, server.url, sleep=sleep, **{"retries": RETRIES, "timeout": 60.0, **settings})
+        policy = EndpointPolicy(MODEL, server.url, **{"retries": RETRIES, "timeout": 60.0, **settings})
         sink = MemorySink()
         stage = Stage(lambda _: ToolEnv([Message("user", "Look around.")], [Tool.of(look), Tool.of(listen)]))
         try:
-            _ = [group async for group in Runner(policy, sink=sink, limits=limits).play([stage])]
+            with patch.object(backoff, "sleep", sleep):
+                _ = [group async for group in Runner(policy, sink=sink, limits=limits).play([stage])]
         finally:
             await policy.close()
     [rollout] = sink.rollouts

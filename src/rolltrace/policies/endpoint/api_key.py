@@ -20,18 +20,7 @@ _MAX_CODES = 1_000_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class ApiKey:
-    """The key of a server."""
-
-    advice: str | None = None
-    """What to do if the server refuses the key."""
-
-    def read(self) -> str | None:
-        """The key, if there is one."""
-        raise NotImplementedError
-
-
-class EnvironmentApiKey(ApiKey):
+class EnvironmentApiKey:
     """A key in an environment variable, read for each request."""
 
     def __init__(self, variable: str) -> None:
@@ -41,7 +30,8 @@ class EnvironmentApiKey(ApiKey):
                 "got something else: put the key into such a variable, and pass its name."
             )
         self._variable = variable
-        self.advice = f"set the key in the environment variable {variable}"
+        self.advice: str | None = f"set the key in the environment variable {variable}"
+        """What to do if the server refuses the key."""
 
     def read(self) -> str | None:
         """The key, if the environment has one."""
@@ -53,8 +43,10 @@ class EnvironmentApiKey(ApiKey):
         return key
 
 
-class InMemoryApiKey(ApiKey):
+class InMemoryApiKey:
     """The key of a server that this process started. It is not in the environment, which tools would inherit."""
+
+    advice = None
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -65,6 +57,10 @@ class InMemoryApiKey(ApiKey):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Expected a key in memory to stay in its process: it cannot be pickled.")
+
+
+ApiKey = EnvironmentApiKey | InMemoryApiKey
+"""The key of a server."""
 
 
 def redact_key(body: bytes, key: str | None, *, is_cut: bool = False) -> bytes:

@@ -1,6 +1,7 @@
 """Retries of failed requests with exponential backoff."""
 
 import random
+from asyncio import sleep
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,7 +12,6 @@ import msgspec
 from rolltrace.errors import PolicyError
 
 T = TypeVar("T")
-Sleep = Callable[[float], Awaitable[object]]
 
 
 class TransientError(PolicyError):
@@ -40,7 +40,7 @@ class Backoff(msgspec.Struct, frozen=True):
         return wait if retry_after is None else min(self.max_wait, retry_after + wait)
 
 
-async def with_retries(attempt: Callable[[], Awaitable[T]], backoff: Backoff, sleep: Sleep) -> T:
+async def with_retries(attempt: Callable[[], Awaitable[T]], backoff: Backoff) -> T:
     """Call `attempt` until it succeeds, and return its result. Raises the error of the last attempt."""
     failures = 0
     while True:

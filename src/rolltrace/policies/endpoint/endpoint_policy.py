@@ -1,11 +1,9 @@
 """`openai:MODEL@BASE_URL`: a policy for a model on any server with the OpenAI chat API."""
 
-import asyncio
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -14,7 +12,7 @@ from msgspec.structs import replace
 
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies.endpoint.api_key import ApiKey, EnvironmentApiKey, redact_key_in_text
-from rolltrace.policies.endpoint.backoff import Backoff, Sleep, TransientError
+from rolltrace.policies.endpoint.backoff import Backoff, TransientError
 from rolltrace.policies.endpoint.base_url import normalize_base_url, server_root, split_spec
 from rolltrace.policies.endpoint.chat_reply import ChatReply, read_completion, read_reply
 from rolltrace.policies.endpoint.chat_request import request_body, tool_call_ids, validate_extra
@@ -51,8 +49,10 @@ class EndpointPolicy:
 
     def __init__(
         self,
-        model: str,
-        base_url: str,
+        model: str = "",
+        base_url: str | None = None,
+        key: ApiKey | None = None,
+        /,
         *,
         name: str | None = None,
         version: int | str | None = None,
@@ -64,17 +64,19 @@ class EndpointPolicy:
         dialect: str = Dialect.AUTO,
         max_tokens_field: str = "max_tokens",
         send_reasoning: bool = True,
-        extra: Mapping[str, Any] | None = None,
-        key: ApiKey | None = None,
-        sleep: Sleep = asyncio.sleep,
+        extra: dict[str, Any] | None = None,
     ) -> None:
-        """`timeout` is for one attempt, in seconds. `key_variable` names the environment variable with the API key.
+        """Without a base URL, `model` is `MODEL@BASE_URL`.
+
+        `timeout` is for one attempt, in seconds. `key_variable` names the environment variable with the API key.
+        `key` takes precedence; it cannot be passed by name, because then a specification could contain a key.
 
         `dialect` says how the server returns token ids: `llama.cpp`, `vllm`, `openai` (not at all) or `auto`. `extra`
         are further fields of the request; null removes a field. Some servers need `max_completion_tokens` as
-        `max_tokens_field`. `max_in_flight` is 512 by default, or fewer if the process may open few files. `key` takes
-        precedence over `key_variable`.
+        `max_tokens_field`. `max_in_flight` is 512 by default, or fewer if the process may open few files.
         """
+        if base_url is None:
+            model, base_url = split_spec(model)
         if not model:
             raise InputError("Expected the name of a model, got an empty text.")
         if max_in_flight is None:
@@ -102,13 +104,9 @@ class EndpointPolicy:
         self._send_reasoning = send_reasoning
         self._key = key or EnvironmentApiKey(key_variable)
         self._where = f"{model} at {self.base_url}"
+        backoff = Backoff(retries)
         self._client = Client(
-            where=self._where,
-            key=self._key,
-            max_in_flight=max_in_flight,
-            timeout=timeout,
-            backoff=Backoff(retries),
-            sleep=sleep,
+            where=self._where, key=self._key, max_in_flight=max_in_flight, timeout=timeout, backoff=backoff
         )
         self._probe = DialectProbe(self._client, Dialect(dialect))
 
@@ -202,40 +200,6 @@ class EndpointPolicy:
         self.missing_token_reasons[first] += 1
         if self.missing_token_reasons[first] == 1:
             _log.warning("Tokens of %s: %s", self._where, first)
-
-
-def endpoint_policy(
-    address: str,
-    *,
-    name: str | None = None,
-    version: str | None = None,
-    context_length: int | None = None,
-    max_in_flight: int | None = None,
-    timeout: float = TIMEOUT,
-    retries: int = Backoff().retries,
-    key_variable: str = KEY_VARIABLE,
-    dialect: str = Dialect.AUTO,
-    max_tokens_field: str = "max_tokens",
-    send_reasoning: bool = True,
-    extra: dict[str, Any] | None = None,
-) -> EndpointPolicy:
-    """The policy of `MODEL@BASE_URL`, with arguments from the command line."""
-    model, base_url = split_spec(address)
-    return EndpointPolicy(
-        model,
-        base_url,
-        name=name,
-        version=version,
-        context_length=context_length,
-        max_in_flight=max_in_flight,
-        timeout=timeout,
-        retries=retries,
-        key_variable=key_variable,
-        dialect=dialect,
-        max_tokens_field=max_tokens_field,
-        send_reasoning=send_reasoning,
-        extra=extra,
-    )
 
 
 def default_max_in_flight() -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from rolltrace.errors import PolicyError
 from rolltrace.policies.endpoint.api_key import WITHHELD, ApiKey, redact_key, redact_key_in_text
-from rolltrace.policies.endpoint.backoff import Backoff, Sleep, TransientError, parse_retry_after, with_retries
+from rolltrace.policies.endpoint.backoff import Backoff, TransientError, parse_retry_after, with_retries
 from rolltrace.policies.endpoint.server_errors import error_from_status
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -44,22 +44,12 @@ class Client:
     It may be used from several event loops, one after the other or at once; it pickles without its connections.
     """
 
-    def __init__(
-        self,
-        *,
-        where: str,
-        key: ApiKey,
-        max_in_flight: int,
-        timeout: float,
-        backoff: Backoff,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
+    def __init__(self, *, where: str, key: ApiKey, max_in_flight: int, timeout: float, backoff: Backoff) -> None:
         self._where = where
         self._key = key
         self._max_in_flight = max_in_flight
         self._timeout = timeout
         self._backoff = backoff
-        self._sleep = sleep
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopSession] = WeakKeyDictionary()
 
     async def request(
@@ -73,7 +63,7 @@ class Client:
 
         The request is retried after a transient failure, also if `read` raises `TransientError`.
         """
-        return await with_retries(partial(self._attempt, url, body, read, get_version), self._backoff, self._sleep)
+        return await with_retries(partial(self._attempt, url, body, read, get_version), self._backoff)
 
     def with_limits(self, *, timeout: float, backoff: Backoff) -> "Client":
         """A client to the same server, with its own connections and at most this time-out and number of retries."""
@@ -83,7 +73,6 @@ class Client:
             max_in_flight=1,
             timeout=min(timeout, self._timeout),
             backoff=msgspec.structs.replace(backoff, retries=min(backoff.retries, self._backoff.retries)),
-            sleep=self._sleep,
         )
 
     async def close(self) -> None:
