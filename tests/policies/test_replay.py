@@ -15,7 +15,7 @@ from rolltrace.jobs.open_policy import open_policy, replay_policy
 from rolltrace.jobs.play import play
 from rolltrace.policies.policy import Completion, Request
 from rolltrace.policies.replay import ReplayPolicy
-from rolltrace.policies.replay_index import MAX_CACHED, InMemoryRecords, ReplayIndex
+from rolltrace.policies.replay_index import MAX_CACHED, ReplayIndex
 from rolltrace.policies.roles import ask
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
@@ -44,6 +44,26 @@ VOLATILE = {
     "crc",
 }
 OFFERED = ToolSpec("look", "Looks.", FrozenMap.of({"type": "object"}))
+
+
+class InMemoryRecords:
+    """The part of a `RunReader` that a replay uses, of rollouts in memory."""
+
+    def __init__(self, rollouts, scores=()):
+        self._rollouts = {rollout.id: rollout for rollout in rollouts}
+        self._scores = tuple(scores)
+
+    def rollouts(self):
+        return iter(self._rollouts.values())
+
+    def scores(self):
+        return iter(self._scores)
+
+    def get(self, rollout):
+        return self._rollouts[rollout]
+
+    def close(self):
+        pass
 
 
 class Talk(Env):

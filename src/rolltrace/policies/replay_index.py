@@ -3,7 +3,7 @@
 import hashlib
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from rolltrace.trace.call import Call
@@ -39,29 +39,6 @@ class RecordSource(Protocol):
     def close(self) -> None:
         """Close open files."""
         ...
-
-
-class InMemoryRecords:
-    """Records in memory."""
-
-    def __init__(self, rollouts: Iterable[Rollout], scores: Iterable[Score] = ()) -> None:
-        self._rollouts = {rollout.id: rollout for rollout in rollouts}
-        self._scores = tuple(scores)
-
-    def rollouts(self) -> Iterator[Rollout]:
-        """All rollouts."""
-        return iter(self._rollouts.values())
-
-    def scores(self) -> Iterator[Score]:
-        """All scores."""
-        return iter(self._scores)
-
-    def get(self, rollout: str) -> Rollout:
-        """The rollout with this id."""
-        return self._rollouts[rollout]
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class ReplayIndex:
