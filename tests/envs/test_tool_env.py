@@ -38,7 +38,7 @@ async def wait() -> str:
     return "never"
 
 
-TOOLS = [Tool.of(add, in_thread=False), Tool.of(fail, in_thread=False), Tool.of(submit, in_thread=False), wait]
+TOOLS = [Tool(add, in_thread=False), Tool(fail, in_thread=False), Tool(submit, in_thread=False), wait]
 
 
 def say(text="", *calls):
@@ -319,7 +319,7 @@ async def test_an_interrupt_in_a_tool_ends_its_siblings():
         """Interrupt."""
         raise Interruption
 
-    env = ToolEnv([QUESTION], [interrupt, Tool.of(add, in_thread=False)])
+    env = ToolEnv([QUESTION], [interrupt, Tool(add, in_thread=False)])
     await env.initial_observation()
     with pytest.raises(BaseExceptionGroup):
         await env.step(say("", adding(1), ToolCall("interrupt")))

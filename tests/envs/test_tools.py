@@ -70,7 +70,7 @@ def _schema(tool):
 
 def test_schema_from_signature_and_docstring():
     """The spec is what a server is sent: an object, with descriptions, defaults and definitions."""
-    tool = Tool.of(search)
+    tool = Tool(search)
     schema = _schema(tool)
     assert isinstance(tool.spec, ToolSpec)
     assert tool.spec.name == "search"
@@ -99,7 +99,7 @@ def test_a_tool_without_parameters_has_an_empty_object():
         """Tell the time."""
         return "noon"
 
-    assert _schema(Tool.of(now)) == {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    assert _schema(Tool(now)) == {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_docstring_styles(style):
         return first
 
     function.__doc__ = style
-    tool = Tool.of(function)
+    tool = Tool(function)
     assert tool.spec.description == "Add."
     assert _schema(tool)["properties"]["first"]["description"] == "The one."
 
@@ -185,25 +185,25 @@ BAD_FUNCTIONS = [
 def test_functions_that_are_no_tool(function, message):
     """What cannot be a tool says so when it is made, not when a policy calls it."""
     with pytest.raises(InputError, match=message):
-        Tool.of(function)
+        Tool(function)
 
 
 def test_max_content_must_be_positive():
     """A tool that may say nothing is a mistake."""
     with pytest.raises(InputError, match="max_content"):
-        Tool.of(add, max_content=0)
+        Tool(add, max_content=0)
 
 
 def test_tools_pickle():
     """A builder may hold a tool."""
-    tool = pickle.loads(pickle.dumps(Tool.of(add, in_thread=False, max_content=7)))
-    assert (tool.spec, tool.in_thread, tool.max_content) == (Tool.of(add).spec, False, 7)
+    tool = pickle.loads(pickle.dumps(Tool(add, in_thread=False, max_content=7)))
+    assert (tool.spec, tool.in_thread, tool.max_content) == (Tool(add).spec, False, 7)
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
 async def test_sync_functions(in_thread):
     """A sync function is called with the arguments, converted; what was left out takes the function's default."""
-    outcome = await Tool.of(search, in_thread=in_thread).call('{"query": "x", "color": "red", "point": {"x": 2}}')
+    outcome = await Tool(search, in_thread=in_thread).call('{"query": "x", "color": "red", "point": {"x": 2}}')
     assert outcome.error is None
     assert outcome.content == repr(("x", 10, ["a"], Color.RED, "fast", Point(2), 0.5, None))
     assert not outcome.stop
@@ -223,7 +223,7 @@ async def test_seconds_are_those_of_the_call(monkeypatch, mode):
             raise ValueError("no")
         return "done"
 
-    outcome = await Tool.of(work).call(json.dumps({"fails": mode == "raises"}))
+    outcome = await Tool(work).call(json.dumps({"fails": mode == "raises"}))
     assert (outcome.seconds, outcome.error is None) == (2.5, mode == "returns")
 
 
@@ -235,7 +235,7 @@ async def test_async_functions():
         await asyncio.sleep(0)
         return threading.current_thread().name
 
-    assert (await Tool.of(whoami).call("{}")).content == threading.current_thread().name
+    assert (await Tool(whoami).call("{}")).content == threading.current_thread().name
 
 
 async def test_methods_and_wrapped_coroutines():
@@ -256,10 +256,10 @@ async def test_methods_and_wrapped_coroutines():
     def wrapped(value: int):
         return inner(value)
 
-    tool = Tool.of(Shop().count)
+    tool = Tool(Shop().count)
     assert list(_schema(tool)["properties"]) == ["extra"]
     assert (await tool.call('{"extra": 1}')).content == "4"
-    assert (await Tool.of(wrapped).call('{"value": 5}')).content == "5"
+    assert (await Tool(wrapped).call('{"value": 5}')).content == "5"
 
 
 async def test_threads_see_the_context():
@@ -271,7 +271,7 @@ async def test_threads_see_the_context():
         """Look."""
         return variable.get()
 
-    assert (await Tool.of(look).call("{}")).content == "set"
+    assert (await Tool(look).call("{}")).content == "set"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ async def test_threads_see_the_context():
 )
 async def test_arguments_that_do_not_fit(arguments, part):
     """The policy reads which argument is wrong, what was expected and what it wrote, in few words."""
-    outcome = await Tool.of(add).call(arguments)
+    outcome = await Tool(add).call(arguments)
     assert outcome.error is ToolFailure.BAD_ARGUMENTS
     assert outcome.content.startswith("Error: the arguments do not fit add: ")
     assert part in outcome.content
@@ -312,7 +312,7 @@ async def test_a_type_that_raises_while_it_is_made():
         """Take."""
         return "taken"
 
-    assert (await Tool.of(take).call('{"fussy": {"value": 1}}')).error is ToolFailure.BAD_ARGUMENTS
+    assert (await Tool(take).call('{"fussy": {"value": 1}}')).error is ToolFailure.BAD_ARGUMENTS
 
 
 class HostileError(Exception):
@@ -338,7 +338,7 @@ async def test_a_tool_that_raises(error, content, in_thread):
         """Fail."""
         raise error
 
-    outcome = await Tool.of(fail, in_thread=in_thread).call("{}", 10)
+    outcome = await Tool(fail, in_thread=in_thread).call("{}", 10)
     assert (outcome.error, outcome.content) == (ToolFailure.RAISED, content)
     assert "in fail" in outcome.log
 
@@ -351,7 +351,7 @@ async def test_stop_iteration_does_not_hang(in_thread):
         """Fail."""
         raise StopIteration
 
-    assert (await Tool.of(fail, in_thread=in_thread).call("{}", 10)).error is ToolFailure.RAISED
+    assert (await Tool(fail, in_thread=in_thread).call("{}", 10)).error is ToolFailure.RAISED
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
@@ -363,7 +363,7 @@ async def test_an_end_that_nobody_asked_for_is_the_tools_failure(error, in_threa
         """Fail."""
         raise error
 
-    outcome = await Tool.of(fail, in_thread=in_thread).call("{}", 10)
+    outcome = await Tool(fail, in_thread=in_thread).call("{}", 10)
     assert outcome.error is ToolFailure.RAISED
     assert error.__name__ in outcome.content
 
@@ -377,7 +377,7 @@ async def test_what_is_no_exception_propagates(error, in_thread):
         """Fail."""
         raise error
 
-    tool = Tool.of(fail, in_thread=in_thread)
+    tool = Tool(fail, in_thread=in_thread)
     with pytest.raises(error):
         await tool.call("{}", 10)
 
@@ -393,7 +393,7 @@ async def test_an_async_tool_times_out():
         finally:
             ended.append(True)
 
-    outcome = await Tool.of(wait).call("{}", 0.01)
+    outcome = await Tool(wait).call("{}", 0.01)
     assert outcome.error is ToolFailure.TIMED_OUT
     assert outcome.content == "Error: wait took longer than 0.01 seconds and was stopped."
     assert ended == [True]
@@ -412,7 +412,7 @@ async def test_a_late_answer_is_no_answer(late):
                 raise ValueError("late") from None
         return "late"
 
-    assert (await Tool.of(wait).call("{}", 0.01)).error is ToolFailure.TIMED_OUT
+    assert (await Tool(wait).call("{}", 0.01)).error is ToolFailure.TIMED_OUT
 
 
 async def test_a_sync_tool_times_out_without_blocking_the_loop():
@@ -424,8 +424,8 @@ async def test_a_sync_tool_times_out_without_blocking_the_loop():
         release.wait(60)
         return "late"
 
-    tool = Tool.of(wait)
-    outcomes = await asyncio.gather(*(tool.call("{}", 0.01) for _ in range(40)), Tool.of(add).call(ONE_AND_TWO, 30))
+    tool = Tool(wait)
+    outcomes = await asyncio.gather(*(tool.call("{}", 0.01) for _ in range(40)), Tool(add).call(ONE_AND_TWO, 30))
     release.set()
     assert {outcome.error for outcome in outcomes[:-1]} == {ToolFailure.TIMED_OUT}
     assert outcomes[-1].content == "3"
@@ -445,7 +445,7 @@ def test_a_thread_may_outlive_its_loop():
         release.wait(60)
         return "late"
 
-    asyncio.run(Tool.of(wait).call("{}", 0.01))
+    asyncio.run(Tool(wait).call("{}", 0.01))
     release.set()
     threads[0].join(60)
     assert not threads[0].is_alive()
@@ -464,7 +464,7 @@ async def test_cancellation_reaches_the_tool_and_the_caller():
         finally:
             ended.append(True)
 
-    task = asyncio.create_task(Tool.of(wait).call("{}", 60))
+    task = asyncio.create_task(Tool(wait).call("{}", 60))
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -493,7 +493,7 @@ async def test_answers_are_text(answer, content):
         """Give."""
         return answer
 
-    outcome = await Tool.of(give, in_thread=False).call("{}")
+    outcome = await Tool(give, in_thread=False).call("{}")
     assert (outcome.content, outcome.error, outcome.log) == (content, None, "")
 
 
@@ -504,7 +504,7 @@ async def test_answers_that_json_cannot_hold_are_logged():
         """Give."""
         return {"thing": object()}
 
-    outcome = await Tool.of(give, in_thread=False).call("{}")
+    outcome = await Tool(give, in_thread=False).call("{}")
     assert outcome.error is None
     assert "$unrepresentable" in json.loads(outcome.content)["thing"]
     assert "answer.thing: replaced by a placeholder" in outcome.log
@@ -517,7 +517,7 @@ async def test_a_tool_may_stop_the_episode():
         """Submit."""
         return ToolResult(value, stop=True)
 
-    outcome = await Tool.of(submit).call('{"value": 1}')
+    outcome = await Tool(submit).call('{"value": 1}')
     assert (outcome.content, outcome.stop) == ("1", True)
 
 
@@ -528,7 +528,7 @@ async def test_long_answers_are_cut():
         """Talk."""
         return "x" * length
 
-    tool = Tool.of(talk, in_thread=False, max_content=10)
+    tool = Tool(talk, in_thread=False, max_content=10)
     assert (await tool.call('{"length": 10}')).content == "x" * 10
     assert (await tool.call('{"length": 15}')).content == "x" * 10 + "\n[cut here: 5 more characters]"
 
@@ -540,7 +540,7 @@ async def test_long_errors_are_cut():
         """Fail."""
         raise ToolError("x" * 10_000)
 
-    outcome = await Tool.of(fail, in_thread=False, max_content=10).call("{}")
+    outcome = await Tool(fail, in_thread=False, max_content=10).call("{}")
     assert outcome.content == "Error: " + "x" * 10 + "…"
     assert len(outcome.log) <= 4_000
 
@@ -613,7 +613,7 @@ def test_the_schema_accepts_what_the_signature_accepts(data):
     space = {"function": function}
     exec(f"def tool(*, {header}):\n    'Do.'\n    return function({', '.join(f'{n}={n}' for n in names)})", space)
     space["tool"].__annotations__ = {name: TYPES[kind][0] for name, kind in zip(names, kinds, strict=True)}
-    tool = Tool.of(space["tool"], in_thread=False)
+    tool = Tool(space["tool"], in_thread=False)
 
     given_names = data.draw(st.lists(st.sampled_from([*names, "stranger"]), unique=True))
     values = {name: data.draw(TYPES[data.draw(st.sampled_from(sorted(TYPES)))][1]) for name in given_names}

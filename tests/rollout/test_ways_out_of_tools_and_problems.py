@@ -56,7 +56,7 @@ def stop_here() -> ToolResult:
 
 def tool_env(**settings):
     """A conversation with tools."""
-    return ToolEnv([Message("user", "Look around.")], [Tool.of(look), Tool.of(stop_here)], **settings)
+    return ToolEnv([Message("user", "Look around.")], [Tool(look), Tool(stop_here)], **settings)
 
 
 async def test_tool_env_turn_cap_runs_the_last_tools(tmp_path):

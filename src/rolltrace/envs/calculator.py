@@ -38,7 +38,7 @@ def calculator(expression: str) -> str:
 @functools.cache
 def calculator_tool() -> Tool:
     """The tool. Evaluation is bounded, so it needs no thread."""
-    return Tool.of(calculator, in_thread=False)
+    return Tool(calculator, in_thread=False)
 
 
 class CalculatorEnv(ToolEnv):

@@ -239,7 +239,7 @@ def _check_limits(
 def _by_name(tools: Sequence[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     by_name: dict[str, Tool] = {}
     for function in tools:
-        tool = function if isinstance(function, Tool) else Tool.of(function)
+        tool = function if isinstance(function, Tool) else Tool(function)
         if tool.spec.name in by_name:
             raise InputError(f"Expected tools of different names, got two named {tool.spec.name!r}: rename one.")
         by_name[tool.spec.name] = tool

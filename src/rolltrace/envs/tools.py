@@ -12,6 +12,7 @@ import traceback
 import typing
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -70,26 +71,10 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 
 class Tool:
-    """A function that a policy may call, made with `Tool.of`."""
+    """A function that a policy may call; its signature and docstring describe it to the policy."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        spec: ToolSpec,
-        arguments: type[msgspec.Struct],
-        *,
-        in_thread: bool,
-        max_content: int,
-    ) -> None:
-        self.function = function
-        self.spec = spec
-        self.in_thread = in_thread
-        self.max_content = max_content
-        self._decoder = msgspec.json.Decoder(arguments)
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], *, in_thread: bool = True, max_content: int = MAX_CONTENT) -> "Tool":
-        """A tool from a function's signature and docstring.
+    def __init__(self, function: Callable[..., Any], *, in_thread: bool = True, max_content: int = MAX_CONTENT) -> None:
+        """Make a tool of a function.
 
         A sync function runs in its own thread, so that it does not block the event loop. After a time-out it goes on
         running there, because a thread cannot be stopped, and its result is dropped. `in_thread=False` is for sync
@@ -104,11 +89,14 @@ class Tool:
         description, documented = _documentation(function, name)
         arguments = _arguments_struct(name, parameters)
         schema = _schema(arguments, parameters, documented)
-        spec = ToolSpec(name, description, FrozenMap.of(schema))
-        return cls(function, spec, arguments, in_thread=in_thread, max_content=max_content)
+        self.function = function
+        self.spec = ToolSpec(name, description, FrozenMap.of(schema))
+        self.in_thread = in_thread
+        self.max_content = max_content
+        self._decoder = msgspec.json.Decoder(arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remake, (self.function, self.in_thread, self.max_content)
+        return partial(Tool, in_thread=self.in_thread, max_content=self.max_content), (self.function,)
 
     async def call(self, arguments: str, timeout: float | None = None) -> ToolOutcome:  # noqa: ASYNC109 - a time-out is an outcome here
         """Call the function with JSON arguments; its errors are part of the outcome.
@@ -208,10 +196,6 @@ async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) ->
     if failure is not None:
         raise failure
     return answer
-
-
-def _remake(function: Callable[..., Any], in_thread: bool, max_content: int) -> Tool:
-    return Tool.of(function, in_thread=in_thread, max_content=max_content)
 
 
 def _parameters(function: Callable[..., Any], name: str) -> dict[str, tuple[Any, Any]]:

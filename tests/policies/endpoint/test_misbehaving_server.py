@@ -71,7 +71,7 @@ async def play(*behaviours, limits=Limits(), roles=None, **settings):
     async with Server(*behaviours) as server:
         policy = EndpointPolicy(MODEL, server.url, **{"retries": RETRIES, "timeout": 60.0, **settings})
         sink = MemorySink()
-        stage = Stage(lambda _: ToolEnv([Message("user", "Look around.")], [Tool.of(look), Tool.of(listen)]))
+        stage = Stage(lambda _: ToolEnv([Message("user", "Look around.")], [Tool(look), Tool(listen)]))
         try:
             with patch.object(backoff, "sleep", sleep):
                 _ = [group async for group in Runner(policy, sink=sink, limits=limits).play([stage])]
@@ -147,7 +147,7 @@ async def test_nobody_listens():
         url = server.url
     sink = MemorySink()
     policy = EndpointPolicy(MODEL, url, retries=0)
-    stage = Stage(lambda _: ToolEnv([Message("user", "Look around.")], [Tool.of(look)]))
+    stage = Stage(lambda _: ToolEnv([Message("user", "Look around.")], [Tool(look)]))
     _ = [group async for group in Runner(policy, sink=sink).play([stage])]
     await policy.close()
     assert url in sink.rollouts[0].error.message
@@ -477,7 +477,7 @@ async def test_the_cap_holds():
 
     async with Server(slow) as server:
         policy = EndpointPolicy(MODEL, server.url, max_in_flight=3, retries=0)
-        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], [Tool.of(look)]), episodes=12)
+        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], [Tool(look)]), episodes=12)
         sink = MemorySink()
 
         async def run():
@@ -498,7 +498,7 @@ async def test_a_cancelled_request_is_closed_at_once():
     """A server learns that nobody waits any more, and the record says `cancelled`."""
     async with Server(waits()) as server:
         policy = EndpointPolicy(MODEL, server.url)
-        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], [Tool.of(look)]))
+        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], [Tool(look)]))
         sink = MemorySink()
 
         async def run():
@@ -528,7 +528,7 @@ async def test_each_step_has_the_version_that_answered():
 
         server.behaviours = (train, behave[1])
         sink = MemorySink()
-        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], [Tool.of(look)]))
+        stage = Stage(lambda _: ToolEnv([Message("user", "Hi.")], [Tool(look)]))
         _ = [group async for group in Runner(policy, sink=sink).play([stage])]
         await policy.close()
     [rollout] = sink.rollouts
