@@ -73,7 +73,7 @@ def _audit_records(run: AuditedRun, inspectors: list["_Inspector"], on_progress:
             on_progress(number + 1, expected)
     run.records.finish()
     for inspector in (*of_scores, *of_rollouts):
-        inspector.end()
+        inspector.call(None)
 
 
 def _with_input(kind: AuditInput, inspectors: list["_Inspector"]) -> list["_Inspector"]:
@@ -94,46 +94,31 @@ class _Inspector:
         except Exception as error:  # noqa: BLE001 - an audit may be code of users
             self._fail(error, None)
 
-    def call(self, target: AuditedRun | Rollout | Score, location: LineLocation | None = None) -> None:
-        """Call the audit with a run or record, unless it failed before."""
+    def call(self, target: AuditedRun | Rollout | Score | None, location: LineLocation | None = None) -> None:
+        """Call the audit with a run or record, or after the last record its `end`, unless it failed before."""
         if self._error is not None:
             return
         try:
-            for finding in self._function(target):
-                self._add(finding if location is None else _with_location(finding, target, location))
+            for finding in self._end() if target is None else self._function(target):
+                self._count += 1
+                if len(self._findings) < self._max_findings:
+                    self._findings.append(finding if location is None else _with_location(finding, target, location))
         except TempFolderError:
             raise
         except Exception as error:  # noqa: BLE001 - an audit may be code of users
             self._fail(error, target)
-
-    def end(self) -> None:
-        """Call the audit's `end`, after the last record."""
-        if self._error is not None:
-            return
-        try:
-            for finding in self._end():
-                self._add(finding)
-        except TempFolderError:
-            raise
-        except Exception as error:  # noqa: BLE001 - an audit may be code of users
-            self._fail(error, None)
 
     def result(self) -> AuditOutcome:
         """The outcome of the audit."""
         audit = self.audit
         return AuditOutcome(audit.name, audit.severity, audit.about, self._count, tuple(self._findings), self._error)
 
-    def _add(self, finding: Finding) -> None:
-        self._count += 1
-        if len(self._findings) < self._max_findings:
-            self._findings.append(finding)
-
     def _fail(self, error: Exception, target: object) -> None:
         where = f" at {type(target).__name__.lower()} {target.id}" if isinstance(target, Rollout | Score) else ""
         self._error = f"{type(error).__name__}: {error}{where}"
 
 
-def _with_location(finding: Finding, target: AuditedRun | Rollout | Score, location: LineLocation) -> Finding:
+def _with_location(finding: Finding, target: object, location: LineLocation) -> Finding:
     """The finding with the record that it is about, and the location of its line."""
     if isinstance(target, Rollout):
         about: dict[str, str | None] = {"rollout": target.id, "address": address(target)}

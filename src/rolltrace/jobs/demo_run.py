@@ -24,7 +24,7 @@ from rolltrace.store.create import create_run
 from rolltrace.store.writer import RunWriter
 from rolltrace.temp_folders import temporary_folder
 from rolltrace.trace.message import Sampling
-from rolltrace.trace.rollout import Header, Outcome, Rollout
+from rolltrace.trace.rollout import Header, Outcome, Rollout, Step
 
 POLICY = "local"
 MAX_TOKENS = 96
@@ -42,6 +42,9 @@ _ONE_LINE = ("guess_number", "twenty_questions", "textarena:TicTacToe-v0")
 """In these a turn is one line: the model stops at its end rather than at the token limit."""
 _MEMBERS = {"reasoning_gym": "reasoning_gym:leg_counting", "textarena": "textarena:TicTacToe-v0"}
 """One environment for each family, played if the family is installed."""
+
+_STEP_FIELDS = {*Step.__struct_fields__} - {"step", "prompt", "response", "tools", "sampling", "tokens", "env_failure"}
+"""The fields of a step that `RolloutBuilder.step` takes as they are."""
 
 
 class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,27 +136,13 @@ def record_again(writer: RunWriter, rollout: Rollout) -> None:
     header = Header(**{name: getattr(rollout, name) for name in Header.__struct_fields__})
     rollout_builder = writer.begin(header)
     for step in rollout.steps:
-        trace = step.trace
-        rollout_builder.replace(trace.prompt)
+        rollout_builder.replace(step.trace.prompt)
         rollout_builder.mark_prompt_sent()
         rollout_builder.step(
-            trace.policy_response,
-            reward=step.reward,
-            env_reward=step.env_reward,
-            reward_data=step.reward_data,
-            reward_weights=step.reward_weights,
-            env_state=step.env_state,
-            extra=step.extra,
-            metrics=step.metrics,
-            logs=step.logs,
+            step.trace.policy_response,
             tools=() if step.tools is None else rollout.tools[step.tools],
             sampling=None if step.sampling is None else rollout.sampling[step.sampling],
-            termination=step.termination,
-            parse_error=step.parse_error,
-            raw=step.raw,
-            policy_version=step.policy_version,
-            usage=step.usage,
-            seconds=step.seconds,
+            **{name: getattr(step, name) for name in _STEP_FIELDS},
         )
         if step.env_failure is not None:
             rollout_builder.set_env_failure(step.env_failure)

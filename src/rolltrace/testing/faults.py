@@ -123,23 +123,9 @@ class Fault:
 
 
 FAULTS: dict[str, Callable[[Fault], ScriptedReply | Awaitable[ScriptedReply]]] = {
-    "length": Fault.length,
-    "malformed": Fault.malformed,
-    "raise": Fault.raise_error,
-    "raise_unprintable": Fault.raise_unprintable,
-    "overflow": Fault.overflow,
-    "hang": Fault.hang,
-    "bad_tool_json": Fault.bad_tool_json,
-    "mixed_tool_calls": Fault.mixed_tool_calls,
-    "unknown_tool": Fault.unknown_tool,
-    "bad_arguments": Fault.bad_arguments,
-    "deep_arguments": Fault.deep_arguments,
-    "empty": Fault.empty,
-    "huge": Fault.huge,
-    "surrogate": Fault.surrogate,
-    "nonsense": Fault.nonsense,
+    name.removesuffix("_error"): method for name, method in vars(Fault).items() if not name.startswith("_")
 }
-"""The faulty reply, by kind."""
+"""The faulty reply, by kind: the methods of `Fault`, with `raise` for `raise_error`."""
 
 NOT_A_COMPLETION = "not_a_completion"
 FAULT_KINDS = (*FAULTS, NOT_A_COMPLETION)
