@@ -33,19 +33,17 @@ def check_env(env: str, args: tuple[str, ...], task: int, seed: int, turns: int,
     The exit code is 1 if a rule is broken.
     """
     from rolltrace.cli.run import parse_arguments
-    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_json
     from rolltrace.cli.screen.env_list import show_violations
     from rolltrace.testing.check_env import Rule
     from rolltrace.testing.check_env import check_env as check
-    from rolltrace.trace.strict_json import encode_json
 
     arguments = parse_arguments(args, "--arg")
     # An env that prints must not print into the data.
     with contextlib.redirect_stdout(sys.stderr):
         violations = check(env, args=arguments, task=task, seed=seed, turns=turns, seconds=timeout)
     if as_json:
-        report = {"env": env, "ok": not violations, "violations": violations}
-        write_record(encode_json(report) + b"\n")
+        write_json({"env": env, "ok": not violations, "violations": violations})
     else:
         rules = len(Rule) - 1  # `answers` is about what the check says, not about the environment.
         show_violations(stdout_console(), env, violations, rules)

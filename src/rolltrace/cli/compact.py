@@ -14,14 +14,12 @@ def compact(run: Path, as_json: bool) -> None:
     It may run at any time, any number of times, also while the run is being written and read. Nothing is lost: a
     compressed segment contains the same bytes, and the tables in cache/ can be deleted and built again.
     """
-    import msgspec
-
-    from rolltrace.cli.screen.console import write_record
+    from rolltrace.cli.screen.console import write_json
     from rolltrace.query.compact import compact as compact_run
 
     result = compact_run(run)
     if as_json:
-        write_record(msgspec.json.encode(result) + b"\n")
+        write_json(result)
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in result.rows.items()) or "no rows"
     click.echo(f"{result.compressed} segments compressed; tables of {rows} in {result.bytes / 1e6:,.1f} MB")

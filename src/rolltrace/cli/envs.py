@@ -8,21 +8,20 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def envs(family: str | None, as_json: bool) -> None:
     """List the environments that have a name; with FAMILY, such as textarena, all names of that family."""
-    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_json
     from rolltrace.cli.screen.env_list import show_envs
     from rolltrace.envs.registry import list_envs, list_members
-    from rolltrace.trace.strict_json import encode_json
 
     if family is not None:
         for name in list_members(family):
             if as_json:
-                write_record(encode_json({"name": name}) + b"\n")
+                write_json({"name": name})
             else:
                 click.echo(name)
         return
     listed = list_envs()
     if as_json:
         for env in listed:
-            write_record(encode_json(env) + b"\n")
+            write_json(env)
     else:
         show_envs(stdout_console(), listed)

@@ -19,18 +19,17 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     Rollouts are counted as in `rolltrace summary`. Large runs are not read: their numbers are shown once their tables
     are built, for example by `rolltrace compact`; before that, an upper bound of their rollouts is shown.
     """
-    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_json
     from rolltrace.cli.screen.run_list import show_runs
     from rolltrace.query.run_listing import list_runs
     from rolltrace.terminal_text import escape_line
-    from rolltrace.trace.strict_json import encode_json
 
     if limit is None and not as_json:
         limit = _DEFAULT_LIMIT
     listing = list_runs(directory, limit)
     if as_json:
         for run in listing.runs:
-            write_record(encode_json(run) + b"\n")
+            write_json(run)
     elif listing.runs:
         show_runs(stdout_console(), listing.runs)
     else:

@@ -248,12 +248,11 @@ def parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 def _show_summary(summary: "PlaySummary", *, as_json: bool) -> None:
     """Print the summary and the next command, and exit with code 1 if the job failed."""
     from rolltrace.cli.hints import command
-    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_json
     from rolltrace.cli.screen.job_summary import show_failures, show_job_summary, show_role_warnings
-    from rolltrace.trace.strict_json import encode_json
 
     if as_json:
-        write_record(encode_json(summary) + b"\n")
+        write_json(summary)
     else:
         show_job_summary(stdout_console(), summary)
     click.echo(f"To read it: {command('show', summary.path)}", err=True)

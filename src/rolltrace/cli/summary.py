@@ -14,13 +14,12 @@ def summary(run: Path, as_json: bool) -> None:
     Fractions are of all rollouts. Rollouts that were retried or superseded do not count, but failures of every attempt
     are shown.
     """
-    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_json
     from rolltrace.cli.screen.run_summary import show_run_summary
     from rolltrace.query.run_summary import summarize
-    from rolltrace.trace.strict_json import encode_json
 
     numbers = summarize(run)
     if as_json:
-        write_record(encode_json(numbers) + b"\n")
+        write_json(numbers)
     else:
         show_run_summary(stdout_console(), numbers)

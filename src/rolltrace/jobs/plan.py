@@ -14,12 +14,10 @@ from rolltrace.envs.tasks import Tasks, iterate_groups
 from rolltrace.errors import InputError
 from rolltrace.rollout.contract import validate_builder
 from rolltrace.rollout.limits_and_penalties import Limits
-from rolltrace.rollout.strategies import FailFast, KeepViable, Strategy
+from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.message import Sampling, decode_hook
 
 CONCURRENCY = 64
-_COUNTS = ("groups", "group_size", "iterations", "seed", "concurrency", "retries")
-_STRATEGIES: dict[str, type[Strategy]] = {kind.__name__: kind for kind in (FailFast, KeepViable)}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +53,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The number of episodes in the finished run."""
         return self.groups * self.group_size * self.iterations
 
-    def as_config(self) -> dict[str, Any]:
-        """The plan as it is stored in a run's config."""
-        return {**msgspec.structs.asdict(self), "strategy": describe_strategy(self.strategy)}
-
 
 class PlanFields(TypedDict, total=False):
     """The fields of `Plan`, as arguments."""
@@ -76,16 +70,8 @@ class PlanFields(TypedDict, total=False):
 
 
 def plan_from_config(config: Mapping[str, Any]) -> Plan:
-    """Read the plan from a run's config. Raises `KeyError`, `ValueError` or `TypeError` if it has none."""
-    counts = {name: msgspec.convert(config[name], int) for name in _COUNTS}
-    strategy = dict(config["strategy"])
-    return Plan(
-        **counts,
-        limits=msgspec.convert(config["limits"], Limits),
-        strategy=_STRATEGIES[strategy.pop("name")](**strategy),
-        split=msgspec.convert(config["split"], str),
-        sampling=msgspec.convert(config["sampling"], Sampling, dec_hook=decode_hook),
-    )
+    """Read the plan from a run's config. Raises `ValueError` if a setting is wrong."""
+    return msgspec.convert(config, Plan, dec_hook=decode_hook)
 
 
 def as_sampling(settings: Mapping[str, Any]) -> Sampling:
@@ -96,11 +82,6 @@ def as_sampling(settings: Mapping[str, Any]) -> Sampling:
         if value is not None and not minimum <= value < math.inf:
             raise InputError(f"Expected {name} of {minimum} or more in sampling, got {value}.")
     return sampling
-
-
-def describe_strategy(strategy: Strategy) -> dict[str, Any]:
-    """The name and fields of a strategy as plain data."""
-    return {"name": type(strategy).__name__, **msgspec.structs.asdict(strategy)}
 
 
 class IterationGroups(NamedTuple):

@@ -193,7 +193,8 @@ class PlayJob(msgspec.Struct, frozen=True):
                 *(name for name, spec in specs.items() if not isinstance(spec, str)),
                 *(f"args.{name}" for name in objects),
             ],
-            **self.plan.as_config(),
+            **msgspec.structs.asdict(self.plan),
+            "strategy": msgspec.to_builtins(self.plan.strategy),
             "recording": describe_recording(resolve_recording(self.trace)),
         }
 

@@ -9,11 +9,11 @@ from rolltrace.trace.failure import Failure
 from rolltrace.trace.stop_reasons import Layer
 
 
-class FailFast(msgspec.Struct, frozen=True):
+class FailFast(msgspec.Struct, frozen=True, tag_field="name"):
     """The first failure ends the group: the other rollouts are aborted, awaited and recorded before clean-up."""
 
 
-class KeepViable(msgspec.Struct, frozen=True):
+class KeepViable(msgspec.Struct, frozen=True, tag_field="name"):
     """The group counts if at least this fraction of its members, and at least one of them, is ok."""
 
     fraction: float = 0.0

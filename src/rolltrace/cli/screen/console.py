@@ -3,7 +3,7 @@
 import codecs
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from rolltrace.store.read_errors import ReadError
 from rolltrace.terminal_text import escape_json, escape_line
+from rolltrace.trace.strict_json import encode_json
 
 NO_FOLD_WIDTH = 1_000_000
 """The width if the output is not a terminal: text for a file or a program is not wrapped."""
@@ -47,6 +48,11 @@ def write_record(line: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(escape_json(line.decode()).encode() if sys.stdout.isatty() else line)
     sys.stdout.buffer.flush()
+
+
+def write_json(value: Any) -> None:
+    """Write a value as a line of JSON to standard output."""
+    write_record(encode_json(value) + b"\n")
 
 
 def wrap_lines(text: Text, console: Console, indent: str, width: int | None = None) -> list[Text]:

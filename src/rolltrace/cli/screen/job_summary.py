@@ -34,56 +34,48 @@ _ROLE = 11
 
 @contextlib.contextmanager
 def progress(total: int, *, plain: bool = False) -> "Iterator[Callable[[GroupResult], None]]":
-    """Yield a function to call with each finished group; with `plain` it prints lines on a terminal too."""
+    """Yield a function to call with each finished group; with `plain` it prints lines on a terminal too.
+
+    There is a line for each group, or about a hundred lines if there are more groups than that.
+    """
     console = stderr_console()
+    mean = _RunningMean()
     if plain or not console.is_terminal:
-        yield PlainProgress(total, lambda line: _print_line(console, line)).advance
+        every = max(1, total // _MAX_PROGRESS_LINES)
+
+        def print_group(group: "GroupResult") -> None:
+            mean.add(group)
+            if mean.groups % every and mean.groups != total:
+                return
+            rewards = ", ".join(short_number(member.reward) for member in group.members)
+            line = f"{mean.groups}/{total} groups, mean reward {mean}: {escape_line(group.group)}: {rewards}"
+            with contextlib.suppress(OSError):  # a closed standard error does not stop the job
+                console.print(line, soft_wrap=True)
+
+        yield print_group
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("groups"), TextColumn("{task.description}", markup=False))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
-        rewards = _Mean()
-        yield lambda group: bar.update(task, advance=1, description=f"mean reward {rewards.with_group(group)}")
+        yield lambda group: bar.update(task, advance=1, description=f"mean reward {mean.add(group)}")
 
 
-def _print_line(console: Console, line: str) -> None:
-    """Print a line; a closed standard error does not stop the job."""
-    with contextlib.suppress(OSError):
-        console.print(line, soft_wrap=True)
-
-
-class PlainProgress:
-    """Prints a line for each group, or about a hundred lines if there are more groups than that."""
-
-    def __init__(self, total: int, write: Callable[[str], None]) -> None:
-        self._total = total
-        self._write = write
-        self._done = 0
-        self._every = max(1, total // _MAX_PROGRESS_LINES)
-        self._mean = _Mean()
-
-    def advance(self, group: "GroupResult") -> None:
-        """Count a group, and print a line if one is due."""
-        self._done += 1
-        mean = self._mean.with_group(group)
-        if self._done % self._every and self._done != self._total:
-            return
-        rewards = ", ".join(short_number(member.reward) for member in group.members)
-        name = escape_line(group.group)
-        self._write(f"{self._done}/{self._total} groups, mean reward {mean}: {name}: {rewards}")
-
-
-class _Mean:
-    """The running mean over all rewards."""
+class _RunningMean:
+    """The running mean over the rewards of groups."""
 
     def __init__(self) -> None:
+        self.groups = 0
         self._sum = 0.0
         self._count = 0
 
-    def with_group(self, group: "GroupResult") -> str:
+    def add(self, group: "GroupResult") -> "_RunningMean":
         rewards = [reward for reward in group.rewards if reward is not None]
+        self.groups += 1
         self._sum += sum(rewards)
         self._count += len(rewards)
+        return self
+
+    def __str__(self) -> str:
         return short_number(self._sum / self._count if self._count else None)
 
 
