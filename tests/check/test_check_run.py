@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rolltrace.check.audit import AuditInput, Finding, Severity, audit
-from rolltrace.check.audit_registry import built_in_audits, list_audits, select_audits
+from rolltrace.check.audit_registry import built_in_audits, select_audits
 from rolltrace.check.audit_report import encode_report
 from rolltrace.check.check_run import check_run
 from rolltrace.errors import InputError, RunNotFoundError, UnknownNameError
@@ -176,7 +176,7 @@ def test_audits_are_chosen_by_name(run):
 def test_names_are_unique():
     """An audit of one's own does not hide another of its name."""
     with pytest.raises(InputError, match="another 'damaged'"):
-        list_audits(add=[built_in_audits()[1]])
+        select_audits(add=[built_in_audits()[1]])
 
 
 def test_an_audit_explains_itself():
@@ -211,7 +211,7 @@ def test_an_audit_is_named_by_module(run, package):
     report = check_run(run.path, add=["check_own:long_answers"])
     assert found(report)["long_answers"].count == 5
     with pytest.raises(InputError, match="to be an audit"):
-        list_audits(add=["check_own:AuditInput"])
+        select_audits(add=["check_own:AuditInput"])
 
 
 def test_packages_add_audits(run, package):

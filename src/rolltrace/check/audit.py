@@ -1,6 +1,5 @@
 """An audit: a function with a name, a severity and an explanation, which yields findings."""
 
-import inspect
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
@@ -84,11 +83,3 @@ def audit(
         return Audit(audit_name, Severity(severity), about, AuditInput(input), function)
 
     return make
-
-
-def instantiate_audit(audit: Audit) -> tuple[AuditFunction, Callable[[], Iterable[Finding]]]:
-    """The function to call during one check, and the one to call after the last record."""
-    if not inspect.isclass(audit.function):
-        return audit.function, tuple
-    instance: Any = audit.function()
-    return instance, getattr(instance, "end", tuple)

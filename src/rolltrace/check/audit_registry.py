@@ -1,6 +1,7 @@
 """Audits by name: built in, added by packages, or a user's own."""
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
@@ -22,8 +23,11 @@ def built_in_audits() -> list[Audit]:
     return [value for module in _MODULES for value in vars(module).values() if isinstance(value, Audit)]
 
 
-def list_audits(add: Iterable[str | Audit] = ()) -> list[Audit]:
-    """All audits: built in, added by packages, and those of `add`, as objects or as `package.module:name`."""
+def select_audits(only: Iterable[str] = (), skip: Iterable[str] = (), add: Iterable[str | Audit] = ()) -> list[Audit]:
+    """All audits, or those of `only`, without those of `skip`; an unknown name is an error.
+
+    These are the built-in ones, those of packages, and those of `add`, as objects or as `package.module:name`.
+    """
     audits = {audit.name: audit for audit in built_in_audits()}
     for point in entry_points(group=ENTRY_POINTS):
         added = _load_added(point, used_names=audits.keys())
@@ -33,17 +37,10 @@ def list_audits(add: Iterable[str | Audit] = ()) -> list[Audit]:
         if own.name in audits:
             raise InputError(f"Expected an audit with a unique name, got another {own.name!r}: rename yours.")
         audits[own.name] = own
-    return list(audits.values())
-
-
-def select_audits(only: Iterable[str] = (), skip: Iterable[str] = (), add: Iterable[str | Audit] = ()) -> list[Audit]:
-    """All audits, or those of `only`, without those of `skip`; an unknown name is an error."""
-    audits = list_audits(add)
-    names = [audit.name for audit in audits]
     included, excluded = set(only), set(skip)
-    for name in sorted((included | excluded) - set(names)):
-        raise UnknownNameError.for_name("audit", name, names)
-    return [audit for audit in audits if (not included or audit.name in included) and audit.name not in excluded]
+    for name in sorted((included | excluded) - audits.keys()):
+        raise UnknownNameError.for_name("audit", name, audits)
+    return [audits[name] for name in audits if (not included or name in included) and name not in excluded]
 
 
 def _load_added(point: EntryPoint, used_names: Collection[str]) -> Audit:
@@ -54,18 +51,12 @@ def _load_added(point: EntryPoint, used_names: Collection[str]) -> Audit:
         if added.name in used_names:
             raise InputError(f"Another audit has the name {added.name!r}.")
     except InputError as error:
-        return Audit(f"{point.name} ({source})", Severity.ERROR, _UNUSABLE, AuditInput.RUN, _Unusable(error))
+        return Audit(f"{point.name} ({source})", Severity.ERROR, _UNUSABLE, AuditInput.RUN, partial(_raise, error))
     return added
 
 
-class _Unusable:
-    """An audit that could not be loaded; calling it raises the reason."""
-
-    def __init__(self, error: InputError) -> None:
-        self._error = error
-
-    def __call__(self, run: object) -> Iterable[Finding]:
-        raise self._error
+def _raise(error: InputError, _run: object) -> Iterable[Finding]:
+    raise error
 
 
 def _load(spec: str) -> Audit:

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import asdict
 
-from rolltrace.check.audit import Audit, Finding, Severity
+from rolltrace.check.audit import Finding, Severity
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.strict_json import encode_json
 
@@ -63,11 +63,6 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 def outcome_severity(result: AuditOutcome) -> Severity:
     """Return the severity of an outcome; an audit that failed is an error."""
     return Severity.ERROR if result.error is not None else result.severity
-
-
-def encode_audit(audit: Audit) -> bytes:
-    """Encode an audit's name, severity and explanation as one JSON object."""
-    return encode_json({"name": audit.name, "severity": audit.severity, "about": audit.about, "over": audit.input})
 
 
 def encode_report(report: AuditReport) -> bytes:

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
-from rolltrace.check.audit import Audit, AuditInput, Finding, instantiate_audit
+from rolltrace.check.audit import Audit, AuditFunction, AuditInput, Finding
 from rolltrace.check.audit_registry import select_audits
 from rolltrace.check.audit_report import AuditOutcome, AuditReport
 from rolltrace.check.audited_run import AuditedRun
@@ -42,7 +44,7 @@ def check_run(
     """
     inspectors = [_Inspector(audit, max_findings) for audit in select_audits(only, skip, add)]
     started = time.perf_counter()
-    with AuditedRun(path) as run:
+    with closing(AuditedRun(path)) as run:
         _audit_records(run, inspectors, on_progress)
         for inspector in _with_input(AuditInput.RUN, inspectors):
             inspector.call(run)
@@ -90,7 +92,9 @@ class _Inspector:
         self._count = 0
         self._error: str | None = None
         try:
-            self._function, self._end = instantiate_audit(audit)
+            function: Any = audit.function() if isinstance(audit.function, type) else audit.function
+            self._function: AuditFunction = function
+            self._end: Callable[[], Iterable[Finding]] = getattr(function, "end", tuple)
         except Exception as error:  # noqa: BLE001 - an audit may be code of users
             self._fail(error, None)
 

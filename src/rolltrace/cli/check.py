@@ -33,16 +33,16 @@ def check(
     The exit code is 1 if something is wrong. Findings of severity info do not change it.
     """
     from rolltrace.check.audit_registry import select_audits
-    from rolltrace.check.audit_report import encode_audit, encode_report
+    from rolltrace.check.audit_report import encode_report
     from rolltrace.check.check_run import check_run
     from rolltrace.cli.screen.audit_report import audit_progress, show_audit_list, show_report
-    from rolltrace.cli.screen.console import stdout_console, write_record
+    from rolltrace.cli.screen.console import stdout_console, write_json, write_record
 
     audits = select_audits(only, skip, add)
     if as_list:
         if as_json:
             for audit in audits:
-                write_record(encode_audit(audit) + b"\n")
+                write_json({"name": audit.name, "severity": audit.severity, "about": audit.about, "over": audit.input})
         else:
             show_audit_list(stdout_console(), audits)
         return

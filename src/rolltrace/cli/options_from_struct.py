@@ -12,14 +12,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 NONE = "none"
 
 
-class GroupedOption(click.Option):
-    """An option that the help lists under the title `group`."""
-
-    group = ""
-
-
 class GroupedCommand(click.Command):
-    """A command whose help lists the options of each group under the group's title."""
+    """A command whose help lists options that have a `group` under that title."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the other options first."""
@@ -44,7 +38,6 @@ def struct_options(struct: type[msgspec.Struct], title: str) -> Callable[[Functi
             option: Any = click.option(
                 f"--{flag}/--no-{flag}" if is_flag else f"--{flag}",
                 field.name,
-                cls=GroupedOption,
                 default=None,
                 type=None if is_flag else _Value(field.type, kind, optional),
                 help=" ".join((docs.get(field.name, ""), f" [default: {_default(field.default)}]")).strip(),

@@ -36,14 +36,16 @@ def show(run: Path, id: str | None, full: bool, limit: int | None, as_json: bool
     from rolltrace.store.reader import RunReader
 
     with Run([RunReader(run)]) as opened:
-        if id is None:
-            _show_all(opened, limit, as_json=as_json)
-        else:
+        if id is not None:
             _show_named(opened, id, limit, full=full, as_json=as_json)
+        elif as_json:
+            _show_records(opened.rollouts(limit=limit))
+        else:
+            _show_run(opened, _PAGE if limit is None else limit)
         show_read_errors(opened.problems)
 
 
-def show_run(run: "Run", limit: int = _PAGE) -> None:
+def _show_run(run: "Run", limit: int) -> None:
     """Print the run's header, its totals, and a table of its rollouts, the first `limit` of them."""
     from rolltrace.cli.screen import run_table
     from rolltrace.cli.screen.console import stdout_console
@@ -68,13 +70,6 @@ def show_run(run: "Run", limit: int = _PAGE) -> None:
 
 
 _ORDER = 'split, env, iteration, "group", session, index, attempt'
-
-
-def _show_all(run: "Run", limit: int | None, *, as_json: bool) -> None:
-    if as_json:
-        _show_records(run.rollouts(limit=limit))
-    else:
-        show_run(run, _PAGE if limit is None else limit)
 
 
 def _show_named(run: "Run", name: str, limit: int | None, *, full: bool, as_json: bool) -> None:

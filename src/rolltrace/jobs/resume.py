@@ -319,8 +319,4 @@ def _compare_code(info: RunInfo, path: Path) -> tuple[str, ...]:
 
 
 def _contains_redacted(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_contains_redacted, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_contains_redacted, value))
-    return isinstance(value, str) and PLACEHOLDER in value
+    return PLACEHOLDER.encode() in msgspec.json.encode(value)

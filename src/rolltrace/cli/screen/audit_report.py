@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +14,7 @@ from rolltrace.check.audit import Audit, Finding, Severity
 from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_severity
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import print_wrapped, stderr_console
-from rolltrace.cli.screen.number_format import format_bytes, format_duration, plural
+from rolltrace.cli.screen.number_format import format_duration, plural
 from rolltrace.terminal_text import escape_line
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
@@ -58,7 +59,7 @@ def show_report(console: Console, report: AuditReport, *, is_first: bool = True)
     records = f"{plural(report.rollouts, 'rollout')} and {plural(report.scores, 'score')}"
     facts = (
         f"{records} of {plural(report.sessions, 'session')}",
-        f"{plural(report.files, 'file')}, {format_bytes(report.bytes)}",
+        f"{plural(report.files, 'file')}, {decimal(report.bytes)}",
         f"{plural(len(report.results), 'audit')} in {format_duration(report.seconds)}",
     )
     print_wrapped(console, Text(" · ".join(facts), "dim"))

@@ -34,13 +34,3 @@ def format_duration(seconds: float) -> str:
 def plural(count: int, what: str) -> str:
     """Format a count with its noun, in the plural unless the count is 1."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def format_bytes(count: int) -> str:
-    """Format a number of bytes with a decimal unit."""
-    value, unit = float(count), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{count} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"

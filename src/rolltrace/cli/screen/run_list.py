@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from rolltrace.cli.screen.console import table_cell
-from rolltrace.cli.screen.number_format import format_bytes, short_number
+from rolltrace.cli.screen.number_format import short_number
 from rolltrace.cli.screen.styles import state_text
 from rolltrace.query.run_listing import ListedRun
 from rolltrace.query.run_state import RunState
@@ -44,7 +45,7 @@ def show_runs(console: Console, runs: Sequence[ListedRun]) -> None:
             Text(f"≤ {run.recorded:,}" if run.rollouts is None else f"{run.rollouts:,}"),
             Text("–" if run.groups is None else f"{run.groups:,}"),
             Text(short_number(run.mean_reward)),
-            *([Text(format_bytes(run.bytes), "dim")] if is_wide else []),
+            *([Text(decimal(run.bytes), "dim")] if is_wide else []),
             _names(run.envs),
             *([_names(run.policies)] if is_roomy else []),
         )
