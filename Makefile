@@ -49,7 +49,7 @@ format: $(READY)
 
 # The files that are made from the code: pages of docs/, and the types of the viewer's page.
 docs: $(READY)
-	$(BIN)/python -m rolltrace.cli.reference > docs/commands.md
+	$(BIN)/python docs/command_reference.py > docs/commands.md
 	$(BIN)/python -m rolltrace.viewer.typescript_types > web/src/source/schema.ts
 	$(BIN)/python docs/record_tables.py
 

@@ -1,4 +1,4 @@
-"""The reference of all commands, as Markdown: `python -m rolltrace.cli.reference > docs/commands.md`."""
+"""Writes the reference of all commands, as Markdown; `make docs` puts it into `commands.md`."""
 
 import inspect
 
