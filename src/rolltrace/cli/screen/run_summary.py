@@ -10,7 +10,7 @@ from rich.text import Text
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import print_wrapped
 from rolltrace.cli.screen.number_format import format_duration, plural, short_number
-from rolltrace.cli.screen.styles import state_line
+from rolltrace.cli.screen.styles import append_repeats, state_line
 from rolltrace.query.number_stats import NumberStats
 from rolltrace.query.run_state import RunState
 from rolltrace.query.run_summary import IterationStats, RunSummary
@@ -76,12 +76,7 @@ def _rollouts_text(run: RunSummary) -> Text:
         text.append(f" in {plural(len(run.iterations), 'iteration')}", "not bold")
         text.append(f" of {splits} splits" if splits > 1 else "", "not bold")
     text.append(f", {plural(run.steps, 'step')}", "not bold")
-    if run.retried:
-        text.append(f" · {plural(run.retried, 'attempt')} tried again", "yellow")
-    if run.superseded:
-        text.append(f" · {run.superseded:,} repeated by a restart", "yellow")
-    if run.collides:
-        text.append(f" · {run.collides:,} collide: several sessions recorded the same places at once", "red")
+    append_repeats(text, run)
     return text
 
 

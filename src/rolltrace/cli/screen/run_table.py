@@ -13,7 +13,7 @@ from rich.text import Text
 from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import print_wrapped, table_cell
 from rolltrace.cli.screen.number_format import plural, short_number, to_one_line
-from rolltrace.cli.screen.styles import STATUS_STYLES, state_line
+from rolltrace.cli.screen.styles import STATUS_STYLES, append_repeats, state_line
 from rolltrace.cli.screen.transcript import note_text
 from rolltrace.query.address import short_addresses
 from rolltrace.query.histogram import Histogram
@@ -67,12 +67,7 @@ def show_totals(console: Console, totals: RunTotals, state: RunState, planned: i
     line = Text(f"{plural(totals.rollouts, 'rollout')} in {plural(totals.groups, 'group')} · {mean}", "bold")
     reasons = ", ".join(f"{table_cell(escape_line(name)).plain} {count}" for name, count in totals.stop_reasons.items())
     line.append(f" · {reasons}" if reasons else "", "not bold")
-    if totals.retried:
-        line.append(f" · {plural(totals.retried, 'attempt')} tried again", "yellow")
-    if totals.superseded:
-        line.append(f" · {totals.superseded} repeated by a restart", "yellow")
-    if totals.collides:
-        line.append(f" · {totals.collides} collide: several sessions recorded the same places at once", "red")
+    append_repeats(line, totals)
     console.print()
     print_wrapped(console, state_line(state, planned, totals.finished))
     print_wrapped(console, line)
@@ -83,7 +78,11 @@ def show_rewards(console: Console, rewards: Histogram) -> None:
     if len(rewards.bins) < 2:
         return
     console.print()
-    _show_chart(console, rewards, "reward")
+    width = min(console.width, _WIDEST)
+    if width >= _NARROW:
+        for line in _chart_lines(rewards, "reward", width):
+            line.rstrip()
+            console.print(line, soft_wrap=True)
     left_out = {"without a reward": rewards.missing, "not finite": rewards.non_finite}
     omitted = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
     if omitted:
@@ -193,17 +192,8 @@ _IN_FLIGHT = {
 }
 
 
-def _show_chart(console: Console, chart: Histogram, what: str) -> None:
-    """Print the bars and the labelled axis of a histogram that has at least two bins."""
-    width = min(console.width, _WIDEST)
-    if len(chart.bins) < 2 or width < _NARROW:
-        return
-    for line in _lines(chart, what, width):
-        line.rstrip()
-        console.print(line, soft_wrap=True)
-
-
-def _lines(chart: Histogram, what: str, width: int) -> Iterator[Text]:
+def _chart_lines(chart: Histogram, what: str, width: int) -> Iterator[Text]:
+    """The bars and the labelled axis of a histogram that has at least two bins."""
     counts = [one.n for one in chart.bins]
     top = f"{max(counts):,}"
     each = max(1, min(_BAR + 1, (width - len(top) - len(what) - 4) // len(counts)))

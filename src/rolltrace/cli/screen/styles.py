@@ -1,9 +1,16 @@
 """The colours of roles, statuses and run states."""
 
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 
+from rolltrace.cli.screen.number_format import plural
 from rolltrace.query.run_state import RunState
 from rolltrace.trace.stop_reasons import Status
+
+if TYPE_CHECKING:  # `rolltrace run` does not need DuckDB
+    from rolltrace.query.run_summary import RunSummary
+    from rolltrace.query.run_totals import RunTotals
 
 ROLE_STYLES = {"system": "dim bold", "user": "bold blue", "assistant": "bold green", "tool": "bold magenta"}
 STATUS_STYLES: dict[str, str] = {Status.OK: "green", Status.ERROR: "bold red", Status.CANCELLED: "yellow"}
@@ -30,3 +37,13 @@ def state_line(state: RunState, planned: int | None, finished: int) -> Text:
     if state in _RUN_STATE_MEANINGS:
         text.append(f" · {_RUN_STATE_MEANINGS[state]}", _RUN_STATE_STYLES[state])
     return text
+
+
+def append_repeats(text: Text, counts: "RunTotals | RunSummary") -> None:
+    """Append how many rollouts are in the run more than once, and why."""
+    if counts.retried:
+        text.append(f" · {plural(counts.retried, 'attempt')} tried again", "yellow")
+    if counts.superseded:
+        text.append(f" · {counts.superseded:,} repeated by a restart", "yellow")
+    if counts.collides:
+        text.append(f" · {counts.collides:,} collide: several sessions recorded the same places at once", "red")
