@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
@@ -59,8 +59,7 @@ def play(
     the rollouts in flight as cancelled and close the run. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM, if it
     has its default action, `SystemExit(143)`.
     """
-    arguments = PlayArguments(env, policy, out, resume, force, roles, args, trace, on_group, plan)
-    return run_blocking(arguments.job().play)
+    return run_blocking(_make_job(env, policy, out, resume, force, roles, args, trace, on_group, plan).play)
 
 
 async def play_async(
@@ -85,56 +84,47 @@ async def play_async(
     the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
     `InputError` is raised unless `force` is set.
     """
-    return await PlayArguments(env, policy, out, resume, force, roles, args, trace, on_group, plan).job().play()
+    return await _make_job(env, policy, out, resume, force, roles, args, trace, on_group, plan).play()
 
 
-class PlayArguments(NamedTuple):
-    """The arguments of `play`."""
-
-    env: str | Tasks | None
-    policy: str | Policy | None
-    out: str | Path | None
-    resume: str | Path | Resumption | None
-    force: bool
-    roles: Mapping[str, str | Policy] | None
-    args: Mapping[str, Any] | None
-    trace: Recording | Level | str | None
-    on_group: OnGroup | None
-    plan: PlanFields
-
-    def job(self) -> "PlayJob":
-        """Check the arguments, and combine them with those of a run that is resumed."""
-        if self.resume is not None:
-            return self._resumed(self.resume)
-        if self.env is None or self.policy is None or self.out is None:
+def _make_job(
+    env: str | Tasks | None,
+    policy: str | Policy | None,
+    out: str | Path | None,
+    resume: str | Path | Resumption | None,
+    force: bool,
+    roles: Mapping[str, str | Policy] | None,
+    args: Mapping[str, Any] | None,
+    trace: Recording | Level | str | None,
+    on_group: OnGroup | None,
+    plan: PlanFields,
+) -> "PlayJob":
+    """Check the arguments, and combine them with those of a run that is resumed."""
+    if resume is None:
+        if env is None or policy is None or out is None:
             raise InputError("Expected env, policy and out=, or resume= with a run to complete.")
-        if self.force:
+        if force:
             raise InputError("Expected force only with resume=.")
-        plan = Plan(**self.plan)
-        return PlayJob(
-            self.env, self.policy, self.out, plan, self.roles or {}, self.args or {}, self.trace, self.on_group
-        )
-
-    def _resumed(self, resumption: str | Path | Resumption) -> "PlayJob":
-        fixed = sorted({"out"} if self.out is not None else set()) + sorted(self.plan.keys() - {"concurrency"})
-        if fixed:
-            raise InputError(f"Expected no {', '.join(fixed)} with resume=: a run is completed as it was planned.")
-        if not isinstance(resumption, Resumption):
-            resumption = open_resumption(resumption, force=self.force)
-            for warning in resumption.warnings:
-                log.warning(warning)
-        policy, roles = resumption.choose_policies(self.policy, self.roles)
-        return PlayJob(
-            resumption.choose_env(self.env),
-            policy,
-            resumption.path,
-            msgspec.structs.replace(resumption.plan, **self.plan),
-            roles,
-            resumption.choose_args(self.args),
-            resumption.choose_recording(self.trace),
-            self.on_group,
-            resumption,
-        )
+        return PlayJob(env, policy, out, Plan(**plan), roles or {}, args or {}, trace, on_group)
+    fixed = [*(["out"] if out is not None else []), *sorted(plan.keys() - {"concurrency"})]
+    if fixed:
+        raise InputError(f"Expected no {', '.join(fixed)} with resume=: a run is completed as it was planned.")
+    if not isinstance(resume, Resumption):
+        resume = open_resumption(resume, force=force)
+        for warning in resume.warnings:
+            log.warning(warning)
+    chosen_policy, chosen_roles = resume.choose_policies(policy, roles)
+    return PlayJob(
+        resume.choose_env(env),
+        chosen_policy,
+        resume.path,
+        msgspec.structs.replace(resume.plan, **plan),
+        chosen_roles,
+        resume.choose_args(args),
+        resume.choose_recording(trace),
+        on_group,
+        resume,
+    )
 
 
 class PlayJob(msgspec.Struct, frozen=True):
