@@ -59,7 +59,10 @@ class WrongUsage(JobFailed):
     exit_code = 2
 
 
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=LazyCommands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="rolltrace")
 def cli() -> None:
     """Play language models in environments, and read the trace of every rollout.

@@ -10,13 +10,7 @@ import click
 @click.option("--only", multiple=True, metavar="AUDIT", help="Run only this audit; repeatable.")
 @click.option("--skip", multiple=True, metavar="AUDIT", help="Skip this audit; repeatable.")
 @click.option("--add", multiple=True, metavar="AUDIT", help="Add your own audit: package.module:name; repeatable.")
-@click.option(
-    "--most",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Show at most this many findings per audit.",
-)
+@click.option("--most", type=click.IntRange(min=1), default=20, help="Show at most this many findings per audit.")
 @click.option("--list", "as_list", is_flag=True, help="List the audits, and check nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run, or per audit with --list.")
 def check(

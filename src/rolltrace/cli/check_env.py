@@ -9,18 +9,13 @@ import click
 @click.command("check-env", short_help="Check that an environment keeps the contract.")
 @click.argument("env")
 @click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument of the environment; repeatable.")
-@click.option(
-    "--task", type=click.IntRange(min=0), default=0, show_default=True, help="The number of the task to play."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="The seed that the task is made with.")
-@click.option(
-    "--turns", type=click.IntRange(min=1), default=8, show_default=True, help="The maximum number of turns of a play."
-)
+@click.option("--task", type=click.IntRange(min=0), default=0, help="The number of the task to play.")
+@click.option("--seed", type=int, default=0, help="The seed that the task is made with.")
+@click.option("--turns", type=click.IntRange(min=1), default=8, help="The maximum number of turns of a play.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
-    show_default=True,
     help="Time-out of each call in seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: env, ok, and violations of rule, message, fix.")

@@ -10,15 +10,9 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Play every built-in environment.")
-@click.option(
-    "--policy",
-    default="local",
-    show_default=True,
-    metavar="SPEC",
-    help="The policy that plays: local is the embedded model.",
-)
+@click.option("--policy", default="local", metavar="SPEC", help="The policy that plays: local is the embedded model.")
 @click.option("--out", type=click.Path(path_type=Path), help="The path of the new run; by default a new name in runs/.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The seed of everything random.")
+@click.option("--seed", type=int, default=0, help="The seed of everything random.")
 def demo(policy: str, out: Path | None, seed: int) -> None:
     """Play every built-in environment with the embedded model, record and audit the run, and print what to try next.
 

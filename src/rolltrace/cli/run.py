@@ -33,19 +33,11 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     "role of the environment (grader, answerer, opponent) or of a seat of a game (seat1).  "
     "[default: scripted:noisy, which plays the other roles too]",
 )
-@click.option("--groups", type=click.IntRange(min=1), default=1, show_default=True, help="Groups in each iteration.")
-@click.option("--group-size", type=click.IntRange(min=1), default=4, show_default=True, help="Episodes in each group.")
-@click.option(
-    "--iterations",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Iterations; each plays the next groups.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="The seed of everything random.")
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Policy requests in flight."
-)
+@click.option("--groups", type=click.IntRange(min=1), default=1, help="Groups in each iteration.")
+@click.option("--group-size", type=click.IntRange(min=1), default=4, help="Episodes in each group.")
+@click.option("--iterations", type=click.IntRange(min=1), default=1, help="Iterations; each plays the next groups.")
+@click.option("--seed", type=int, default=0, help="The seed of everything random.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=64, help="Policy requests in flight.")
 @click.option("--out", type=click.Path(path_type=Path), help="The path of the new run; by default a new name in runs/.")
 @click.option(
     "--trace",
@@ -82,7 +74,6 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     "--strategy",
     metavar="NAME",
     default="keep-viable",
-    show_default=True,
     help="What a failed rollout means to its group: fail-fast (the first failure ends the group) or "
     "keep-viable[:FRACTION] (the group counts if that fraction of its members, and at least one, is ok).",
 )
@@ -90,10 +81,9 @@ _ROLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
     "--retries",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="How often an episode is retried after a failure of the policy or the environment; with any strategy.",
 )
-@click.option("--split", default="train", show_default=True, help="The split that the rollouts are recorded under.")
+@click.option("--split", default="train", help="The split that the rollouts are recorded under.")
 @click.option(
     "--resume",
     metavar="RUN",
@@ -110,11 +100,6 @@ def run(
     /,
     env: str | None,
     policies: tuple[str, ...],
-    groups: int,
-    group_size: int,
-    iterations: int,
-    seed: int,
-    concurrency: int,
     out: Path | None,
     level: str | None,
     fraction: float | None,
@@ -123,12 +108,10 @@ def run(
     sampling: tuple[str, ...],
     args: tuple[str, ...],
     strategy: str,
-    retries: int,
-    split: str,
     resume: Path | None,
     force: bool,
     as_json: bool,
-    **limits: Any,
+    **options: Any,
 ) -> None:
     """Play ENV and record every rollout.
 
@@ -148,7 +131,7 @@ def run(
     env_args = parse_arguments(args, "--arg")
     if resume is not None:
         _reject_options(context)
-        changed = {} if _is_default(context, "concurrency") else {"concurrency": concurrency}
+        changed = {} if _is_default(context, "concurrency") else {"concurrency": options["concurrency"]}
         _resume(resume, force, as_json, policy=policy, roles=roles, args=env_args, **changed)
         return
     if env is None:
@@ -158,13 +141,13 @@ def run(
     if out is not None and not out.name:
         raise click.BadParameter(f"Expected a path for the run, got {str(out)!r}.", param_hint="--out")
     path = out or unused_run_path("runs", f"{env}-{time.strftime('%Y%m%d-%H%M%S')}")
+    limits = struct_from_options(Limits, options)
     _play(
-        path, groups * iterations, as_json, (policy or DEFAULT_POLICY, *roles.values()),
+        path, options["groups"] * options["iterations"], as_json, (policy or DEFAULT_POLICY, *roles.values()),
         env=env, policy=policy or DEFAULT_POLICY, out=path, roles=roles, args=env_args,
-        sampling=as_sampling(parse_arguments(sampling, "--sampling")), groups=groups, group_size=group_size,
-        iterations=iterations, seed=seed, concurrency=concurrency, strategy=parse_strategy(strategy), retries=retries,
-        split=split, limits=struct_from_options(Limits, limits),
+        sampling=as_sampling(parse_arguments(sampling, "--sampling")), strategy=parse_strategy(strategy), limits=limits,
         trace=Recording(level=None if level is None else Level(level), fraction=fraction, tokens=tokens, calls=calls),
+        **options,
     )  # fmt: skip
 
 

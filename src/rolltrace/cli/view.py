@@ -13,8 +13,8 @@ _TOKEN = "ROLLTRACE_VIEW_TOKEN"  # noqa: S105 - the name of a variable
 
 @click.command(short_help="Look at runs in a browser.")
 @click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; by default any free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; 0 is any free one.")
+@click.option("--host", default="127.0.0.1", help="The address to listen at.")
 @click.option("--token", help=f"The secret in the URL, at least 16 characters; by default ${_TOKEN}, or a random one.")
 @click.option("--no-open", is_flag=True, help="Open no browser.")
 def view(directory: Path, port: int, host: str, token: str | None, no_open: bool) -> None:
