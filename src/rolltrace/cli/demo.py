@@ -54,9 +54,9 @@ def _show_next_commands(run: "Run", policy: str) -> None:
     click.echo(f"  {command('view', str(run.path))}   # in a browser", err=True)
     if rollouts:
         longest = max(rollouts, key=lambda rollout: len(rollout.messages))
-        worst = min(rollouts, key=lambda rollout: _sortable(rollout.reward))
         examples = {longest.id: (longest, "the longest")}
-        if worst.reward is not None:
+        if rewarded := [rollout for rollout in rollouts if rollout.reward is not None]:
+            worst = min(rewarded, key=lambda rollout: rollout.reward or 0.0)
             examples[worst.id] = (worst, "the lowest reward")
         for rollout, comment in examples.values():
             click.echo(f"  {command('show', str(run.path), addresses[rollout.id])}   # {comment}", err=True)
@@ -64,7 +64,3 @@ def _show_next_commands(run: "Run", policy: str) -> None:
     click.echo(f"  {command('query', str(run.path), sql)}   # the replies of graders and answerers", err=True)
     click.echo(f"  {command('show', str(run.path), '--json')} | head -1   # a record, as JSON", err=True)
     click.echo(f"  {command('run', 'arithmetic', '--policy', policy, '--groups', '8')}   # play more", err=True)
-
-
-def _sortable(reward: float | None) -> float:
-    return float("inf") if reward is None else reward

@@ -9,8 +9,8 @@ import msgspec
 from rolltrace.errors import InputError
 from rolltrace.policies.policy import Request
 from rolltrace.policies.roles import POLICY_ROLE
-from rolltrace.testing.noisy_games import answer_question, guess_number, is_game, move, play_questions
-from rolltrace.testing.noisy_grader import PREFERENCE, SCORE, prefer, score, write_paragraph
+from rolltrace.testing.noisy_games import answer_question, guess_number, is_game, move, play_questions, prompt_text
+from rolltrace.testing.noisy_grader import PREFERENCE, SCORE, first_question, prefer, score, write_paragraph
 from rolltrace.testing.noisy_math import (
     find_expression,
     find_question,
@@ -63,7 +63,8 @@ class NoisyPolicy(ScriptedPolicy):
             return Message("assistant", skill(request.messages, rng, self.correct))
         question = find_question(request.messages)
         tool_result = _tool_answer(request)
-        if tool_result is None and (tool := offered_calculator(request)) is not None:
+        tool = next((tool for tool in request.tools if tool.name == CALCULATOR), None)
+        if tool_result is None and tool is not None:
             expression = find_expression(question) or guess_expression(question, rng)
             if expression is not None:
                 return Message("assistant", "", tool_calls=(calculator_call(tool, expression, request.step),))
@@ -78,11 +79,6 @@ class NoisyPolicy(ScriptedPolicy):
         lines = (rng.choice(_OPENINGS), f"{working} = {answer}" if working else "", rng.choice(_CLOSINGS))
         final = f"<answer>{answer}</answer>" if _TAG in question else f"Answer: {answer}"
         return "\n".join(filter(None, (*lines, final)))
-
-
-def offered_calculator(request: Request) -> ToolSpec | None:
-    """The calculator, if the policy may call one."""
-    return next((tool for tool in request.tools if tool.name == CALCULATOR), None)
 
 
 def calculator_call(tool: ToolSpec, expression: str, step: int) -> ToolCall:
@@ -111,12 +107,12 @@ def choose_skill(request: Request) -> NoisySkill | None:
         return skill
     if request.tools:
         return None
-    opening = next((message.content for message in messages if message.role == "user"), "")[:_MAX_PROMPT_CHARS]
+    opening = first_question(messages)[:_MAX_PROMPT_CHARS]
     if "`Guess: NUMBER`" in opening:
         return guess_number
     if "`Guess: NAME`" in opening:
         return play_questions
-    if _ASKS_FOR_ANSWER.search("\n".join(_prompt_texts(messages))):
+    if _ASKS_FOR_ANSWER.search(prompt_text(messages)):
         return None
     if is_game(messages):
         return move
@@ -130,11 +126,3 @@ def _grading(messages: Sequence[Message]) -> NoisySkill | None:
     if SCORE in system or SCORE in last:
         return score
     return prefer if PREFERENCE in system or PREFERENCE in last else None
-
-
-def _prompt_texts(messages: Sequence[Message]) -> list[str]:
-    return [
-        message.content[-_MAX_PROMPT_CHARS:]
-        for message in (*messages[:1], *messages[-10:])
-        if message.role != "assistant"
-    ]

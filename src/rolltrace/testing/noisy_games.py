@@ -199,13 +199,13 @@ def _remaining_range(messages: Sequence[Message], low: int, high: int) -> tuple[
 
 def is_game(messages: Sequence[Message]) -> bool:
     """Whether the prompt shows moves in brackets."""
-    text = _prompt(messages)
+    text = prompt_text(messages)
     return "[GAME]" in text or _QUOTED_MOVE.search(text) is not None
 
 
 def move(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """One of the legal moves that the prompt lists; without a list, or by mistake, one like those that it mentions."""
-    text = _prompt(messages)
+    text = prompt_text(messages)
     mentioned = _moves(text)
     listed = next((moves for line in reversed(text.splitlines()) if (moves := _listed(line))), [])
     if listed and rng.random() < correct:
@@ -216,7 +216,8 @@ def move(messages: Sequence[Message], rng: random.Random, correct: float) -> str
     return f"I play {_vary(rng.choice(examples), rng)}"
 
 
-def _prompt(messages: Sequence[Message]) -> str:
+def prompt_text(messages: Sequence[Message]) -> str:
+    """The first message and the last ones, without those of the policy."""
     texts = [message.content[-_MAX_PROMPT_CHARS:] for message in messages[-20:] if message.role != "assistant"]
     first = [messages[0].content[-_MAX_PROMPT_CHARS:]] if len(messages) > 20 else []  # the rules come first
     return "\n".join((*first, *texts))

@@ -20,7 +20,7 @@ _OPENING = re.compile(r"\s*<(?P<kind>[a-z]+) (?P<tag>[0-9a-f]{6,64})(?:: (?P<lab
 
 def score(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """A score by how many of the criterion's words the answer has, and by its length; by mistake a random one."""
-    conversation, _, rest = _question(messages).rpartition("The criterion:")
+    conversation, _, rest = first_question(messages).rpartition("The criterion:")
     criterion = _long_words(rest.rpartition("How far")[0] or rest)
     answer = _long_words(
         " ".join(text for label, text in _frames(conversation) if label.startswith("assistant")) or conversation
@@ -34,7 +34,7 @@ def score(messages: Sequence[Message], rng: random.Random, correct: float) -> st
 
 def prefer(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """A preference for the answer with more different words; by mistake for the other."""
-    question = _question(messages)
+    question = first_question(messages)
     first, second = (len(_long_words(_framed(question, kind))) for kind in ("answer A", "answer B"))
     value = (first - second) / max(1, first + second)
     if rng.random() >= correct:
@@ -42,7 +42,7 @@ def prefer(messages: Sequence[Message], rng: random.Random, correct: float) -> s
     return f"A has {first} words that tell something, B has {second}.\nPreference: {value:.2f}"
 
 
-def _question(messages: Sequence[Message]) -> str:
+def first_question(messages: Sequence[Message]) -> str:
     """The first user message; later ones only say that a reply could not be parsed."""
     return next((message.content for message in messages if message.role == "user"), "")
 

@@ -34,7 +34,9 @@ class ScriptedPolicy(ABC):
         reply = self.reply(request)
         if hasattr(reply, "__await__"):
             reply = await reply
-        completion = completion_or_raise(reply)
+        if isinstance(reply, Exception):
+            raise reply.with_traceback(None)  # otherwise its traceback would grow each time it is raised
+        completion = to_completion(reply)
         if completion.usage is not None:
             return completion
         usage = Usage(self.count_tokens(request), count_words(completion.message))
@@ -74,13 +76,6 @@ class ScriptedReplies(ScriptedPolicy):
                 f"got a request for turn {request.step + 1}: add replies, or let the env end sooner."
             )
         return self.replies[request.step]
-
-
-def completion_or_raise(reply: ScriptedReply) -> Completion:
-    """The completion that a reply stands for; an exception is raised."""
-    if isinstance(reply, Exception):
-        raise reply.with_traceback(None)  # otherwise its traceback would grow each time it is raised
-    return to_completion(reply)
 
 
 def count_words(message: Message) -> int:

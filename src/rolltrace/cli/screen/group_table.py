@@ -51,9 +51,7 @@ def show_group(console: Console, group: GroupComparison, run: str, name: str, *,
     printer.show()
     if console.is_terminal and group.members:
         first = group.members[0]
-        has_unique_index = (
-            first.index is not None and [member.index for member in group.members].count(first.index) == 1
-        )
+        has_unique_index = printer.labels[first.id] == f"#{first.index}"
         member_name = f"{name}/{first.index}" if has_unique_index else first.id
         printer.line()
         printer.wrapped(Text(f"{command('show', run, member_name)}   # one member", "dim"))
@@ -64,7 +62,7 @@ class _GroupPrinter(DetailPrinter):
     def __init__(self, console: Console, group: GroupComparison, *, full: bool = False) -> None:
         super().__init__(console, full=full)
         self._group = group
-        self._labels = _member_labels(group)
+        self.labels = _member_labels(group)
 
     def show(self) -> None:
         self._head()
@@ -127,7 +125,7 @@ class _GroupPrinter(DetailPrinter):
     def _members(self, members: Sequence[Member]) -> None:
         """Print the table, then the columns that are not in it because they are the same for all, or do not fit."""
         first = [
-            _Column("member", [Text(self._labels[member.id], "bold cyan") for member in members], "left"),
+            _Column("member", [Text(self.labels[member.id], "bold cyan") for member in members], "left"),
             _Column("reward", [Text(_short(member.reward), "bold") for member in members]),
             _Column("advantage", [_advantage(member.advantage) for member in members]),
         ]

@@ -130,7 +130,8 @@ def show_demo(console: Console, demo: "DemoResult", groups: "Sequence[Group]") -
         console, Text(escape_line(f"{played}, in {format_duration(demo.seconds)}; recorded in {demo.path}."), "bold")
     )
     cost = f"Recording took {format_duration(demo.recording_seconds)} of computing"
-    line = Text(f"{cost}: {_percent(demo.recording_fraction)} of the time. ")
+    percent = f"{100 * demo.recording_fraction:.2g} %" if demo.recording_fraction >= 0.0001 else "under 0.01 %"
+    line = Text(f"{cost}: {percent} of the time. ")
     if demo.report.ok:
         line.append(f"✓ {len(demo.report.results)} audits found nothing wrong.", "green")
     print_wrapped(console, line)
@@ -227,7 +228,3 @@ def _ends(summary: "PlaySummary") -> Text:
         count = sum(times for message, times in summary.errors.items() if message.partition(" ")[0] == layer)
         text.append(f"  ({escape_line(layer)} failed {count} ×)", "red")
     return text
-
-
-def _percent(fraction: float) -> str:
-    return "under 0.01 %" if fraction < 0.0001 else f"{100 * fraction:.2g} %"

@@ -38,7 +38,7 @@ def show_run_summary(console: Console, run: RunSummary) -> None:
     _fact(console, "groups", _groups_text(run))
     _fact(console, "reward", _rewards_text(run.rewards))
     _fact(console, "stopped", Text(_shares(run.stop_reasons, run.rollouts)))
-    _fact(console, "status", _status_text(run))
+    _fact(console, "status", Text(_shares(run.statuses, run.rollouts), "" if run.statuses.keys() <= {"ok"} else "red"))
     _fact(console, "tokens", Text(_tokens_text(run)))
     _fact(console, "time", Text(_time_text(run)))
     _fact(console, "ledger", _ledger_text(run))
@@ -101,11 +101,6 @@ def _rewards_text(rewards: NumberStats) -> Text:
     if rewards.non_finite:
         text.append(f" · {rewards.non_finite:,} not finite, left out", "red")
     return text
-
-
-def _status_text(run: RunSummary) -> Text:
-    failed = run.rollouts - run.statuses.get("ok", 0)
-    return Text(_shares(run.statuses, run.rollouts), "red" if failed else "")
 
 
 def _tokens_text(run: RunSummary) -> str:
