@@ -6,7 +6,7 @@ import pytest
 
 from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.errors import GraderError, InputError
-from rolltrace.graders.judge import CORRECTION, FunctionJudge, PolicyJudge, validate_preference
+from rolltrace.graders.judge import CORRECTION, PolicyJudge, validate_preference
 from rolltrace.policies.roles import with_roles
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
@@ -33,11 +33,6 @@ async def compare(judge, *replies):
     turn = iter(replies)
     with with_roles(ScriptedReplies(lambda request: next(turn), name="model")) as calls:
         return await judge.compare(PROMPT, first, second), calls
-
-
-def judge_by_words(prompt, first, second):
-    """A function of a module."""
-    return 0.5
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1.5, -2, True, "0.5", None, 10**400])
@@ -126,35 +121,6 @@ async def test_the_settings_reach_the_policy():
     assert asked == [("critic", sampling)] * 2
 
 
-async def test_a_function_may_be_async_or_not():
-    """Both are given the prompt and the two rollouts."""
-    first, second = await answers("short", "long")
-
-    async def slow(prompt, one, other):
-        await asyncio.sleep(0)
-        assert (prompt, one, other) == (PROMPT, first, second)
-        return 1
-
-    assert await FunctionJudge(slow).compare(PROMPT, first, second) == 1.0
-    assert await FunctionJudge(judge_by_words).compare(PROMPT, first, second) == 0.5
-
-
-async def test_a_function_that_never_answers_runs_out_of_time():
-    """Its seconds are told apart from a time-out of its own."""
-
-    async def hang(prompt, first, second):
-        await never()
-
-    with pytest.raises(GraderError, match="hang gave no answer within 5 s"):
-        await FunctionJudge(hang, seconds=5).compare(PROMPT, None, None)
-
-    async def own(prompt, first, second):
-        raise TimeoutError("its own")
-
-    with pytest.raises(TimeoutError, match="its own"):
-        await FunctionJudge(own, seconds=5).compare(PROMPT, None, None)
-
-
 async def test_cancellation_is_not_a_reply():
     """A judge that is cancelled while it waits is cancelled, and does not try again."""
     asked = asyncio.Event()
@@ -179,12 +145,10 @@ async def test_cancellation_is_not_a_reply():
         lambda: PolicyJudge(tries=0),
         lambda: PolicyJudge(seconds=0),
         lambda: PolicyJudge(sampling=Sampling(max_tokens=0)),
-        lambda: FunctionJudge("better"),
-        lambda: FunctionJudge(judge_by_words, seconds=-1),
     ],
 )
 def test_settings_that_make_no_sense(make):
-    """No tries, no time, no tokens and no function are refused when the judge is made."""
+    """No tries, no time and no tokens are refused when the judge is made."""
     with pytest.raises(InputError, match="Expected"):
         make()
 

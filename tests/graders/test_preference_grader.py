@@ -6,7 +6,7 @@ import pytest
 
 from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.errors import ContextOverflowError, InputError, UnknownNameError
-from rolltrace.graders.judge import FunctionJudge, Judge, PolicyJudge
+from rolltrace.graders.judge import Judge, PolicyJudge
 from rolltrace.graders.preference_grader import PreferenceGrader
 from rolltrace.rollout.memory_sink import MemorySink
 from rolltrace.rollout.runner import Runner
@@ -204,12 +204,8 @@ async def cancels_itself(prompt, first, second):
     raise asyncio.CancelledError
 
 
-async def hangs(prompt, first, second):
-    await never()
-
-
 class Sloppy(Judge):
-    """Returns what is no score, and is not even async."""
+    """Has a method that is not async."""
 
     def compare(self, prompt, first, second):
         return 0.5
@@ -219,14 +215,12 @@ BROKEN = {
     "raises": (raises, "ValueError: beyond me"),
     "exits": (exits, "SystemExit"),
     "cancels_itself": (cancels_itself, "CancelledError"),
-    "hangs": (FunctionJudge(hangs, seconds=5), "no answer within 5 s"),
     "nan": (lambda *_: float("nan"), "from -1 to 1"),
     "infinite": (lambda *_: float("-inf"), "from -1 to 1"),
     "out_of_range": (lambda *_: 1.25, "1.25"),
     "text": (lambda *_: "A", "str: 'A'"),
     "nothing": (lambda *_: None, "None"),
     "truth": (lambda *_: True, "bool: True"),
-    "not_async": (Sloppy(), "TypeError"),
 }
 
 
@@ -234,15 +228,12 @@ BROKEN = {
 async def test_a_judge_that_fails_for_one_member(broken):
     """Its matchups have no score and say why; it has no grade, by name; the others have theirs without it."""
     judge, reason = BROKEN[broken]
-    judge = judge if isinstance(judge, Judge) else FunctionJudge(judge)
 
-    class Partial(Judge):
-        async def compare(self, prompt, first, second):
-            if "bad" in (text_of(first), text_of(second)):
-                return await judge.compare(prompt, first, second)
-            return by_length(prompt, first, second)
+    def judge_some(prompt, first, second):
+        is_bad = "bad" in (text_of(first), text_of(second))
+        return (judge if is_bad else by_length)(prompt, first, second)
 
-    group = await play("a", "bad", "cc", grader=PreferenceGrader(judge=Partial()))
+    group = await play("a", "bad", "cc", grader=PreferenceGrader(judge=judge_some))
     assert group.rewards == [-1.0, None, 1.0]
     error = group.scores[1].error
     assert (error.layer, error.type) == (Layer.GRADER, "GraderError")
@@ -255,6 +246,33 @@ async def test_a_judge_that_fails_for_one_member(broken):
     assert (group.numbers(0)["matchups"], group.numbers(0)["failed_matchups"]) == (4, 2)
     assert group.group[0].data["reward_data"]["failed_matchups"] == 4
     assert [rollout.status for rollout in group.rollouts] == ["ok"] * 3
+
+
+async def test_a_judge_that_is_not_async():
+    """Its matchups fail."""
+    group = await play("a", "b", grader=PreferenceGrader(judge=Sloppy()))
+    assert group.rewards == [None, None]
+    assert "TypeError" in group.scores[0].error.message
+
+
+async def test_a_function_may_be_async_or_not():
+    """Both get the prompt and the two rollouts, and may return an integer."""
+
+    async def slow(prompt, first, second):
+        await asyncio.sleep(0)
+        assert [message.content for message in prompt] == ["Which?"]
+        return 1 if text_of(first) == "a" else -1
+
+    group = await play("a", "b", grader=PreferenceGrader(judge=slow))
+    assert group.rewards == [1.0, -1.0]
+    group = await play("a", "b", grader=PreferenceGrader(judge=lambda *_: 0))
+    assert group.rewards == [0.0, 0.0]
+
+
+def test_a_judge_is_a_judge_or_a_function():
+    """Another object is refused when the grader is made."""
+    with pytest.raises(InputError, match="Expected a Judge, or a function"):
+        PreferenceGrader(judge="better")
 
 
 async def test_a_judge_that_always_fails():

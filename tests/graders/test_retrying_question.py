@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rolltrace.errors import ContextOverflowError, GraderError, InputError, PolicyError
-from rolltrace.graders.retrying_question import GRADER_SAMPLING, RetryingQuestion, ask_all
+from rolltrace.graders.retrying_question import GRADER_SAMPLING, AskSettings, RetryingQuestion, ask_all
 from rolltrace.policies.roles import with_roles
 from rolltrace.testing.scripted import ScriptedReplies
 from rolltrace.trace.message import Message, Sampling, ToolCall
@@ -21,8 +21,8 @@ def read(completion):
     return completion.message.content
 
 
-def question(text="Say it.", **settings):
-    return RetryingQuestion("grader", [Message("user", text)], read, CORRECTION, **settings)
+def question(text="Say it.", about=None, **settings):
+    return RetryingQuestion(AskSettings(**settings), [Message("user", text)], read, CORRECTION, about=about)
 
 
 class InTurn(ScriptedReplies):

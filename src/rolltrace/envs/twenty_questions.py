@@ -18,7 +18,7 @@ from rolltrace.envs.guessing_env import GuessingEnv, check_max_turns, last_guess
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import DataError, GraderError, PolicyError
 from rolltrace.graders.answer_check import extract_answer
-from rolltrace.graders.retrying_question import MAX_TRIES, REPLY_SECONDS, RetryingQuestion, validate_retry_limits
+from rolltrace.graders.retrying_question import MAX_TRIES, REPLY_SECONDS, AskSettings, RetryingQuestion
 from rolltrace.policies.policy import Completion
 from rolltrace.terminal_text import escape_json
 from rolltrace.trace.message import Message
@@ -157,7 +157,7 @@ class TwentyQuestionsTasks(Tasks):
 
     def __post_init__(self) -> None:
         check_max_turns(self.max_turns)
-        validate_retry_limits(self.tries, self.seconds)
+        AskSettings(tries=self.tries, seconds=self.seconds)  # raises now if they are invalid
         data = BUNDLED_DATA if self.data is None else self.data
         self.secrets = read_rows(data, SecretRow, unique="id", accept=_accept_names)
         self.count = len(self.secrets)
@@ -199,9 +199,8 @@ async def ask_answerer(
     raised; if its reply cannot be read, the answer is `UNREADABLE`.
     """
     prompt = ANSWERER_PROMPT.format(secret=_quoted(secret), question=_quoted(question[-_MAX_QUESTION_CHARS:]))
-    retrying = RetryingQuestion(
-        ANSWERER_ROLE, [Message("user", prompt)], _require_answer, ANSWERER_REMINDER, tries=tries, seconds=seconds
-    )
+    settings = AskSettings(role=ANSWERER_ROLE, tries=tries, seconds=seconds)
+    retrying = RetryingQuestion(settings, [Message("user", prompt)], _require_answer, ANSWERER_REMINDER)
     await retrying.run()
     if isinstance(retrying.outcome, PolicyError):
         raise retrying.outcome

@@ -1,25 +1,17 @@
-"""Judges, which say how much better one of two rollouts is: a policy or a function."""
+"""Judges, which say how much better one of two rollouts is."""
 
-import asyncio
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rolltrace.errors import GraderError, InputError
+from rolltrace.errors import GraderError
 from rolltrace.graders.prompt_frames import frame, render_transcript, unused_tag
 from rolltrace.graders.reply_parsing import read_preference
-from rolltrace.graders.retrying_question import (
-    GRADER_SAMPLING,
-    MAX_TRIES,
-    REPLY_SECONDS,
-    RetryingQuestion,
-    validate_retry_limits,
-)
+from rolltrace.graders.retrying_question import AskSettings, RetryingQuestion
 from rolltrace.trace.freeform import describe
 from rolltrace.trace.json_numbers import as_number
-from rolltrace.trace.message import Message, Sampling
+from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.transcript import messages_in_order
 
@@ -52,63 +44,18 @@ class Judge(ABC):
         """How much better the first is, from −1 to 1. It may raise if it cannot decide."""
 
 
-@dataclass(frozen=True)
-class FunctionJudge(Judge):
-    """A judge that calls a function, async or not. It pickles if the function is defined in a module."""
-
-    function: PreferenceFunction
-    seconds: float | None = None
-    """Time-out of an async function. A function that is not async cannot be interrupted."""
-
-    def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise InputError(f"Expected a function (prompt, first, second) as judge, got {describe(self.function)}.")
-        validate_retry_limits(1, self.seconds)
-
-    async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
-        """Call the function. Raises `GraderError` unless it returns a number from −1 to 1."""
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        preference: Any = self.function(prompt, first, second)
-        if inspect.isawaitable(preference):
-            timeout = asyncio.timeout(self.seconds)
-            try:
-                async with timeout:
-                    preference = await preference
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
-                raise GraderError(f"The judge {name} gave no answer within {self.seconds} s.") from None
-        return validate_preference(preference, f"the judge {name}")
-
-
-@dataclass(frozen=True)
-class PolicyJudge(Judge):
+@dataclass(frozen=True, kw_only=True)
+class PolicyJudge(AskSettings, Judge):
     """A judge that asks the policy of a role, and parses the last line of the reply."""
 
-    role: str = "grader"
     guidelines: str = GUIDELINES
     """What makes an answer better."""
-    tries: int = MAX_TRIES
-    seconds: float | None = REPLY_SECONDS
-    """Time-out of one reply."""
-    sampling: Sampling = GRADER_SAMPLING
-
-    def __post_init__(self) -> None:
-        validate_retry_limits(self.tries, self.seconds, self.sampling)
 
     async def compare(self, prompt: Sequence[Message], first: Rollout, second: Rollout) -> float:
         """The preference in the policy's first reply that can be parsed."""
         answers = (messages_in_order(rollout)[len(prompt) :] for rollout in (first, second))
-        question = RetryingQuestion(
-            self.role,
-            self.prompt(prompt, *answers),
-            read_preference,
-            CORRECTION,
-            about=f"{first.id} {second.id}",
-            tries=self.tries,
-            seconds=self.seconds,
-            sampling=self.sampling,
-        )
+        about = f"{first.id} {second.id}"
+        question = RetryingQuestion(self, self.prompt(prompt, *answers), read_preference, CORRECTION, about=about)
         await question.run()
         return question.result(f"a preference between rollouts {first.id} and {second.id}")
 

@@ -1,6 +1,7 @@
 """Scores a group by a tournament: its members are compared in pairs, and each gets the mean of its matchups."""
 
 import asyncio
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from rolltrace.cancellation import is_failure
 from rolltrace.errors import GraderError, InputError
 from rolltrace.graders.format_check import FormatCheck, check_format_coef, format_score
 from rolltrace.graders.grader import GroupGrade, GroupGrader
-from rolltrace.graders.judge import FunctionJudge, Judge, PolicyJudge, PreferenceFunction, validate_preference
+from rolltrace.graders.judge import Judge, PolicyJudge, PreferenceFunction, validate_preference
 from rolltrace.graders.tournament import (
     Matchup,
     MemberMatchup,
@@ -20,6 +21,7 @@ from rolltrace.graders.tournament import (
     parse_pattern,
 )
 from rolltrace.trace.failure import failure_of
+from rolltrace.trace.freeform import describe
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Grade
 from rolltrace.trace.stop_reasons import Layer, Status
@@ -43,7 +45,7 @@ class PreferenceGrader(GroupGrader):
     """
 
     judge: Judge | PreferenceFunction = field(default_factory=PolicyJudge)
-    """Compares two members: a `Judge`, or a function."""
+    """Compares two members: a `Judge`, or a function, which may be async."""
     pattern: TournamentPattern = TournamentPattern.BOTH_WAYS
     chunk: int = TOURNAMENT_CHUNK
     """Members meet in chunks of this size, in the order of their indexes.
@@ -62,8 +64,8 @@ class PreferenceGrader(GroupGrader):
                 f"Expected chunks of 2 or more for a tournament, got {self.chunk}: a member needs an opponent."
             )
         check_format_coef(self.format_coef)
-        if not isinstance(self.judge, Judge):
-            object.__setattr__(self, "judge", FunctionJudge(self.judge))
+        if not isinstance(self.judge, Judge) and not callable(self.judge):
+            raise InputError(f"Expected a Judge, or a function (prompt, first, second), got {describe(self.judge)}.")
 
     async def grade_group(self, rollouts: Sequence[Rollout]) -> GroupGrade:
         """A grade for each ok member, and the matrix of the tournament."""
@@ -95,16 +97,25 @@ class PreferenceGrader(GroupGrader):
         return TournamentResults(len(entrants), tuple(task.result() for task in tasks))
 
     async def _play_matchup(self, entrants: Sequence[Rollout], first: int, second: int) -> Matchup:
-        pair = entrants[first], entrants[second]
-        judge: Any = self.judge
         try:
-            score = validate_preference(await judge.compare(shared_prompt(pair), *pair), type(judge).__name__)
+            score = await self._compare(entrants[first], entrants[second])
         except BaseException as error:
             if not is_failure(error):
                 raise
             failure = failure_of(Layer.GRADER, error)
             return Matchup(first, second, error=f"{failure.type}: {failure.message}"[:_MAX_ERROR_CHARS])
         return Matchup(first, second, score)
+
+    async def _compare(self, first: Rollout, second: Rollout) -> float:
+        prompt = shared_prompt((first, second))
+        preference: Any
+        if isinstance(self.judge, Judge):
+            preference = await self.judge.compare(prompt, first, second)
+        else:
+            preference = self.judge(prompt, first, second)
+            preference = await preference if inspect.isawaitable(preference) else preference
+        name = getattr(self.judge, "__name__", type(self.judge).__name__)
+        return validate_preference(preference, f"the judge {name}")
 
     def _grade(
         self, rollout: Rollout, matchups: Sequence[MemberMatchup], entrants: Sequence[Rollout], agreement: float | None

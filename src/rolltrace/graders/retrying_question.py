@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rolltrace.errors import ContextOverflowError, GraderError, InputError, PolicyError, RoleError
@@ -21,6 +22,26 @@ _MAX_REPLY_CHARS = 10_000
 ReplyValue = TypeVar("ReplyValue")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AskSettings:
+    """Which role is asked, and how."""
+
+    role: str = "grader"
+    tries: int = MAX_TRIES
+    seconds: float | None = REPLY_SECONDS
+    """Time-out of one reply; None is no limit."""
+    sampling: Sampling = GRADER_SAMPLING
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise InputError(f"Expected tries of at least 1, got {self.tries}.")
+        if self.seconds is not None and not self.seconds > 0:
+            raise InputError(f"Expected seconds above 0, or None for no limit, got {self.seconds}.")
+        max_tokens = self.sampling.max_tokens
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"Expected max_tokens of at least 1, or None for no limit, got {max_tokens}.")
+
+
 class RetryingQuestion(Generic[ReplyValue]):
     """One question. If a reply cannot be parsed, a correction is sent; if the call fails, it is made again.
 
@@ -29,31 +50,24 @@ class RetryingQuestion(Generic[ReplyValue]):
 
     def __init__(
         self,
-        role: str,
+        settings: AskSettings,
         messages: Sequence[Message],
         parse: Callable[[Completion], ReplyValue],
         correction: str,
         *,
         about: str | None = None,
-        tries: int = MAX_TRIES,
-        seconds: float | None = REPLY_SECONDS,
-        sampling: Sampling = GRADER_SAMPLING,
     ) -> None:
         """`parse` raises `GraderError` if it cannot parse a reply; its text is the `{problem}` of the correction."""
-        validate_retry_limits(tries, seconds, sampling)
         self.outcome: ReplyValue | GraderError | PolicyError = GraderError("the question was not asked")
         """The parsed value, or the error of the last try."""
         self.attempts = 0
         self.replies = 0
         """How many tries got a reply, also one that could not be parsed."""
-        self._role = role
+        self._settings = settings
         self._messages = list(messages)
         self._parse = parse
         self._correction = correction
         self._about = about
-        self._tries = tries
-        self._seconds = seconds
-        self._sampling = sampling
 
     @property
     def has_tries_left(self) -> bool:
@@ -61,16 +75,21 @@ class RetryingQuestion(Generic[ReplyValue]):
         error = self.outcome
         if self.attempts == 0:
             return True
-        if not isinstance(error, GraderError | PolicyError) or self.attempts == self._tries:
+        if not isinstance(error, GraderError | PolicyError) or self.attempts == self._settings.tries:
             return False
         return isinstance(error, GraderError | RoleError) and not isinstance(error.__cause__, ContextOverflowError)
 
     async def ask(self) -> None:
         """Try once. An error is stored and not raised, because that would cancel concurrent questions."""
         self.attempts += 1
+        settings = self._settings
         try:
             completion = await ask(
-                self._role, self._messages, sampling=self._sampling, seconds=self._seconds, about=self._about
+                settings.role,
+                self._messages,
+                sampling=settings.sampling,
+                seconds=settings.seconds,
+                about=self._about,
             )
         except PolicyError as error:
             self.outcome = error
@@ -102,16 +121,6 @@ async def ask_all(questions: Sequence[RetryingQuestion[ReplyValue]]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for question in open_questions:
                 tasks.create_task(question.ask())
-
-
-def validate_retry_limits(tries: int, seconds: float | None, sampling: Sampling = GRADER_SAMPLING) -> None:
-    """Raise `InputError` for limits that allow no answer."""
-    if tries < 1:
-        raise InputError(f"Expected tries of at least 1, got {tries}.")
-    if seconds is not None and not seconds > 0:
-        raise InputError(f"Expected seconds above 0, or None for no limit, got {seconds}.")
-    if sampling.max_tokens is not None and sampling.max_tokens < 1:
-        raise InputError(f"Expected max_tokens of at least 1, or None for no limit, got {sampling.max_tokens}.")
 
 
 def _as_history(message: Message) -> Message:

@@ -12,15 +12,8 @@ from rolltrace.graders.format_check import FORMAT_COEF, FormatCheck, check_forma
 from rolltrace.graders.grader import Grader
 from rolltrace.graders.prompt_frames import render_transcript
 from rolltrace.graders.reply_parsing import read_score, shorten
-from rolltrace.graders.retrying_question import (
-    GRADER_SAMPLING,
-    MAX_TRIES,
-    REPLY_SECONDS,
-    RetryingQuestion,
-    ask_all,
-    validate_retry_limits,
-)
-from rolltrace.trace.message import Message, Sampling
+from rolltrace.graders.retrying_question import AskSettings, RetryingQuestion, ask_all
+from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import Grade
 from rolltrace.trace.transcript import final_conversation
@@ -53,7 +46,7 @@ class Criterion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class RubricGrader(Grader):
+class RubricGrader(AskSettings, Grader):
     """Asks about each criterion separately; the grade is `Σ w·s / Σ |w| + format_coef · (format − 1)`.
 
     All criteria are asked about concurrently. The recorded calls have the criterion's key as `about`. If a criterion
@@ -67,14 +60,9 @@ class RubricGrader(Grader):
     format_coef: float = FORMAT_COEF
     format_check: FormatCheck | None = None
     """None: the format is right if the response is neither truncated nor malformed."""
-    seconds: float | None = REPLY_SECONDS
-    """Time-out of one reply; None is no limit."""
-    tries: int = MAX_TRIES
-    role: str = "grader"
-    sampling: Sampling = GRADER_SAMPLING
 
     def __post_init__(self) -> None:
-        validate_retry_limits(self.tries, self.seconds, self.sampling)
+        super().__post_init__()
         check_format_coef(self.format_coef)
         object.__setattr__(self, "criteria", tuple(self.criteria))
         object.__setattr__(self, "keys", criterion_names(self.criteria))
@@ -102,16 +90,8 @@ class RubricGrader(Grader):
 
     def _question(self, key: str, criterion: Criterion, conversation: str) -> RetryingQuestion[float]:
         text = QUESTION.format(conversation=conversation, criterion=criterion.text)
-        return RetryingQuestion(
-            self.role,
-            (Message("system", INSTRUCTION), Message("user", text)),
-            read_score,
-            CORRECTION,
-            about=key,
-            tries=self.tries,
-            seconds=self.seconds,
-            sampling=self.sampling,
-        )
+        prompt = (Message("system", INSTRUCTION), Message("user", text))
+        return RetryingQuestion(self, prompt, read_score, CORRECTION, about=key)
 
 
 def criterion_names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
