@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from rolltrace.envs.dataset_rows import ColumnName, column_arguments
 from rolltrace.envs.dataset_sources import describe_data
 from rolltrace.envs.env import EnvGroupBuilder
-from rolltrace.envs.prompt_only import PromptOnlyGroup
-from rolltrace.envs.prompts import PromptRow, prompt_of, read_prompts, validate_prompt
+from rolltrace.envs.prompts import PromptsTasks
 from rolltrace.envs.tasks import Tasks
 from rolltrace.envs.with_grader import EnvArgs, load_inner_tasks, with_grader
 from rolltrace.errors import InputError
@@ -56,7 +55,7 @@ class PreferenceTasks(Tasks):
             "format_coef": format_coef, "seconds": seconds, "tries": tries, "max_tokens": max_tokens,
             **columns, **({"split": split} if split else {}),
         }  # fmt: skip
-        self.inner = load_inner_tasks(self.env, self.args)
+        inner = load_inner_tasks(self.env, self.args)
         sampling = replace(GRADER_SAMPLING, max_tokens=max_tokens)
         self.grader = PreferenceGrader(
             judge=PolicyJudge(seconds=seconds, tries=tries, sampling=sampling),
@@ -64,33 +63,18 @@ class PreferenceTasks(Tasks):
             chunk=chunk,
             format_coef=format_coef,
         )
-        if self.inner is None:
-            self.rows = read_prompts(BUNDLED_DATA if data is None else data, PromptRow, columns, split, validate_prompt)
-            self.count = len(self.rows)
-        else:
-            self.count = self.inner.count
+        if inner is None:
+            source = BUNDLED_DATA if data is None else data
+            inner = PromptsTasks(source, prompt=prompt, messages=messages, id=id, split=split)
+        self.inner = inner
+        self.count = inner.count
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
         """The group that plays task `number`."""
-        if self.inner is not None:
-            other = self.inner.builder(number, episodes=episodes, seed=seed)
-            _refuse_seats(other)
-            return with_grader(other, self.env, self.args, group_grader=self.grader)
-        row = self.rows[number]
-        return PromptOnlyGroup(
-            env=self.env,
-            task=str(row.id),
-            messages=prompt_of(row),
-            episodes=episodes,
-            group_grader=self.grader,
-            env_args=self.args,
-            task_data=row.other,
-        )
-
-
-def _refuse_seats(builder: EnvGroupBuilder) -> None:
-    if builder.seats > 1:
-        raise InputError(
-            f"Expected an environment of one seat as env of preference, got {builder.env} with {builder.seats}: "
-            "the seats of a game have different prompts, so their answers cannot be compared."
-        )
+        builder = self.inner.builder(number, episodes=episodes, seed=seed)
+        if builder.seats > 1:
+            raise InputError(
+                f"Expected an environment of one seat as env of preference, got {builder.env} with {builder.seats}: "
+                "the seats of a game have different prompts, so their answers cannot be compared."
+            )
+        return with_grader(builder, self.env, self.args, group_grader=self.grader)

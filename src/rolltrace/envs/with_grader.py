@@ -43,10 +43,10 @@ def with_grader(
     The recorded arguments contain the name and the arguments of the other environment, so that it can be made again.
     """
     _refuse_second_grader(builder, own, graders)
-    env_args = {**(args["env_args"] or {}), **builder.env_args}
+    inner_args = {} if args["env"] is None else {**(args["env_args"] or {}), **builder.env_args}
     fields = {
         "env": own,
-        "env_args": {**args, "env_args": env_args or None},
+        "env_args": {**args, "env_args": inner_args or None},
         "task_data": {**builder.task_data, **task_data},
         **graders,
     }
