@@ -421,8 +421,9 @@ def test_a_record_says_how_to_play_the_game_again():
 async def test_options_reach_the_game():
     """A game's own settings can be given, also from a command line."""
     tasks = load_env("textarena:KuhnPoker-v0", {"options": '{"max_rounds": 3}', "play_as": "1"})
-    assert (tasks.options, tasks.play_as, tasks.env) == ({"max_rounds": 3}, 1, "textarena:KuhnPoker-v0")
     [builder] = iterate_groups(tasks, iteration=0, groups=1, episodes=1, seed=0)
+    assert (builder.env_args["options"], builder.play_as) == ({"max_rounds": 3}, 1)
+    assert builder.env == tasks.env == "textarena:KuhnPoker-v0"
     [rollout] = await play(builder, Mover(["[check]"], illegal=0))
     assert "3 round game of Kuhn Poker" in rollout.steps[0].trace.prompt[0].content
 

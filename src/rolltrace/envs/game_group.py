@@ -33,8 +33,7 @@ class GameGroup(GroupFields):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_game_args(self.env, self.players, self.play_as, self.max_moves)
-        check_opponent_args(self.env, self.opponent_sampling, self.opponent_seconds)
+        self._check()
         self.seats = self.players if self.play_as is None else 1
         self.env_args = {
             **self.env_args,
@@ -67,23 +66,18 @@ class GameGroup(GroupFields):
         )
         return table.envs()
 
-
-def check_game_args(env: str, players: int, play_as: int | None, max_moves: int | None) -> None:
-    """Raise `InputError` for invalid players, `play_as` or `max_moves`."""
-    if players < 1:
-        raise InputError(f"Expected players of at least 1 in {env}, got {players}.")
-    if play_as is not None and not 0 <= play_as < players:
-        raise InputError(f"Expected play_as from 0 to {players - 1} in {env}, got {play_as}.")
-    if max_moves is not None and max_moves < 1:
-        raise InputError(f"Expected max_moves of at least 1 in {env}, got {max_moves}.")
-
-
-def check_opponent_args(env: str, sampling: Sampling, seconds: float | None) -> None:
-    """Raise `InputError` for settings with which no opponent could answer."""
-    temperature, max_tokens = sampling.temperature, sampling.max_tokens
-    if temperature is not None and not 0 <= temperature < math.inf:
-        raise InputError(f"Expected a finite opponent_temperature of at least 0 in {env}, got {temperature}.")
-    if max_tokens is not None and max_tokens < 1:
-        raise InputError(f"Expected opponent_max_tokens of at least 1 in {env}, got {max_tokens}.")
-    if seconds is not None and not seconds > 0:
-        raise InputError(f"Expected opponent_seconds above 0 in {env}, got {seconds}.")
+    def _check(self) -> None:
+        env, players, play_as, max_moves = self.env, self.players, self.play_as, self.max_moves
+        if players < 1:
+            raise InputError(f"Expected players of at least 1 in {env}, got {players}.")
+        if play_as is not None and not 0 <= play_as < players:
+            raise InputError(f"Expected play_as from 0 to {players - 1} in {env}, got {play_as}.")
+        if max_moves is not None and max_moves < 1:
+            raise InputError(f"Expected max_moves of at least 1 in {env}, got {max_moves}.")
+        temperature, max_tokens = self.opponent_sampling.temperature, self.opponent_sampling.max_tokens
+        if temperature is not None and not 0 <= temperature < math.inf:
+            raise InputError(f"Expected a finite opponent_temperature of at least 0 in {env}, got {temperature}.")
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"Expected opponent_max_tokens of at least 1 in {env}, got {max_tokens}.")
+        if self.opponent_seconds is not None and not self.opponent_seconds > 0:
+            raise InputError(f"Expected opponent_seconds above 0 in {env}, got {self.opponent_seconds}.")

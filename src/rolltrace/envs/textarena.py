@@ -5,11 +5,12 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rolltrace.envs.game import MAX_MOVES, Game, GameResult
-from rolltrace.envs.game_group import GameGroup, check_game_args, check_opponent_args
+from rolltrace.envs.game_group import GameGroup
 from rolltrace.envs.tasks import Tasks
 from rolltrace.envs.textarena_games import FAMILY, action_wrappers, hides_moves, make_game, player_counts, silenced
 from rolltrace.envs.textarena_games import names as game_names
@@ -46,14 +47,19 @@ class TextArenaTasks(Tasks):
         """
         self.env = f"{FAMILY}:{name}"
         self.name = name
-        self.options = dict(options or {})
-        self.opponent_sampling = Sampling(temperature=opponent_temperature, max_tokens=opponent_max_tokens)
-        check_opponent_args(self.env, self.opponent_sampling, opponent_seconds)
-        self.players = resolve_players(name, players, self.options)
-        check_game_args(self.env, self.players, play_as, max_moves)
-        self.play_as = play_as
-        self.max_moves = max_moves
-        self.opponent_seconds = opponent_seconds
+        self.players = resolve_players(name, players, options or {})
+        self._group = GameGroup(
+            env=self.env,
+            task=name,
+            make_game=partial(TextArenaGame, name, self.players, options=options or {}),
+            players=self.players,
+            play_as=play_as,
+            max_moves=max_moves,
+            opponent_sampling=Sampling(temperature=opponent_temperature, max_tokens=opponent_max_tokens),
+            opponent_seconds=opponent_seconds,
+            tags=("game", f"players{self.players}"),
+            env_args={"options": options or {}},
+        )
 
     @staticmethod
     def names() -> list[str]:
@@ -62,18 +68,10 @@ class TextArenaTasks(Tasks):
 
     def builder(self, number: int, *, episodes: int, seed: int) -> GameGroup:
         """The group that plays game `number` of the seed."""
-        return GameGroup(
-            env=self.env,
+        return replace(
+            self._group,
             task=f"players{self.players}-seed{seed}-{number}",
-            make_game=partial(TextArenaGame, self.name, self.players, options=self.options),
-            players=self.players,
-            play_as=self.play_as,
-            max_moves=self.max_moves,
-            opponent_sampling=self.opponent_sampling,
-            opponent_seconds=self.opponent_seconds,
-            tags=("game", f"players{self.players}"),
             episodes=episodes,
-            env_args={"options": self.options},
             seed=derive_seed(FAMILY, self.name, self.players, seed, number),
         )
 
