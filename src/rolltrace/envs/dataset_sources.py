@@ -120,7 +120,7 @@ def _open_file(path: Path, start: bytes) -> DataSource:
         return DataSource(name, "row", read_parquet(path, MAX_ROW_CHARS, MAX_TOTAL_CHARS))
     if suffix in (".csv", ".tsv"):
         return DataSource(name, "line", _read_csv(path))
-    if suffix == ".json" and start.lstrip()[:1] == b"[":
+    if start.lstrip()[:1] == b"[":
         return DataSource(name, "row", _read_json_list(path))
     return DataSource(name, "line", _read_jsonl(path))
 

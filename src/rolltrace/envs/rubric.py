@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.envs.dataset_rows import ColumnName, NonEmpty, column_arguments, read_rows
-from rolltrace.envs.dataset_sources import UTF8_BOM, describe_data
+from rolltrace.envs.dataset_sources import describe_data
 from rolltrace.envs.env import EnvGroupBuilder
 from rolltrace.envs.prompt_only import PromptOnlyGroup
 from rolltrace.envs.prompts import PromptRow, prompt_of, read_prompts, validate_prompt
@@ -138,14 +138,8 @@ def _refuse_conflicts(data: Any, env: str | None, criteria: str | None) -> None:
 
 
 def read_criteria(path: str | Path) -> tuple[Criterion, ...]:
-    """Read criteria from a file: one JSON list, or one JSON object on each line."""
-    if not _holds_list(path):
-        criteria = read_rows(path, Criterion)
-    else:
-        try:
-            criteria = msgspec.json.decode(Path(path).read_bytes().removeprefix(UTF8_BOM), type=list[Criterion])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"{path}: expected a list of criteria {{text, weight, name}}: {error}.") from error
+    """Read criteria from a file: a JSON list, or one JSON object on each line."""
+    criteria = read_rows(path, Criterion)
     try:
         validate_criteria(criteria)
     except DataError as error:
@@ -160,11 +154,3 @@ def validate_criteria(criteria: Sequence[Criterion]) -> None:
     except InputError as error:
         reason = str(error)
         raise DataError(f"{reason[:1].lower()}{reason[1:]}") from error
-
-
-def _holds_list(path: str | Path) -> bool:
-    """Whether the file is a JSON list. False if it cannot be read: `read_rows` then raises the error."""
-    try:
-        return Path(path).read_bytes().removeprefix(UTF8_BOM).lstrip().startswith(b"[")
-    except (OSError, ValueError):
-        return False
