@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from typing import Self
 
@@ -37,8 +37,10 @@ class RolloutClock(msgspec.Struct):
 
     def __exit__(self, *error: object) -> None:
         if self._token is not None:
-            with suppress(ValueError):  # an abandoned coroutine is closed in another context
+            try:
                 _CLOCK.reset(self._token)
+            except ValueError:  # an abandoned coroutine is closed in another context
+                return
 
     def start(self, seconds: float) -> asyncio.Timeout:
         """A context manager that raises `TimeoutError` when the rollout has run for `seconds`."""

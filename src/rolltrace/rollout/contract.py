@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -167,6 +168,8 @@ def _is_plain(value: Any) -> bool:
 
 def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResult:
     """Raise `EnvError` unless a step result has a number as reward, and an observation or `done`."""
+    if _is_plain_step(value):
+        return value  # type: ignore[no-any-return]
     where = f"{type(env).__name__}.{method}"
     if not isinstance(value, StepResult):
         raise EnvError(
@@ -184,6 +187,20 @@ def validate_step_result(value: Any, env: Env, method: str = "step") -> StepResu
     elif not value.done and method != "unfinished_step":
         raise EnvError(f"Expected {where} to return an observation or done=True, got neither: the next turn needs one.")
     return value if type(value.reward) is float else replace(value, reward=float(reward))
+
+
+_maps_of_step = attrgetter(*STEP_MAP_FIELDS)
+_DICT = frozenset({dict})
+
+
+def _is_plain_step(value: Any) -> bool:
+    """Fast path, as in `_is_plain`."""
+    return (
+        type(value) is StepResult
+        and type(value.reward) is float
+        and _DICT.issuperset(map(type, _maps_of_step(value)))
+        and (bool(value.done) if value.observation is None else _is_plain(value.observation))
+    )
 
 
 def validate_group_grade(value: Any, grader: str) -> GroupGrade:

@@ -131,16 +131,16 @@ class RolloutTask:
             so_far += self.rollout_builder.grade.reward
         is_final = stop.status is Status.OK and not self._builder.grades_groups
         total, unclamped = stop.clamp(so_far, limits.zero_reward_on_limit) if is_final else (None, None)
-        return Outcome(
-            ended_at=utc_now(),
-            status=stop.status,
-            stop_reason=stop.reason,
-            stopped_by=stop.by,
-            error=stop.error,
-            reward=total,
-            reward_so_far=so_far,
-            unclamped_reward=unclamped,
-        )
+        return {
+            "ended_at": utc_now(),
+            "status": stop.status,
+            "stop_reason": stop.reason,
+            "stopped_by": stop.by,
+            "error": stop.error,
+            "reward": total,
+            "reward_so_far": so_far,
+            "unclamped_reward": unclamped,
+        }
 
     async def _call_hook_and_grader(self, stop: RolloutEnd) -> RolloutEnd:
         """Call `on_stop` and the grader; a failure of either is a failure of the rollout."""

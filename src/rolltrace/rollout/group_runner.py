@@ -128,7 +128,8 @@ class GroupRunner:
         try:
             while self._should_retry(members := await episode.play(attempt), attempt):
                 attempt += 1
-            self._episode_failed |= any(member.status is not Status.OK for member in members)
+            for member in members:
+                self._episode_failed |= member.status is not Status.OK
         except BaseException:
             if self._should_retry(episode.recorded, attempt):
                 episode.record_unplayed(attempt + 1)

@@ -135,7 +135,10 @@ class Sampler(msgspec.Struct):
         """The policy's completion. Raises `ContextOverflowError` if the prompt is too long for the policy."""
         policy, rollout_builder = self._policy, self._rollout_builder
         rollout_builder.mark_prompt_sent()
-        await self.acquire_slot()
+        if self._request_slots.locked():
+            await self.acquire_slot()
+        else:
+            await self._request_slots.acquire()
         try:
             started = time.perf_counter()
             version = policy.version
@@ -157,9 +160,6 @@ class Sampler(msgspec.Struct):
 
     async def acquire_slot(self) -> None:
         """Wait until another request may be sent. The wait does not count as the rollout's time."""
-        if not self._request_slots.locked():
-            await self._request_slots.acquire()
-            return
         with self._clock.paused():
             await self._request_slots.acquire()
 

@@ -58,8 +58,8 @@ class Redactor:
             line = rollout_builder.encode(outcome, calls=has_calls)
         if self._is_sampled:
             self._remember(rollout_builder.header)
-        if outcome["reward"] is None and outcome["status"] is Status.OK and line.text is not None:
-            self._await_grade(rollout_builder, line.text._replace(rollout=rollout_builder.id))
+        if outcome["reward"] is None and outcome["status"] is Status.OK and line.conversation is not None:
+            self._await_grade(rollout_builder, line.conversation.text._replace(rollout=rollout_builder.id))
         return line
 
     def encode_imported(self, line: EncodedRecord) -> EncodedRecord:

@@ -49,6 +49,8 @@ class RunWriter:
         self._absolute_path = path.absolute()  # valid after a change of directory
         self.info = info
         self.recording = recording
+        self.records = recording.level is not Level.OFF
+        """Whether anything is recorded at all."""
         self.run = info.id
         """The id of the run."""
         self.continues = continues
@@ -234,11 +236,6 @@ class RunWriter:
             with contextlib.suppress(Exception):  # another thread may change the rollout at this moment
                 if (rollouts := reference()) is not None:
                     rollouts.record_cancelled()
-
-    @property
-    def records(self) -> bool:
-        """Whether anything is recorded at all."""
-        return self.recording.level is not Level.OFF
 
     @property
     def ledger(self) -> Ledger:

@@ -104,7 +104,7 @@ def _choice(field: Field, value: Any, place: _Place) -> Any:
 def _integer(field: Field, value: Any, place: _Place) -> Any:
     if field.depth:
         return _sequence(field, value, _whole, place)
-    if _is_count(value):
+    if type(value) is int and -FAST_INT_LIMIT < value < FAST_INT_LIMIT:
         return value
     number = None if value is None else _whole(value)
     if number is None:
@@ -201,11 +201,15 @@ def _one_record(field: Field, value: Any, path: str, place: _Place) -> Any:
 
 def is_valid_usage(value: Any) -> bool:
     """Whether it is a `Usage` whose counts fit into 64 bits."""
-    return type(value) is Usage and _is_count(value.prompt_tokens) and _is_count(value.completion_tokens)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and -FAST_INT_LIMIT < value < FAST_INT_LIMIT
+    if type(value) is not Usage:
+        return False
+    prompt, completion = value.prompt_tokens, value.completion_tokens
+    return (
+        type(prompt) is int
+        and type(completion) is int
+        and -FAST_INT_LIMIT < prompt < FAST_INT_LIMIT
+        and -FAST_INT_LIMIT < completion < FAST_INT_LIMIT
+    )
 
 
 def _timestamp(field: Field, value: Any, place: _Place) -> datetime | None:
@@ -275,10 +279,8 @@ def coerce_time(time: datetime) -> datetime:
 
 def coerce_usage(usage: Any, path: str, notes: list[Note]) -> Usage | None:
     """Counts of tokens, or None if `usage` is not a `Usage`."""
-    if usage is None or (
-        type(usage) is Usage and _is_count(usage.prompt_tokens) and _is_count(usage.completion_tokens)
-    ):
-        return usage
+    if usage is None or is_valid_usage(usage):
+        return usage  # type: ignore[no-any-return]
     if type(usage) is Usage:
         return coerce_record(usage, path, notes)
     notes.append(Note(path, f"expected a Usage, got {describe(usage)}: left out"))
@@ -383,8 +385,9 @@ def is_encodable_header(header: Header) -> bool:
     """Whether a header can be encoded as it is: each field has its type, and maps have only plain values."""
     if not _is_plain_header(tuple(map(type, msgspec.structs.astuple(header)))):
         return False
-    for name, is_plain in _HEADER_CHECKS:  # noqa: SIM110 - for each rollout, and a generator takes longer
-        if not is_plain(getattr(header, name)):
+    for name, is_plain in _HEADER_CHECKS:
+        value = getattr(header, name)
+        if value and not is_plain(value):
             return False
     return True
 

@@ -43,6 +43,7 @@ from rolltrace.trace.tokens import Tokens, Usage
 _NO_TRAILING = json_encoder.encode(TrailingRow([], {}, []))[1:]
 _FIELDS = {field.written_name: field for field in record_fields(Rollout)}
 _OUTCOME_FIELDS = {name: field for name, field in _FIELDS.items() if name in OutcomeRow.__struct_fields__}
+_OUTCOME_LENGTH = len(Outcome.__annotations__)
 _OUTCOME_TEXT_FIELDS = [field for field in text_fields(Rollout) if field.written_name in OutcomeRow.__struct_fields__]
 _PLAIN_TYPES = {
     name: plain_types(field) - {int} | ({NoneType} if field.is_nullable else set())
@@ -62,6 +63,26 @@ def new_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{_rng.getrandbits(80):020x}"
 
 
+class EncodedConversation(NamedTuple):
+    """The fields from `messages` to `pending_raw` of a line, and the text in them."""
+
+    data: memoryview
+    messages: Sequence[Message]
+    steps: Sequence[Any]
+    notes: list[Note]
+    """What happened when it was encoded."""
+
+    @property
+    def responses(self) -> dict[int, Message]:
+        """The responses that are not in `messages`, by step."""
+        return {row.step: row.response for row in self.steps if type(row.response) is Message}
+
+    @property
+    def text(self) -> TextSource:
+        """The text, which calls can quote."""
+        return TextSource(None, self.messages, self.responses)
+
+
 class EncodedRecord(msgspec.Struct, frozen=True):
     """A finished rollout, ready to be written."""
 
@@ -70,17 +91,8 @@ class EncodedRecord(msgspec.Struct, frozen=True):
     """One line, with its checksum and line feed."""
     blobs: tuple[Blob, ...] = ()
     """The bytes that its messages carry."""
-    text: TextSource | None = None
-    """The text of the line, which the calls of the group's grader can quote."""
-
-
-class _EncodedConversation(NamedTuple):
-    """The fields from `messages` to `pending_raw` of a line, and the text in them."""
-
-    data: memoryview
-    text: TextSource
-    notes: list[Note]
-    """What happened when it was encoded."""
+    conversation: EncodedConversation | None = None
+    """The part of the line that the calls of the group's grader can quote."""
 
 
 class RolloutBuilder:
@@ -114,7 +126,7 @@ class RolloutBuilder:
         self._open_response: Message | None = None
         self._sent: tuple[Range, ...] | None = None
         self._raw_response: str | None = None
-        self._encoded: _EncodedConversation | None = None
+        self._encoded: EncodedConversation | None = None
         has_text = transform is not None and any(map(_may_hold_text, _header_text(header)))
         self._header: bytes | dict[str, Any] = _frozen_header(header, self.notes, encodes=not has_text)
         """Its first fields: encoded, or as they are written if their text will be transformed."""
@@ -171,16 +183,27 @@ class RolloutBuilder:
         *,
         reward: float,
         env_reward: float | None = None,
+        reward_data: Any = None,
+        env_state: Any = None,
+        extra: Any = None,
+        metrics: Any = None,
+        logs: Any = None,
         termination: Termination | None = None,
+        parse_error: str | None = None,
+        raw: str | None = None,
         policy_version: int | str | None = None,
         usage: Usage | None = None,
         seconds: float | None = None,
         tools: Sequence[Any] = (),
         sampling: Sampling | None = None,
         tokens: Tokens | None = None,
+        reward_weights: Any = None,
         **fields: Any,
     ) -> None:
-        """Add the turn that answered the last prompt; `fields` are the other fields of `Step`."""
+        """Add the turn that answered the last prompt.
+
+        The fields that every runner passes are named, because Python takes long to collect others in `fields`.
+        """
         if self._open_response is not None:
             self.extend(())
         self._encoded = None
@@ -188,8 +211,9 @@ class RolloutBuilder:
             response = as_message(response, f"steps[{len(self._steps.rows)}].response", self.notes)
         prompt = self.conversation.ranges if self._sent is None else self._sent
         self._steps.add(
-            prompt, response, reward, env_reward, termination, policy_version, usage, seconds,
-            tools, sampling, tokens, fields,
+            prompt, response, reward, env_reward, reward_data, env_state, extra, metrics, logs, termination,
+            parse_error, raw, policy_version, usage, seconds, tools, sampling, tokens, reward_weights,
+            fields,
         )  # fmt: skip
         self._open_response = response
         self._sent = self._raw_response = None
@@ -264,11 +288,11 @@ class RolloutBuilder:
         stored_calls = add_quotes(calls, [conversation.text]) if calls else ()
         trailing = self._encode_trailing(outcome, stored_calls, notes, transform)
         line = add_checksum(header, b",", ending[1:-1], b",", conversation.data, b",", trailing)
-        return EncodedRecord(self.id, line, _blobs(conversation.text, calls), conversation.text)
+        return EncodedRecord(self.id, line, _blobs(conversation, calls), conversation)
 
     def _outcome_row(self, outcome: Outcome, notes: list[Note], transform: TextTransform | None) -> Any:
         known: Mapping[str, Any] = outcome
-        if len(outcome) > len(Outcome.__annotations__):
+        if len(outcome) > _OUTCOME_LENGTH:
             known = {name: value for name, value in outcome.items() if name in _OUTCOME_FIELDS}
         row = OutcomeRow(**known, grade=self._grade_fields)
         for name, value in known.items():
@@ -289,7 +313,7 @@ class RolloutBuilder:
         self, outcome: Outcome, calls: Sequence[Call], notes: list[Note], transform: TextTransform | None
     ) -> bytes:
         fields: dict[str, Any] = {}
-        if len(outcome) > len(Outcome.__annotations__):
+        if len(outcome) > _OUTCOME_LENGTH:
             fields |= {name: value for name, value in outcome.items() if name not in _OUTCOME_FIELDS}
         if self.metrics:
             fields["metrics"] = self.metrics
@@ -307,7 +331,7 @@ class RolloutBuilder:
             row.notes = notes = [transform_record(note, transform) for note in notes]
         return encode_fields(row, notes)[1:]
 
-    def _encode_conversation(self, transform: TextTransform | None) -> _EncodedConversation:
+    def _encode_conversation(self, transform: TextTransform | None) -> EncodedConversation:
         if transform is None and self._encoded is not None:
             return self._encoded
         notes: list[Note] = []
@@ -333,10 +357,7 @@ class RolloutBuilder:
             None if self._sent is None else table.final_ranges(self._sent),
             raw,
         )
-        responses = {row.step: row.response for row in rows if type(row.response) is Message}
-        encoded = _EncodedConversation(
-            memoryview(encode_fields(row, notes))[1:-1], TextSource(None, messages, responses), notes
-        )
+        encoded = EncodedConversation(memoryview(encode_fields(row, notes))[1:-1], messages, rows, notes)
         if transform is None:
             self._encoded = encoded
         return encoded
@@ -389,12 +410,14 @@ def _transform_messages(messages: Sequence[Message], transform: TextTransform, n
     ]
 
 
-def _blobs(text: TextSource, calls: Sequence[Call]) -> tuple[Blob, ...]:
+def _blobs(conversation: EncodedConversation, calls: Sequence[Call]) -> tuple[Blob, ...]:
     """The blobs that messages carry, each once, with their bytes if a message has them."""
-    messages = [message for message in text.messages if message.parts]
-    messages += [response for response in text.responses.values() if response.parts]
+    messages = [message for message in conversation.messages if message.parts]
+    messages += [row.response for row in conversation.steps if type(row.response) is Message and row.response.parts]
     for call in calls:
         messages += call.prompt if call.reply is None else (*call.prompt, call.reply)
+    if not messages:
+        return ()
     blobs: dict[str, Blob] = {}
     for message in messages:
         for part in message.parts:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import NoneType
@@ -22,7 +22,7 @@ from rolltrace.trace.coerce import (
 )
 from rolltrace.trace.convert import as_tool
 from rolltrace.trace.field_types import FieldKind, Range, record_fields
-from rolltrace.trace.freeform import Note, to_json_mapping
+from rolltrace.trace.freeform import Note, is_flat, to_json_mapping
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT
 from rolltrace.trace.message import Message, Sampling, ToolSpec
 from rolltrace.trace.rollout import Rollout, Step
@@ -73,6 +73,7 @@ _FIELDS = {
     if field.name not in ("step", "prompt", "response", "tools", "sampling", "tokens")
 }
 """The fields that callers pass by name."""
+_FREE_FORM, _NUMBERS = FieldKind.FREE_FORM, FieldKind.NUMBERS  # reading a member of an enum takes longer
 _LARGEST = sys.float_info.max
 _VERSION_TYPES = frozenset({int, str, NoneType})
 _TEXT_FIELDS = tuple(field for field in text_fields(Step) if field.name != "response")
@@ -130,14 +131,22 @@ class StepTable:
         response: Message,
         reward: float,
         env_reward: float | None,
+        reward_data: Any,
+        env_state: Any,
+        extra: Any,
+        metrics: Any,
+        logs: Any,
         termination: Termination | None,
+        parse_error: str | None,
+        raw: str | None,
         policy_version: int | str | None,
         usage: Usage | None,
         seconds: float | None,
         tools: Sequence[Any],
         sampling: Sampling | None,
         tokens: Tokens | None,
-        fields: Mapping[str, Any],
+        reward_weights: Any,
+        fields: dict[str, Any],
     ) -> None:
         """Add a step; `fields` are its other fields, by name."""
         row = StepRow(
@@ -149,14 +158,16 @@ class StepTable:
             for name in ("reward", "env_reward", "termination", "policy_version", "usage", "seconds"):
                 setattr(row, name, self._wire_value(name, getattr(row, name), non_numeric))
             reward = float(row.reward)
-        for name, value in fields.items():
-            if value is None or name == "extra" or (type(value) is dict and not value):
-                continue
-            setattr(row, name, self._wire_value(name, value, non_numeric))
-        extra = fields.get("extra")
-        if non_numeric or not (extra is None or (type(extra) is dict and not extra)):
-            extra = {} if extra is None else extra
-            row.extra = self._free_form(with_non_numeric(extra, non_numeric), "extra")
+        for name, value in (
+            ("reward_data", reward_data), ("env_state", env_state), ("metrics", metrics), ("logs", logs),
+            ("parse_error", parse_error), ("raw", raw), ("reward_weights", reward_weights), *fields.items(),
+        ):  # fmt: skip
+            if value is not None and (type(value) is not dict or value):
+                setattr(row, name, self._wire_value(name, value, non_numeric))
+        if non_numeric:
+            extra = with_non_numeric({} if extra is None else extra, non_numeric)
+        if extra is not None and (type(extra) is not dict or extra):
+            row.extra = self._free_form(extra, "extra")
         if tools:
             row.tools = self._tools_index(tools)
         if sampling is not None:
@@ -189,10 +200,10 @@ class StepTable:
             raise TypeError(f"Expected a field of a step, got {name}.")
         if value is None and field.is_nullable:
             return None
-        if field.kind is FieldKind.NUMBERS and type(value) is dict and _are_finite_numbers(value):
-            return value.copy()
-        if field.kind is FieldKind.FREE_FORM:
+        if field.kind is _FREE_FORM:
             return self._free_form(value, name)
+        if field.kind is _NUMBERS and type(value) is dict and _are_finite_numbers(value):
+            return value.copy()
         coerced = coerce_field(field, value, self._path(), self._notes, non_numeric)
         is_omitted = field.omits_default and coerced == field.default
         return msgspec.UNSET if is_omitted else wire_value(field, coerced, self._path(name), self._notes)
@@ -204,8 +215,8 @@ class StepTable:
 
     def _free_form(self, values: Any, field: str) -> Any:
         """A free-form map that does not change when the caller changes the original."""
-        if type(values) is dict and not values:
-            return EMPTY_MAP
+        if self._encodes_maps and type(values) is dict and is_flat(values):
+            return msgspec.Raw(json_encoder.encode(values))
         copied = to_json_mapping(values, self._path(field), self._notes)
         return msgspec.Raw(json_encoder.encode(copied)) if self._encodes_maps else copied
 
