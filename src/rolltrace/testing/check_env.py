@@ -115,11 +115,11 @@ async def _check(harness: Harness, builder: EnvGroupBuilder) -> list[Violation]:
     if is_builder(harness, builder):
         before = asyncio.all_tasks()
         await _check_rules(harness, builder)
-        if not harness.report.has(Rule.NOTHING_RUNNING):
+        if not harness.has(Rule.NOTHING_RUNNING):
             fix = "cancel and await in `cleanup` every task that `make_episode` started"
             await harness.check_leftover_tasks(before, "after `cleanup`", fix)
         harness.report_blocking()
-    return harness.report.violations
+    return harness.violations
 
 
 async def _check_rules(harness: Harness, builder: EnvGroupBuilder) -> None:

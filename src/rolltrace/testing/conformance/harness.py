@@ -1,4 +1,4 @@
-"""What all rules of one check share: its settings, its report, and the tasks and blocked times that it watches."""
+"""What all rules of one check share: its settings, its violations, and the tasks and blocked times that it watches."""
 
 import asyncio
 from collections import defaultdict
@@ -11,7 +11,7 @@ from rolltrace.policies.policy import Policy
 from rolltrace.policies.roles import Roles
 from rolltrace.testing.conformance.reply_styles import Replies, styles_of, unusual_styles
 from rolltrace.testing.conformance.return_values import ReturnValueCheck
-from rolltrace.testing.conformance.violations import Rule, ViolationLog
+from rolltrace.testing.conformance.violations import Rule, Violation
 from rolltrace.testing.noisy import NoisyPolicy
 
 _LOOP_ITERATIONS = 20
@@ -36,7 +36,8 @@ class Harness:
         """The caller's policies by role, and a scripted one, which answers from the prompt alone, for other roles."""
         self.turns = turns
         self.seconds = seconds
-        self.report = ViolationLog()
+        self._violations: dict[tuple[str, str], Violation] = {}
+        """By rule and fix."""
         self.return_values = ReturnValueCheck(self.report)
         self.made: list[Env] = []
         """Every env so far. They are kept alive so that `id` stays unique."""
@@ -47,6 +48,19 @@ class Harness:
         """Whether all environments so far take truncated and malformed completions."""
         return bool(self.made) and all(env.takes_any_completion is True for env in self.made)
 
+    @property
+    def violations(self) -> list[Violation]:
+        """All violations, in the order in which they were reported."""
+        return list(self._violations.values())
+
+    def report(self, rule: Rule, message: str, fix: str) -> None:
+        """Report a violation, unless one with the same rule and fix was reported before."""
+        self._violations.setdefault((rule, fix), Violation(rule.value, message, fix))
+
+    def has(self, rule: Rule) -> bool:
+        """Whether a violation of this rule was reported."""
+        return any(violation.rule == rule for violation in self.violations)
+
     def add_blocked_time(self, name: str, method: str, seconds: float) -> None:
         """Add for how long a call blocked the event loop; calls with the same name do the same work."""
         self._blocked_seconds[name, method].append(seconds)
@@ -55,7 +69,7 @@ class Harness:
         """Report the methods that always block the event loop for too long."""
         for (name, method), seconds in self._blocked_seconds.items():
             if len(seconds) >= _MIN_CALLS and min(seconds) > _MAX_BLOCKED_SECONDS:
-                self.report.add(
+                self.report(
                     Rule.BLOCKING,
                     f"{name} blocked the event loop for {min(seconds):.1f} s or more in each of {len(seconds)} calls",
                     f"await in `{method}` everything that waits (`asyncio.sleep`, an async client), and run long "
@@ -70,7 +84,7 @@ class Harness:
                 return
             await asyncio.sleep(0)
         names = sorted(getattr(task.get_coro(), "__qualname__", task.get_name()) for task in left)
-        self.report.add(Rule.NOTHING_RUNNING, f"{when} {len(left)} task(s) were still running: {', '.join(names)}", fix)
+        self.report(Rule.NOTHING_RUNNING, f"{when} {len(left)} task(s) were still running: {', '.join(names)}", fix)
         for task in left:
             task.cancel()
         await asyncio.wait(left, timeout=1.0)

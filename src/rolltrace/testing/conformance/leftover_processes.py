@@ -32,7 +32,7 @@ async def check_leftovers(harness: Harness, pickled: bytes) -> None:
             await play(harness, ProbedBuilder(copy, harness, [style], clean_up=True))
         for kind, left in (await _leftovers(before, min(harness.seconds, _MAX_SECONDS))).items():
             names = sorted(one.name if isinstance(one, threading.Thread) else f"process {one}" for one in left)
-            harness.report.add(
+            harness.report(
                 Rule.NOTHING_RUNNING,
                 f"{len(names)} {kind} of {_PLAYS} plays (style: {style}) were still running after `close` and "
                 f"`cleanup`: {', '.join(names[:_PLAYS])}",

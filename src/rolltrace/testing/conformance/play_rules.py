@@ -32,7 +32,7 @@ async def check_plays(harness: Harness, builder: EnvGroupBuilder) -> list[Probed
         first = await play(harness, ProbedBuilder(builder, harness, [style], graded=True))
         again = await play(harness, ProbedBuilder(builder, harness, [style], graded=True))
         if differs := _difference(first, again):
-            harness.report.add(
+            harness.report(
                 Rule.SAME_SEED,
                 f"two plays with the same answers differ in {differs}",
                 "take all randomness from the builder's seed and the episode's number, with a separate `random.Random`",
@@ -47,7 +47,7 @@ async def check_copy(harness: Harness, copy: EnvGroupBuilder, first: list[Probed
     style = next(iter(harness.styles))
     copied = await play(harness, ProbedBuilder(copy, harness, [style], clean_up=True))
     if differs := _difference(first, copied):
-        harness.report.add(
+        harness.report(
             Rule.PICKLES,
             f"a play made by the unpickled builder differs in {differs}",
             "keep in the pickle all that the builder's episodes depend on",
@@ -84,7 +84,7 @@ async def check_cancellation(harness: Harness, builder: EnvGroupBuilder) -> None
 
 async def check_grade_group(harness: Harness, builder: EnvGroupBuilder) -> None:
     """Play a group and have it graded in several forms."""
-    if attribute_of(builder, "grades_groups") is not True or harness.report.has(Rule.BUILDER):
+    if attribute_of(builder, "grades_groups") is not True or harness.has(Rule.BUILDER):
         return
     styles = [*harness.styles, *(UNUSUAL_COMPLETIONS if harness.takes_any_completion else ())]
     episode_styles = [styles[episode % len(styles)] for episode in range(builder.episodes)]
@@ -128,8 +128,8 @@ def _report_unexplained(harness: Harness, builder: ProbedBuilder, result: GroupR
         error = member.error
         if error is None or error.layer is Layer.HOOK or member.index not in builder.probes:
             continue
-        if not harness.report.violations:
-            harness.report.add(
+        if not harness.violations:
+            harness.report(
                 Rule.PLAYS,
                 f"the runner recorded a failure of the {error.layer}: {error.type}: {error.message}",
                 "return plain values that can be read, compared and printed",
@@ -167,7 +167,7 @@ class _PlayPolicy:
         except ContextOverflowError:
             raise
         except Exception as error:
-            self._harness.report.add(
+            self._harness.report(
                 Rule.ANSWERS,
                 f"no answer could be made for {env.describe(f'turn {request.step}')}: {short_repr(error)}",
                 "pass `answers` that answer every prompt of this environment, with tools whose parameters are a schema",

@@ -52,13 +52,12 @@ class ProbedBuilder(EnvGroupBuilder):
         self._builder = builder
         self._user = UserObject(builder, harness)
         self._harness = harness
-        self._report = harness.report
         self._probe_class = probe_class
         self._point = point
         self._first_episode = first_episode
         self._clean_up = clean_up
         grader = attribute_of(builder, "grader")
-        if graded and isinstance(grader, Grader) and not harness.report.has(Rule.BUILDER):
+        if graded and isinstance(grader, Grader) and not harness.has(Rule.BUILDER):
             self.grader = ProbedGrader(grader, harness)
 
     async def make_episode(self, number: int) -> Sequence[Env]:
@@ -90,7 +89,7 @@ class ProbedBuilder(EnvGroupBuilder):
         else:
             what = "" if is_name(role) else f"gave {short_repr(role)}"
         if what:
-            self._report.add(
+            self._harness.report(
                 Rule.BUILDER,
                 f"`{self._user.name}.role_of({seat})` {what}",
                 "let `role_of` name a role for every seat, such as `policy` or `opponent`",
@@ -128,10 +127,10 @@ class ProbedBuilder(EnvGroupBuilder):
             known.add(id(env))
             if not isinstance(takes := env.takes_any_completion, bool):
                 message = f"`takes_any_completion` of `{type(env).__name__}` is {short_repr(takes)}"
-                self._report.add(Rule.TYPES, message, "set `takes_any_completion` to True or False")
+                self._harness.report(Rule.TYPES, message, "set `takes_any_completion` to True or False")
 
     def _refuse(self, message: str, fix: str) -> None:
-        self._report.add(Rule.MAKES_ENVS, message, fix)
+        self._harness.report(Rule.MAKES_ENVS, message, fix)
         raise AlreadyReported
 
 

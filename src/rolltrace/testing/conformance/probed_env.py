@@ -45,7 +45,6 @@ class ProbedEnv(Env):
         self._env = env
         self._user = UserObject(env, harness)
         self._harness = harness
-        self._report = harness.report
         self._style = style
         self._where = where
         self._point = point
@@ -69,7 +68,7 @@ class ProbedEnv(Env):
 
     async def initial_observation(self) -> Observation | StepResult:
         """The first observation of the user's env."""
-        if self._report.has(Rule.HANGS):
+        if self._harness.has(Rule.HANGS):
             raise AlreadyReported  # to play on would take as long again
         value = await self._call("initial_observation")
         where = self.describe("initial_observation")
@@ -78,7 +77,7 @@ class ProbedEnv(Env):
         else:
             self._check_result(value, where, finished=False)
             if not self.done:
-                self._report.add(
+                self._harness.report(
                     Rule.TYPES,
                     f"{where} gave a `StepResult` that is not done",
                     "return an `Observation`, or a `StepResult` with `done=True` where there is nothing to play",
@@ -104,11 +103,11 @@ class ProbedEnv(Env):
         try:
             value: Any = self._env.unfinished_step()
         except Exception as error:
-            self._report.add(Rule.TYPES, f"{name} raised {short_repr(error)}", fix)
+            self._harness.report(Rule.TYPES, f"{name} raised {short_repr(error)}", fix)
             raise
         if inspect.iscoroutine(value):
             value.close()
-            self._report.add(Rule.TYPES, f"{name} is `async def`", fix)
+            self._harness.report(Rule.TYPES, f"{name} is `async def`", fix)
             return None
         if value is not None:
             self._harness.return_values.result(value, name, finished=False)
@@ -122,7 +121,7 @@ class ProbedEnv(Env):
         if value is not None:
             seen = self._harness.return_values.observation(value, name)
             if isinstance(value, Observation) and not all(message in seen for message in messages):
-                self._report.add(
+                self._harness.report(
                     Rule.OBSERVE,
                     f"{name} returned an observation without the message that was put in",
                     "return an `Observation` with the messages that it was given, or None where that is unsupported",
@@ -169,7 +168,7 @@ class ProbedEnv(Env):
             self._user.report_error(error, method, Rule.PLAYS, self.describe(method), fix)
 
     def _report_cancellation(self, method: str, what: str) -> None:
-        self._report.add(
+        self._harness.report(
             Rule.CANCELLATION,
             f"{self.describe(method)} {what} when it was cancelled at an await",
             "let `CancelledError` through: clean up in `finally`, raise it again where it is caught, and bound waits "
@@ -190,7 +189,7 @@ class ProbedEnv(Env):
             what = "messages that are already in the prompt"
         else:
             return
-        self._report.add(
+        self._harness.report(
             Rule.NEW_MESSAGES,
             f"the observation of {self.describe(turn)} contains {what}",
             "return only what is new, or the whole prompt with `replaces_history=True`",
@@ -209,7 +208,7 @@ class ProbedEnv(Env):
             if isinstance(error, _CLEAR_ERRORS) and not isinstance(error, _UNCLEAR_ERRORS) and str(error).strip():
                 return
             what = f"raised {short_repr(error)}"
-        self._report.add(
+        self._harness.report(
             rule,
             f"`{self._user.name}.step` {when} {what}",
             "call `require_active()` of a `SingleUse` at the start of `step`, or raise an `EnvError` there, saying "
@@ -223,7 +222,7 @@ class ProbedEnv(Env):
             now = snapshot(event.value)
             for field, before in event.fields.items():
                 if field not in skipped and field in now and now[field] != before:
-                    self._report.add(
+                    self._harness.report(
                         Rule.UNCHANGING,
                         f"`{field}` of {event.call} of `{self._user.name}` changed after it was returned, "
                         f"from {short_repr(before)} to {short_repr(now[field])}",

@@ -25,7 +25,6 @@ class ProbedGrader(Grader):
     def __init__(self, grader: Grader, harness: Harness) -> None:
         self._grader = grader
         self._harness = harness
-        self._report = harness.report
 
     async def grade(self, rollout: Rollout) -> Grade:
         """The first grade, for the runner."""
@@ -46,7 +45,7 @@ class ProbedGrader(Grader):
             found = difference(without_timings(getattr(first, field)), without_timings(getattr(again, field)))
             if found is not None:
                 where, one, other = found
-                self._report.add(
+                self._harness.report(
                     Rule.GRADER,
                     f"`{type(self._grader).__name__}.grade` graded one rollout in two ways: `{field}{where}` is "
                     f"{short_repr(one)}, then {short_repr(other)}",
@@ -61,7 +60,6 @@ class ProbedGroupGrader:
         overrides = type(builder).grade_group is not EnvGroupBuilder.grade_group
         self._grader: Any = builder if overrides else builder.group_grader
         self._harness = harness
-        self._report = harness.report
         self._name = f"`{type(self._grader).__name__}.grade_group`"
 
     async def grade_forms(
@@ -96,7 +94,7 @@ class ProbedGroupGrader:
             grades = grades.grades
         if not isinstance(grades, Mapping):
             fix = "return a dict from rollout id to a `Grade` whose `reward` is a number, or a `GroupGrade` with one"
-            self._report.add(Rule.GRADE_GROUP, f"{self._name} gave {short_repr(grades)}", fix)
+            self._harness.report(Rule.GRADE_GROUP, f"{self._name} gave {short_repr(grades)}", fix)
             return {}
         self._check_ids(rollouts, grades)
         return self._valid_rewards(rollouts, grades)
@@ -105,7 +103,7 @@ class ProbedGroupGrader:
         known = {rollout.id for rollout in rollouts}
         needed = {rollout.id for rollout in rollouts if rollout.status is Status.OK}
         if not needed <= set(grades) <= known:
-            self._report.add(
+            self._harness.report(
                 Rule.GRADE_GROUP,
                 f"{self._name} graded {short_repr(sorted(map(str, grades)))}, of {short_repr(sorted(known))}",
                 "use `rollout.id` as the key, and grade every rollout whose status is `ok`",
@@ -127,7 +125,7 @@ class ProbedGroupGrader:
 
     def _check_refusal(self, error: Exception, rollout: Rollout) -> None:
         if rollout.status is Status.OK:
-            self._report.add(
+            self._harness.report(
                 Rule.GRADE_GROUP,
                 f"{self._name} gave {short_repr(error)} in place of a grade, for a rollout that was played to an end",
                 "grade every rollout whose status is `ok`; where the grade depends on what others answer, pass `roles` "
@@ -138,7 +136,7 @@ class ProbedGroupGrader:
         for rollout, one in rewards.items():
             other = again.get(rollout, one)
             if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):
-                self._report.add(
+                self._harness.report(
                     Rule.GRADE_GROUP,
                     f"{self._name} gave a rollout {one:g}, and {other:g} when {when}",
                     "grade by what is in a rollout, never by its place in a list: build the grades in one pass over "
@@ -161,7 +159,7 @@ async def _call_grader(
     finally:
         user.over = True
         if before != list(map(_encoded, rollouts)):
-            harness.report.add(
+            harness.report(
                 rule,
                 f"{name} changed the rollout that it was given",
                 f"let `{method}` copy what it wants to change, such as `dict(rollout.task_data)`: a record is for "
@@ -177,17 +175,17 @@ def _check_grade(harness: Harness, grade: Any, name: str, rule: Rule) -> bool:
     """Report a grade that the runner would refuse; returns whether it has a valid reward."""
     if not isinstance(grade, Grade):
         fix = "return `Grade(reward=…)` for one rollout, and a dict from rollout id to a `Grade` for a group"
-        harness.report.add(rule, f"{name} gave {short_repr(grade)} where a grade belongs", fix)
+        harness.report(rule, f"{name} gave {short_repr(grade)} where a grade belongs", fix)
         return False
     reward = as_float(grade.reward)
     if reward is None or not math.isfinite(reward):
         fix = "make a grade's `reward` a finite number, and raise `GraderError` if there is no grade"
-        harness.report.add(rule, f"{name} gave a grade whose `reward` is {short_repr(grade.reward)}", fix)
+        harness.report(rule, f"{name} gave a grade whose `reward` is {short_repr(grade.reward)}", fix)
         return False
     harness.return_values.number_maps(grade, name, ("reward_data",))
     extra: Any = grade.extra
     if not isinstance(extra, Mapping):
-        harness.report.add(rule, f"{name} gave {short_repr(extra)} as `extra`", "make a grade's `extra` a dict")
+        harness.report(rule, f"{name} gave {short_repr(extra)} as `extra`", "make a grade's `extra` a dict")
     return True
 
 

@@ -1,12 +1,12 @@
 """Reports what an environment returns with other types than the contract says."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rolltrace.envs.env import STEP_MAP_FIELDS, Observation, StepResult
 from rolltrace.rollout.contract import is_name
-from rolltrace.testing.conformance.violations import Rule, ViolationLog, short_repr
+from rolltrace.testing.conformance.violations import Rule, short_repr
 from rolltrace.trace.convert import as_message, as_tool
 from rolltrace.trace.freeform import Note
 from rolltrace.trace.json_numbers import as_float, as_number
@@ -18,7 +18,7 @@ _NUMBER_MAPS = ("reward_data", "metrics")
 class ReturnValueCheck:
     """Reports every field that does not fit; the runner stops at the first one, and coerces what it can."""
 
-    def __init__(self, report: ViolationLog) -> None:
+    def __init__(self, report: Callable[[Rule, str, str], None]) -> None:
         self._report = report
 
     def observation(self, value: Any, where: str, *, first: bool = False) -> tuple[Message, ...]:
@@ -65,7 +65,7 @@ class ReturnValueCheck:
             fix = "make `reward` a finite number: one that is not spoils the mean and the advantages of its whole group"
         else:
             return
-        self._report.add(Rule.NUMBERS, f"{where} gave {_what(reward)} as `reward`", fix)
+        self._report(Rule.NUMBERS, f"{where} gave {_what(reward)} as `reward`", fix)
 
     def number_maps(self, result: Any, where: str, fields: Sequence[str]) -> None:
         """Report values that are not numbers in the fields that map names to numbers."""
@@ -73,11 +73,11 @@ class ReturnValueCheck:
             given = getattr(result, field)
             if not isinstance(given, Mapping):
                 message = f"{where} gave {_what(given)} as `{field}`"
-                self._report.add(Rule.NUMBERS, message, f"make `{field}` a dict")
+                self._report(Rule.NUMBERS, message, f"make `{field}` a dict")
                 continue
             for name, number in given.items():
                 if not isinstance(name, str) or as_number(number) is None:
-                    self._report.add(
+                    self._report(
                         Rule.NUMBERS,
                         f"{where} gave {_what(number)} as `{field}[{short_repr(name)}]`",
                         f"make `{field}` a flat map from name to number, and put what is not a number into `extra`",
@@ -110,7 +110,7 @@ class ReturnValueCheck:
                 self._wrong_type(f"{where} gave {_what(tool)} as a tool", fix)
 
     def _wrong_type(self, message: str, fix: str) -> None:
-        self._report.add(Rule.TYPES, message, fix)
+        self._report(Rule.TYPES, message, fix)
 
 
 def is_bool(value: Any) -> bool:

@@ -88,7 +88,6 @@ class UserObject:
         self.over = False
         """Whether the rollout or the grading has ended, so that a later answer of another role is not recorded."""
         self._harness = harness
-        self._report = harness.report
         self._roles: list[str] = []
         """The roles that were asked since the last call began."""
         self._calls_running = 0
@@ -111,7 +110,7 @@ class UserObject:
         try:
             awaitable = getattr(self.target, method)(*arguments)
             if not inspect.isawaitable(awaitable):
-                self._report.add(
+                self._harness.report(
                     Rule.TYPES,
                     f"`{self.name}.{method}` is not `async def`: it returned its {type(awaitable).__name__} at once",
                     f"write `async def {method}`",
@@ -137,7 +136,7 @@ class UserObject:
             if not limit.expired():
                 raise
         if limit.expired():
-            self._report.add(
+            self._harness.report(
                 Rule.HANGS,
                 f"`{self.name}.{method}` was still waiting after {seconds:g} s",
                 f"make sure that every await in `{method}` ends, with a timeout where it depends on others",
@@ -152,15 +151,15 @@ class UserObject:
             return
         if self._roles and isinstance(error, RolltraceError):
             role = self._roles[-1]
-            self._report.add(
+            self._harness.report(
                 Rule.ANSWERS,
                 f"`{self.name}.{method}` could not use what the role {role!r} answered: {short_repr(error)}",
                 f"pass `roles={{{role!r}: …}}` to the check, a policy that answers as `{self.name}` expects",
             )
         elif isinstance(error, asyncio.CancelledError):
-            self._report.add(rule, f"{name} raised CancelledError without being cancelled", fix)
+            self._harness.report(rule, f"{name} raised CancelledError without being cancelled", fix)
         else:
-            self._report.add(rule, f"{name} raised {short_repr(error)}", fix)
+            self._harness.report(rule, f"{name} raised {short_repr(error)}", fix)
 
     async def delay_answer(self, role: str) -> None:
         """Delay the answer of another role, so that the asking task can be cancelled meanwhile.
@@ -175,7 +174,7 @@ class UserObject:
                 await asyncio.sleep(0)
                 iterations += self._calls_running > 0
         if self.over:
-            self._report.add(
+            self._harness.report(
                 Rule.ROLES,
                 f"`{self.name}` asked the role {role!r}, and ended before the answer came",
                 "await every `ask` before `step`, `close` or the grade returns: no record holds a later answer",

@@ -1,4 +1,4 @@
-"""The rules of the contract, and violations of them: each kind is reported once."""
+"""The rules of the contract, and violations of them."""
 
 from enum import StrEnum
 
@@ -70,26 +70,6 @@ class Violation(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.message}; {self.fix}."
-
-
-class ViolationLog:
-    """Collects violations; of those with the same rule and fix, the first."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], Violation] = {}
-
-    def add(self, rule: Rule, message: str, fix: str) -> None:
-        """Report a violation, unless one with the same rule and fix was reported before."""
-        self._found.setdefault((rule, fix), Violation(rule.value, message, fix))
-
-    def has(self, rule: Rule) -> bool:
-        """Whether a violation of this rule was found."""
-        return any(found == rule for found, _ in self._found)
-
-    @property
-    def violations(self) -> list[Violation]:
-        """All violations, in the order in which they were found."""
-        return list(self._found.values())
 
 
 def short_repr(value: object) -> str:
