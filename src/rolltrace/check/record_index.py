@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import astuple
@@ -11,6 +11,7 @@ from rolltrace.check.audit import Finding
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.layout import SegmentName
 from rolltrace.temp_folders import explain_full_disk
+from rolltrace.trace.coerce import coerce_time
 from rolltrace.trace.json_numbers import INT64_LIMIT, as_float, json_number
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout
@@ -111,11 +112,7 @@ class RecordIndex:
 
 def timestamp(time: datetime) -> str:
     """A time as text that sorts like times, in UTC."""
-    try:
-        time = time.astimezone(UTC)
-    except OverflowError:  # outside the years 1 to 9999 in UTC
-        time = time.replace(tzinfo=UTC)
-    return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    return coerce_time(time).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def session_of_file(file: str) -> str:
@@ -154,19 +151,8 @@ def _storable(value: Any) -> Any:
     return json_number(value) if value != value else value  # NaN would become null
 
 
-def _blob_names(rollout: Rollout) -> Iterator[str]:
-    for message in _messages(rollout):
-        for part in message.parts:
-            if part.blob is not None:
-                yield part.blob.name
-
-
-def _messages(rollout: Rollout) -> Iterator[Message]:
-    yield from rollout.messages
-    for step in rollout.steps:
-        if isinstance(step.response, Message):
-            yield step.response
-    for call in rollout.calls:
-        yield from call.prompt
-        if call.reply is not None:
-            yield call.reply
+def _blob_names(rollout: Rollout) -> set[str]:
+    responses = [step.response for step in rollout.steps if isinstance(step.response, Message)]
+    in_calls = [message for call in rollout.calls for message in (*call.prompt, call.reply) if message is not None]
+    messages = (*rollout.messages, *responses, *in_calls)
+    return {part.blob.name for message in messages for part in message.parts if part.blob is not None}
