@@ -13,7 +13,7 @@ from rolltrace.check.audit_report import AuditReport
 from rolltrace.check.check_run import check_run
 from rolltrace.envs.registry import BUILT_IN, FAMILIES, is_installed, load_env
 from rolltrace.jobs.open_policy import open_policy
-from rolltrace.jobs.plan import Plan
+from rolltrace.jobs.plan import Plan, all_iterations
 from rolltrace.jobs.play import OnGroup, play_into
 from rolltrace.jobs.play_summary import PlaySummary
 from rolltrace.jobs.signal_handling import ActivePlay, run_blocking
@@ -109,11 +109,12 @@ async def _play_all(
     config = {"demo": True, "envs": names, "policy": spec, "roles": dict.fromkeys(roles, GRADER), "seed": seed}
     try:
         with create_run(out, config) as writer:
-            open_play.set_writer(writer)
             summaries = []
             for tasks in envs:
                 env_plan = one_line if tasks.env in _ONE_LINE else plan
-                summaries.append(await play_into(tasks, policy, env_plan, writer, on_group, roles, open_play))
+                iterations = await all_iterations(tasks, env_plan)
+                played = await play_into(tasks, policy, env_plan, writer, on_group, roles, open_play, iterations)
+                summaries.append(played)
     finally:
         await close_policy(policy)
     # Only the closed writer knows whether everything is on disk.

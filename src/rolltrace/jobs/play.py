@@ -84,7 +84,7 @@ async def play_async(
     the run's plan; `policy`, `roles` and `concurrency` replace those of the run. If the run may still be running,
     `InputError` is raised unless `force` is set.
     """
-    return await _make_job(env, policy, out, resume, force, roles, args, trace, on_group, plan).play()
+    return await _make_job(env, policy, out, resume, force, roles, args, trace, on_group, plan).play(ActivePlay())
 
 
 def _make_job(
@@ -140,7 +140,7 @@ class PlayJob(msgspec.Struct, frozen=True):
     on_group: OnGroup | None
     resumption: Resumption | None = None
 
-    async def play(self, open_play: ActivePlay | None = None) -> PlaySummary:
+    async def play(self, open_play: ActivePlay) -> PlaySummary:
         """Play and record. `open_play` gets the writer and runner, so that a signal handler can record."""
         tasks = load_env(self.env, self.args) if isinstance(self.env, str) else self.env
         if self.resumption is None:
@@ -160,8 +160,6 @@ class PlayJob(msgspec.Struct, frozen=True):
                 if self.resumption is not None:
                     writer.flush()  # so that a session that joins at the same time sees this one
                     self.resumption.require_only_session(writer.session)
-                if open_play is not None:
-                    open_play.set_writer(writer)
                 summary = await play_into(tasks, policy, self.plan, writer, self.on_group, roles, open_play, iterations)
         return msgspec.structs.replace(summary, ledger=writer.ledger)
 
@@ -206,12 +204,12 @@ async def play_into(
     policy: Policy,
     plan: Plan,
     writer: RunWriter,
-    on_group: OnGroup | None = None,
-    roles: Mapping[str, Policy] | None = None,
-    open_play: ActivePlay | None = None,
-    iterations: Iterable[IterationGroups] | None = None,
+    on_group: OnGroup | None,
+    roles: Mapping[str, Policy],
+    open_play: ActivePlay,
+    iterations: Iterable[IterationGroups],
 ) -> PlaySummary:
-    """Play into an open run: by default all iterations of the plan. The writer stays open."""
+    """Play iterations into an open run. The writer stays open."""
     runner = Runner(
         policy,
         roles=roles,
@@ -223,10 +221,10 @@ async def play_into(
         concurrency=plan.concurrency,
         seed=plan.seed,
     )
-    if open_play is not None:
-        open_play.add_runner(runner)
+    open_play.writer = writer
+    open_play.runners.append(runner)
     counter = SummaryCounter()
-    for iteration, builders, finished in await all_iterations(tasks, plan) if iterations is None else iterations:
+    for iteration, builders, finished in iterations:
         source = _build_in_thread(iter(builders)) if tasks.build_in_thread else builders
         results = runner.play(source, iteration=iteration, split=plan.split, finished=finished)
         async with contextlib.aclosing(results):

@@ -38,27 +38,22 @@ class ActivePlay:
     """The writer and runners of a play, so that any thread can record the rollouts in flight and close the session."""
 
     def __init__(self) -> None:
-        self._writer: RunWriter | None = None
-        self._runners: list[Runner] = []
+        self.writer: RunWriter | None = None
+        """The writer to close."""
+        self.runners: list[Runner] = []
+        """Runners whose rollouts are recorded if the process ends."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._is_task_cancelled = False
         self.is_cancelled = False
         """Whether the play was cancelled, perhaps before it started."""
 
-    def start(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]") -> None:
-        """Set the task that plays. It is cancelled at once if `cancel` was called before."""
-        self._loop, self._task = loop, task
+    async def run(self, make: Callable[["ActivePlay"], Coroutine[Any, Any, Result]]) -> Result:
+        """Play in the running task. It is cancelled at once if `cancel` was called before."""
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self.is_cancelled:
             self._cancel_task()
-
-    def set_writer(self, writer: RunWriter) -> None:
-        """Set the writer to close."""
-        self._writer = writer
-
-    def add_runner(self, runner: Runner) -> None:
-        """Add a runner whose rollouts are recorded if the process ends."""
-        self._runners.append(runner)
+        return await make(self)
 
     def cancel(self) -> None:
         """Cancel the play, from any thread or signal handler; a second call does nothing."""
@@ -99,8 +94,8 @@ class ActivePlay:
 
     def _end(self) -> None:
         self._record_here()
-        if self._writer is not None:
-            self._writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
     def _end_all(self) -> None:
         cancel_open_rollouts()
@@ -108,7 +103,7 @@ class ActivePlay:
         close_writers(_CLOSE_SECONDS)
 
     def _record_here(self) -> None:
-        for runner in self._runners:
+        for runner in self.runners:
             runner.record_cancelled()
 
 
@@ -146,17 +141,10 @@ def _is_loop_running() -> bool:
     return True
 
 
-async def _main(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine that runs has a task
-    play.start(asyncio.get_running_loop(), task)
-    return await make(play)
-
-
 def _run_here(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
     runner = asyncio.Runner()
     try:
-        value = runner.run(_main(make, play))
+        value = runner.run(play.run(make))
     except KeyboardInterrupt:  # from a second Ctrl-C: do not wait for tasks that may never end
         play.end()
         abandoned_tasks.extend(asyncio.all_tasks(runner.get_loop()))
@@ -175,7 +163,7 @@ def _run_in_thread(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], pl
     def run() -> None:
         try:
             with asyncio.Runner() as runner:
-                outcome.append(runner.run(_main(make, play)))
+                outcome.append(runner.run(play.run(make)))
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             outcome.append(error)
 
