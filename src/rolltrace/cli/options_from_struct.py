@@ -1,7 +1,7 @@
 """Derives command-line options from the fields of a struct: their names, types, defaults and docstrings."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import click
 import msgspec
@@ -30,16 +30,16 @@ def struct_options(struct: type[msgspec.Struct], title: str) -> Callable[[Functi
     """Add one option per field of the struct; the value of an option that is not set is None."""
 
     def add(function: Function) -> Function:
-        docs = field_docs(struct)
+        docs, types = field_docs(struct), get_type_hints(struct)
         for field in reversed(msgspec.structs.fields(struct)):
             flag = field.name.replace("_", "-")
-            kind, optional = _kind_of(field.type)
+            kind, *others = get_args(types[field.name]) or (types[field.name],)
             is_flag = kind is bool
             option: Any = click.option(
                 f"--{flag}/--no-{flag}" if is_flag else f"--{flag}",
                 field.name,
                 default=None,
-                type=None if is_flag else _Value(field.type, kind, optional),
+                type=None if is_flag else _Value(field.type, kind, optional=bool(others)),
                 help=" ".join((docs.get(field.name, ""), f" [default: {_default(field.default)}]")).strip(),
             )
             function = option(function)
@@ -58,7 +58,7 @@ def struct_from_options(struct: type[msgspec.Struct], options: dict[str, Any]) -
 class _Value(click.ParamType[Any]):
     """A value of a field's type, or `none` if the field may be None."""
 
-    def __init__(self, annotation: Any, kind: type, optional: bool) -> None:
+    def __init__(self, annotation: Any, kind: type, *, optional: bool) -> None:
         self.name = "integer" if kind is int else kind.__name__
         self._annotation = annotation
         self._optional = optional
@@ -71,21 +71,6 @@ class _Value(click.ParamType[Any]):
             return msgspec.convert(value, self._annotation, strict=False)
         except msgspec.ValidationError as error:
             self.fail(f"{error}, got {value!r}.", param, ctx)
-
-
-def _kind_of(annotation: Any) -> tuple[type, bool]:
-    """The plain type behind an annotation, and whether it may be None."""
-    info = msgspec.inspect.type_info(annotation)
-    types: tuple[Any, ...] = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
-    kind = next(_KINDS[type(each)] for each in types if type(each) in _KINDS)
-    return kind, len(types) > 1
-
-
-_KINDS: dict[Any, type] = {
-    msgspec.inspect.BoolType: bool,
-    msgspec.inspect.IntType: int,
-    msgspec.inspect.FloatType: float,
-}
 
 
 def _default(value: Any) -> str:

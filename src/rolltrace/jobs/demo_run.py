@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
 from rolltrace.check.audit_report import AuditReport
 from rolltrace.check.check_run import check_run
@@ -133,7 +132,7 @@ def recording_seconds(rollouts: Iterable[Rollout]) -> float:
 
 
 def record_again(writer: RunWriter, rollout: Rollout) -> None:
-    """Record a rollout step by step, as a runner does."""
+    """Record a rollout step by step, as a runner does, except for what is rare and small: failures of its env."""
     header = Header(**{name: getattr(rollout, name) for name in Header.__struct_fields__})
     rollout_builder = writer.begin(header)
     for step in rollout.steps:
@@ -145,12 +144,8 @@ def record_again(writer: RunWriter, rollout: Rollout) -> None:
             sampling=None if step.sampling is None else rollout.sampling[step.sampling],
             **{name: getattr(step, name) for name in _STEP_FIELDS},
         )
-        if step.env_failure is not None:
-            rollout_builder.set_env_failure(step.env_failure)
     rollout_builder.replace(rollout.conversation)
     rollout_builder.calls.extend(rollout.calls)
     rollout_builder.grade = rollout.grade
-    if rollout.ended_before_first_turn is not None:
-        rollout_builder.end_before_first_turn(**asdict(rollout.ended_before_first_turn))
     outcome = {name: getattr(rollout, name) for name in Outcome.__annotations__} | {"reward": rollout.line_reward}
     writer.end(rollout_builder, Outcome(**outcome))  # type: ignore[typeddict-item]

@@ -1,13 +1,13 @@
 """Prints wrapped text, and labelled facts that are set apart from the conversation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from rolltrace.cli.screen.console import wrap_lines
+from rolltrace.cli.screen.console import print_wrapped, wrap_lines
 from rolltrace.cli.screen.number_format import short_number, to_one_line
 from rolltrace.terminal_text import escape_line, escape_text
 from rolltrace.trace.failure import Failure
@@ -30,14 +30,9 @@ class DetailPrinter:
         """Print one line as it is."""
         self.console.print(line or Text(), soft_wrap=True)
 
-    def lines(self, lines: Iterable[Text]) -> None:
-        """Print lines as they are."""
-        for line in lines:
-            self.line(line)
-
     def wrapped(self, text: Text, indent: str = "") -> None:
         """Print text wrapped at the width of the console."""
-        self.lines(wrap_lines(text, self.console, indent))
+        print_wrapped(self.console, text, indent)
 
     def labelled(self, label: str, value: Text) -> None:
         """Print a label and its value, whose lines are aligned below each other."""

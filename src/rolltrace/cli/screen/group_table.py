@@ -12,8 +12,8 @@ from rolltrace.cli.hints import command
 from rolltrace.cli.screen.console import table_cell
 from rolltrace.cli.screen.detail_printer import INDENT, DetailPrinter
 from rolltrace.cli.screen.number_format import plural, short_number
-from rolltrace.cli.screen.styles import ROLE_STYLES, STATUS_STYLES
-from rolltrace.cli.screen.transcript import RolloutTranscript
+from rolltrace.cli.screen.styles import STATUS_STYLES
+from rolltrace.cli.screen.transcript import RolloutTranscript, role_heading
 from rolltrace.query.group_comparison import GroupComparison
 from rolltrace.query.group_members import Member
 from rolltrace.terminal_text import escape_line
@@ -111,9 +111,7 @@ class _GroupPrinter(DetailPrinter):
         call_number = 1
         for excerpt in group.shared:
             message = excerpt.message
-            heading = Text().append(escape_line(message.role), ROLE_STYLES.get(message.role, "bold cyan"))
-            heading.append(f" {escape_line(message.name)}" if message.name else "", "magenta")
-            self.wrapped(heading, INDENT)
+            self.wrapped(role_heading(message), INDENT)
             transcript.message(message, range(call_number, call_number + len(message.tool_calls)), INDENT * 2)
             call_number += len(message.tool_calls)
             if excerpt.omitted:

@@ -96,9 +96,7 @@ class RolloutTranscript(DetailPrinter):
 
     def _said(self, said: TranscriptMessage) -> None:
         message = said.message
-        heading = Text().append(escape_line(message.role), ROLE_STYLES.get(message.role, "bold cyan"))
-        if message.name:
-            heading.append(f" {escape_line(message.name)}", "magenta")
+        heading = role_heading(message)
         if said.answers_call is not None:
             heading.append(f" answers call {said.answers_call}", "magenta")
         elif message.tool_call_id is not None:
@@ -258,6 +256,12 @@ def _answer_text(step: Step) -> str:
         f"version {to_one_line(step.policy_version)}" if step.policy_version is not None else None,
     ]
     return " · ".join(filter(None, facts))
+
+
+def role_heading(message: Message) -> Text:
+    """The role of a message, and its name if it has one."""
+    heading = Text().append(escape_line(message.role), ROLE_STYLES.get(message.role, "bold cyan"))
+    return heading.append(f" {escape_line(message.name)}" if message.name else "", "magenta")
 
 
 def note_text(note: Note) -> str:
