@@ -7,7 +7,7 @@ position in the text.
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn
@@ -156,7 +156,7 @@ class _Parser:
         token = self.token
         if token.kind == "number":
             self.next += 1
-            return _number(token)
+            return _compute(_number, [token.text], token.position)
         if token.kind == "name":
             self.next += 1
             return self.call(token)
@@ -207,38 +207,35 @@ def _tokens(text: str) -> list[_Token]:
     return [*tokens, _Token("end", "", len(text))]
 
 
-def _number(token: _Token) -> _Exact:
-    _, _, exponent = token.text.lower().partition("e")
+def _number(text: str) -> Fraction:
+    _, _, exponent = text.lower().partition("e")
     # Checked first, because Fraction would expand every digit of 1e999999999.
     if exponent and (len(exponent) > 6 or abs(int(exponent)) > MAX_DIGITS):
-        _too_large(token.position)
-    return _bounded(Fraction(token.text), token.position)
+        raise OverflowError
+    return Fraction(text)
 
 
-def _compute(function: Callable[..., Any], arguments: list[_Exact], position: int) -> _Exact:
+def _compute(function: Callable[..., Any], arguments: Sequence[_Exact | str], position: int) -> _Exact:
     try:
-        return _bounded(function(*arguments), position)
+        return _bounded(function(*arguments))
     except ZeroDivisionError:
         raise ExpressionError(f"Division by zero at character {position + 1}.") from None
     except OverflowError:
-        _too_large(position)
+        limit = f"Expected numbers of at most {MAX_DIGITS} digits"
+        raise ExpressionError(f"{limit}, got more at character {position + 1}.") from None
     except _UndefinedError as error:
         raise ExpressionError(f"{error}, at character {position + 1}.") from None
 
 
-def _bounded(value: Any, position: int) -> _Exact:
+def _bounded(value: Any) -> _Exact:
     if isinstance(value, float):
         if not math.isfinite(value):
-            _too_large(position)
+            raise OverflowError
         return value
     exact = value if isinstance(value, Fraction) else Fraction(value)
     if max(exact.numerator.bit_length(), exact.denominator.bit_length()) > _MAX_BITS:
-        _too_large(position)
+        raise OverflowError
     return exact
-
-
-def _too_large(position: int) -> NoReturn:
-    raise ExpressionError(f"Expected numbers of at most {MAX_DIGITS} digits, got more at character {position + 1}.")
 
 
 def _power(base: _Exact, exponent: _Exact) -> Any:
