@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -142,30 +143,28 @@ def _is_loop_running() -> bool:
 
 
 def _run_here(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
-    runner = asyncio.Runner()
-    try:
-        value = runner.run(play.run(make))
-    except KeyboardInterrupt:  # from a second Ctrl-C: do not wait for tasks that may never end
-        play.end()
-        abandoned_tasks.extend(asyncio.all_tasks(runner.get_loop()))
-        raise
-    except BaseException:
-        runner.close()
-        raise
-    runner.close()
-    return value
+    with contextlib.ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+        try:
+            return runner.run(play.run(make))
+        except KeyboardInterrupt:  # from a second Ctrl-C: do not wait for tasks that may never end
+            stack.pop_all()
+            play.end()
+            abandoned_tasks.extend(asyncio.all_tasks(runner.get_loop()))
+            raise
 
 
 def _run_in_thread(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], play: ActivePlay) -> Result:
     """Run in another thread, and block the event loop of this one meanwhile."""
-    outcome: list[Result | BaseException] = []
+    result: Future[Result] = Future()
 
     def run() -> None:
         try:
             with asyncio.Runner() as runner:
-                outcome.append(runner.run(play.run(make)))
+                value = runner.run(play.run(make))
+            result.set_result(value)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            outcome.append(error)
+            result.set_exception(error)
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(run,), name="rolltrace-play", daemon=True)
@@ -177,10 +176,7 @@ def _run_in_thread(make: Callable[[ActivePlay], Coroutine[Any, Any, Result]], pl
             play.record_cancelled()
             play.end()
         raise
-    [result] = outcome
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    return result.result()
 
 
 def _join(thread: threading.Thread, play: ActivePlay) -> None:
