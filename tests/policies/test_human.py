@@ -14,6 +14,7 @@ import pytest
 
 from rolltrace.envs.env import Env, Observation, StepResult
 from rolltrace.jobs.play import play, play_async
+from rolltrace.policies import terminal_input
 from rolltrace.policies.human import HELP, HumanPolicy
 from rolltrace.policies.policy import Request
 from rolltrace.policies.terminal_input import HumanQuit, TerminalInput
@@ -312,14 +313,15 @@ async def test_a_person_gets_one_question_at_a_time(typist):
     await desk_of.close()
 
 
-async def test_a_game_goes_on_before_another_is_begun():
+async def test_a_game_goes_on_before_another_is_begun(monkeypatch):
     """What the same rollout asks next is put before what others asked earlier, if it comes soon enough."""
     order = []
 
     def hold(name):
         return lambda read_line: order.append(name)
 
-    desk = TerminalInput(io.StringIO(), io.StringIO(), same_rollout_seconds=3600)
+    monkeypatch.setattr(terminal_input, "SAME_ROLLOUT_SECONDS", 3600)
+    desk = TerminalInput(io.StringIO(), io.StringIO())
     await desk.ask("one", hold("one 0"))
     other = asyncio.create_task(desk.ask("two", hold("two 0")))
     await asyncio.sleep(0)
@@ -327,7 +329,8 @@ async def test_a_game_goes_on_before_another_is_begun():
     assert order == ["one 0", "one 1"]
     other.cancel()
     await asyncio.gather(other, return_exceptions=True)
-    hasty = TerminalInput(io.StringIO(), io.StringIO(), same_rollout_seconds=0)
+    monkeypatch.setattr(terminal_input, "SAME_ROLLOUT_SECONDS", 0)
+    hasty = TerminalInput(io.StringIO(), io.StringIO())
     await hasty.ask("one", hold("one 2"))
     await hasty.ask("two", hold("two 2"))
     assert order[2:] == ["one 2", "two 2"]

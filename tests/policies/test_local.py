@@ -16,6 +16,7 @@ pytest.importorskip("aiohttp", reason="the client's package is not installed")
 from policies.endpoint.misbehaving import Server, replies, says
 from rolltrace.errors import InputError, PolicyError
 from rolltrace.policies import local as local_module
+from rolltrace.policies.llama import llama_server
 from rolltrace.policies.llama import server_settings as settings_module
 from rolltrace.policies.llama.llama_server import LlamaServer, LoopSemaphores
 from rolltrace.policies.llama.server_main import start_server
@@ -129,7 +130,8 @@ def test_a_server_that_does_not_become_ready(monkeypatch, tmp_path):
     """Its process is ended, and the error says how long it had."""
     (tmp_path / "xllamacpp.py").write_text("import time; time.sleep(3600)")
     monkeypatch.syspath_prepend(tmp_path)
-    server = LlamaServer(ServerSettings("/m.gguf"), ready_seconds=0.01)
+    monkeypatch.setattr(llama_server, "READY_SECONDS", 0.01)
+    server = LlamaServer(ServerSettings("/m.gguf"))
     with pytest.raises(PolicyError, match=r"llama.cpp cannot serve /m.gguf: it was not ready within 0.01 s"):
         server.wait_until_ready()
     assert not server.alive

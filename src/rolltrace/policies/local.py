@@ -16,7 +16,7 @@ from rolltrace.policies.llama.server_settings import (
     MAX_SERVER_REQUESTS,
     SLOTS,
     ServerSettings,
-    make_server_settings,
+    default_threads,
 )
 from rolltrace.policies.llama.weights import NAME, SMOLLM2_TEMPLATE, default_weights, require_llama, validate_weights
 from rolltrace.policies.policy import Completion, Request
@@ -134,12 +134,12 @@ def local_policy(
         raise InputError("Expected a GGUF file after `local:`, got nothing: use local:FILE.gguf, or local alone.")
     require_llama()
     weights = validate_weights(default_weights() if path is None else Path(path))
-    settings = make_server_settings(
-        weights,
-        slots=slots,
-        context_length=context_length,
-        threads=threads,
-        template=SMOLLM2_TEMPLATE if path is None else None,
+    settings = ServerSettings(
+        str(weights),
+        slots,
+        context_length,
+        default_threads() if threads is None else threads,
+        SMOLLM2_TEMPLATE if path is None else None,
     )
     known_as = name or f"local:{NAME if path is None else weights.stem}"
     return LocalPolicy(settings, name=known_as, version=version, extra=extra)

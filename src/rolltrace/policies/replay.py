@@ -21,7 +21,6 @@ from rolltrace.trace.text_transform import has_hashed_text
 
 _MAX_SHOWN_CHARS = 40
 """How many characters of a text an error shows from the first difference on."""
-_FIELDS = ("role", "content", "reasoning", "tool_calls", "tool_call_id", "name", "parts", "other")
 
 
 class ReplayPolicy:
@@ -224,7 +223,7 @@ def _difference(recorded: Sequence[Message], sent: Sequence[Message]) -> str | N
         if old == message:
             continue
         new = coerce_message(message, "", [])  # as recorded: valid UTF-8
-        for field in _FIELDS:
+        for field in Message.__struct_fields__:
             if getattr(old, field) != getattr(new, field):
                 where = f"message {number} ({new.role}) differs in {field}"
                 return f"{where}: {_text_difference(getattr(old, field), getattr(new, field))}"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -137,30 +138,21 @@ def _return_none() -> None:
     return
 
 
+@dataclass(eq=False)
 class RoleCaller:
     """Makes the calls of one rollout, or of the grading of one group, and lists them in order."""
 
-    def __init__(
-        self,
-        roles: Roles,
-        calls: list[Call],
-        *,
-        identity: Identity | None = None,
-        seed: int = 0,
-        current_step: Callable[[], int | None] = _return_none,
-        acquire_slot: Callable[[], Awaitable[Any]] = _do_not_wait,
-        release_slot: Callable[[], None] = _return_none,
-        notes: list[Note] | None = None,
-    ) -> None:
-        self._roles = roles
-        self._calls = calls
-        self._identity = identity
-        self._seed = seed
-        self._current_step = current_step
-        self._acquire_slot = acquire_slot
-        self._release_slot = release_slot
-        self._notes = [] if notes is None else notes
-        """Notes on values that could not be recorded unchanged."""
+    roles: Roles
+    calls: list[Call]
+    identity: Identity | None = None
+    seed: int = 0
+    current_step: Callable[[], int | None] = _return_none
+    acquire_slot: Callable[[], Awaitable[Any]] = _do_not_wait
+    release_slot: Callable[[], None] = _return_none
+    notes: list[Note] = field(default_factory=list)
+    """Notes on values that could not be recorded unchanged."""
+
+    def __post_init__(self) -> None:
         self._seed_counts: Counter[int] = Counter()
         self._answered: dict[tuple[str, int, str], list[tuple[int, tuple[Message, ...]]]] = {}
         """Answered calls: their numbers and conversations, by role and by position and text of the answer."""
@@ -175,12 +167,12 @@ class RoleCaller:
         seat: int | None = None,
     ) -> Completion:
         """Call the policy, and record the prompt and the reply or failure."""
-        policy = self._roles.policy_for_seat(role, seat)
-        path = f"calls[{len(self._calls)}]"
-        prompt = tuple(as_message(message, f"{path}.prompt[{n}]", self._notes) for n, message in enumerate(messages))
-        step = self._current_step()
+        policy = self.roles.policy_for_seat(role, seat)
+        path = f"calls[{len(self.calls)}]"
+        prompt = tuple(as_message(message, f"{path}.prompt[{n}]", self.notes) for n, message in enumerate(messages))
+        step = self.current_step()
         request = Request(
-            messages=prompt, sampling=sampling, seed=self._seed_of(role, step, prompt), identity=self._identity,
+            messages=prompt, sampling=sampling, seed=self._seed_of(role, step, prompt), identity=self.identity,
             step=step or 0, role=role,
         )  # fmt: skip
         number = self._record_prompt(role, policy, prompt, step, about)
@@ -190,14 +182,14 @@ class RoleCaller:
             try:
                 async with limit:
                     answer = await require_awaitable(policy.complete(request), policy, "complete")
-                    completion = coerce_completion(answer, policy, self._notes, path)
+                    completion = coerce_completion(answer, policy, self.notes, path)
             except BaseException as error:
                 if isinstance(error, TimeoutError) and limit.expired():
                     error = TimeoutError(f"no answer within {seconds} s")
                 failure = failure_of(Layer.POLICY, error)
                 duration = time.perf_counter() - started
                 raw = error.raw if isinstance(error, PolicyError) else None
-                self._calls[number] = replace(self._calls[number], error=failure, seconds=duration, raw=raw)
+                self.calls[number] = replace(self.calls[number], error=failure, seconds=duration, raw=raw)
                 if not is_failure(error):
                     raise
                 raise RoleError(
@@ -209,20 +201,20 @@ class RoleCaller:
     @asynccontextmanager
     async def _request_slot(self, number: int) -> AsyncIterator[None]:
         try:
-            await self._acquire_slot()
+            await self.acquire_slot()
         except BaseException as error:
             failure = failure_of(Layer.POLICY, error)
             unsent = replace(failure, message=f"it was not sent: {failure.message or 'no request slot was free'}")
-            self._calls[number] = replace(self._calls[number], error=unsent)
+            self.calls[number] = replace(self.calls[number], error=unsent)
             raise
         try:
             yield
         finally:
-            self._release_slot()
+            self.release_slot()
 
     def _seed_of(self, role: str, step: int | None, prompt: tuple[Message, ...]) -> int:
         """A seed that depends on the prompt and not on the order of calls. A repeated prompt gets a new seed."""
-        seed = derive_seed(self._seed, role, step, *(f"{message.role}: {message.content}" for message in prompt))
+        seed = derive_seed(self.seed, role, step, *(f"{message.role}: {message.content}" for message in prompt))
         self._seed_counts[seed] += 1
         return derive_seed(seed, self._seed_counts[seed])
 
@@ -232,8 +224,8 @@ class RoleCaller:
         """Record the prompt before the call. If it continues an earlier call, record only the new messages."""
         continued, length = self._continued_call(role, prompt)
         call = Call(role, policy.name, prompt[length:], step=step, continues_call=continued, about=about)
-        self._calls.append(replace(call, policy_version=policy.version))
-        return len(self._calls) - 1
+        self.calls.append(replace(call, policy_version=policy.version))
+        return len(self.calls) - 1
 
     def _continued_call(self, role: str, prompt: tuple[Message, ...]) -> tuple[int | None, int]:
         """The earlier call that a prompt continues, and the length of the conversation that they share."""
@@ -249,9 +241,9 @@ class RoleCaller:
         self, number: int, role: str, prompt: tuple[Message, ...], completion: Completion, seconds: float
     ) -> None:
         message = completion.message
-        version_at_start = self._calls[number].policy_version  # the version may have changed in between
-        self._calls[number] = replace(
-            self._calls[number],
+        version_at_start = self.calls[number].policy_version  # the version may have changed in between
+        self.calls[number] = replace(
+            self.calls[number],
             reply=message,
             policy_version=version_at_start if completion.policy_version is None else completion.policy_version,
             raw=None if completion.raw == message.content else completion.raw,

@@ -17,6 +17,9 @@ HumanAnswer = TypeVar("HumanAnswer")
 ReadLine = Callable[[], str | None]
 
 _CHUNK = 65536
+SAME_ROLLOUT_SECONDS = 0.3
+"""For how long after an answer only questions of the same rollout are shown, so that a person who plays several games
+does not have to switch between them at every turn."""
 
 
 class QuestionCancelled(Exception):  # noqa: N818 - nothing went wrong
@@ -41,17 +44,10 @@ class TerminalInput:
     blocks the exit of the process.
     """
 
-    def __init__(
-        self, source: TextIO | None = None, output: TextIO | None = None, same_rollout_seconds: float = 0.3
-    ) -> None:
-        """Use standard input and the current standard error by default.
-
-        For `same_rollout_seconds` after an answer, only a question of the same rollout is shown, so that a person who
-        plays several games does not have to switch between them at every turn.
-        """
+    def __init__(self, source: TextIO | None = None, output: TextIO | None = None) -> None:
+        """Use standard input and the current standard error by default."""
         self._source = source
         self._output = output
-        self._same_rollout_seconds = same_rollout_seconds
         self._lines: _LineReader | None = None
         self._queue: list[_Question] = []
         self._change = threading.Condition()
@@ -129,7 +125,7 @@ class TerminalInput:
                     self._thread_runs = False
                     return None
                 same_rollout = [question for question in self._queue if question.rollout == self._last_rollout]
-                remaining = self._last_answer_at + self._same_rollout_seconds - time.monotonic()
+                remaining = self._last_answer_at + SAME_ROLLOUT_SECONDS - time.monotonic()
                 if same_rollout or self._last_rollout is None or remaining <= 0:
                     question = (same_rollout or self._queue)[0]
                     self._queue.remove(question)

@@ -49,9 +49,8 @@ class LlamaServer:
     cannot use it.
     """
 
-    def __init__(self, settings: ServerSettings, ready_seconds: float = READY_SECONDS) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self._ready_seconds = ready_seconds
         self.key = secrets.token_urlsafe(32)
         self.address = ""
         self.request_slots = LoopSemaphores(MAX_SERVER_REQUESTS)
@@ -85,13 +84,13 @@ class LlamaServer:
             timed_out.set()
             self._process.kill()  # so that reading its first line returns
 
-        timer = threading.Timer(self._ready_seconds, kill)
+        timer = threading.Timer(READY_SECONDS, kill)
         timer.daemon = True
         timer.start()
         status = self._read_status()
         timer.cancel()
         if timed_out.is_set() or "address" not in status:
-            late = f"it was not ready within {self._ready_seconds:g} s, and was stopped" if timed_out.is_set() else None
+            late = f"it was not ready within {READY_SECONDS:g} s, and was stopped" if timed_out.is_set() else None
             reason = late or self._why_not_ready(status.get("error"))
             self.stop()
             raise PolicyError(f"llama.cpp cannot serve {self.settings.weights}: {reason}")

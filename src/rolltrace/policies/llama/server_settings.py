@@ -1,7 +1,6 @@
 """The settings of a llama.cpp server. Policies with equal settings share a server."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,22 +30,16 @@ class ServerSettings(msgspec.Struct, frozen=True):
     template: str | None = None
     """A chat template to use instead of the one in the file."""
 
+    def __post_init__(self) -> None:
+        for name, minimum in (("slots", 1), ("context_length", _MIN_CONTEXT_LENGTH), ("threads", 1)):
+            if getattr(self, name) < minimum:
+                raise InputError(
+                    f"Expected {name} of {minimum} or more for the policy `local`, got {getattr(self, name)}."
+                )
+
     def for_process(self, key: str) -> dict[str, Any]:
         """The settings that are sent to the server's process."""
         return {**msgspec.structs.asdict(self), "key": key}
-
-
-def make_server_settings(
-    weights: Path, *, slots: int, context_length: int, threads: int | None, template: str | None
-) -> ServerSettings:
-    """Validated settings. The default number of threads depends on the machine."""
-    threads = default_threads() if threads is None else threads
-    for name, value, minimum in (
-        ("slots", slots, 1), ("context_length", context_length, _MIN_CONTEXT_LENGTH), ("threads", threads, 1),
-    ):  # fmt: skip
-        if value < minimum:
-            raise InputError(f"Expected {name} of {minimum} or more for the policy `local`, got {value}.")
-    return ServerSettings(str(weights), slots, context_length, threads, template)
 
 
 def default_threads() -> int:
