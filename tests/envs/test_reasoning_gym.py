@@ -177,13 +177,6 @@ def test_wrong_names_and_arguments_are_named(spec, args, error, message):
         load_env(f"reasoning_gym:{spec}", args)
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch):
-    """The extra that is missing is named."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"needs reasoning-gym: pip install 'rolltrace\[reasoning-gym\]'"):
-        ReasoningGymTasks("gcd")
-
-
 HOSTILE = [
     "x" * 1_000_000,
     "(" * 100_000,

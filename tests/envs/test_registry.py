@@ -133,7 +133,7 @@ def test_families_list_their_members():
 def test_families_say_what_to_install(family, monkeypatch):
     """Without its package, a family is listed with what installs it, and is refused with the same words."""
     monkeypatch.setattr("rolltrace.envs.registry.find_spec", lambda package: None)
-    hint = f"pip install 'rolltrace[{FAMILIES[family].extra}]'"
+    hint = f"pip install 'rolltrace[{family.replace('_', '-')}]'"
     with pytest.raises(InputError, match=re.escape(hint)):
         load_env(f"{family}:anything")
     info = next(info for info in list_envs() if info.name == f"{family}:NAME")

@@ -1,13 +1,12 @@
 """The tasks of the reasoning-gym package: generated from seeds, each scored by its own scorer."""
 
-import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
 from rolltrace.envs.problem_env import ProblemGroup
 from rolltrace.envs.reasoning_gym_calls import all_names, check_config, make_entry, prepare, score_answer
 from rolltrace.envs.tasks import Tasks
-from rolltrace.errors import EnvError, InputError, WorkerError
+from rolltrace.errors import EnvError, WorkerError
 from rolltrace.graders.answer_check import extract_answer, extract_tagged
 from rolltrace.graders.format_check import FORMAT_COEF
 from rolltrace.graders.scoring_pool import run_scorer
@@ -36,8 +35,6 @@ class ReasoningGymTasks(Tasks):
         instruction: str = INSTRUCTION,
         **config: Any,
     ) -> None:
-        if importlib.util.find_spec("reasoning_gym") is None:
-            raise InputError(f"reasoning_gym:{name} needs reasoning-gym: pip install 'rolltrace[reasoning-gym]'.")
         self.name = name
         self.env = f"reasoning_gym:{name}"
         self.format_coef = format_coef

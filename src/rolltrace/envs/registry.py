@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -28,22 +28,14 @@ BUILT_IN = {
 """The class of each name; its module is imported when the name is loaded."""
 
 
-class Family(NamedTuple):
-    """Many environments under one name, as `FAMILY:NAME`."""
-
-    source: str
-    """A class of tasks that takes the member's name first, and lists all names with `names()`."""
-    package: str
-    """The package that it needs."""
-    extra: str
-    """The extra of rolltrace that installs the package."""
-
-
 FAMILIES = {
-    "reasoning_gym": Family("rolltrace.envs.reasoning_gym:ReasoningGymTasks", "reasoning_gym", "reasoning-gym"),
-    "textarena": Family("rolltrace.envs.textarena:TextArenaTasks", "textarena", "textarena"),
+    "reasoning_gym": "rolltrace.envs.reasoning_gym:ReasoningGymTasks",
+    "textarena": "rolltrace.envs.textarena:TextArenaTasks",
 }
-"""By the name before the colon."""
+"""Many environments under one name, as `FAMILY:NAME`: a class of tasks that takes the member's name first.
+
+Its `names()` lists all members. A family has the name of the package that it needs, and so does the extra.
+"""
 
 ENTRY_POINTS = "rolltrace.envs"
 """The entry-point group through which packages add names."""
@@ -77,7 +69,7 @@ def load_env(spec: str, args: Mapping[str, Any] | None = None) -> Tasks:
 def list_envs() -> list[EnvInfo]:
     """All environments that have a name, sorted; one that cannot be imported is listed with its error."""
     infos = [_info(name, source) for name, source in BUILT_IN.items()]
-    infos += [_family_info(name, family) for name, family in FAMILIES.items()]
+    infos += [_family_info(name) for name in FAMILIES]
     for name, point in _entry_point_envs().items():
         if name in BUILT_IN:
             infos.append(EnvInfo(name, "", source=point.value, error="The name is taken by a built-in environment."))
@@ -95,18 +87,18 @@ def list_members(family: str) -> list[str]:
 
 def is_installed(family: str) -> bool:
     """Whether the package that a family needs is installed."""
-    return _missing(FAMILIES[family]) is None
+    return find_spec(family) is not None
 
 
 def _family(name: str) -> Any:
-    if (error := _missing(FAMILIES[name])) is not None:
-        raise InputError(f"Expected the package {FAMILIES[name].package} for {name}: {error}")
-    return import_object(FAMILIES[name].source, "environment")
+    if not is_installed(name):
+        raise InputError(_how_to_install(name))
+    return import_object(FAMILIES[name], "environment")
 
 
-def _missing(family: Family) -> str | None:
-    """How to install the package, if it is missing."""
-    return None if find_spec(family.package) else f"install it with `pip install 'rolltrace[{family.extra}]'`."
+def _how_to_install(family: str) -> str:
+    extra = family.replace("_", "-")
+    return f"Expected the package {family}: install it with `pip install 'rolltrace[{extra}]'`."
 
 
 def _source(spec: str) -> str:
@@ -130,10 +122,10 @@ def _target(point: EntryPoint) -> str:
     return point.value.partition("[")[0].strip().replace(" ", "")
 
 
-def _family_info(name: str, family: Family) -> EnvInfo:
-    info = _info(f"{name}:NAME", family.source)
+def _family_info(family: str) -> EnvInfo:
+    info = _info(f"{family}:NAME", FAMILIES[family])
     arguments = tuple(argument for argument in info.arguments if argument.name != "name")
-    error = info.error or ((missing := _missing(family)) and f"Expected the package {family.package}: {missing}")
+    error = info.error or (None if is_installed(family) else _how_to_install(family))
     return msgspec.structs.replace(info, arguments=arguments, error=error)
 
 
