@@ -109,6 +109,5 @@ def test_a_tag_is_in_none_of_the_texts():
 def test_a_frame_does_not_grow_with_what_it_holds():
     """A text made of fences makes no endless fence."""
     for text in ("`" * 100_000, "<message " * 10_000, ""):
-        assert len(frame("answer", text)) < len(text) + 60
-    shown = frame("answer", "A", label="first")
-    assert shown == f"<answer {tag_of(shown)}: first>\nA\n</answer {tag_of(shown)}>"
+        assert len(render_transcript([Message("user", text)])) < len(text) + 60
+    assert frame("answer", "A", "tag", label="first") == "<answer tag: first>\nA\n</answer tag>"

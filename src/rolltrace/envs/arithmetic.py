@@ -1,5 +1,6 @@
 """The built-in `arithmetic`: problems that are generated from a seed."""
 
+import operator
 import random
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -35,6 +36,7 @@ DIFFICULTIES = {
 
 _LARGEST_FACTOR = 12
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+_COMPUTE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 _ATOM = 3
 
 
@@ -133,12 +135,4 @@ def _join(left: Expression, sign: str, right: Expression) -> Expression:
     right_text = (
         right.text if right.precedence > binds or (right.precedence == binds and sign in "+*") else f"({right.text})"
     )
-    return Expression(f"{left_text} {sign} {right_text}", _compute(left.value, sign, right.value), binds)
-
-
-def _compute(left: int, sign: str, right: int) -> int:
-    if sign == "+":
-        return left + right
-    if sign == "-":
-        return left - right
-    return left * right if sign == "*" else left // right
+    return Expression(f"{left_text} {sign} {right_text}", _COMPUTE[sign](left.value, right.value), binds)

@@ -17,7 +17,6 @@ from rolltrace.policies.policy import Completion
 from rolltrace.seeds import derive_seed
 from rolltrace.trace.message import Message
 
-ENV = "calculator"
 MAX_DIFFICULTY = 10
 
 
@@ -78,7 +77,7 @@ class CalculatorEnv(ToolEnv):
 class CalculatorTasks(Tasks):
     """An unlimited number of questions; the difficulty is the number of operations in each."""
 
-    env = ENV
+    env = "calculator"
 
     difficulty: int = 2
     max_turns: int = 6
@@ -90,12 +89,12 @@ class CalculatorTasks(Tasks):
 
     def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that plays question `number` of the seed."""
-        task_seed = derive_seed(ENV, self.difficulty, seed, number)
+        task_seed = derive_seed(self.env, self.difficulty, seed, number)
         expression = make_question_expression(random.Random(task_seed), self.difficulty)  # noqa: S311 - not for secrets
         answer = format_number(evaluate(expression))
         return SingleEnvGroup(
             make_env=functools.partial(CalculatorEnv, expression, answer, self.max_turns),
-            env=ENV,
+            env=self.env,
             task=f"difficulty{self.difficulty}-seed{seed}-{number}",
             tags=("math", "tools", f"difficulty{self.difficulty}"),
             episodes=episodes,

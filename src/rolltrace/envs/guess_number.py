@@ -11,7 +11,6 @@ from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
 from rolltrace.seeds import derive_seed
 
-ENV = "guess_number"
 MAX_NUMBER = 10**15 - 1
 """The largest absolute value of a number; guesses with more digits are not read."""
 
@@ -62,7 +61,7 @@ class GuessNumberEnv(GuessingEnv):
 class GuessNumberTasks(Tasks):
     """Whole numbers to find in a few guesses, each answered with "too high" or "too low"."""
 
-    env = ENV
+    env = "guess_number"
 
     low: int = 1
     high: int = 100
@@ -77,11 +76,11 @@ class GuessNumberTasks(Tasks):
     def builder(self, number: int, *, episodes: int, seed: int) -> SingleEnvGroup:
         """The group that looks for number `number` of the seed."""
         args = asdict(self)
-        task_seed = derive_seed(ENV, self.low, self.high, seed, number)
+        task_seed = derive_seed(self.env, self.low, self.high, seed, number)
         target = random.Random(task_seed).randint(self.low, self.high)  # noqa: S311 - not for secrets
         return SingleEnvGroup(
             make_env=partial(GuessNumberEnv, target, **args),
-            env=ENV,
+            env=self.env,
             task=f"from{self.low}to{self.high}-seed{seed}-{number}",
             tags=("game",),
             episodes=episodes,

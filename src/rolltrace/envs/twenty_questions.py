@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -23,7 +23,6 @@ from rolltrace.policies.policy import Completion
 from rolltrace.terminal_text import escape_json
 from rolltrace.trace.message import Message
 
-ENV = "twenty_questions"
 BUNDLED_DATA = Path(__file__).parent / "data" / "twenty_questions.jsonl"
 
 OPENING = (
@@ -147,7 +146,7 @@ class TwentyQuestionsEnv(GuessingEnv):
 class TwentyQuestionsTasks(Tasks):
     """Secrets to find in twenty turns, by yes-or-no questions to the role `answerer` and by guesses."""
 
-    env = ENV
+    env = "twenty_questions"
 
     data: str | None = None
     """A file of `{id, secret, accept, category}`; None is the file that ships with the package."""
@@ -169,7 +168,7 @@ class TwentyQuestionsTasks(Tasks):
         args = {name: value for name, value in env_args.items() if name != "data"}
         return SingleEnvGroup(
             make_env=partial(TwentyQuestionsEnv, row.secret, row.accept, **args),
-            env=ENV,
+            env=self.env,
             task=str(row.id),
             tags=("game",) if row.category is None else ("game", row.category),
             episodes=episodes,
@@ -183,20 +182,14 @@ class TwentyQuestionsTasks(Tasks):
         )
 
 
-class AnswererReply(NamedTuple):
-    """An answer, and the number of replies until it was readable; failed calls are not counted."""
-
-    answer: YesNoAnswer
-    replies: int
-
-
 async def ask_answerer(
     secret: str, question: str, *, tries: int = MAX_TRIES, seconds: float | None = REPLY_SECONDS
-) -> AnswererReply:
+) -> tuple[YesNoAnswer, int]:
     """Ask the role `answerer`, and retry calls that fail and replies that cannot be read.
 
-    The player's text is quoted, so that it cannot act as an instruction. If the last call fails, its `PolicyError` is
-    raised; if its reply cannot be read, the answer is `UNREADABLE`.
+    Returns the answer, and the number of replies until it was readable. The player's text is quoted, so that it cannot
+    act as an instruction. If the last call fails, its `PolicyError` is raised; if its reply cannot be read, the answer
+    is `UNREADABLE`.
     """
     prompt = ANSWERER_PROMPT.format(secret=_quoted(secret), question=_quoted(question[-_MAX_QUESTION_CHARS:]))
     settings = AskSettings(role=ANSWERER_ROLE, tries=tries, seconds=seconds)
@@ -205,7 +198,7 @@ async def ask_answerer(
     if isinstance(retrying.outcome, PolicyError):
         raise retrying.outcome
     answer = YesNoAnswer.UNREADABLE if isinstance(retrying.outcome, GraderError) else retrying.outcome
-    return AnswererReply(answer, retrying.replies)
+    return answer, retrying.replies
 
 
 def _require_answer(completion: Completion) -> YesNoAnswer:

@@ -22,9 +22,8 @@ def render_transcript(messages: Sequence[Message]) -> str:
     return "\n\n".join(frame("message", text, tag, label) for label, text in blocks)
 
 
-def frame(kind: str, text: str, tag: str | None = None, label: str = "") -> str:
-    """The text between an opening and a closing line with the tag; by default, a tag that is unused in the text."""
-    tag = unused_tag((text, label)) if tag is None else tag
+def frame(kind: str, text: str, tag: str, label: str = "") -> str:
+    """The text between an opening and a closing line with the tag."""
     opening = f"<{kind} {tag}: {label}>" if label else f"<{kind} {tag}>"
     return f"{opening}\n{text}\n</{kind} {tag}>"
 
