@@ -205,7 +205,7 @@ def test_arguments_are_checked_when_the_env_is_named():
 
 def test_a_builder_that_fixes_its_episodes_is_refused():
     """A group size that cannot be set is an error, not a silent other size."""
-    with pytest.raises(InputError, match="`episodes`, `env` and `task` can be set"):
+    with pytest.raises(InputError, match=r"on which `episodes`.* can be set, got .*neither frozen nor a property"):
         build(Sealed())
 
 

@@ -1,5 +1,6 @@
 """The interface of environments: `Env`, which plays one rollout, and `EnvGroupBuilder`, which makes envs."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.errors import EnvError
+from rolltrace.errors import EnvError, InputError
 from rolltrace.graders.grader import Grader, Grades, GroupGrader
 from rolltrace.policies.policy import Completion
 from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.trace.message import Message, ToolSpec
-from rolltrace.trace.rollout import Rollout
+from rolltrace.trace.rollout import EndedBeforeFirstTurn, Rollout
 from rolltrace.trace.score import Grade
 
 __all__ = ["Env", "EnvGroupBuilder", "Grade", "Observation", "SingleEnvGroup", "StepResult"]
@@ -52,7 +53,7 @@ class StepResult(msgspec.Struct, frozen=True):
     """Why the episode is done, if `completed` is not specific enough."""
 
 
-STEP_MAP_FIELDS = ("reward_data", "env_state", "extra", "metrics", "logs")
+STEP_MAP_FIELDS = tuple(name for name in EndedBeforeFirstTurn.__struct_fields__ if name != "reward")
 """The fields of `StepResult` that are maps."""
 
 
@@ -173,6 +174,21 @@ class EnvGroupBuilder(ABC):
     async def cleanup(self) -> None:
         """Release the group's resources. It is called at least once, after all rollouts have ended."""
         return
+
+
+def copy_builder(builder: EnvGroupBuilder, where: str, fields: Mapping[str, Any]) -> EnvGroupBuilder:
+    """A copy of a builder with other values of these fields. Raises `InputError` if they cannot be set."""
+    copied = copy.copy(builder)
+    try:
+        for name, value in fields.items():
+            setattr(copied, name, value)
+    except (AttributeError, TypeError) as error:
+        names = ", ".join(f"`{name}`" for name in fields)
+        raise InputError(
+            f"Expected a group builder {where} on which {names} can be set, "
+            f"got {type(builder).__name__}: {error}. Let it be neither frozen nor a property."
+        ) from error
+    return copied
 
 
 @dataclass(kw_only=True)

@@ -1,13 +1,12 @@
 """Turns an environment that a user wrote, as a class, function or builder, into `Tasks`."""
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rolltrace.arguments import bind_arguments, call_with_arguments, list_arguments
-from rolltrace.envs.env import Env, EnvGroupBuilder, SingleEnvGroup
+from rolltrace.envs.env import Env, EnvGroupBuilder, SingleEnvGroup, copy_builder
 from rolltrace.envs.message_env import MessageEnv, MessageEnvAdapter
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import EnvError, InputError
@@ -79,18 +78,9 @@ class BuilderTasks(Tasks):
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
         """A copy of the builder with this number of episodes."""
-        group = copy.copy(self.group)
-        try:
-            group.episodes = episodes
-            for field, value in (("env", self.env), ("task", type(group).__name__)):
-                if not getattr(group, field, None):
-                    setattr(group, field, value)
-        except (AttributeError, TypeError) as error:
-            raise InputError(
-                f"Expected a group builder at {self.env} whose `episodes`, `env` and `task` can be set, "
-                f"got {type(group).__name__}: {error}. Let it be neither frozen nor a property."
-            ) from error
-        return group
+        names = {"env": self.env, "task": type(self.group).__name__}
+        missing = {field: name for field, name in names.items() if not getattr(self.group, field, None)}
+        return copy_builder(self.group, f"at {self.env}", {"episodes": episodes, **missing})
 
 
 class EnvTasks(Tasks):

@@ -1,10 +1,9 @@
 """Adds a grader to the tasks of another environment."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
-from rolltrace.envs.env import EnvGroupBuilder
+from rolltrace.envs.env import EnvGroupBuilder, copy_builder
 from rolltrace.envs.registry import load_env
 from rolltrace.envs.tasks import Tasks
 from rolltrace.errors import InputError
@@ -50,17 +49,7 @@ def with_grader(
         "task_data": {**builder.task_data, **task_data},
         **graders,
     }
-    graded = copy.copy(builder)
-    try:
-        for name, value in fields.items():
-            setattr(graded, name, value)
-    except (AttributeError, TypeError) as error:
-        names = ", ".join(f"`{name}`" for name in fields)
-        raise InputError(
-            f"Expected a group builder as env of {own} on which {names} can be set, "
-            f"got {type(builder).__name__}: {error}. Let it be neither frozen nor a property."
-        ) from error
-    return graded
+    return copy_builder(builder, f"as env of {own}", fields)
 
 
 def _refuse_second_grader(builder: EnvGroupBuilder, own: str, graders: Mapping[str, Any]) -> None:
