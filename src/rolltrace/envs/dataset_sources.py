@@ -94,12 +94,14 @@ def _matching(path: Path) -> list[Path]:
 
 def _open_path(path: Path, split: str | None) -> DataSource:
     try:
+        splits = list_splits(path)
+        if splits is None and split is not None:
+            raise InputError(f"Expected a directory with several splits beside split={split}, got {path}.")
         if path.is_dir():
-            return DataSource(str(path), "row", read_dataset_folder(_folder(path, split)))
+            folder = path if splits is None else path / choose_split(str(path), splits, split)
+            return DataSource(str(path), "row", read_dataset_folder(folder))
         if path.exists() and not path.is_file():
             raise DataError(f"{path}: expected {_EXPECTED}, got a device or a pipe.")
-        if split is not None:
-            raise InputError(f"Expected a directory with several splits beside split={split}, got {path}.")
         with path.open("rb") as file:
             start = file.read(8)
     except InputError:
@@ -123,16 +125,6 @@ def _open_file(path: Path, start: bytes) -> DataSource:
     if start.lstrip()[:1] == b"[":
         return DataSource(name, "row", _read_json_list(path))
     return DataSource(name, "line", _read_jsonl(path))
-
-
-def _folder(path: Path, split: str | None) -> Path:
-    """The folder of one dataset: `path` itself, or that of a split."""
-    splits = list_splits(path)
-    if splits is None:
-        if split is not None:
-            raise InputError(f"Expected a directory with several splits beside split={split}, got {path}.")
-        return path
-    return path / choose_split(str(path), splits, split)
 
 
 def _with_size_limit(source: DataSource) -> DataSource:
