@@ -42,32 +42,26 @@ class AskSettings:
             raise InputError(f"Expected max_tokens of at least 1, or None for no limit, got {max_tokens}.")
 
 
+@dataclass(eq=False)
 class RetryingQuestion(Generic[ReplyValue]):
     """One question. If a reply cannot be parsed, a correction is sent; if the call fails, it is made again.
 
     Failures that would repeat are not retried: a prompt that is too long, and a role without a policy.
     """
 
-    def __init__(
-        self,
-        settings: AskSettings,
-        messages: Sequence[Message],
-        parse: Callable[[Completion], ReplyValue],
-        correction: str,
-        *,
-        about: str | None = None,
-    ) -> None:
-        """`parse` raises `GraderError` if it cannot parse a reply; its text is the `{problem}` of the correction."""
+    settings: AskSettings
+    messages: Sequence[Message]
+    parse: Callable[[Completion], ReplyValue]
+    """Raises `GraderError` if it cannot parse a reply; its text is the `{problem}` of the correction."""
+    correction: str
+    about: str | None = None
+
+    def __post_init__(self) -> None:
         self.outcome: ReplyValue | GraderError | PolicyError = GraderError("the question was not asked")
         """The parsed value, or the error of the last try."""
         self.attempts = 0
         self.replies = 0
         """How many tries got a reply, also one that could not be parsed."""
-        self._settings = settings
-        self._messages = list(messages)
-        self._parse = parse
-        self._correction = correction
-        self._about = about
 
     @property
     def has_tries_left(self) -> bool:
@@ -75,32 +69,28 @@ class RetryingQuestion(Generic[ReplyValue]):
         error = self.outcome
         if self.attempts == 0:
             return True
-        if not isinstance(error, GraderError | PolicyError) or self.attempts == self._settings.tries:
+        if not isinstance(error, GraderError | PolicyError) or self.attempts == self.settings.tries:
             return False
         return isinstance(error, GraderError | RoleError) and not isinstance(error.__cause__, ContextOverflowError)
 
     async def ask(self) -> None:
         """Try once. An error is stored and not raised, because that would cancel concurrent questions."""
         self.attempts += 1
-        settings = self._settings
+        asked = self.settings
         try:
             completion = await ask(
-                settings.role,
-                self._messages,
-                sampling=settings.sampling,
-                seconds=settings.seconds,
-                about=self._about,
+                asked.role, self.messages, sampling=asked.sampling, seconds=asked.seconds, about=self.about
             )
         except PolicyError as error:
             self.outcome = error
             return
         self.replies += 1
         try:
-            self.outcome = self._parse(completion)
+            self.outcome = self.parse(completion)
         except GraderError as error:
             self.outcome = error
-            correction = Message("user", self._correction.format(problem=error))
-            self._messages += [_as_history(completion.message), correction]
+            correction = Message("user", self.correction.format(problem=error))
+            self.messages = [*self.messages, _as_history(completion.message), correction]
 
     async def run(self) -> None:
         """Try until there is an answer, or no tries are left."""

@@ -3,14 +3,14 @@
 import asyncio
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from rolltrace.errors import ContextOverflowError, PolicyError
 from rolltrace.policies.policy import Completion, Request, to_completion
-from rolltrace.policies.replay_index import RecordSource, ReplayIndex, SessionOrder, full_prompts, prompt_digest
+from rolltrace.policies.replay_index import RecordSource, ReplayIndex, SessionOrder, prompt_digest, with_full_prompts
 from rolltrace.policies.roles import POLICY_ROLE
 from rolltrace.trace.call import Call
 from rolltrace.trace.convert import coerce_message
@@ -80,7 +80,7 @@ class ReplayPolicy:
 
     def _answer(self, request: Request, rollout: Rollout, earlier: "_EarlierCalls") -> Completion:
         """The recorded turn, or the recorded call of this role. A role may also play a seat of a game."""
-        calls = [(call, prompt) for call, prompt in _with_prompts(rollout.calls) if call.role == request.role]
+        calls = [(call, prompt) for call, prompt in with_full_prompts(rollout.calls) if call.role == request.role]
         turn_first = request.role == POLICY_ROLE or not calls
         answer = _turn(request, rollout) if turn_first else _call(request, calls, earlier)
         if isinstance(answer, str) and calls:
@@ -147,10 +147,6 @@ def _call(
     if earlier.of_prompt >= len(same):
         return f"the record has this call {len(same)} ×, and now it was made once more"
     return _completion_of_call(same[earlier.of_prompt])
-
-
-def _with_prompts(calls: Sequence[Call]) -> Iterator[tuple[Call, tuple[Message, ...]]]:
-    return zip(calls, full_prompts(calls), strict=True)
 
 
 def _completion_of_step(rollout: Rollout, step: Step, request: Request) -> Completion:

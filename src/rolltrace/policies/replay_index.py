@@ -96,7 +96,7 @@ class ReplayIndex:
     def _index_calls(self) -> dict[tuple[str, bytes], list[Call]]:
         calls: dict[tuple[str, bytes], list[Call]] = {}
         for score in self._records.scores():
-            for call, prompt in zip(score.calls, full_prompts(score.calls), strict=True):
+            for call, prompt in with_full_prompts(score.calls):
                 calls.setdefault((call.role, prompt_digest(prompt)), []).append(call)
         return calls
 
@@ -113,8 +113,8 @@ def prompt_digest(prompt: Sequence[Message]) -> bytes:
     return hashlib.sha256(encode_lossy({"prompt": prompt}, [])).digest()
 
 
-def full_prompts(calls: Sequence[Call]) -> list[tuple[Message, ...]]:
-    """The full prompt of each call, including the conversation that it continues."""
+def with_full_prompts(calls: Sequence[Call]) -> list[tuple[Call, tuple[Message, ...]]]:
+    """Each call with its full prompt, including the conversation that it continues."""
     prompts: list[tuple[Message, ...]] = []
     for call in calls:
         before: tuple[Message, ...] = ()
@@ -122,4 +122,4 @@ def full_prompts(calls: Sequence[Call]) -> list[tuple[Message, ...]]:
             reply = calls[call.continues_call].reply
             before = (*prompts[call.continues_call], *(() if reply is None else (reply,)))
         prompts.append((*before, *call.prompt))
-    return prompts
+    return list(zip(calls, prompts, strict=True))

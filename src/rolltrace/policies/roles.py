@@ -46,17 +46,12 @@ class Roles(msgspec.Struct, frozen=True):
                 raise InputError(f"Expected policies of other roles, got one for {role!r}: pass it as the policy.")
             check_policy(policy)
 
-    def policy_for(self, role: str) -> Policy:
-        """The policy that plays a role."""
-        self.used.add(role)
-        return self.others.get(role, self.policy)
-
     def policy_for_seat(self, role: str, seat: int | None) -> Policy:
         """The policy that plays a seat of a game: that of `seat1` for seat 1, otherwise that of the role."""
         if seat is not None and (numbered := f"seat{seat}") in self.others:
-            self.used.add(numbered)
-            return self.others[numbered]
-        return self.policy_for(role)
+            role = numbered
+        self.used.add(role)
+        return self.others.get(role, self.policy)
 
     @property
     def unused(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -38,18 +39,20 @@ def _no_version() -> PolicyVersion:
     return None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Client:
     """Sends requests to one server, and retries after transient failures.
 
     It may be used from several event loops, one after the other or at once; it pickles without its connections.
     """
 
-    def __init__(self, *, where: str, key: ApiKey, max_in_flight: int, timeout: float, backoff: Backoff) -> None:
-        self._where = where
-        self._key = key
-        self._max_in_flight = max_in_flight
-        self._timeout = timeout
-        self._backoff = backoff
+    where: str
+    key: ApiKey
+    max_in_flight: int
+    timeout: float
+    backoff: Backoff
+
+    def __post_init__(self) -> None:
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopSession] = WeakKeyDictionary()
 
     async def request(
@@ -63,16 +66,16 @@ class Client:
 
         The request is retried after a transient failure, also if `read` raises `TransientError`.
         """
-        return await with_retries(partial(self._attempt, url, body, read, get_version), self._backoff)
+        return await with_retries(partial(self._attempt, url, body, read, get_version), self.backoff)
 
     def with_limits(self, *, timeout: float, backoff: Backoff) -> "Client":
         """A client to the same server, with its own connections and at most this time-out and number of retries."""
-        return Client(
-            where=self._where,
-            key=self._key,
+        retries = min(backoff.retries, self.backoff.retries)
+        return replace(
+            self,
             max_in_flight=1,
-            timeout=min(timeout, self._timeout),
-            backoff=msgspec.structs.replace(backoff, retries=min(backoff.retries, self._backoff.retries)),
+            timeout=min(timeout, self.timeout),
+            backoff=msgspec.structs.replace(backoff, retries=retries),
         )
 
     async def close(self) -> None:
@@ -88,7 +91,7 @@ class Client:
         read: Callable[[HttpReply], Any],
         get_version: Callable[[], PolicyVersion],
     ) -> Any:
-        key = self._key.read()
+        key = self.key.read()
         try:
             return read(await self._send(url, body, get_version, key))
         except PolicyError as error:  # its text is recorded, wherever it comes from
@@ -112,12 +115,12 @@ class Client:
         reply = redact_key(b"".join(received), key)
         if 200 <= status < 300:
             if reply == WITHHELD:
-                raise PolicyError(f"Expected a reply from {self._where} without the API key, got one that repeats it.")
+                raise PolicyError(f"Expected a reply from {self.where} without the API key, got one that repeats it.")
             return HttpReply(reply, version)
         location = headers.get("Location")
         if location is not None and redact_key_in_text(unquote(location), key) != unquote(location):
             location = None  # host names become lower case, so the key could not be redacted from it later
-        failure = error_from_status(status, reply, where=self._where, key=self._key, location=location)
+        failure = error_from_status(status, reply, where=self.where, key=self.key, location=location)
         if isinstance(failure, TransientError):
             failure.retry_after = parse_retry_after(headers.get("Retry-After"))
         raise failure
@@ -143,7 +146,7 @@ class Client:
             return response.status, response.headers
 
     def _too_long(self, received: list[bytes], key: str | None) -> PolicyError:
-        error = PolicyError(f"Expected at most {MAX_REPLY_BYTES:,} bytes from {self._where}, got more: set max_tokens.")
+        error = PolicyError(f"Expected at most {MAX_REPLY_BYTES:,} bytes from {self.where}, got more: set max_tokens.")
         beginning = redact_key(b"".join(received)[: 2 * _MAX_RAW_BYTES], key, is_cut=True)
         error.raw = beginning[:_MAX_RAW_BYTES].decode("utf-8", "replace")
         return error
@@ -154,15 +157,15 @@ class Client:
         if isinstance(error, OSError | aiohttp.InvalidURL):  # the texts of others may quote headers
             reason = f"{reason}: {error}".removesuffix(": ")
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-            reason = f"no complete reply within {self._timeout:g} s"
+            reason = f"no complete reply within {self.timeout:g} s"
         kind = PolicyError if isinstance(error, aiohttp.ClientSSLError | aiohttp.InvalidURL) else TransientError
-        failure = kind(f"Expected an answer from {self._where}, got {reason}")
+        failure = kind(f"Expected an answer from {self.where}, got {reason}")
         if received:
             failure.raw = redact_key(received, key, is_cut=True).decode("utf-8", "replace")
         return failure
 
     async def _open_session(self) -> "_LoopSession":
-        session = self._sessions[asyncio.get_running_loop()] = _LoopSession(self._max_in_flight, self._timeout)
+        session = self._sessions[asyncio.get_running_loop()] = _LoopSession(self.max_in_flight, self.timeout)
         for loop in self._loops():  # after the assignment: during the await, other tasks of this loop need the session
             if loop.is_closed():
                 await self._close_session(loop)
