@@ -452,3 +452,35 @@ def test_a_sparkline_is_short_and_within_its_rewards(curve: list[tuple[int, int,
     assert bool(known) == bool(curve)
     means = [mean for _, _, mean in curve]
     assert all(min(means) - 1e-9 <= point <= max(means) + 1e-9 for point in known)
+
+
+@pytest.mark.slow
+def test_a_long_listing_is_in_order(tmp_path: Path):
+    """Also where DuckDB sorts with several threads: pages and neighbours are those of a sort in Python."""
+    count = 300_000
+    with create_run(tmp_path / "run") as writer:
+        rewards = {}
+        for number in range(count):
+            with writer.rollout(env="sums", task="t", group=str(number // 8), index=number % 8) as recorder:
+                rewards[recorder.id] = number * 7919 % 1009 / 1009
+                recorder.step("1 + 1?", "2", rewards[recorder.id])
+    places = {rollout: number for number, rollout in enumerate(rewards)}
+    expected = sorted(rewards, key=lambda rollout: (rewards[rollout], places[rollout]))
+    library = OpenRuns(tmp_path)
+    api = Api(library)
+
+    def ask(question: str, **parameters: Any) -> Any:
+        pairs = [("run", "run"), ("sort", "reward"), *((name, str(value)) for name, value in parameters.items())]
+        return json.loads(api.handlers[question](RequestParameters(pairs)))
+
+    for offset in (0, 1_990, 2_000, count // 2, count - 100):
+        page = ask("rollouts", offset=offset, limit=100)
+        assert [row["id"] for row in page["rows"]] == expected[offset : offset + 100]
+        assert page["total"] == count
+        near = ask("neighbours", id=expected[offset + 1])
+        assert (near["position"], near["previous"], near["next"]) == (
+            offset + 1,
+            expected[offset],
+            expected[offset + 2],
+        )
+    library.close()

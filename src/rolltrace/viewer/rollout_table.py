@@ -107,19 +107,20 @@ def _counts(sql_run: Run, selection: RolloutSelection, column: str, timeout: flo
 
 
 def _query_ids(sql_run: Run, selection: RolloutSelection, sort: Sort, limit: int | None) -> _ListedIds:
-    """Query the ids as one list, which is faster than one row each."""
     sorted_by = [name for name, _ in sort]
     order = (*sort, *((name, False) for name, _ in _DEFAULT if name not in sorted_by)) if sort else _DEFAULT
     rows = select_rollouts(selection, {f"k{number}": name for number, (name, _) in enumerate(order)})
     keys = [_key(f"k{number}", name, descending) for number, (name, descending) in enumerate(order)]
-    order_by = f"order by {', '.join(keys)}, id"
-    first = f"select id from selected {order_by} {'' if limit is None else f'limit {limit}'}"
-    statement = f"""
-        with selected as ({rows})
-        select (select list(id) from ({first})), (select count(distinct id) from selected)
-    """
-    [(ids, total)] = sql_run.sql(statement, timeout=_timeout(selection)).fetchall()
-    return _ListedIds(list(dict.fromkeys(ids or ())), total)  # duplicate lines are one rollout
+    shown = "" if limit is None else f"limit {limit}"
+    statement = f"with selected as ({rows}) select id from selected order by {', '.join(keys)}, id {shown}"
+    timeout = _timeout(selection)
+    # The rows themselves, not a list of them: an aggregate does not keep the order of its input.
+    rows_of_ids = sql_run.sql(statement, timeout=timeout)
+    ids = list(dict.fromkeys(row[0] for row in rows_of_ids))  # duplicate lines are one rollout
+    if limit is None or len(ids) < limit:
+        return _ListedIds(ids, len(ids))
+    [(total,)] = sql_run.sql(f"select count(distinct id) from ({rows})", timeout=timeout)
+    return _ListedIds(ids, total)
 
 
 def _timeout(selection: RolloutSelection) -> float | None:
