@@ -6,15 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rolltrace.cli.options_from_struct import GroupedCommand, struct_from_options, struct_options
 from rolltrace.rollout.limits_and_penalties import Limits
-
-if TYPE_CHECKING:
-    from rolltrace.jobs.play_summary import PlaySummary
 
 POLICY = "policy"
 DEFAULT_POLICY = "scripted:noisy"
@@ -163,9 +160,10 @@ def _resume(path: Path, force: bool, as_json: bool, *, policy: str | None, roles
 
 
 def _play(path: Path, total: int, as_json: bool, specs: Sequence[str], /, **job: Any) -> None:
-    """Play with a progress bar, and print the summary."""
+    """Play with a progress bar, print the summary and the next command, and exit with code 1 if the job failed."""
     from rolltrace.cli.hints import command
-    from rolltrace.cli.screen.job_summary import progress
+    from rolltrace.cli.screen.console import stdout_console, write_json
+    from rolltrace.cli.screen.job_summary import progress, show_failures, show_job_summary, show_role_warnings
     from rolltrace.cli.signals import exit_on_signal
     from rolltrace.jobs.play import play
 
@@ -178,8 +176,17 @@ def _play(path: Path, total: int, as_json: bool, specs: Sequence[str], /, **job:
         summary = play(on_group=on_group, **job)
     if not summary.groups:
         click.echo(f"Nothing to do: every group of {path} is finished.", err=True)
-    if summary.groups or as_json:
-        _show_summary(summary, as_json=as_json)
+    if as_json:
+        write_json(summary)
+    elif summary.groups:
+        show_job_summary(stdout_console(), summary)
+    else:
+        return
+    click.echo(f"To read it: {command('show', summary.path)}", err=True)
+    show_role_warnings(summary)
+    show_failures(summary)
+    if not summary.succeeded:
+        raise SystemExit(1)
 
 
 _WITH_RESUME = {"resume", "force", "policies", "concurrency", "args", "as_json"}
@@ -226,20 +233,3 @@ def parse_arguments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
             raise click.BadParameter(f"Expected each argument once, got {name!r} twice.", param_hint=option)
         arguments[name] = value
     return arguments
-
-
-def _show_summary(summary: "PlaySummary", *, as_json: bool) -> None:
-    """Print the summary and the next command, and exit with code 1 if the job failed."""
-    from rolltrace.cli.hints import command
-    from rolltrace.cli.screen.console import stdout_console, write_json
-    from rolltrace.cli.screen.job_summary import show_failures, show_job_summary, show_role_warnings
-
-    if as_json:
-        write_json(summary)
-    else:
-        show_job_summary(stdout_console(), summary)
-    click.echo(f"To read it: {command('show', summary.path)}", err=True)
-    show_role_warnings(summary)
-    show_failures(summary)
-    if not summary.succeeded:
-        raise SystemExit(1)

@@ -17,8 +17,6 @@ from rolltrace.rollout.limits_and_penalties import Limits
 from rolltrace.rollout.strategies import KeepViable, Strategy
 from rolltrace.trace.message import Sampling, decode_hook
 
-CONCURRENCY = 64
-
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How much to play, and with which settings. It is stored in the run's config."""
@@ -29,7 +27,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Episodes in each group."""
     iterations: int = 1
     seed: int = 0
-    concurrency: int = CONCURRENCY
+    concurrency: int = 64
     """Policy requests in flight."""
     limits: Limits = Limits()
     strategy: Strategy = KeepViable()

@@ -9,7 +9,15 @@ import msgspec
 from rolltrace.errors import InputError
 from rolltrace.policies.policy import Request
 from rolltrace.policies.roles import POLICY_ROLE
-from rolltrace.testing.noisy_games import answer_question, guess_number, is_game, move, play_questions, prompt_text
+from rolltrace.testing.noisy_games import (
+    MAX_TEXT_CHARS,
+    answer_question,
+    guess_number,
+    is_game,
+    move,
+    play_questions,
+    prompt_text,
+)
 from rolltrace.testing.noisy_grader import PREFERENCE, SCORE, first_question, prefer, score, write_paragraph
 from rolltrace.testing.noisy_math import (
     find_expression,
@@ -28,7 +36,6 @@ NoisySkill = Callable[[Sequence[Message], random.Random, float], str]
 """Answers a conversation; takes a random number generator and the probability of being right."""
 
 _ASKS_FOR_ANSWER = re.compile(r"answer *:|</?answer>|\\boxed", re.IGNORECASE)
-_MAX_PROMPT_CHARS = 20_000
 _TAG = "<answer>"
 """A prompt with this text wants the answer in tags."""
 _OPENINGS = ("Let me work it out.", "Step by step:", "First I look at what is asked.", "This is short.")
@@ -107,7 +114,7 @@ def choose_skill(request: Request) -> NoisySkill | None:
         return skill
     if request.tools:
         return None
-    opening = first_question(messages)[:_MAX_PROMPT_CHARS]
+    opening = first_question(messages)[:MAX_TEXT_CHARS]
     if "`Guess: NUMBER`" in opening:
         return guess_number
     if "`Guess: NAME`" in opening:

@@ -19,8 +19,8 @@ _NUMBER_GUESS = re.compile(r"Guess: (-?[0-9]{1,18})$")
 _MAX_MESSAGES = 200
 _UNREADABLE = 0.25
 """The fraction of mistakes in `guess_number` that contain no number."""
-_MAX_PROMPT_CHARS = 20_000
-"""How many characters of a message are read, from its end."""
+MAX_TEXT_CHARS = 20_000
+"""How many characters of a text are read."""
 _MOVE = re.compile(r"\[[^\[\]\n]{1,40}\]")
 _QUOTED_MOVE = re.compile(r"['\"`]\[[^\[\]\n]{1,40}\]['\"`]")
 _SPEAKER = re.compile(r"\[(?:GAME|Player[^\]]*)\]")
@@ -218,8 +218,8 @@ def move(messages: Sequence[Message], rng: random.Random, correct: float) -> str
 
 def prompt_text(messages: Sequence[Message]) -> str:
     """The first message and the last ones, without those of the policy."""
-    texts = [message.content[-_MAX_PROMPT_CHARS:] for message in messages[-20:] if message.role != "assistant"]
-    first = [messages[0].content[-_MAX_PROMPT_CHARS:]] if len(messages) > 20 else []  # the rules come first
+    texts = [message.content[-MAX_TEXT_CHARS:] for message in messages[-20:] if message.role != "assistant"]
+    first = [messages[0].content[-MAX_TEXT_CHARS:]] if len(messages) > 20 else []  # the rules come first
     return "\n".join((*first, *texts))
 
 

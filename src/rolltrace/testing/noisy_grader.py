@@ -4,14 +4,12 @@ import random
 import re
 from collections.abc import Sequence
 
-from rolltrace.testing.noisy_games import lower_words
+from rolltrace.testing.noisy_games import MAX_TEXT_CHARS, lower_words
 from rolltrace.trace.message import Message
 
 SCORE, PREFERENCE = "`Score: X`", "`Preference: X`"
 """The texts in a prompt that ask for a score or a preference."""
 
-_MAX_TEXT_CHARS = 20_000
-"""How many characters of a text are read."""
 _LONG_ENOUGH = 25
 """An answer with this many different words gets the full score for length."""
 _SHORTEST_WORD = 4
@@ -48,7 +46,7 @@ def first_question(messages: Sequence[Message]) -> str:
 
 
 def _long_words(text: str) -> set[str]:
-    return {word for word in lower_words(text[:_MAX_TEXT_CHARS]) if len(word) >= _SHORTEST_WORD}
+    return {word for word in lower_words(text[:MAX_TEXT_CHARS]) if len(word) >= _SHORTEST_WORD}
 
 
 def _frames(text: str) -> list[tuple[str, str]]:
@@ -85,7 +83,7 @@ _SENTENCES = (
 def write_paragraph(messages: Sequence[Message], rng: random.Random, correct: float) -> str:
     """A few sentences with the prompt's words in them; by mistake only that it does not know."""
     prompt = next((message.content for message in reversed(messages) if message.role == "user"), "")
-    words = sorted(set(lower_words(prompt[-_MAX_TEXT_CHARS:])), key=lambda word: (-len(word), word))[:_MAX_WORDS] or [
+    words = sorted(set(lower_words(prompt[-MAX_TEXT_CHARS:])), key=lambda word: (-len(word), word))[:_MAX_WORDS] or [
         "this"
     ]
     if rng.random() >= correct:
