@@ -1,6 +1,7 @@
 """The built-in `rubric`: prompts with their own criteria, or any other environment with common criteria."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,10 @@ class RubricTasks(Tasks):
         }  # fmt: skip
         self.inner = load_inner_tasks(self.env, self.args)
         _refuse_conflicts(data, env, criteria)
-        self.format_coef = format_coef
-        self.seconds = seconds
-        self.tries = tries
-        self.sampling = msgspec.structs.replace(GRADER_SAMPLING, max_tokens=max_tokens)
+        sampling = msgspec.structs.replace(GRADER_SAMPLING, max_tokens=max_tokens)
+        self._make_grader = partial(
+            RubricGrader, format_coef=format_coef, seconds=seconds, tries=tries, sampling=sampling
+        )
         self.criteria = None if criteria is None else read_criteria(criteria)
         if self.inner is None:
             source = BUNDLED_DATA if data is None else data
@@ -83,7 +84,7 @@ class RubricTasks(Tasks):
             self.count = len(self.rows)
         else:
             self.count = self.inner.count
-        self._grader(self.criteria or self.rows[0].own_criteria)  # raises now if the settings are invalid
+        self._make_grader(self.criteria or self.rows[0].own_criteria)  # raises now if the settings are invalid
 
     def builder(self, number: int, *, episodes: int, seed: int) -> EnvGroupBuilder:
         """The group that plays task `number`."""
@@ -91,7 +92,7 @@ class RubricTasks(Tasks):
             criteria = self.criteria or ()
             other = self.inner.builder(number, episodes=episodes, seed=seed)
             task_data = {"criteria": _plain(criteria)}
-            return with_grader(other, self.env, self.args, task_data, grader=self._grader(criteria))
+            return with_grader(other, self.env, self.args, task_data, grader=self._make_grader(criteria))
         row = self.rows[number]
         criteria = self.criteria or row.own_criteria
         return PromptOnlyGroup(
@@ -99,14 +100,9 @@ class RubricTasks(Tasks):
             task=str(row.id),
             messages=prompt_of(row),
             episodes=episodes,
-            grader=self._grader(criteria),
+            grader=self._make_grader(criteria),
             env_args=self.args,
             task_data={**row.other, "criteria": _plain(criteria)},
-        )
-
-    def _grader(self, criteria: tuple[Criterion, ...]) -> RubricGrader:
-        return RubricGrader(
-            criteria, format_coef=self.format_coef, seconds=self.seconds, tries=self.tries, sampling=self.sampling
         )
 
     def _accept(self, row: RubricRow) -> RubricRow:

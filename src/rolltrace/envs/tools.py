@@ -11,6 +11,7 @@ import time
 import traceback
 import typing
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -174,13 +175,9 @@ async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) ->
 
     The loop's default thread pool is not used: functions that hang would fill it, and its shutdown waits for them.
     """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    outcome: Future[tuple[Any, BaseException | None]] = Future()
+    outcome.set_running_or_notify_cancel()  # so that a time-out does not cancel it
     context = contextvars.copy_context()
-
-    def deliver(answer: Any, error: BaseException | None) -> None:
-        if not outcome.done():  # it is cancelled after a time-out
-            outcome.set_result((answer, error))
 
     def work() -> None:
         answer, failure = None, None
@@ -188,11 +185,10 @@ async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) ->
             answer = context.run(function, **values)
         except BaseException as error:  # noqa: BLE001 - raised again in the task that called the tool
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop may be closed by now
-            loop.call_soon_threadsafe(deliver, answer, failure)
+        outcome.set_result((answer, failure))  # not `set_exception`, which refuses a StopIteration
 
     threading.Thread(target=work, name=f"tool-{getattr(function, '__name__', '')}", daemon=True).start()
-    answer, failure = await outcome
+    answer, failure = await asyncio.wrap_future(outcome)
     if failure is not None:
         raise failure
     return answer
