@@ -319,6 +319,7 @@ def test_a_runner_may_be_used_in_several_loops():
     [
         (object(), "object without name"),
         (type("P", (), {"name": "p"})(), "P without version, context_length, complete"),
+        (type("P", (Remembering,), {"name": 5})(said("x")), "a policy with a name, got P, whose name is int: 5"),
     ],
 )
 def test_what_is_no_policy_is_refused(policy, words):

@@ -48,11 +48,7 @@ class PreferenceGrader(GroupGrader):
     """Compares two members: a `Judge`, or a function, which may be async."""
     pattern: TournamentPattern = TournamentPattern.BOTH_WAYS
     chunk: int = TOURNAMENT_CHUNK
-    """Members meet in chunks of this size, in the order of their indexes.
-
-    If it does not divide the number of members, the ceil(n / chunk) chunks are of nearly equal size. None has only one
-    member, so an odd number of members in chunks of two has one chunk of three.
-    """
+    """Members meet in chunks of about this size, in the order of their indexes (see `tournament.chunks`)."""
     format_coef: float = PREFERENCE_FORMAT_COEF
     format_check: FormatCheck | None = None
     """Scores the format of a last response that is neither truncated nor malformed. None: its format is right."""

@@ -130,13 +130,10 @@ class EndpointPolicy:
             extra={**TOKEN_REQUEST_FIELDS.get(dialect, {}), **self._extra},
         )
         url = f"{self.base_url}/chat/completions"
-        chat, completion = await self._client.request(url, body, partial(self._read, request), self._current_version)
+        chat, completion = await self._client.request(url, body, partial(self._read, request), lambda: self.version)
         if request.include_tokens:
             return await self._with_tokens(dialect, chat, completion, request.sampling.stop)
         return completion  # type: ignore[no-any-return]
-
-    def _current_version(self) -> int | str | None:
-        return self.version
 
     def _read(self, request: Request, reply: HttpReply) -> tuple[ChatReply, Completion]:
         chat = read_reply(reply.body, where=self._where, key=self._key)
