@@ -29,9 +29,8 @@ def write(writer: RunWriter, steps: Any = 1, step: dict[str, Any] | None = None,
     )  # fmt: skip
     rollout_builder.metrics.update(metrics or {})
     rollout_builder.grade = grade
-    line = rollout_builder.encode({**good, **outcome})  # type: ignore[typeddict-item]
-    writer.write_rollout(line)
-    return line.id
+    writer.end(rollout_builder, {**good, **outcome})  # type: ignore[typeddict-item]
+    return rollout_builder.id
 
 
 def score(writer: RunWriter, rollout: str | None, value: float | None, **fields: Any) -> None:

@@ -141,7 +141,7 @@ def play(writer: RunWriter, group: str, index: int, *, attempt: int = 0, grade: 
         ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
         reward=1.0, reward_so_far=1.0, unclamped_reward=None,
     )  # fmt: skip
-    writer.write_rollout(rollout_builder.encode({**good, **fields}))  # type: ignore[typeddict-item]
+    writer.end(rollout_builder, {**good, **fields})  # type: ignore[typeddict-item]
     return rollout_builder.id
 
 

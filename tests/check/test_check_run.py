@@ -268,7 +268,7 @@ def test_a_run_that_is_being_written_is_no_fault(tmp_path):
             "ended_at": utc_now(), "status": "ok", "stop_reason": "completed", "stopped_by": "env", "error": None,
             "reward": None, "reward_so_far": 0.0, "unclamped_reward": None,
         }  # fmt: skip
-        writer.write_rollout(rollout_builder.encode(outcome))
+        writer.end(rollout_builder, outcome)
         writer.flush()
         report = check_run(tmp_path / "live")
         assert found(report).keys() == {"open_sessions"}

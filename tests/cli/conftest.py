@@ -69,7 +69,7 @@ def make_run(tmp_path) -> Callable[..., Path]:
                 )
                 rollout_builder = writer.begin(header)
                 write(rollout_builder)
-                writer.write_rollout(rollout_builder.encode(ended | (outcome or {})))
+                writer.end(rollout_builder, ended | (outcome or {}))
         return tmp_path / "run"
 
     return make

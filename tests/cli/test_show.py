@@ -297,8 +297,9 @@ def test_lost_rollouts_are_told(rolltrace, make_run):
     """A session that lost something says what and why."""
     path = make_run()
     with create_run(path, join=True) as writer:
-        writer.write_rollout(type("Line", (), {"id": "a", "data": b"torn", "blobs": ()})())
-    assert "1 unrecordable (not one line)" in rolltrace("show", path).stdout
+        recorder = writer.rollout(env="sums", task="t", group="g", index=0)
+        writer.end(recorder._rollout_builder, {})  # without an outcome
+    assert "1 unrecordable (TypeError)" in rolltrace("show", path).stdout
 
 
 def test_a_rollout_that_was_ended_after_a_fork_is_not_lost(rolltrace, make_run):

@@ -122,7 +122,7 @@ def test_prompts_are_shared_as_far_as_they_are_the_same(group, path):
         rollout_builder = writer.begin(
             header(id="never asked", run=writer.run, session=writer.session, env="sums", group="g", index=2)
         )
-        writer.write_rollout(rollout_builder.encode(outcome(**failed(Layer.ENV, "OSError"))))
+        writer.end(rollout_builder, outcome(**failed(Layer.ENV, "OSError")))
     found = group()
     assert [excerpt.message.content for excerpt in found.shared] == ["rules", "board"]
     assert [text.message.content for text in found.members[0].messages] == ["you are X", "a"]
@@ -180,7 +180,7 @@ def test_terms_are_the_parts_that_the_record_keeps(group, path):
             rollout_builder.mark_prompt_sent()
             rollout_builder.step(Message("assistant", "2"), reward=0.25, reward_data={"correct": True, "style": 0.5})
         rollout_builder.grade = Grade(0.5, {"style": 0.75})
-        writer.write_rollout(rollout_builder.encode(outcome(reward=None, reward_so_far=1.0)))
+        writer.end(rollout_builder, outcome(reward=None, reward_so_far=1.0))
         data = {
             "reward_so_far": 1.0,
             "group_grade": 2.0,

@@ -19,7 +19,6 @@ from rolltrace.store.cursor import LineLocation
 from rolltrace.store.reader import RunReader
 from rolltrace.store.recording import Recording
 from rolltrace.trace.codec import encode_rollout
-from rolltrace.trace.rollout_builder import EncodedRecord
 from rolltrace.trace.score import Grade, GroupKey
 
 pytestmark = pytest.mark.core
@@ -128,8 +127,8 @@ def test_a_rollout_that_is_copied_into_another_run_keeps_its_line(path, opened, 
         score(writer, rollout, 1.25)
     read = opened(path).get(rollout)
     assert read.reward == 1.25
-    with create_run(tmp_path / "copy") as writer:
-        writer.write_rollout(EncodedRecord(read.id, encode_rollout(read)))
+    create_run(tmp_path / "copy").close()
+    (tmp_path / "copy/rollouts/copied-000000.jsonl").write_bytes(encode_rollout(read))
     again = opened(tmp_path / "copy").get(rollout)
     assert (again, again.reward, again.line_reward, again.scores) == (read, None, None, ())
 

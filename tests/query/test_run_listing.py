@@ -32,7 +32,7 @@ def play(writer, reward=1.0, late=None, **fields):
         ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
         reward=reward, reward_so_far=1.0, unclamped_reward=None,
     )  # fmt: skip
-    writer.write_rollout(rollout_builder.encode(ended))
+    writer.end(rollout_builder, ended)
     if late is not None:
         score = Score(
             id=new_id(), run=writer.run, session=writer.session, rollout=rollout_builder.id, name="reward", value=late,

@@ -41,7 +41,7 @@ def play(writer, group, index, reward=1.0, *, iteration=0, attempt=0, split="tra
         ended_at=STARTED + SECONDS * (1 + index), status=Status.OK, stop_reason="completed",
         stopped_by=StoppedBy.ENV, error=None, reward=reward, reward_so_far=1.0, unclamped_reward=None,
     )  # fmt: skip
-    writer.write_rollout(rollout_builder.encode({**good, **ended}))
+    writer.end(rollout_builder, {**good, **ended})
 
 
 def begin(writer):

@@ -242,7 +242,7 @@ def test_messages_keep_calls_and_reasoning(path, opened):
             Message("assistant", "", tool_calls=(ToolCall("f", "{}", "1"),), reasoning="hm"), reward=0.0
         )
         rollout_builder.extend([Message("tool", "3", tool_call_id="1", name="f")])
-        writer.write_rollout(rollout_builder.encode(outcome()))
+        writer.end(rollout_builder, outcome())
     rows = opened(path).sql(
         "select reasoning, tool_calls ->> '$[0].name', tool_call_id, name from messages order by position"
     )
@@ -409,7 +409,7 @@ def test_calls_have_their_rows(path, opened):
         call = Call("grader", "judge", asked, reply, 0, 12, "yes ", None, Usage(5, 1), 0.5, termination=Termination.EOS)
         rollout_builder.calls.append(call)
         rollout_builder.calls.append(Call("opponent", "other", asked, error=failure))
-        writer.write_rollout(rollout_builder.encode(outcome()))
+        writer.end(rollout_builder, outcome())
     run = opened(path)
     first, second = run.sql("select * from calls order by position").dicts()
     assert [message["content"] for message in json.loads(first.pop("prompt"))] == ["is 4 right?"]

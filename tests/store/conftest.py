@@ -1,7 +1,7 @@
 """What the tests of the store play with: rollouts that were really begun and finished."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -9,30 +9,48 @@ from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import EncodedRecord, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import Status, StoppedBy
 
-MakeLine = Callable[..., EncodedRecord]
+
+class PlayedRollout(NamedTuple):
+    """A rollout that has ended and is not recorded yet."""
+
+    writer: RunWriter
+    rollout_builder: RolloutBuilder
+    outcome: Outcome
+
+    @property
+    def id(self) -> str:
+        return self.rollout_builder.id
+
+    @property
+    def data(self) -> bytes:
+        """Its line."""
+        return self.rollout_builder.encode(self.outcome).data
+
+    def record(self) -> None:
+        """Hand it to the writer."""
+        self.writer.end(self.rollout_builder, self.outcome)
 
 
 @pytest.fixture
-def make_line() -> MakeLine:
-    """Begins a rollout with the writer and finishes it; the line is not written."""
+def make_line() -> Callable[..., PlayedRollout]:
+    """Begins a rollout with the writer and plays it; the line is not written."""
 
-    def make(writer: RunWriter, *messages: Message, reward: float | None = 1.0, **fields: Any) -> EncodedRecord:
+    def make(writer: RunWriter, *messages: Message, reward: float | None = 1.0, **fields: Any) -> PlayedRollout:
         identity = {"env": "sums", "task": "t", "group": "g", "index": 0} | fields
         header = Header(id=new_id(), run=writer.run, session=writer.session, started_at=utc_now(), **identity)
         rollout_builder = writer.begin(header)
         rollout_builder.extend(messages or [Message("user", "1 + 1?")])
         rollout_builder.mark_prompt_sent()
         rollout_builder.step(Message("assistant", "2"), reward=1.0, env_reward=1.0)
-        return rollout_builder.encode(
-            Outcome(
-                ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
-                reward=reward, reward_so_far=1.0, unclamped_reward=None,
-            )
+        outcome = Outcome(
+            ended_at=utc_now(), status=Status.OK, stop_reason="completed", stopped_by=StoppedBy.ENV, error=None,
+            reward=reward, reward_so_far=1.0, unclamped_reward=None,
         )  # fmt: skip
+        return PlayedRollout(writer, rollout_builder, outcome)
 
     return make
 

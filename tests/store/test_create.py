@@ -107,9 +107,9 @@ def test_place_below_a_file_is_wrong_input(tmp_path):
 def test_join_is_a_new_session_of_the_same_run(tmp_path, make_line):
     """A joined run has the same id and config, a session of its own, and files of its own."""
     with create_run(tmp_path / "run", {"a": 1}) as first:
-        first.write_rollout(make_line(first))
+        make_line(first).record()
     with create_run(tmp_path / "run", {"a": 2}, join=True) as second:
-        second.write_rollout(make_line(second))
+        make_line(second).record()
     assert second.run == first.run
     assert second.session != first.session
     reader = RunReader(tmp_path / "run")

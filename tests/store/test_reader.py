@@ -130,7 +130,7 @@ def test_the_reader_gives_lines_as_they_are(tmp_path, make_line, make_score):
     """The raw reader knows nothing of late scores: a rollout's reward is its line's, and it has no scores."""
     with create_run(tmp_path / "run") as writer:
         line = make_line(writer, reward=None)
-        writer.write_rollout(line)
+        line.record()
         writer.write_score(make_score(writer, line.id, 0.25))
     with RunReader(tmp_path / "run") as reader:
         for rollout in (*reader.rollouts(), reader.get(line.id)):

@@ -23,7 +23,7 @@ from rolltrace.trace.failure import Failure
 from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.message import Message, Part, Sampling, ToolCall
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import EncodedRecord, new_id
+from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.score import Grade, GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer, Status, StoppedBy
 from rolltrace.trace.tokens import Tokens, Usage
@@ -347,47 +347,6 @@ def test_no_text_survives(tmp_path, name):
     scores = list(RunReader(tmp_path / "bare").scores())
     assert [(score.name, score.value) for score in scores] == [("judged", 0.5), ("odd", None)]
     assert RunReader(tmp_path / "bare").read_errors == ()
-
-
-@pytest.mark.parametrize("name", [*WITHOUT_TEXT, "off"])
-def test_no_text_of_a_finished_line_survives(tmp_path, name):
-    """A line that was finished elsewhere is recorded as much as any other rollout, and no more."""
-    secret = Secrets()
-    with create_run(tmp_path / "run", trace=WITHOUT_TEXT.get(name, name)) as run:
-
-        def end_elsewhere(rollout_builder, outcome):
-            rollout_builder.transform = None  # the other program records all text
-            run.write_rollout(rollout_builder.encode(outcome))
-
-        run.end = end_elsewhere
-        everything(run, secret)
-    assert secret.found_in(tmp_path / "run") == []
-    assert list((tmp_path / "run/blobs").iterdir()) == []
-    rollouts = list(RunReader(tmp_path / "run").rollouts())
-    assert len(rollouts) == run.ledger.recorded == (0 if name == "off" else 1)
-    assert all(rollout.steps[0].tokens is None for rollout in rollouts)
-    assert run.ledger.is_balanced
-
-
-@pytest.mark.parametrize("trace", [Recording(), Recording(fraction=0.5)])
-def test_finished_line_of_a_group_in_full_is_kept_as_it_is(tmp_path, make_line, trace):
-    """Where nothing is to be withheld, the bytes are those that were handed in; the others of a share are numbers."""
-    with create_run(tmp_path / "run", trace=trace) as run:
-        lines = [make_line(run, group=str(number)) for number in range(20)]
-        for line in lines:
-            run.write_rollout(line)
-    data = b"".join(file.read_bytes() for file in (tmp_path / "run/rollouts").iterdir())
-    kept = [line for line in lines if line.data in data]
-    assert len(kept) == 20 if trace.fraction is None else 0 < len(kept) < 20
-    assert data.count(b"hashed:") == (20 - len(kept)) * 2
-
-
-def test_finished_line_that_is_none_is_refused(tmp_path):
-    """What has to be edited must be a rollout; what is not is counted, and does not raise."""
-    with create_run(tmp_path / "run", trace="numbers") as run:
-        run.write_rollout(EncodedRecord("x", b'{"v":2,"secret":"text","crc":"00000000"}\n'))
-    assert run.ledger.unrecordable == {"ChecksumError": 1}
-    assert list((tmp_path / "run/rollouts").iterdir()) == []
 
 
 @pytest.mark.parametrize(("redact", "reason"), [(raises, "redact: KeyError"), (returns_nothing, "redact: TypeError")])

@@ -19,7 +19,6 @@ from rolltrace.store.ledger import LedgerCounter
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.message import Message, Part
-from rolltrace.trace.rollout_builder import EncodedRecord
 from stage import Meddling, Remembering, Stage, said
 
 READS_STRICT_JSON = {"parse_constant": lambda name: pytest.fail(f"not strict JSON: {name}")}
@@ -40,7 +39,7 @@ def test_each_line_is_one_rollout(tmp_path, make_line):
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(3)]
         for line in lines:
-            writer.write_rollout(line)
+            line.record()
     path = tmp_path / f"run/rollouts/{writer.session}-000000.jsonl"
     records = [json.loads(line, **READS_STRICT_JSON) for line in path.read_text().splitlines()]
     assert [record["id"] for record in records] == [line.id for line in lines]
@@ -51,7 +50,7 @@ def test_ledger_follows_a_rollout(tmp_path, make_line):
     with create_run(tmp_path / "run") as writer:
         line = make_line(writer)
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 1, 0)
-        writer.write_rollout(line)
+        line.record()
         assert writer.flush()
         assert (writer.ledger.dispatched, writer.ledger.in_flight, writer.ledger.recorded) == (1, 0, 1)
     [ledger] = RunReader(tmp_path / "run").ledgers().values()
@@ -98,7 +97,7 @@ def begin(index):
 outcome = dict(ended_at=utc_now(), status="ok", stop_reason="completed", stopped_by="env", error=None, reward=1.0,
                reward_so_far=1.0, unclamped_reward=None)
 begin(1)
-writer.write_rollout(begin(0).encode(outcome))
+writer.end(begin(0), outcome)
 assert writer.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -124,14 +123,14 @@ def test_full_disk_drops_counts_and_recovers(tmp_path, make_line, small_files, c
     """A disk that takes half a line costs that line only: it is counted, told once, and the next is not glued to it."""
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(4)]
-        writer.write_rollout(lines[0])
+        lines[0].record()
         assert writer.flush()
         small_files(len(lines[0].data) + len(lines[1].data) // 2)
-        writer.write_rollout(lines[1])
-        writer.write_rollout(lines[2])
+        lines[1].record()
+        lines[2].record()
         assert writer.flush() is False
         small_files(resource.RLIM_INFINITY)
-        writer.write_rollout(lines[3])
+        lines[3].record()
         assert writer.flush() is True
     reader = RunReader(tmp_path / "run")
     assert [rollout.index for rollout in reader.rollouts()] == [0, 3]
@@ -149,15 +148,15 @@ def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, 
 
     with create_run(tmp_path / "run") as writer:
         lines = [make_line(writer, index=index) for index in range(3)]
-        writer.write_rollout(lines[0])
+        lines[0].record()
         assert writer.flush()
         with monkeypatch.context() as patch:
             patch.setattr(os, "ftruncate", refuse)
             small_files(len(lines[0].data) + 10)
-            writer.write_rollout(lines[1])
+            lines[1].record()
             assert not writer.flush()
         small_files(resource.RLIM_INFINITY)
-        writer.write_rollout(lines[2])
+        lines[2].record()
     reader = RunReader(tmp_path / "run")
     assert [rollout.index for rollout in reader.rollouts()] == [0, 2]
     [problem] = reader.read_errors
@@ -167,11 +166,11 @@ def test_torn_line_that_cannot_be_cut_off_ends_the_segment(tmp_path, make_line, 
 def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplog):
     """A run that is deleted under the writer raises nothing; the loss is logged, and that no ledger can tell of it."""
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(make_line(writer))
+        make_line(writer).record()
         assert writer.flush()
         shutil.rmtree(tmp_path / "run")
         line = make_line(writer)
-        writer.write_rollout(line)
+        line.record()
         writer.write_score(make_score(writer, line.id, 1.0))
         assert writer.flush() is False
     assert writer.ledger.dropped == {"ENOENT": 1}
@@ -185,19 +184,18 @@ def test_deleted_directory_does_not_raise(tmp_path, make_line, make_score, caplo
 def test_deleted_segment_begins_a_new_one(tmp_path, make_line):
     """Where only the file was deleted, what comes after it is kept."""
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(make_line(writer, index=0))
+        make_line(writer, index=0).record()
         assert writer.flush()
         (tmp_path / f"run/rollouts/{writer.session}-000000.jsonl").unlink()
-        writer.write_rollout(make_line(writer, index=1))
+        make_line(writer, index=1).record()
     assert [rollout.index for rollout in RunReader(tmp_path / "run").rollouts()] == [1]
 
 
-def test_what_is_not_one_line_is_refused(tmp_path):
-    """Bytes that would damage the file are counted as unrecordable."""
+def test_rollout_that_cannot_be_encoded_is_counted(tmp_path, make_line):
+    """A rollout that is no record does not raise into the caller."""
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(EncodedRecord("a", b'{"v":2}\n{"v":2,"crc":""}\n'))
-        writer.write_rollout(EncodedRecord("b", b'{"v":2,"crc":""}'))
-        assert writer.ledger.unrecordable == {"not one line": 2}
+        make_line(writer)._replace(outcome={}).record()
+        assert writer.ledger.unrecordable == {"TypeError": 1}
         assert writer.ledger.is_balanced
     assert list((tmp_path / "run/rollouts").iterdir()) == []
 
@@ -207,7 +205,7 @@ def test_late_lines_are_dropped_and_counted(tmp_path, make_line, make_score):
     writer = create_run(tmp_path / "run")
     line = make_line(writer)
     writer.close()
-    writer.write_rollout(line)
+    line.record()
     writer.write_score(make_score(writer, line.id, 1.0))
     writer.close()
     assert writer.ledger.dropped == {"closed": 1}
@@ -221,7 +219,7 @@ def test_threads_share_a_writer(tmp_path, make_line):
 
         def play(first):
             for index in range(first, first + 50):
-                writer.write_rollout(make_line(writer, index=index))
+                make_line(writer, index=index).record()
 
         threads = [threading.Thread(target=play, args=(first,)) for first in range(0, 400, 50)]
         for thread in threads:
@@ -239,8 +237,8 @@ def test_blob_is_kept_once(tmp_path, make_line):
     blob = Blob.of(b"png bytes")
     message = Message("user", "look", parts=(Part("image", blob=blob),))
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(make_line(writer, message))
-        writer.write_rollout(make_line(writer, message))
+        make_line(writer, message).record()
+        make_line(writer, message).record()
     assert [path.name for path in (tmp_path / "run/blobs").iterdir()] == [blob.name]
     assert RunReader(tmp_path / "run").blob(blob.name) == b"png bytes"
     assert writer.ledger.complete
@@ -252,7 +250,7 @@ def test_blob_cannot_leave_its_folder(tmp_path, make_line):
     blob.name = "../../escaped"
     message = Message("user", "look", parts=(Part("image", blob=blob),))
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(make_line(writer, message))
+        make_line(writer, message).record()
     assert not (tmp_path / "escaped").exists()
     assert writer.ledger.recorded == 1
     assert writer.ledger.blobs_dropped == {"bad name": 1}
@@ -262,7 +260,7 @@ def test_blob_without_bytes_is_counted(tmp_path, make_line):
     """A blob read from another run's record has a name and no bytes; that this run lacks them is counted."""
     message = Message("user", "look", parts=(Part("image", blob=Blob(Blob.of(b"x").name)),))
     with create_run(tmp_path / "run") as writer:
-        writer.write_rollout(make_line(writer, message))
+        make_line(writer, message).record()
     assert writer.ledger.blobs_dropped == {"no data": 1}
 
 

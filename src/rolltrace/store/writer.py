@@ -22,7 +22,7 @@ from rolltrace.store.write_queue import QueuedLine, WriteQueue
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import as_text, describe
 from rolltrace.trace.rollout import Header, Outcome
-from rolltrace.trace.rollout_builder import EncodedRecord, RolloutBuilder, new_id
+from rolltrace.trace.rollout_builder import RolloutBuilder, new_id
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.sink import OpenRollouts
 
@@ -126,23 +126,11 @@ class RunWriter:
             line = self._redactor.encode_rollout(rollout_builder, outcome)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             if is_from_other_session or self._counter.is_open(key):
-                self._refuse(key, type(error).__name__, error)
+                reason = self._disk_writer.report_loss(type(error).__name__, "a rollout", error)
+                self._counter.count_unrecordable(key, reason)
+                self._count_if_closed()
         else:
             self._put(QueuedLine(ROLLOUTS, line.data, key, line.blobs, is_from_other_session))
-
-    def write_rollout(self, line: EncodedRecord) -> None:
-        """Record a line that is already encoded, such as an imported one, at the recording level of this run."""
-        if not self.records:
-            return
-        try:
-            if not line.data.endswith(b'"}\n') or line.data.count(b"\n") != 1:
-                self._refuse(line.id, "not one line")
-                return
-            line = self._redactor.encode_imported(line)
-        except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._refuse(line.id, type(error).__name__, error)
-        else:
-            self._put(QueuedLine(ROLLOUTS, line.data, line.id, line.blobs))
 
     def write_score(self, score: Score) -> None:
         """Record a score."""
@@ -268,10 +256,6 @@ class RunWriter:
         reason = self._queue.put(line)
         if reason is not None:
             self._disk_thread.drop(line, reason)
-        self._count_if_closed()
-
-    def _refuse(self, key: str, reason: str, error: Exception | None = None) -> None:
-        self._counter.count_unrecordable(key, self._disk_writer.report_loss(reason, "a rollout", error))
         self._count_if_closed()
 
     def _count_if_closed(self) -> None:
