@@ -171,6 +171,18 @@ def test_wrong_place_is_looked_up_again(run, tmp_path):
     check(run)
 
 
+def test_wrong_entry_costs_only_the_file_that_has_it(run, small):
+    """Index files without the entry stay."""
+    reader = check(run)
+    files = index_files(run)
+    assert files
+    reader.id_index.invalidate("not in any of them")
+    assert index_files(run) == files
+    reader.id_index.invalidate("r1")
+    assert index_files(run) != files
+    check(run, reader)
+
+
 def test_problems_are_kept(run, small):
     """A reader that uses the index knows what was wrong with what it covers."""
     with segment(run, "s-000001").open("ab") as file:

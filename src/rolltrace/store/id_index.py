@@ -119,7 +119,7 @@ class IdIndex:
         with self._guard():
             for name, file in list(self._files.items()):
                 with contextlib.suppress(sqlite3.Error):
-                    if _find(file, [rollout]):
+                    if any(True for _ in _find(file, [rollout])):
                         self._drop(name)
             self._reset_scan()
 
