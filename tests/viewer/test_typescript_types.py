@@ -26,9 +26,8 @@ from rolltrace.trace.frozen import FrozenMap
 from rolltrace.trace.json_numbers import Float, Number
 from rolltrace.trace.stop_reasons import StopReason
 from rolltrace.viewer.api import Api, RequestParameters
-from rolltrace.viewer.findings import check_to_json, decode_report, findings_response
+from rolltrace.viewer.findings import check_to_json
 from rolltrace.viewer.http_errors import http_error_of
-from rolltrace.viewer.json_response import encode_response
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.typescript_types import Declarations, response_types, typescript_types
 
@@ -248,8 +247,7 @@ def real_answers(folder: Path) -> Iterator[tuple[str, bytes]]:
                 for question in sorted(about_rollout):
                     yield ask(question, run=run, id=row["id"])
                 yield ask("group", run=run, **{name: row[name] for name in ("split", "iteration", "env", "group")})
-            report = decode_report(check_to_json(str(path)))
-            yield "FindingsResponse", encode_response(findings_response(report))
+            yield "FindingsResponse", check_to_json(str(path))
         yield "ErrorResponse", http_error_of(InputError("Expected a run.")).body
     finally:
         api.close()

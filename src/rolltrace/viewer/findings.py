@@ -7,14 +7,13 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from rolltrace.check.audit import Finding
-from rolltrace.check.audit_report import AuditReport, encode_report, outcome_severity
+from rolltrace.check.audit_report import AuditReport, outcome_severity
 from rolltrace.check.check_run import check_run
 from rolltrace.errors import RolltraceError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.trace.codec import wire_free_form
-from rolltrace.trace.freeform import from_json_mapping
+from rolltrace.viewer.json_response import encode_response
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.schemas import AuditFinding, AuditResult, FindingsResponse
 
@@ -23,7 +22,7 @@ MAX_ROLLOUTS = 20_000
 _SETTINGS = ProcessSettings(memory_bytes=None, reply_bytes=64 * 2**20, private_temp_folder=True)
 
 _ABSENT = FindingsResponse(state="absent", stale=False, audits=0, found=(), message=None)
-_RUNNING = FindingsResponse(state="running", stale=False, audits=0, found=(), message=None)
+_RUNNING = replace(_ABSENT, state="running")
 
 
 class _CheckJob(msgspec.Struct):
@@ -74,32 +73,17 @@ class BackgroundChecks:
 
 
 def check_to_json(path: str) -> bytes:
-    """In a worker process: the report of a run, as `rolltrace check --json` writes it."""
-    return encode_report(check_run(path))
+    """In a worker process: the response for the check of a run."""
+    return encode_response(findings_response(check_run(path)))
 
 
 def _finish(check: _CheckJob, call: "Future[bytes]") -> None:
     if call.cancelled():
         return
     try:
-        check.answer = findings_response(decode_report(call.result()))
+        check.answer = msgspec.json.decode(call.result(), type=FindingsResponse)
     except (RolltraceError, ValueError) as error:
-        check.answer = _failed(str(error))
-
-
-def _failed(message: str) -> FindingsResponse:
-    return FindingsResponse(state="failed", stale=False, audits=0, found=(), message=message)
-
-
-def decode_report(data: bytes) -> AuditReport:
-    """The report in the JSON of `encode_report`."""
-    report = msgspec.json.decode(data, type=AuditReport)
-    results = (replace(result, findings=tuple(map(_restored, result.findings))) for result in report.results)
-    return replace(report, results=tuple(results))
-
-
-def _restored(finding: Finding) -> Finding:
-    return replace(finding, data=from_json_mapping(finding.data))
+        check.answer = replace(_ABSENT, state="failed", message=str(error))
 
 
 def findings_response(report: AuditReport) -> FindingsResponse:
