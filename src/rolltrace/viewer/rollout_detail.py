@@ -31,11 +31,8 @@ _NO_GROUP: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "std": None, "has_
 
 def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
     """The rollout of this id."""
-    tables = run.run
-    record = tables.get(rollout)
-    if not -INT64_LIMIT <= record.iteration < INT64_LIMIT:  # the tables do not have it
-        return _without_group(record)
-    return _GroupContext(tables, record.group_key).response(record)
+    record = run.run.get(rollout)
+    return _GroupContext(run.run, record.group_key).response(record)
 
 
 def member_responses(run: OpenRun, key: GroupKey) -> Iterator[tuple[Rollout, RolloutResponse]]:
@@ -50,12 +47,15 @@ class _GroupContext:
 
     def __init__(self, tables: Run, key: GroupKey) -> None:
         self._tables = tables
-        is_in_group = group_condition(key)
-        order = f'order by "index", session, attempt, id limit {_MAX_MEMBERS}'
-        self._rows = list(tables.sql(f"{_ROLLOUTS} where {is_in_group} {order}").dicts())
-        stats = f"select size, n, mean, std, has_signal from groups where {is_in_group}"
-        self._group = next(tables.sql(stats).dicts(), _NO_GROUP)
-        self._counted = list(filter(_counts, self._rows))
+        self._rows: list[dict[str, Any]] = []
+        self._group = _NO_GROUP
+        if -INT64_LIMIT <= key.iteration < INT64_LIMIT:  # the tables have no other
+            is_in_group = group_condition(key)
+            order = f'order by "index", session, attempt, id limit {_MAX_MEMBERS}'
+            self._rows = list(tables.sql(f"{_ROLLOUTS} where {is_in_group} {order}").dicts())
+            stats = f"select size, n, mean, std, has_signal from groups where {is_in_group}"
+            self._group = next(tables.sql(stats).dicts(), _NO_GROUP)
+        self._counted = tuple(_sibling(row) for row in self._rows if _counts(row))
 
     def response(self, record: Rollout) -> RolloutResponse:
         """The response about a rollout of the group."""
@@ -65,13 +65,13 @@ class _GroupContext:
         reward, total, mean = record.reward, record.reward_score, self._group["mean"]
         is_member = own is not None and _counts(own)
         return RolloutResponse(
-            rollout=_rollout_json(record),
+            rollout=msgspec.Raw(long_integers_as_text(encode_with_scores(record, all_scores=False))),
             reward=reward,
             advantage=reward - mean if is_member and reward is not None and mean is not None else None,
             terms=reward_terms(record),
             scores=_scores_json(record),
             reward_score=None if total is None else total.id,
-            group=RolloutGroup(**self._group, members=tuple(map(_sibling, self._counted))),
+            group=RolloutGroup(**self._group, members=self._counted),
             seats=tuple(_sibling(row) for row in _seats(record, own, self._rows)),
             attempts=tuple(_attempt(row) for row in self._rows if row["index"] == record.index),
         )
@@ -93,14 +93,6 @@ def group_response(run: OpenRun, key: GroupKey) -> GroupResponse:
         previous=None if before is None else GroupKey(*before),
         next=None if after is None else GroupKey(*after),
     )
-
-
-def _without_group(record: Rollout) -> RolloutResponse:
-    return RolloutResponse(
-        rollout=_rollout_json(record), reward=record.reward, advantage=None, terms=reward_terms(record),
-        scores=_scores_json(record), reward_score=None if record.reward_score is None else record.reward_score.id,
-        group=RolloutGroup(**_NO_GROUP, members=()), seats=(), attempts=(),
-    )  # fmt: skip
 
 
 def _newest_scores(record: Rollout) -> Sequence[Score]:
@@ -127,10 +119,6 @@ def _sibling(row: dict[str, Any]) -> GroupSibling:
 
 def _attempt(row: dict[str, Any]) -> Attempt:
     return Attempt(**{name: row[name] for name in Attempt.__struct_fields__})
-
-
-def _rollout_json(record: Rollout) -> msgspec.Raw:
-    return msgspec.Raw(long_integers_as_text(encode_with_scores(record, all_scores=False)))
 
 
 def _scores_json(record: Rollout) -> tuple[msgspec.Raw, ...]:
