@@ -29,7 +29,7 @@ from rolltrace.viewer.open_runs import OpenRun, OpenRuns
 from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_overview import run_overview
 from rolltrace.viewer.schemas import RevisionsResponse
-from rolltrace.viewer.user_sql import SQL_TIMEOUT_SECONDS, run_user_sql
+from rolltrace.viewer.user_sql import run_user_sql
 
 DEFAULT_BINS = 20
 _MAX_BINS = 100
@@ -85,7 +85,7 @@ class RequestParameters:
         return any(name == "where" and value.strip() for name, value in self._parameters)
 
 
-BinnedQuery = Callable[[Run, RolloutSelection, Sequence[str], int, float | None], Sequence[msgspec.Struct]]
+BinnedQuery = Callable[[Run, RolloutSelection, Sequence[str], int], Sequence[msgspec.Struct]]
 """A query for charts of some measures, with the most bins that each may have."""
 
 
@@ -147,7 +147,7 @@ class Api:
         return self._cached_chart(
             parameters,
             ("series", measure),
-            lambda run, selection, timeout: charts.query_series(run, selection, [measure], timeout)[0],
+            lambda run, selection: charts.query_series(run, selection, [measure])[0],
         )
 
     def _outcomes(self, parameters: RequestParameters) -> bytes:
@@ -158,7 +158,7 @@ class Api:
         return self._cached_chart(
             parameters,
             (query.__name__, measure, bins),
-            lambda run, selection, timeout: query(run, selection, [measure], bins, timeout)[0],
+            lambda run, selection: query(run, selection, [measure], bins)[0],
         )
 
     def _rollouts(self, parameters: RequestParameters) -> bytes:
@@ -174,7 +174,7 @@ class Api:
         return self._cached_chart(
             parameters,
             ("facets", columns),
-            lambda run, selection, timeout: listing.count_values(run, selection, columns, timeout),
+            lambda run, selection: listing.count_values(run, selection, columns),
         )
 
     def _neighbours(self, parameters: RequestParameters) -> bytes:
@@ -206,13 +206,12 @@ class Api:
         self,
         parameters: RequestParameters,
         name: tuple[Any, ...],
-        query: Callable[[Run, RolloutSelection, float | None], msgspec.Struct],
+        query: Callable[[Run, RolloutSelection], msgspec.Struct],
     ) -> bytes:
         """The response about a selection, cached until the run changes."""
         with self._library.open(parameters.text("run")) as opened:
             selection, run = _checked(opened, parameters.selection)
-            timeout = SQL_TIMEOUT_SECONDS if selection.has_user_sql else None
-            return opened.cached((*name, selection), lambda: encode_response(query(run, selection, timeout)), len)
+            return opened.cached((*name, selection), lambda: encode_response(query(run, selection)), len)
 
 
 def _checked(opened: OpenRun, selection: RolloutSelection) -> tuple[RolloutSelection, Run]:

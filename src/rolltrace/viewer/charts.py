@@ -50,25 +50,23 @@ class IterationBins(NamedTuple):
         return first, min(first + self.width - 1, self.last)
 
 
-def query_series(
-    run: Run, selection: RolloutSelection, measures: Sequence[str], timeout: float | None = None
-) -> list[SeriesResponse]:
+def query_series(run: Run, selection: RolloutSelection, measures: Sequence[str]) -> list[SeriesResponse]:
     """Measures over iterations."""
-    span = _span(run, selection, timeout)
+    span = _span(run, selection)
     found: list[list[SeriesBin]] = [[] for _ in measures]
     if span is not None:
         statement = f"""
             select measure, {span.bin} as bin, count(*) as rollouts, {STATS_COLUMNS}, {_QUANTILES}
             from ({_measured(selection, measures, "iteration")}) where iteration is not null group by 1, 2 order by 2
         """
-        for row in run.sql(statement, timeout=timeout).dicts():
+        for row in run.sql(statement, timeout=selection.timeout).dicts():
             found[row.pop("measure")].append(_series_bin(row, span))
     return [SeriesResponse(measure=name, bins=tuple(bins)) for name, bins in zip(measures, found, strict=True)]
 
 
-def query_outcomes(run: Run, selection: RolloutSelection, timeout: float | None = None) -> OutcomesResponse:
+def query_outcomes(run: Run, selection: RolloutSelection) -> OutcomesResponse:
     """How rollouts ended over iterations, and how many of their groups have a learning signal."""
-    span = _span(run, selection, timeout)
+    span = _span(run, selection)
     if span is None:
         return OutcomesResponse(bins=())
     columns = ("stop_reason", "status", "error_layer", "error_type", *GroupKey.__struct_fields__)
@@ -86,17 +84,19 @@ def query_outcomes(run: Run, selection: RolloutSelection, timeout: float | None 
         )
         select * from played left join grouped using (bin) order by bin
     """
-    return OutcomesResponse(bins=tuple(_outcomes_bin(row, span) for row in run.sql(statement, timeout=timeout).dicts()))
+    return OutcomesResponse(
+        bins=tuple(_outcomes_bin(row, span) for row in run.sql(statement, timeout=selection.timeout).dicts())
+    )
 
 
 def query_histograms(
-    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int, timeout: float | None = None
+    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int
 ) -> list[HistogramResponse]:
     """The histograms of measures."""
     rows = f"select measure as key, 0 as part, value from ({_measured(selection, measures)})"
     statement = f"select key, {STATS_COLUMNS} from ({rows}) group by 1"
-    stats = {row.pop("key"): stats_from_row(row) for row in run.sql(statement, timeout=timeout).dicts()}
-    found = count_in_bins(run, rows, _edges(stats, bins), timeout=timeout)
+    stats = {row.pop("key"): stats_from_row(row) for row in run.sql(statement, timeout=selection.timeout).dicts()}
+    found = count_in_bins(run, rows, _edges(stats, bins), timeout=selection.timeout)
     return [
         HistogramResponse(measure=name, bins=found.get((key, 0), ()), **_counts(stats.get(key)))
         for key, name in enumerate(measures)
@@ -104,17 +104,17 @@ def query_histograms(
 
 
 def query_iteration_histograms(
-    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int, timeout: float | None = None
+    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int
 ) -> list[IterationHistogramsResponse]:
     """How measures are distributed in each bin of iterations; the edges are those of the bin's own values."""
-    span = _span(run, selection, timeout)
+    span = _span(run, selection)
     found: list[list[IterationHistogram]] = [[] for _ in measures]
     if span is not None:
         values = _measured(selection, measures, "iteration")
         rows = f"select measure * {MAX_BINS} + {span.bin} as key, 0 as part, value from ({values})"
         statement = f"select key, {STATS_COLUMNS} from ({rows}) where key is not null group by 1 order by 1"
-        stats = {row.pop("key"): stats_from_row(row) for row in run.sql(statement, timeout=timeout).dicts()}
-        counted = count_in_bins(run, rows, _edges(stats, bins), timeout=timeout)
+        stats = {row.pop("key"): stats_from_row(row) for row in run.sql(statement, timeout=selection.timeout).dicts()}
+        counted = count_in_bins(run, rows, _edges(stats, bins), timeout=selection.timeout)
         for key, numbers in stats.items():
             measure, bin_ = divmod(key, MAX_BINS)
             first, last = span.ends(bin_)
@@ -127,7 +127,7 @@ def query_iteration_histograms(
 
 
 def query_environments(
-    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int, timeout: float | None = None
+    run: Run, selection: RolloutSelection, measures: Sequence[str], bins: int
 ) -> list[EnvironmentsResponse]:
     """Measures by environment, over bins that all environments share."""
     values = _measured(selection, measures, "env", "stop_reason")
@@ -139,11 +139,11 @@ def query_environments(
         order by rollouts desc, env
     """
     rows: list[list[dict[str, Any]]] = [[] for _ in measures]
-    for row in run.sql(statement, timeout=timeout).dicts():
+    for row in run.sql(statement, timeout=selection.timeout).dicts():
         rows[row.pop("measure")].append(row)
     edges = {key: _shared_edges(some, bins) for key, some in enumerate(rows) if any(row["n"] for row in some)}
     keyed = f"select measure as key, env as part, value from ({values})"
-    counted = count_in_bins(run, keyed, edges, timeout=timeout)
+    counted = count_in_bins(run, keyed, edges, timeout=selection.timeout)
     return [
         EnvironmentsResponse(
             measure=name,
@@ -165,9 +165,11 @@ def _measured(selection: RolloutSelection, measures: Sequence[str], *columns: st
     return f"select {', '.join((one if len(values) == 1 else expanded, *columns))} from ({rows})"
 
 
-def _span(run: Run, selection: RolloutSelection, timeout: float | None) -> IterationBins | None:
+def _span(run: Run, selection: RolloutSelection) -> IterationBins | None:
     rows = select_rollouts(selection, {"iteration": "iteration"})
-    [(first, last)] = run.sql(f"select min(iteration), max(iteration) from ({rows})", timeout=timeout).fetchall()
+    [(first, last)] = run.sql(
+        f"select min(iteration), max(iteration) from ({rows})", timeout=selection.timeout
+    ).fetchall()
     return None if first is None else IterationBins(first, last, -(-(last - first + 1) // MAX_BINS))
 
 

@@ -69,11 +69,6 @@ def column_expression(name: str) -> ColumnExpression:
     raise InputError(f"Expected a column of the table of rollouts, got {name!r}. The columns are {known}.")
 
 
-def is_column(name: str) -> bool:
-    """Whether the name is that of a column; the column of a key that no rollout has is empty."""
-    return name in ROLLOUT_COLUMNS or name in (_ADVANTAGE, _SIGNAL) or name.startswith((_STEPS, _GRADE, _METRICS))
-
-
 def find_measure(name: str) -> ColumnExpression:
     """The SQL of the measure with this name."""
     term = column_expression(name)

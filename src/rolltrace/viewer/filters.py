@@ -8,7 +8,8 @@ import msgspec
 
 from rolltrace.errors import InputError
 from rolltrace.query.table_schema import sql_literal
-from rolltrace.viewer.columns import ColumnExpression, column_expression, is_column
+from rolltrace.viewer.columns import ColumnExpression, column_expression
+from rolltrace.viewer.user_sql import SQL_TIMEOUT_SECONDS
 
 MAX_FILTERS = 50
 MAX_FILTER_CHARACTERS = 20_000
@@ -46,9 +47,9 @@ class RolloutSelection(msgspec.Struct, frozen=True):
     """Whether every response is also a message, so that a search need not look at the steps."""
 
     @property
-    def has_user_sql(self) -> bool:
-        """Whether a user wrote part of it, so that it may run for any time."""
-        return bool(self.where)
+    def timeout(self) -> float | None:
+        """How long a query may take: with an expression that a user wrote it could run for any time."""
+        return SQL_TIMEOUT_SECONDS if self.where else None
 
     def without(self, column: str) -> "RolloutSelection":
         """The same selection without filters on a column."""
@@ -60,12 +61,14 @@ def parse_filter(text: str) -> Filter:
     if len(text) > MAX_FILTER_CHARACTERS:
         raise InputError(f"Expected a filter of at most {MAX_FILTER_CHARACTERS} characters, got {len(text)}.")
     match = _FILTER.match(text)
-    if match is not None and is_column(name := decode_column_name(match[1])):
-        return Filter(name, match[2], text[match.end() :])
-    raise InputError(
-        "Expected a filter written as COLUMN:OPERATION:VALUE with is, not, min, max, below, has, null or notnull, "
-        f"got {text[:200]!r}."
-    )
+    if match is None:
+        raise InputError(
+            "Expected a filter written as COLUMN:OPERATION:VALUE with is, not, min, max, below, has, null or notnull, "
+            f"got {text[:200]!r}."
+        )
+    name = decode_column_name(match[1])
+    column_expression(name)  # refuses a name that is not a column's
+    return Filter(name, match[2], text[match.end() :])
 
 
 def select_rollouts(selection: RolloutSelection, columns: Mapping[str, str]) -> str:

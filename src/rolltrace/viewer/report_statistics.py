@@ -45,7 +45,7 @@ def stored_answers(run: OpenRun, overview: RunResponse) -> Iterator[StoredAnswer
         yield _stored("histogram", answer, measure=answer.measure, bins=_TABLE_BINS)
     columns = [column.name for column in overview.columns if column.type in ("text", "tags")]
     for first in range(0, len(columns), MAX_FACETS):
-        facets = count_values(run.run, RolloutSelection(), columns[first : first + MAX_FACETS], None).facets
+        facets = count_values(run.run, RolloutSelection(), columns[first : first + MAX_FACETS]).facets
         for name, counts in facets.items():
             yield _stored("facets", counts, columns=name)
 

@@ -10,7 +10,6 @@ from rolltrace.viewer.columns import column_expression
 from rolltrace.viewer.filters import RolloutSelection, read_names, select_by_id, select_rollouts
 from rolltrace.viewer.open_runs import OpenRun
 from rolltrace.viewer.schemas import Count, FacetsResponse, NeighboursResponse, RolloutsResponse
-from rolltrace.viewer.user_sql import SQL_TIMEOUT_SECONDS
 
 MAX_ROWS = 1_000
 MAX_COLUMNS = 100
@@ -88,22 +87,20 @@ def _list_ids(run: OpenRun, sql_run: Run, selection: RolloutSelection, sort: Sor
     )
 
 
-def count_values(
-    sql_run: Run, selection: RolloutSelection, columns: Sequence[str], timeout: float | None
-) -> FacetsResponse:
+def count_values(sql_run: Run, selection: RolloutSelection, columns: Sequence[str]) -> FacetsResponse:
     """How many selected rollouts have each value of some columns, without the filters on that column."""
     if len(columns) > MAX_FACETS:
         raise InputError(f"Expected at most {MAX_FACETS} columns, got {len(columns)}.")
-    return FacetsResponse(facets={name: _counts(sql_run, selection.without(name), name, timeout) for name in columns})
+    return FacetsResponse(facets={name: _counts(sql_run, selection.without(name), name) for name in columns})
 
 
-def _counts(sql_run: Run, selection: RolloutSelection, column: str, timeout: float | None) -> tuple[Count, ...]:
+def _counts(sql_run: Run, selection: RolloutSelection, column: str) -> tuple[Count, ...]:
     rows = select_rollouts(selection, {"value": column})
     value = "unnest(value)" if column_expression(column).kind == "tags" else "value"
     values = f"select left({value}::varchar, {_MAX_CELL_CHARS}) as value from ({rows})"
     counted = f"select value, count(*) as n from ({values}) where value is not null group by 1"
     statement = f"{counted} order by n desc, value limit {_MAX_VALUES}"
-    return tuple(Count(*row) for row in sql_run.sql(statement, timeout=timeout))
+    return tuple(Count(*row) for row in sql_run.sql(statement, timeout=selection.timeout))
 
 
 def _query_ids(sql_run: Run, selection: RolloutSelection, sort: Sort, limit: int | None) -> _ListedIds:
@@ -113,7 +110,7 @@ def _query_ids(sql_run: Run, selection: RolloutSelection, sort: Sort, limit: int
     keys = [_key(f"k{number}", name, descending) for number, (name, descending) in enumerate(order)]
     shown = "" if limit is None else f"limit {limit}"
     statement = f"with selected as ({rows}) select id from selected order by {', '.join(keys)}, id {shown}"
-    timeout = _timeout(selection)
+    timeout = selection.timeout
     # The rows themselves, not a list of them: an aggregate does not keep the order of its input.
     rows_of_ids = sql_run.sql(statement, timeout=timeout)
     ids = list(dict.fromkeys(row[0] for row in rows_of_ids))  # duplicate lines are one rollout
@@ -121,10 +118,6 @@ def _query_ids(sql_run: Run, selection: RolloutSelection, sort: Sort, limit: int
         return _ListedIds(ids, len(ids))
     [(total,)] = sql_run.sql(f"select count(distinct id) from ({rows})", timeout=timeout)
     return _ListedIds(ids, total)
-
-
-def _timeout(selection: RolloutSelection) -> float | None:
-    return SQL_TIMEOUT_SECONDS if selection.has_user_sql else None
 
 
 def _key(alias: str, name: str, descending: bool) -> str:
