@@ -135,8 +135,8 @@ class Api:
         return encode_response(self._run_list.list())
 
     def _revisions(self, parameters: RequestParameters) -> bytes:
-        stamps = self._library.folder.stamps()
-        return encode_response(RevisionsResponse(revisions={key: stamp.revision for key, stamp in stamps.items()}))
+        runs = self._library.folder.runs()
+        return encode_response(RevisionsResponse(revisions={key: run.stamp.revision for key, run in runs.items()}))
 
     def _run(self, parameters: RequestParameters) -> bytes:
         with self._library.open(parameters.text("run")) as opened:

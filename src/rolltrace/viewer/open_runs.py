@@ -89,45 +89,39 @@ class FileStamp(NamedTuple):
     """The size of its rollouts."""
 
 
+class FoundRun(NamedTuple):
+    """A run below the folder."""
+
+    path: Path
+    stamp: FileStamp
+
+
 class RunFolder:
     """Finds the runs below a folder. A key is looked up among them, and never used as a path."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
-        self._runs: dict[str, Path] = {}
-        self._stamps: dict[str, FileStamp] = {}
+        self._runs: dict[str, FoundRun] = {}
         self._scanned_at = -RESCAN_SECONDS
 
-    def runs(self) -> dict[str, Path]:
-        """The paths of the runs, by key."""
-        self._rescan()
+    def runs(self) -> dict[str, FoundRun]:
+        """The runs, by key."""
         with self._lock:
+            if time.monotonic() - self._scanned_at >= RESCAN_SECONDS:
+                runs: dict[str, Path] = {}
+                for run in find_runs(self.path):
+                    runs.setdefault(self._key(run), run)
+                self._runs = {key: FoundRun(run, _stamp(run)) for key, run in runs.items()}
+                self._scanned_at = time.monotonic()
             return self._runs
 
-    def stamps(self) -> dict[str, FileStamp]:
-        """The state of each run's files, by key."""
-        self._rescan()
-        with self._lock:
-            return self._stamps
-
-    def find(self, key: str) -> tuple[Path, FileStamp]:
-        """The path of a run, and the state of its files."""
-        self._rescan()
-        with self._lock:
-            if key not in self._runs:
-                raise RunNotFoundError(f"There is no run {key!r} below {self.path}: it may have been removed.")
-            return self._runs[key], self._stamps[key]
-
-    def _rescan(self) -> None:
-        with self._lock:
-            if time.monotonic() - self._scanned_at < RESCAN_SECONDS:
-                return
-            runs: dict[str, Path] = {}
-            for run in find_runs(self.path):
-                runs.setdefault(self._key(run), run)
-            stamps = {key: _stamp(run) for key, run in runs.items()}
-            self._runs, self._stamps, self._scanned_at = runs, stamps, time.monotonic()
+    def find(self, key: str) -> FoundRun:
+        """The run with this key."""
+        run = self.runs().get(key)
+        if run is None:
+            raise RunNotFoundError(f"There is no run {key!r} below {self.path}: it may have been removed.")
+        return run
 
     def _key(self, run: Path) -> str:
         relative = Path(run.resolve().name) if run == self.path else run.relative_to(self.path)

@@ -3,7 +3,7 @@
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -55,10 +55,10 @@ class RunList:
     def list(self) -> RunsResponse:
         """All entries, the newest first."""
         folder = self._library.folder
-        stamps = folder.stamps()
+        runs = folder.runs()
         with self._lock:
-            self._cache = {key: cached for key, cached in self._cache.items() if key in stamps}
-        entries = [self._entry(key, path, stamps[key]) for key, path in folder.runs().items() if key in stamps]
+            self._cache = {key: cached for key, cached in self._cache.items() if key in runs}
+        entries = [self._entry(key, *run) for key, run in runs.items()]
         entries.sort(key=lambda entry: (entry.created_at is not None, entry.created_at, entry.key), reverse=True)
         return RunsResponse(
             folder=str(folder.path), version=__version__, runs=tuple(entries[:MAX_RUNS]), total=len(entries)
@@ -145,33 +145,14 @@ def _mean(count_and_sum: tuple[int, float] | None) -> float | None:
 
 
 def _entry(key: str, listed: ListedRun, numbers: _ListNumbers, problem: str | None) -> RunListEntry:
-    fields: Mapping[str, object] = msgspec.structs.asdict(listed)
-    copied = (
-        "run",
-        "created_at",
-        "written_at",
-        "rollouts",
-        "recorded",
-        "planned",
-        "finished",
-        "groups",
-        "lost",
-        "maybe_lost",
-        "mean_reward",
-        "collides",
-    )
+    fields = msgspec.structs.asdict(listed)
     return RunListEntry(
+        **{name: fields[name] for name in RunListEntry.__struct_fields__ if name in fields},
         key=key,
-        name=listed.name,
-        state=listed.state,
         live=listed.state is RunState.RUNNING,
         errors=numbers.errors,
         sparkline=sparkline(numbers.curve),
-        envs=listed.envs,
-        policies=listed.policies,
-        bytes=listed.bytes,
         problem=problem,
-        **{name: fields[name] for name in copied},  # type: ignore[arg-type]
     )
 
 
