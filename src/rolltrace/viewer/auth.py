@@ -233,7 +233,7 @@ def _too_many() -> Response:
 def _unauthorized(path: str, refresh: str) -> Response:
     if path.startswith(API):
         message = "Expected the token of this server: open the address that `rolltrace view` printed."
-        return JSONResponse({"error": {"type": "Unauthorized", "message": message}}, 401)
+        return _refused(401, "Unauthorized", message)
     return HTMLResponse(_LOGIN_PAGE.format(refresh=refresh), 401)
 
 

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rolltrace.errors import InputError
+from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.auth import AuthMiddleware, check_token, host_names
 from rolltrace.viewer.http_errors import HttpError, http_error_of
@@ -40,6 +40,7 @@ _MEDIA_TYPES = {
 }  # fmt: skip
 
 Body = TypeVar("Body")
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class SqlRequest(msgspec.Struct):
@@ -73,11 +74,11 @@ def make_app(
 
     return Starlette(
         routes=[
-            Route("/api/sql", handlers.sql, methods=["POST"]),
-            Route("/api/check", handlers.check, methods=["POST"]),
-            Route("/api/blob", handlers.blob, methods=["GET"]),
-            Route("/api/{question}", handlers.get, methods=["GET"]),
-            Route("/{name:path}", handlers.page, methods=["GET"]),
+            Route("/api/sql", _with_http_errors(handlers.sql), methods=["POST"]),
+            Route("/api/check", _with_http_errors(handlers.check), methods=["POST"]),
+            Route("/api/blob", _with_http_errors(handlers.blob), methods=["GET"]),
+            Route("/api/{question}", _with_http_errors(handlers.get), methods=["GET"]),
+            Route("/{name:path}", _with_http_errors(handlers.page), methods=["GET"]),
         ],
         middleware=[Middleware(AuthMiddleware, token=token, hosts=list(hosts), port=port, any_address=any_address)],
         exception_handlers={HTTPException: _http_exception},
@@ -111,51 +112,38 @@ class HttpHandlers:
         question = request.path_params["question"]
         ask = self._api.handlers.get(question)
         if ask is None:
-            return _refused(HttpError(404, "UnknownNameError", f"There is no /api/{question[:100]}."))
+            raise UnknownNameError(f"There is no /api/{question[:100]}.")
         parameters = RequestParameters(request.query_params.multi_items())
         if parameters.has_user_sql:
-            return await self._written(request, question, request.query_params.multi_items())
-        return await _json_response(lambda: self._thread(partial(ask, parameters)))
+            return await self._in_worker(request, question, request.query_params.multi_items())
+        return _json_response(await self._thread(partial(ask, parameters)))
 
     async def sql(self, request: Request) -> Response:
         """Handle `/api/sql`."""
         body = await _body(request, SqlRequest)
-        if not isinstance(body, SqlRequest):
-            return body
         parameters = [(name, str(value)) for name, value in msgspec.structs.asdict(body).items()]
-        return await self._written(request, "sql", parameters)
+        return await self._in_worker(request, "sql", parameters)
 
     async def check(self, request: Request) -> Response:
         """Handle `/api/check`: start a check."""
         body = await _body(request, CheckRequest)
-        if not isinstance(body, CheckRequest):
-            return body
-        run = body.run
-        return await _json_response(lambda: self._thread(lambda: self._api.check(run)))
+        return _json_response(await self._thread(partial(self._api.check, body.run)))
 
     async def blob(self, request: Request) -> Response:
         """Handle `/api/blob`: the bytes of a message's part."""
         parameters = RequestParameters(request.query_params.multi_items())
-
-        async def find() -> Response:
-            data = await self._thread(lambda: self._api.blob(parameters))
-            kind = detect_media_type(data)
-            headers = {"content-disposition": "attachment"} if kind.is_attachment else None
-            return Response(data, 200, headers, kind.media_type)
-
-        return await _with_http_errors(find)
+        data = await self._thread(partial(self._api.blob, parameters))
+        kind = detect_media_type(data)
+        headers = {"content-disposition": "attachment"} if kind.is_attachment else None
+        return Response(data, 200, headers, kind.media_type)
 
     async def page(self, request: Request) -> Response:
         """Serve a file of the page, from a fixed list of names."""
-
-        async def find() -> Response:
-            path = (await self._file(_page_files)).get(request.path_params["name"] or "index.html")
-            if path is None:
-                return _refused(HttpError(404, "UnknownNameError", "There is no such page."))
-            data = await self._file(path.read_bytes)
-            return Response(data, 200, None, _MEDIA_TYPES.get(path.suffix, "application/octet-stream"))
-
-        return await _with_http_errors(find)
+        path = (await self._file(_page_files)).get(request.path_params["name"] or "index.html")
+        if path is None:
+            raise UnknownNameError("There is no such page.")
+        data = await self._file(path.read_bytes)
+        return Response(data, 200, None, _MEDIA_TYPES.get(path.suffix, "application/octet-stream"))
 
     async def _thread(self, work: Callable[[], Body]) -> Body:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
@@ -164,13 +152,11 @@ class HttpHandlers:
         """Read a file of the page; it does not wait for queries."""
         return await anyio.to_thread.run_sync(work, limiter=self._files)
 
-    async def _written(self, request: Request, question: str, parameters: list[tuple[str, str]]) -> Response:
-        async def respond() -> Response:
-            run = next((value for name, value in parameters if name == "run"), "")
-            answer = await self._workers.run(run, question, tuple(parameters), partial(_disconnected, request))
-            return _refused(answer) if isinstance(answer, HttpError) else Response(answer, 200, None, _JSON)
-
-        return await _with_http_errors(respond)
+    async def _in_worker(self, request: Request, question: str, parameters: list[tuple[str, str]]) -> Response:
+        """Answer a question with SQL that a user wrote."""
+        run = next((value for name, value in parameters if name == "run"), "")
+        answer = await self._workers.run(run, question, tuple(parameters), partial(_disconnected, request))
+        return _refused(answer) if isinstance(answer, HttpError) else _json_response(answer)
 
 
 async def _disconnected(request: Request) -> None:
@@ -179,15 +165,14 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _body(request: Request, kind: type[Body]) -> Body | Response:
-    """The decoded body, or the response that refuses it."""
+async def _body(request: Request, kind: type[Body]) -> Body:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != _JSON:
-        return _refused(HttpError(415, "InputError", f"Expected JSON, got {media_type[:100] or 'nothing'}."))
+        raise HTTPException(415, f"Expected JSON, got {media_type[:100] or 'nothing'}.")
     try:
         return msgspec.json.decode(await request.body(), type=kind)
     except (ValueError, RecursionError) as error:
-        return _refused(HttpError(400, "InputError", f"Expected a valid body: {error}."))
+        raise InputError(f"Expected a valid body: {error}.") from error
 
 
 def _page_files() -> dict[str, Path]:
@@ -196,19 +181,22 @@ def _page_files() -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-async def _json_response(ask: Callable[[], Awaitable[bytes]]) -> Response:
-    async def answer() -> Response:
-        return Response(await ask(), 200, None, _JSON)
-
-    return await _with_http_errors(answer)
+def _json_response(answer: bytes) -> Response:
+    return Response(answer, 200, None, _JSON)
 
 
-async def _with_http_errors(answer: Callable[[], Awaitable[Response]]) -> Response:
-    """The response, or an error response for any exception."""
-    try:
-        return await answer()
-    except Exception as error:  # noqa: BLE001 - the server goes on after any error of a request
-        return _refused(http_error_of(error))
+def _with_http_errors(handler: Handler) -> Handler:
+    """The handler, with an error response for any exception."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except HTTPException:
+            raise  # has a response of its own
+        except Exception as error:  # noqa: BLE001 - the server goes on after any error of a request
+            return _refused(http_error_of(error))
+
+    return handle
 
 
 async def _http_exception(_: Request, error: Exception) -> Response:
