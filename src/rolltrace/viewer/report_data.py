@@ -1,10 +1,7 @@
 """The data of a report: the server's answers about a part of a run."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,15 +13,14 @@ from rolltrace.trace.score import GroupKey
 from rolltrace.version import __version__
 from rolltrace.viewer.filters import RolloutSelection
 from rolltrace.viewer.json_response import encode_response, to_browser_types
-from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.open_runs import OpenRun
 from rolltrace.viewer.report_statistics import StoredAnswer, stored_answers
 from rolltrace.viewer.rollout_detail import group_response, member_responses
 from rolltrace.viewer.rollout_schemas import GroupResponse
 from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
-from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_overview import run_overview
 from rolltrace.viewer.run_subset import RunSubset
-from rolltrace.viewer.schemas import Column, RunResponse, RunsResponse
+from rolltrace.viewer.schemas import Column, RunListEntry, RunResponse, RunsResponse
 
 SELECTED = Column("selected", "selected", "boolean")
 """Whether a rollout fulfils the condition that the report was made with; a report has the others of its group, too."""
@@ -59,31 +55,19 @@ def fields_without(record: msgspec.Struct, *names: str) -> JsonObject:
 
 
 class ReportData:
-    """Answers about a part of the run `whole`, which is the only run in `folder`."""
+    """Answers about a part of the run `whole`; `excerpt` is a run of that part alone, `card` its entry in a list."""
 
-    def __init__(self, folder: Path, whole: Run, part: RunSubset, selected: set[str]) -> None:
+    def __init__(self, whole: Run, part: RunSubset, selected: set[str], excerpt: OpenRun, card: RunListEntry) -> None:
         self.name = whole.path.resolve().name
         self.part = part
         self._selected = selected
-        self._stack = ExitStack()
-        self._library = OpenRuns(folder)
-        self._stack.callback(self._library.close)
-        self._excerpt = self._stack.enter_context(self._library.open(next(iter(self._library.folder.runs()))))
-        card = RunList(self._library).one(self._excerpt.key)
-        self.run = self._for_sharing(run_overview(self._excerpt, card), whole)
+        self._excerpt = excerpt
+        self.run = self._for_sharing(run_overview(excerpt, card), whole)
         """The server's answer about the run."""
         card = msgspec.structs.replace(
             card, key=self.name, name=self.name, live=False, planned=None, state=self.run.state
         )
         self.runs = RunsResponse(folder="", version=__version__, runs=(card,), total=1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     @property
     def text(self) -> str:

@@ -19,9 +19,11 @@ from rolltrace.store.safe_files import publish_file, remove_abandoned_files, unf
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
 from rolltrace.viewer.json_response import encode_response, to_browser_types
+from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.report_data import ReportData, ReportGroup, fields_without
 from rolltrace.viewer.report_page import ReportBlocks, report_html
+from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_subset import RunSubset, select_subset, selected_ids, write_subset
 from rolltrace.viewer.schemas import FindingsResponse
 
@@ -72,8 +74,10 @@ def _excerpt(run: str | Path, where: str | None, groups: int | None) -> Iterator
         part = select_subset(whole, where, _fitting(whole) if groups is None else groups)
         with explain_full_disk():
             write_subset(whole, part, folder / "runs" / "run")
-        with ReportData(folder / "runs", whole, part, set(selected_ids(whole, part))) as data:
-            yield whole, data
+        library = OpenRuns(folder / "runs")
+        with contextlib.closing(library), library.open("run") as excerpt:
+            card = RunList(library).one(excerpt.key)
+            yield whole, ReportData(whole, part, set(selected_ids(whole, part)), excerpt, card)
 
 
 def _fitting(run: Run) -> int | None:
