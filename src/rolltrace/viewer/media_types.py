@@ -1,7 +1,5 @@
 """Media types of blobs: images of formats that cannot contain scripts are shown, all others are downloaded."""
 
-from typing import NamedTuple
-
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -10,18 +8,9 @@ _MAGIC = (
 )
 
 
-class MediaType(NamedTuple):
-    """How a blob is sent."""
-
-    media_type: str
-    is_attachment: bool
-
-
-def detect_media_type(data: bytes) -> MediaType:
-    """The media type by the first bytes alone; what a record says about a blob is not trusted."""
+def detect_image_type(data: bytes) -> str | None:
+    """The media type of an image by its first bytes alone; what a record says about a blob is not trusted."""
     for beginning, media_type in _MAGIC:
         if data.startswith(beginning):
-            return MediaType(media_type, False)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return MediaType("image/webp", False)
-    return MediaType("application/octet-stream", True)
+            return media_type
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None

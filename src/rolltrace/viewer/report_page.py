@@ -16,7 +16,7 @@ from rolltrace.query.run import Run
 from rolltrace.trace.message import Message
 from rolltrace.trace.score import GroupKey
 from rolltrace.viewer.json_response import encode_response, to_browser_types
-from rolltrace.viewer.media_types import detect_media_type
+from rolltrace.viewer.media_types import detect_image_type
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.report_data import ReportData, ReportGroup, fields_without
 from rolltrace.viewer.schemas import FindingsResponse
@@ -144,10 +144,10 @@ class _EmbeddedImages:
             data = self._run.blob(name)
         except RolltraceError:
             return
-        shown = detect_media_type(data)
-        if not shown.is_attachment and len(data) <= self._left:
+        image_type = detect_image_type(data)
+        if image_type is not None and len(data) <= self._left:
             self._left -= len(data)
-            self.addresses[name] = f"data:{shown.media_type};base64,{base64.b64encode(data).decode()}"
+            self.addresses[name] = f"data:{image_type};base64,{base64.b64encode(data).decode()}"
 
 
 def report_html(title: str, blocks: Iterable[tuple[str, bytes]], head: Callable[[], bytes]) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from rolltrace.errors import InputError, UnknownNameError
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.auth import AuthMiddleware, check_token, host_names
 from rolltrace.viewer.http_errors import HttpError, http_error_of
-from rolltrace.viewer.media_types import detect_media_type
+from rolltrace.viewer.media_types import detect_image_type
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.page_files import page_folder
 from rolltrace.viewer.sql_worker_pool import SqlWorkerPool
@@ -133,9 +133,9 @@ class HttpHandlers:
         """Handle `/api/blob`: the bytes of a message's part."""
         parameters = RequestParameters(request.query_params.multi_items())
         data = await self._thread(partial(self._api.blob, parameters))
-        kind = detect_media_type(data)
-        headers = {"content-disposition": "attachment"} if kind.is_attachment else None
-        return Response(data, 200, headers, kind.media_type)
+        image_type = detect_image_type(data)
+        headers = None if image_type else {"content-disposition": "attachment"}
+        return Response(data, 200, headers, image_type or "application/octet-stream")
 
     async def page(self, request: Request) -> Response:
         """Serve a file of the page, from a fixed list of names."""
