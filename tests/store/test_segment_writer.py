@@ -117,7 +117,7 @@ def test_inherited_descriptor_that_became_somebody_elses(tmp_path):
     [number] = open_descriptors(tmp_path / segment_name("w", 0))
     with (tmp_path / "other").open("wb") as other:
         os.dup2(other.fileno(), number)
-    segment.close_inherited()
+    segment.close_descriptor()
     assert os.write(number, b"still open") == 10
     os.close(number)
     assert contents(tmp_path)[0] == b"still open"

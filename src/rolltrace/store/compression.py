@@ -14,7 +14,7 @@ import zstandard
 
 from rolltrace.errors import ChecksumError, InputError
 from rolltrace.store.layout import COMPRESSED_SUFFIX, strip_extension
-from rolltrace.store.safe_files import publish_file, refuse_link, sync_folder, unfinished_file
+from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unfinished_file
 
 FRAME_BYTES = 512 * 1024
 """The largest part of a segment that is compressed as one frame."""
@@ -265,7 +265,7 @@ def compress_segment(plain: Path) -> Path:
     plain.unlink(missing_ok=True)
     for abandoned in plain.parent.glob(f".{compressed.name}.*"):  # of a process that died
         abandoned.unlink(missing_ok=True)
-    sync_folder(plain.parent)
+    sync_path(plain.parent)
     return compressed
 
 

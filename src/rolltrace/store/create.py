@@ -11,7 +11,7 @@ from rolltrace.errors import InputError, RolltraceError, RunExistsError, Storage
 from rolltrace.secret_redaction import redact_mapping
 from rolltrace.store.layout import FOLDERS, RUN_FILE, RunInfo, decode_info, encode_info, read_info
 from rolltrace.store.recording import Level, Recording, resolve_recording
-from rolltrace.store.safe_files import publish_file, refuse_link, sync_folder, unfinished_file
+from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unfinished_file
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import Note, describe, to_json_mapping
@@ -116,7 +116,7 @@ def _create(folder: Path, config: Mapping[str, Any] | None, planned: int | None)
     _write_new(folder / RUN_FILE, info)
     _make_folders(folder)
     for path in created or [folder.absolute()]:
-        sync_folder(path.parent)
+        sync_path(path.parent)
     return decode_info(info)
 
 
@@ -129,7 +129,7 @@ def _join(folder: Path) -> RunInfo:
 def _make_folders(run: Path) -> None:
     for name in FOLDERS:
         refuse_link(run / name).mkdir(exist_ok=True)
-    sync_folder(run)
+    sync_path(run)
 
 
 def _write_new(path: Path, data: bytes) -> None:

@@ -19,7 +19,7 @@ from rolltrace.store.blobs import blob_path, write_blob
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import BLOBS, LEDGER, ROLLOUTS, SCORES, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger, LedgerCounter, encode_ledger
-from rolltrace.store.safe_files import sync_file, sync_folder
+from rolltrace.store.safe_files import sync_path
 from rolltrace.store.segment_writer import DescriptorRetry, SegmentWriter
 from rolltrace.store.write_queue import QueuedLine, SignalSafeEvent
 from rolltrace.trace.blob import Blob
@@ -192,7 +192,7 @@ class DiskWriter:
     def close_inherited(self) -> None:
         """Close the inherited files of the parent process after a fork, without writing to them."""
         for segment in (*self._segments.values(), self._ledger):
-            segment.close_inherited()
+            segment.close_descriptor()
 
     def report_loss(self, reason: str, what: str, error: BaseException | None = None) -> str:
         """Log a loss, once for each reason; returns the reason."""
@@ -259,7 +259,7 @@ class DiskWriter:
         unsynced, self._unsynced_blobs = self._unsynced_blobs, set()
         for name in unsynced:
             try:
-                self._retry(partial(sync_file, blob_path(folder, name)))
+                self._retry(partial(sync_path, blob_path(folder, name)))
             except FileNotFoundError as error:  # deleted meanwhile
                 self._counter.drop_blob(self.report_loss(_reason(error), "a blob", error))
                 self._written_blobs.pop(name, None)
@@ -268,7 +268,7 @@ class DiskWriter:
                 self._count_sync_failure(error)
         try:
             if unsynced:
-                self._retry(partial(sync_folder, folder))
+                self._retry(partial(sync_path, folder))
         except OSError as error:
             self._unsynced_blobs |= unsynced
             self._count_sync_failure(error)

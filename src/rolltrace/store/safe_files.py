@@ -38,18 +38,9 @@ def refuse_link(path: Path) -> Path:
     return path
 
 
-def sync_file(path: Path) -> None:
-    """Write the file to the disk (fsync), whichever process wrote it."""
+def sync_path(path: Path) -> None:
+    """Write a file, whichever process wrote it, or the names in a folder to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the names in the folder to the disk (fsync)."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -72,13 +63,13 @@ def publish_file(unfinished: Path, path: Path, *, sync: bool = True, overwrite: 
     With `sync`, it survives a power loss from then on. Without `overwrite`, a file that exists is an error.
     """
     if sync:
-        sync_file(unfinished)
+        sync_path(unfinished)
     if overwrite:
         unfinished.replace(path)
     else:
         _link(unfinished, path)
     if sync:
-        sync_folder(path.parent)
+        sync_path(path.parent)
 
 
 def _link(source: Path, path: Path) -> None:

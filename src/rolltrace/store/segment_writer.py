@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rolltrace.store.safe_files import refuse_link, sync_file, sync_folder
+from rolltrace.store.safe_files import refuse_link, sync_path
 
 Result = TypeVar("Result")
 
@@ -110,7 +110,7 @@ class SegmentWriter:
         if error is not None:
             raise error
         if not self._folder_is_synced:
-            self._retry(partial(sync_folder, self._folder))
+            self._retry(partial(sync_path, self._folder))
             self._folder_is_synced = True
 
     def overwrite(self, line: bytes) -> bool:
@@ -145,10 +145,6 @@ class SegmentWriter:
             identity, size = self._identity, self._size
             self._close_and_advance()
             self._closed_file = None if identity is None else (self._sequence - 1, identity, size)
-
-    def close_inherited(self) -> None:
-        """Close a descriptor that was inherited from the parent process, without syncing its file."""
-        self._close_descriptor()
 
     @property
     def _path(self) -> Path:
@@ -220,15 +216,16 @@ class SegmentWriter:
             if not self._is_synced and self._descriptor is not None and self._has_file():
                 os.fsync(self._descriptor)
             elif not self._is_synced:
-                self._retry(partial(sync_file, self._path))
+                self._retry(partial(sync_path, self._path))
         except OSError as error:
             self._sync_error = error
-        self._close_descriptor()
+        self.close_descriptor()
         self._is_synced = True
         self._sequence += 1
         self._size = 0
 
-    def _close_descriptor(self) -> None:
+    def close_descriptor(self) -> None:
+        """Close the descriptor, if it is still that of our file, without syncing the file."""
         is_ours = self._status() is not None
         descriptor, self._descriptor = self._descriptor, None
         if is_ours and descriptor is not None:
