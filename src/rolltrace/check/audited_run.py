@@ -12,9 +12,9 @@ import msgspec
 from rolltrace.check.record_index import RecordIndex, session_of_file
 from rolltrace.query.run import Run, open_run
 from rolltrace.store.cursor import Cursor, LineLocation, decode_lines
-from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, RunInfo
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES, RunInfo, strip_extension
 from rolltrace.store.ledger import Ledger, decode_ledger
-from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors, strip_extension
+from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.sessions import Sessions
 from rolltrace.trace.codec import decode_rollout, decode_stored_score

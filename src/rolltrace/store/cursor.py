@@ -185,7 +185,7 @@ class Cursor:
         if line.error:
             kind = ReadErrorKind.UNREADABLE if line.is_unreadable else ReadErrorKind.DAMAGED
             self._report(ReadError(shown, line.offset, line.error, kind=kind))
-        elif (error := _line_error(line.data)) is not None:
+        elif (error := line_error(line.data)) is not None:
             self._report(ReadError(shown, line.offset, str(error[1]), kind=error[0]))
         else:
             return True
@@ -237,13 +237,8 @@ def record_read_error(location: LineLocation, error: RecordError) -> ReadError:
     return ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, str(error), kind=read_error_kind(error))
 
 
-def line_error(line: bytes) -> str:
-    """The error in a line (checksum, version, JSON), or empty."""
-    error = _line_error(line)
-    return "" if error is None else str(error[1])
-
-
-def _line_error(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:
+def line_error(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:
+    """The kind of the error in a line (checksum, version, JSON), and the error; None if the line is valid."""
     try:
         verify_checksum(line)
     except RecordError as error:

@@ -19,8 +19,8 @@ from rolltrace.store.id_index_file import (
     is_intact,
     merge_ranges,
 )
-from rolltrace.store.layout import CACHE, PLAIN_SUFFIX, ROLLOUTS, SCORES
-from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors, strip_extension
+from rolltrace.store.layout import CACHE, PLAIN_SUFFIX, ROLLOUTS, SCORES, strip_extension
+from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
 from rolltrace.trace.field_types import FORMAT_VERSION
 
 MAX_LINES_IN_MEMORY = 5000

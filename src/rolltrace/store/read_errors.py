@@ -8,8 +8,6 @@ import msgspec
 from rolltrace.errors import ChecksumError, NewerVersionError
 from rolltrace.store.layout import strip_extension
 
-__all__ = ["MAX_PER_FILE", "ReadError", "ReadErrorKind", "ReadErrors", "read_error_kind", "strip_extension"]
-
 MAX_PER_FILE = 1000
 """How many errors of one file are kept; one more says that there are others."""
 

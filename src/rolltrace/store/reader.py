@@ -100,9 +100,10 @@ class RunReader:
             ) from error
         except ChecksumError as error:
             raise ChecksumError(f"{_expected(location)} {error}") from error
-        error_text = line_error(line) or ("" if len(line) == location.length else "The line ends too early.")
-        if error_text:
-            raise ChecksumError(f"{_expected(location)} {error_text}")
+        if (found := line_error(line)) is not None:
+            raise ChecksumError(f"{_expected(location)} {found[1]}")
+        if len(line) != location.length:
+            raise ChecksumError(f"{_expected(location)} The line ends too early.")
         return line
 
     def get(self, rollout: str) -> Rollout:
