@@ -12,7 +12,7 @@ from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import utc_now
 
 DEEDS = st.lists(
-    st.tuples(st.sampled_from(["start_rollout", "record", "drop", "count_unrecordable"]), st.sampled_from("abc")),
+    st.tuples(st.sampled_from(["started", "recorded", "dropped", "unrecordable"]), st.sampled_from("abc")),
     max_size=30,
 )
 
@@ -23,7 +23,10 @@ def test_lost_and_in_doubt_are_all_that_is_not_recorded(deeds, closed):
     tally = LedgerCounter()
     tally.closed = closed
     for deed, rollout in deeds:
-        getattr(tally, deed)(rollout, *(["ENOSPC"] if deed in ("drop", "count_unrecordable") else []))
+        if deed == "started":
+            tally.start_rollout(rollout)
+        else:
+            tally.settle(rollout, deed, "" if deed == "recorded" else "ENOSPC")
         ledger = tally.ledger("run", "session")
         assert ledger.is_balanced
         assert ledger.dispatched == ledger.recorded + ledger.lost + ledger.maybe_lost

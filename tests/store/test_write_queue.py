@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from examples import examples
 from rolltrace.store import write_queue as module
-from rolltrace.store.write_queue import MAX_WAIT_FRACTION, Barrier, QueuedLine, SignalSafeEvent, WriteQueue
+from rolltrace.store.write_queue import MAX_WAIT_FRACTION, QueuedLine, SignalSafeEvent, WriteQueue
 from rolltrace.trace.blob import Blob
 
 LIMIT, BATCH = 100, 20
@@ -47,7 +47,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     @rule()
     def send(self):
-        barrier = Barrier()
+        barrier = SignalSafeEvent()
         self.queue.put_barrier(barrier)
         self.expected.append(barrier)
 
@@ -252,9 +252,9 @@ def test_barrier_comes_after_what_was_put_before_it():
     """What was put in before a barrier is taken before it."""
     queue = WriteQueue(100, max_wait_seconds=0)
     queue.put(QueuedLine("rollouts", b"a"))
-    queue.put_barrier(Barrier())
+    queue.put_barrier(SignalSafeEvent())
     queue.put(QueuedLine("rollouts", b"b"))
-    assert [type(item) for item in queue.take(0)] == [QueuedLine, Barrier, QueuedLine]
+    assert [type(item) for item in queue.take(0)] == [QueuedLine, SignalSafeEvent, QueuedLine]
 
 
 def test_flag_ends_one_wait():

@@ -58,7 +58,7 @@ def test_ledger_follows_a_rollout(tmp_path, make_line):
     assert (tmp_path / f"run/ledger/{writer.session}.jsonl").is_file()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["begin", "record", "drop", "count_unrecordable"]), st.sampled_from("abc"))))
+@given(st.lists(st.tuples(st.sampled_from(["begin", "recorded", "dropped", "unrecordable"]), st.sampled_from("abc"))))
 def test_ledger_adds_up_whatever_happens(events):
     """Dispatched = recorded + unrecordable + dropped + in flight, after any sequence of events."""
     tally = LedgerCounter()
@@ -69,7 +69,7 @@ def test_ledger_adds_up_whatever_happens(events):
                 tally.start_rollout(rollout)
                 begun.add(rollout)
         else:
-            getattr(tally, event)(*([rollout] if event == "record" else [rollout, "reason"]))
+            tally.settle(rollout, event, "" if event == "recorded" else "reason")
             begun.discard(rollout)
         assert tally.ledger("run", "session").is_balanced
 

@@ -17,9 +17,8 @@ from rolltrace.store.disk_writer import (
     start_thread,
     wait_for_logging,
 )
-from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.ledger import LedgerCounter
-from rolltrace.store.write_queue import Barrier, QueuedLine, SignalSafeEvent, WriteQueue
+from rolltrace.store.write_queue import QueuedLine, SignalSafeEvent, WriteQueue
 
 LATE_LOSS_DELAY_SECONDS = 0.1
 """How long losses after closing are collected before the ledger is written again."""
@@ -69,7 +68,7 @@ class DiskThread:
             self.wait_until_finished()
             self.write_late_losses()
         else:
-            barrier = Barrier()
+            barrier = SignalSafeEvent()
             self._queue.put_barrier(barrier)
             if not self.start():
                 self._work_here()
@@ -81,7 +80,7 @@ class DiskThread:
         """Write everything and the final ledger, and close the files; waits at most `seconds`."""
         self._disk_writer.is_closing = True
         self._queue.close()
-        if not self.is_started and self._is_unused():
+        if not self.is_started and not self._queue.is_pending and self._counter.is_unused:
             self.close_unused()
         elif not self.start():
             self._work_here()
@@ -95,9 +94,6 @@ class DiskThread:
         self._queue.close()
         self._counter.closed = True
         self.is_finished = True
-
-    def _is_unused(self) -> bool:
-        return not self._queue.is_pending and self._counter.is_unused
 
     def wait_until_finished(self, seconds: float | None = None) -> None:
         """Wait for the end after the queue was closed."""
@@ -156,16 +152,9 @@ class DiskThread:
     def _drop_left_over(self) -> None:
         for item in self._queue.drain():
             if isinstance(item, QueuedLine):
-                self.drop(item, "closed")
+                self._disk_writer.drop(item, "closed")
             else:
                 item.set()
-
-    def drop(self, line: QueuedLine, reason: str) -> None:
-        """Count a line that will not be written."""
-        if line.folder != ROLLOUTS:
-            self._counter.drop_score(self._disk_writer.report_loss(reason, "a score"))
-        elif line.is_from_other_session or self._counter.is_open(line.rollout):
-            self._counter.drop(line.rollout, self._disk_writer.report_loss(reason, "a rollout"))
 
     # The work
 
@@ -218,7 +207,7 @@ class DiskThread:
                 self._close_waiters.popleft().set()
         _running.pop(self, None)
 
-    def _write(self, batch: Sequence[QueuedLine | Barrier]) -> None:
+    def _write(self, batch: Sequence[QueuedLine | SignalSafeEvent]) -> None:
         """Write lines, and set each barrier when the lines before it are on disk, whatever happens."""
         lines: list[QueuedLine] = []
         for item in batch:

@@ -97,15 +97,12 @@ class SegmentCompressor:
     def compress(self, path: Path) -> None:
         """Compress a segment in the background. If no thread can be started, it stays uncompressed."""
         self._paths.append(path)
-        if not start_thread(self._run):
+        if not start_thread(self.wait):
             with contextlib.suppress(ValueError):  # another thread has taken it
                 self._paths.remove(path)
 
     def wait(self) -> None:
         """Return when all are compressed; the calling thread compresses those that no other has started."""
-        self._run()
-
-    def _run(self) -> None:
         with self._work_lock, contextlib.suppress(IndexError):  # until none is left
             while True:
                 self._compress(self._paths.popleft())
@@ -194,14 +191,30 @@ class DiskWriter:
         for segment in (*self._segments.values(), self._ledger):
             segment.close_descriptor()
 
-    def report_loss(self, reason: str, what: str, error: BaseException | None = None) -> str:
-        """Log a loss, once for each reason; returns the reason."""
+    def count_loss(
+        self, field: str, reason: str, what: str, error: Exception | None = None, rollout: str | None = None
+    ) -> None:
+        """Count a loss under a field of the ledger, and log it; with `rollout`, that one is no longer in flight."""
+        self.report_loss(reason, what, error)
+        if rollout is None:
+            self._counter.count(field, reason)
+        else:
+            self._counter.settle(rollout, field, reason)
+
+    def drop(self, line: QueuedLine, reason: str, error: Exception | None = None) -> None:
+        """Count a line that will not be written, unless it is a duplicate."""
+        if line.folder != ROLLOUTS:
+            self.count_loss("scores_dropped", reason, "a score", error)
+        elif line.is_from_other_session or self._counter.is_open(line.rollout):
+            self.count_loss("dropped", reason, "a rollout", error, line.rollout)
+
+    def report_loss(self, reason: str, what: str, error: BaseException | None = None) -> None:
+        """Log a loss, once for each reason."""
         if self._counter.count_loss(reason):
             _log_warning(
                 "Could not record %s in %s: %s. Further losses of this kind are counted in the ledger.",
                 what, self._path, reason if error is None else f"{reason}, {error}",
             )  # fmt: skip
-        return reason
 
     def _without_duplicates(self, lines: Sequence[QueuedLine]) -> list[QueuedLine]:
         """The lines without duplicates: an interrupted caller may hand in a rollout twice."""
@@ -221,19 +234,16 @@ class DiskWriter:
             self._segments[folder].append([line.data for line in lines])
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             if len(lines) == 1:
-                self._drop(lines[0], self.report_loss(_reason(error), _what(folder), error))
+                self.drop(lines[0], _reason(error), error)
             else:  # a smaller line may still fit
                 for line in lines:
                     self._append(folder, [line])
         else:
             for line in lines:
-                self._counter.record(line.rollout) if folder == ROLLOUTS else self._counter.count_score()
-
-    def _drop(self, line: QueuedLine, reason: str) -> None:
-        if line.folder == ROLLOUTS:
-            self._counter.drop(line.rollout, reason)
-        else:
-            self._counter.drop_score(reason)
+                if folder == ROLLOUTS:
+                    self._counter.settle(line.rollout, "recorded")
+                else:
+                    self._counter.count("scores_recorded")
 
     def _write_blob(self, blob: Blob) -> None:
         if blob.name in self._written_blobs:
@@ -243,10 +253,10 @@ class DiskWriter:
             if blob.data is not None:
                 self._retry(partial(write_blob, self._path / BLOBS, blob.name, blob.data, self._session))
             elif not blob_path(self._path / BLOBS, blob.name).is_file():
-                self._counter.drop_blob(self.report_loss("no data", "a blob"))
+                self.count_loss("blobs_dropped", "no data", "a blob")
                 return
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._counter.drop_blob(self.report_loss(_reason(error), "a blob", error))
+            self.count_loss("blobs_dropped", _reason(error), "a blob", error)
         else:
             self._unsynced_blobs.add(blob.name)  # even if another writer wrote it: that one may not have synced it
             self._written_blobs[blob.name] = None
@@ -261,7 +271,7 @@ class DiskWriter:
             try:
                 self._retry(partial(sync_path, blob_path(folder, name)))
             except FileNotFoundError as error:  # deleted meanwhile
-                self._counter.drop_blob(self.report_loss(_reason(error), "a blob", error))
+                self.count_loss("blobs_dropped", _reason(error), "a blob", error)
                 self._written_blobs.pop(name, None)
             except OSError as error:
                 self._unsynced_blobs.add(name)
@@ -312,9 +322,7 @@ class DiskWriter:
             self._count_sync_failure(error)
 
     def _count_sync_failure(self, error: OSError) -> None:
-        self._counter.count_sync_failure(
-            self.report_loss(_reason(error), "what was written since the last flush", error)
-        )
+        self.count_loss("sync_failed", _reason(error), "what was written since the last flush", error)
 
     def _log_compression_failure(self, error: Exception) -> None:
         """Log that a segment could not be compressed. Nothing is lost, and `rolltrace compact` will retry."""
@@ -324,10 +332,6 @@ class DiskWriter:
                 "Could not compress a segment of %s: %s. It stays uncompressed; `rolltrace compact` retries.",
                 self._path, error,
             )  # fmt: skip
-
-
-def _what(folder: str) -> str:
-    return "a rollout" if folder == ROLLOUTS else "a score"
 
 
 def _reason(error: Exception) -> str:

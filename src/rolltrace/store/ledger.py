@@ -13,6 +13,9 @@ from rolltrace.trace.field_types import FORMAT_VERSION, Counts, Timestamp
 from rolltrace.trace.rollout_builder import new_id
 from rolltrace.trace.strict_json import json_encoder
 
+LOSSES = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed")
+"""The fields of a ledger that count losses by reason."""
+
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `ledger/`: the counts of one session so far. The last line of each session counts."""
@@ -66,12 +69,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def complete(self) -> bool:
         """Whether everything so far was recorded, and no fsync failed."""
-        return not any(
-            (
-                self.unrecordable, self.dropped, self.scores_dropped, self.blobs_dropped, self.redaction_failed,
-                self.sync_failed,
-            )
-        )  # fmt: skip
+        return not any(getattr(self, name) for name in LOSSES)
 
     @property
     def _refused(self) -> int:
@@ -103,7 +101,7 @@ class LedgerCounter:
 
     def count_loss(self, reason: str) -> bool:
         """Count a loss of any kind; returns whether it is the first for that reason."""
-        self._count("losses")
+        self.count("losses")
         mark = object()
         return self._reasons.setdefault(reason, mark) is mark
 
@@ -123,43 +121,22 @@ class LedgerCounter:
         """Whether the rollout is in flight."""
         return key in self._open
 
-    def record(self, key: str) -> None:
-        """Count a line that was written."""
-        self._settle(key, "recorded", "")
+    def count(self, field: str, reason: str = "") -> None:
+        """Add one to a field of the ledger."""
+        self._counts.update(((field, reason),))
 
-    def drop(self, key: str, reason: str) -> None:
-        """Count a line that could not be written."""
-        self._settle(key, "dropped", reason)
-
-    def count_unrecordable(self, key: str, reason: str) -> None:
-        """Count a rollout that cannot be encoded."""
-        self._settle(key, "unrecordable", reason)
-
-    def count_score(self) -> None:
-        """Count a score that was written."""
-        self._count("scores_recorded")
-
-    def drop_score(self, reason: str) -> None:
-        """Count a score that could not be written."""
-        self._count("scores_dropped", reason)
-
-    def drop_blob(self, reason: str) -> None:
-        """Count a blob that could not be written."""
-        self._count("blobs_dropped", reason)
-
-    def drop_text(self, reason: str) -> None:
-        """Count a rollout or score whose text could not be redacted, and was left out."""
-        self._count("redaction_failed", reason)
-
-    def count_sync_failure(self, reason: str) -> None:
-        """Count a file or folder whose fsync failed."""
-        self._count("sync_failed", reason)
+    def settle(self, key: str, field: str, reason: str = "") -> None:
+        """Count what became of a rollout, which is no longer in flight. Another session may have started it."""
+        self._open[key] = (field, reason)
+        with contextlib.suppress(KeyError):  # another thread settled it at this moment
+            # Removed and counted in one call into C, which nothing can interrupt.
+            self._counts.update(map(self._pop, (key,)))
 
     def ledger(self, run: str, session: str) -> Ledger:
         """The counts so far."""
         # One call into C for both, so that they are consistent.
         counts, in_flight = map(_call, (dict, len), (self._counts, self._open))
-        by_reason: dict[str, Any] = {field: {} for field in _BY_REASON}
+        by_reason: dict[str, Any] = {field: {} for field in LOSSES}
         for (field, reason), count in counts.items():
             if field in by_reason:
                 by_reason[field][reason] = count
@@ -179,19 +156,8 @@ class LedgerCounter:
             **by_reason,
         )
 
-    def _count(self, field: str, reason: str = "") -> None:
-        self._counts.update(((field, reason),))
-
-    def _settle(self, key: str, field: str, reason: str) -> None:
-        """Count the outcome of a rollout, which ends being in flight. Another session may have started it."""
-        self._open[key] = (field, reason)
-        with contextlib.suppress(KeyError):  # another thread settled it at this moment
-            # Removed and counted in one call into C, which nothing can interrupt.
-            self._counts.update(map(self._pop, (key,)))
-
 
 _call: Any = operator.call
-_BY_REASON = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed")
 
 
 def encode_ledger(ledger: Ledger) -> bytes:

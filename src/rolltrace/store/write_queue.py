@@ -71,12 +71,6 @@ class QueuedLine:
             self.size += 0 if blob.data is None else len(blob.data)
 
 
-class Barrier(SignalSafeEvent):
-    """Set when everything that was queued before it is on disk."""
-
-    __slots__ = ()
-
-
 class WriteQueue:
     """Lines in the order in which they were put.
 
@@ -88,7 +82,7 @@ class WriteQueue:
     def __init__(self, limit: int, max_wait_seconds: float) -> None:
         self._limit = limit
         self._max_wait_seconds = max_wait_seconds
-        self._waiting: deque[QueuedLine | Barrier] = deque()
+        self._waiting: deque[QueuedLine | SignalSafeEvent] = deque()
         self._size = 0
         """Queued bytes as producers see them; `take` corrects the number."""
         self._refusing = False
@@ -115,12 +109,12 @@ class WriteQueue:
             self._wake_now()
         return None
 
-    def put_barrier(self, barrier: Barrier) -> None:
-        """Queue a barrier and wake the consumer."""
+    def put_barrier(self, barrier: SignalSafeEvent) -> None:
+        """Queue an event that the consumer sets when everything before it is on disk, and wake the consumer."""
         self._waiting.append(barrier)
         self._wake_now()
 
-    def take(self, seconds: float) -> list[QueuedLine | Barrier] | None:
+    def take(self, seconds: float) -> list[QueuedLine | SignalSafeEvent] | None:
         """Wait at most `seconds`, and return the next batch; None when the queue is closed and empty."""
         if not self._waiting and not self.is_closed:
             self._idle = True
@@ -145,15 +139,15 @@ class WriteQueue:
         """Whether lines were put while the queue was being closed."""
         return bool(self._waiting)
 
-    def drain(self) -> list[QueuedLine | Barrier]:
+    def drain(self) -> list[QueuedLine | SignalSafeEvent]:
         """Remove and return the items that were put while the queue was being closed."""
-        items: list[QueuedLine | Barrier] = []
+        items: list[QueuedLine | SignalSafeEvent] = []
         while self._waiting:
             items.append(self._waiting.popleft())
         return items
 
-    def _batch(self) -> list[QueuedLine | Barrier]:
-        batch: list[QueuedLine | Barrier] = []
+    def _batch(self) -> list[QueuedLine | SignalSafeEvent]:
+        batch: list[QueuedLine | SignalSafeEvent] = []
         size = 0
         while self._waiting and size < BATCH_BYTES:
             item = self._waiting.popleft()

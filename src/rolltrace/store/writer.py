@@ -126,8 +126,7 @@ class RunWriter:
             line = self._redactor.encode_rollout(rollout_builder, outcome)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
             if is_from_other_session or self._counter.is_open(key):
-                reason = self._disk_writer.report_loss(type(error).__name__, "a rollout", error)
-                self._counter.count_unrecordable(key, reason)
+                self._disk_writer.count_loss("unrecordable", type(error).__name__, "a rollout", error, key)
                 self._count_if_closed()
         else:
             self._put(QueuedLine(ROLLOUTS, line.data, key, line.blobs, is_from_other_session))
@@ -139,7 +138,7 @@ class RunWriter:
         try:
             line = self._redactor.encode_score(score)
         except Exception as error:  # noqa: BLE001 - recording never stops the caller
-            self._counter.drop_score(self._disk_writer.report_loss(type(error).__name__, "a score", error))
+            self._disk_writer.count_loss("scores_dropped", type(error).__name__, "a score", error)
             self._count_if_closed()
         else:
             self._put(QueuedLine(SCORES, line.data, blobs=line.blobs))
@@ -255,7 +254,7 @@ class RunWriter:
         self._start()
         reason = self._queue.put(line)
         if reason is not None:
-            self._disk_thread.drop(line, reason)
+            self._disk_writer.drop(line, reason)
         self._count_if_closed()
 
     def _count_if_closed(self) -> None:
@@ -264,7 +263,7 @@ class RunWriter:
 
     def _count_lost_text(self, error: Exception, what: str) -> None:
         # Without the message of the error: it may quote text that was to be redacted.
-        self._counter.drop_text(self._disk_writer.report_loss(f"redact: {type(error).__name__}", what))
+        self._disk_writer.count_loss("redaction_failed", f"redact: {type(error).__name__}", what)
 
 
 _unpickled: dict[tuple[Path, str, str], RunWriter] = {}

@@ -8,7 +8,7 @@ from rolltrace.query.run import Run
 from rolltrace.query.run_state import planned_episodes, settle_continued
 from rolltrace.query.run_summary import RolloutNumbers, query_numbers
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, query_totals
-from rolltrace.store.ledger import Ledger
+from rolltrace.store.ledger import LOSSES, Ledger
 from rolltrace.trace.freeform import to_json_mapping
 from rolltrace.viewer.columns import columns_with
 from rolltrace.viewer.open_runs import OpenRun, find_measures
@@ -35,7 +35,6 @@ _ERRORS = f"""
     select coalesce(error_layer, ''), error_type, count(*) as n, left(any_value(error_message), {_MAX_EXAMPLE_CHARS})
     from {COUNTED_ROLLOUTS} and error_type is not null group by 1, 2 order by n desc, 1, 2 limit {_MAX_VALUES}
 """
-_MAPS = ("unrecordable", "dropped", "scores_dropped", "blobs_dropped", "redaction_failed", "sync_failed")
 
 
 def run_overview(run: OpenRun, entry: RunListEntry) -> RunResponse:
@@ -116,7 +115,7 @@ def _counts(counts: Mapping[str, int]) -> tuple[Count, ...]:
 
 def _ledger(ledgers: Sequence[Ledger], totals: RunTotals) -> LedgerSummary:
     settled = [totals.reconcile(ledger) for ledger in settle_continued(ledgers)]
-    maps: dict[str, Counter[str]] = {name: Counter() for name in _MAPS}
+    maps: dict[str, Counter[str]] = {name: Counter() for name in LOSSES}
     for ledger in ledgers:
         for name, counter in maps.items():
             counter.update(getattr(ledger, name))
