@@ -1,9 +1,9 @@
 """Records one rollout of a training loop of your own: prompts, responses and rewards."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Required, Self, TypedDict
+from typing import Any, Required, Self, TypedDict
 
 from rolltrace.errors import InputError
 from rolltrace.store.recorder_inputs import (
@@ -62,19 +62,6 @@ class RolloutFields(TypedDict, total=False):
     started_at: datetime
 
 
-class RecorderSink(Sink, Protocol):
-    """A sink that recorders write to."""
-
-    @property
-    def records(self) -> bool:
-        """Whether anything is recorded at all."""
-        ...
-
-    def on_recorder_end(self, recorder: "RolloutRecorder") -> None:
-        """Note that a recorder's rollout has ended."""
-        ...
-
-
 class RolloutRecorder:
     """One rollout that is being played in a loop of your own.
 
@@ -82,7 +69,9 @@ class RolloutRecorder:
     again. Otherwise, call `end`. One thread at a time may use it.
     """
 
-    def __init__(self, sink: RecorderSink, header_fields: RolloutFields) -> None:
+    def __init__(
+        self, sink: Sink, header_fields: RolloutFields, records: bool, on_end: Callable[["RolloutRecorder"], object]
+    ) -> None:
         fields: dict[str, Any] = {**header_fields}
         for name in ("env", "task", "group", "index"):
             if name not in fields:
@@ -99,6 +88,9 @@ class RolloutRecorder:
         self.id: str = header.id
         """The id of the rollout, which scores refer to."""
         self._sink = sink
+        self._records = records
+        """Whether anything is recorded at all."""
+        self._on_end = on_end
         self._rollout_builder = sink.begin(header)
         self._conversions = ConversionCache(self._rollout_builder.notes)
         self._policy_version = header.policy_version
@@ -119,7 +111,7 @@ class RolloutRecorder:
         new = (messages,) if isinstance(messages, Mapping | Message) else as_messages(messages, "messages")
         added = [as_message(message, "messages", self._rollout_builder.notes) for message in new]
         self._has_prompt = self._has_prompt or bool(added)
-        if self._sink.records and added:
+        if self._records and added:
             self._is_ahead = True
             self._rollout_builder.extend(added[1:] if self._rollout_builder.is_open_response(added[0]) else added)
 
@@ -161,7 +153,7 @@ class RolloutRecorder:
         tool_list = _NO_TOOLS if tools is _NO_TOOLS else as_tools(tools)
         unpacked = None if type(response) is dict and "role" in response else unpack_response(response)
         self.send(prompt)
-        if not self._sink.records:
+        if not self._records:
             return
         rollout_builder = self._rollout_builder
         if isinstance(response, str):
@@ -207,7 +199,7 @@ class RolloutRecorder:
             raise InputError("Expected prompt=, or messages added with `append` before, got neither.")
         self._has_prompt = True
         history = None if prompt is None else as_messages(prompt, "prompt")
-        if self._sink.records:
+        if self._records:
             if history is None:
                 self._is_ahead = True
                 self._rollout_builder.extend(())
@@ -219,7 +211,7 @@ class RolloutRecorder:
         """Record the conversation after the last step, including the response, if no other prompt will follow."""
         self._refuse_if_ended()
         history = as_messages(messages, "messages")
-        if self._sink.records:
+        if self._records:
             self._update_history(history, "messages")
 
     def grade(self, reward: float, reward_data: Mapping[str, Any] = _EMPTY, extra: Mapping[str, Any] = _EMPTY) -> None:
@@ -250,10 +242,10 @@ class RolloutRecorder:
         if self._ended:
             return
         outcome = self._outcome(stop_reason, as_stopped_by(stopped_by), pending, error)
-        if self._sink.records:
+        if self._records:
             self._sink.end(self._rollout_builder, outcome)
         self._ended = True
-        self._sink.on_recorder_end(self)
+        self._on_end(self)
 
     def record_cancelled(self) -> None:
         """End the rollout as cancelled, because the process ends."""

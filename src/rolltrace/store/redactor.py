@@ -94,7 +94,7 @@ class Redactor:
                 self._full_rollouts.pop(next(iter(self._full_rollouts)), None)
 
     def _await_grade(self, rollout_builder: RolloutBuilder, recorded: TextSource) -> None:
-        """Keep the text of a rollout as it was recorded, for as long as the runner keeps the draft."""
+        """Keep the text of a rollout as it was recorded, for as long as the runner keeps its builder."""
         rollout_builder.recorded_text = recorded
         members = self._awaiting_grade.setdefault(rollout_builder.header.group_key, [])
         members.append(weakref.ref(rollout_builder))

@@ -147,13 +147,12 @@ class RunWriter:
 
     def rollout(self, **fields: Unpack[RolloutFields]) -> RolloutRecorder:
         """Record one rollout: `with run.rollout(env=…, task=…, group=…, index=…) as r: r.step(…)`."""
-        recorder = RolloutRecorder(self, fields)
+        recorder = RolloutRecorder(self, fields, self.records, self._forget_recorder)
         if self.records:
             self._open[weakref.ref(recorder)] = None
         return recorder
 
-    def on_recorder_end(self, recorder: RolloutRecorder) -> None:
-        """Forget a recorder whose rollout has ended."""
+    def _forget_recorder(self, recorder: RolloutRecorder) -> None:
         self._open.pop(weakref.ref(recorder), None)
 
     def score(
