@@ -50,7 +50,7 @@ format: $(READY)
 # The files that are made from the code: pages of docs/, and the types of the viewer's page.
 docs: $(READY)
 	$(BIN)/python docs/command_reference.py > docs/commands.md
-	$(BIN)/python -m rolltrace.viewer.typescript_types > web/src/source/schema.ts
+	$(BIN)/python docs/typescript_types.py > web/src/source/schema.ts
 	$(BIN)/python docs/record_tables.py
 
 # What things cost, on this machine; docs/performance.md says what the figures mean.

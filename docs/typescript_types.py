@@ -1,4 +1,4 @@
-"""The types of the page, from the server's responses: `python -m rolltrace.viewer.typescript_types > FILE`.
+"""The types of the page, from the server's responses: `python docs/typescript_types.py > FILE`.
 
 `make docs` writes `web/src/source/schema.ts` with it. The source is `msgspec.inspect` and not a JSON schema: in a JSON
 schema a field with a default is optional, whether it is always written or not. A field whose Python type does not
@@ -27,7 +27,7 @@ from rolltrace.viewer import rollout_schemas, schemas
 
 _WIDTH = 120
 _HEAD = """\
-// The responses of the server and the records in them. Made by rolltrace.viewer.typescript_types: do not edit.
+// The responses of the server and the records in them. Made by docs/typescript_types.py: do not edit.
 // An integer that a browser would round comes as text. Only types of fields where that is usual say so.
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };

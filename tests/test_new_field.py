@@ -136,7 +136,7 @@ def test_the_field_is_sent_to_the_page(tree, python, runs, monkeypatch):
         assert row["curriculum"] == 0.25
         rollout = ask(f"rollout?run={run['key']}&id={row['id']}")["rollout"]
     assert (rollout["curriculum"], rollout["steps"][0]["teacher_remark"]) == (0.25, "Quite right.")
-    types = python("-m", "rolltrace.viewer.typescript_types")
+    types = python(tree / "docs/typescript_types.py")
     for line in (
         "curriculum?: Float;",
         "teacher_remark?: string;",

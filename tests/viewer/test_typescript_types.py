@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,12 +30,16 @@ from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.findings import check_to_json
 from rolltrace.viewer.http_errors import http_error_of
 from rolltrace.viewer.open_runs import OpenRuns
-from rolltrace.viewer.typescript_types import Declarations, response_types, typescript_types
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "web"
 SCHEMA = WEB / "src" / "source" / "schema.ts"
 GOLDEN = ROOT / "tests" / "golden" / "v2"
+
+_module = runpy.run_path(str(ROOT / "docs/typescript_types.py"))
+Declarations, response_types, typescript_types = map(
+    _module.__getitem__, ("Declarations", "response_types", "typescript_types")
+)
 
 pytestmark = pytest.mark.skipif(not SCHEMA.exists(), reason="the sources of the page are not here")
 needs_compiler = pytest.mark.skipif(

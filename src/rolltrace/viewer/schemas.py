@@ -1,7 +1,7 @@
 """The responses of the server, as JSON objects; `rollout_schemas` has those about one rollout and one group.
 
-`typescript_types` makes the page's types of them: names, fields and docstrings are written here only. `Float` marks
-numbers that may not be finite.
+`docs/typescript_types.py` makes the page's types of them: names, fields and docstrings are written here only. `Float`
+marks numbers that may not be finite.
 """
 
 from datetime import datetime

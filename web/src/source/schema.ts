@@ -1,4 +1,4 @@
-// The responses of the server and the records in them. Made by rolltrace.viewer.typescript_types: do not edit.
+// The responses of the server and the records in them. Made by docs/typescript_types.py: do not edit.
 // An integer that a browser would round comes as text. Only types of fields where that is usual say so.
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
