@@ -55,7 +55,7 @@ class Cursor:
         folder: str,
         report: Callable[[ReadError], None],
         covered: Mapping[str, int] | None = None,
-        on_read: Callable[[str, int], None] | None = None,
+        on_read: Callable[[str, int], object] = lambda _file, _end: None,
     ) -> None:
         self._run = run
         self._folder = folder
@@ -113,7 +113,7 @@ class Cursor:
                 ReadError(self._folder, None, _reason(error), is_transient=True, kind=read_error_kind(error))
             )
             return None
-        self._notify_read(self._folder, 1)
+        self._on_read(self._folder, 1)
         for name in missing:
             message = "Expected this file, but it is missing."
             self._report_once(
@@ -164,7 +164,7 @@ class Cursor:
             return
         if segment.is_compressed:
             self._finished.add(file)
-        self._notify_read(file, self.covered.get(file, 0))
+        self._on_read(file, self.covered.get(file, 0))
         if torn is not None:
             self._report_torn(torn, shown, segment)
 
@@ -173,7 +173,7 @@ class Cursor:
         try:
             for line in split_lines_backwards(segment.read, segment.size):
                 if line.error == TORN:
-                    self._notify_read(file, line.offset)
+                    self._on_read(file, line.offset)
                     self._report_torn(line, shown, segment)
                 elif self._is_valid(line, shown):
                     yield LineLocation(file, line.offset, line.end - line.offset), line.data
@@ -211,10 +211,6 @@ class Cursor:
         if key not in self._reported:
             self._reported.add(key)
             self._report(error)
-
-    def _notify_read(self, file: str, end: int) -> None:
-        if self._on_read is not None:
-            self._on_read(file, end)
 
 
 def decode_lines(

@@ -157,8 +157,4 @@ def _entry(key: str, listed: ListedRun, numbers: _ListNumbers, problem: str | No
 
 
 def _unreadable(key: str, path: Path, problem: str) -> RunListEntry:
-    return RunListEntry(
-        key=key, name=path.name, run=None, created_at=None, written_at=None, state=RunState.UNKNOWN, live=False,
-        rollouts=None, recorded=0, planned=None, finished=None, groups=None, lost=0, maybe_lost=0, collides=None,
-        errors=None, mean_reward=None, sparkline=(), envs=None, policies=None, bytes=0, problem=problem,
-    )  # fmt: skip
+    return RunListEntry(key=key, name=path.name, state=RunState.UNKNOWN, problem=problem)

@@ -24,33 +24,33 @@ class RunListEntry(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """The path below the folder; every other request names the run by it."""
     name: str
-    run: str | None
-    created_at: datetime | None
-    written_at: datetime | None
+    run: str | None = None
+    created_at: datetime | None = None
+    written_at: datetime | None = None
     state: RunState
-    live: bool
+    live: bool = False
     """Whether its state is `running`."""
-    rollouts: int | None
+    rollouts: int | None = None
     """The number without retried and superseded rollouts; None if the run is too large to be read for a list."""
-    recorded: int
-    planned: int | None
+    recorded: int = 0
+    planned: int | None = None
     """The planned number of episodes; None if the run states none."""
-    finished: int | None
+    finished: int | None = None
     """The number of finished episodes; None if the run is too large to be read for a list."""
-    groups: int | None
-    lost: int
-    maybe_lost: int
-    collides: int | None
+    groups: int | None = None
+    lost: int = 0
+    maybe_lost: int = 0
+    collides: int | None = None
     """The number of rollouts in slots that several sessions recorded at the same time."""
-    errors: int | None
+    errors: int | None = None
     """The number of rollouts whose status is `error`."""
-    mean_reward: Float | None
-    sparkline: tuple[Float | None, ...]
+    mean_reward: Float | None = None
+    sparkline: tuple[Float | None, ...] = ()
     """The mean reward over iterations, at most 60 points; None for iterations without a reward."""
-    envs: tuple[str, ...] | None
-    policies: tuple[str, ...] | None
-    bytes: int
-    problem: str | None
+    envs: tuple[str, ...] | None = None
+    policies: tuple[str, ...] | None = None
+    bytes: int = 0
+    problem: str | None = None
     """Why the run, or a part of it, cannot be read."""
 
 
