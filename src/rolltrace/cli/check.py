@@ -29,8 +29,9 @@ def check(
     from rolltrace.check.audit_registry import select_audits
     from rolltrace.check.audit_report import encode_report
     from rolltrace.check.check_run import check_run
-    from rolltrace.cli.screen.audit_report import audit_progress, show_audit_list, show_report
+    from rolltrace.cli.screen.audit_report import show_audit_list, show_report
     from rolltrace.cli.screen.console import stdout_console, write_json, write_record
+    from rolltrace.cli.screen.rollout_progress import rollout_progress
 
     audits = select_audits(only, skip, add)
     if as_list:
@@ -44,7 +45,7 @@ def check(
         raise click.UsageError("Expected at least one RUN to check, got none.")
     is_ok = True
     for number, run in enumerate(runs):
-        with audit_progress(run) as on_progress:
+        with rollout_progress(run) as on_progress:
             report = check_run(run, only=only, skip=skip, add=add, max_findings=most, on_progress=on_progress)
         is_ok &= report.ok
         if as_json:

@@ -23,17 +23,22 @@ import click
 def report(run: Path, out: Path | None, where: str | None, groups: int | None, as_json: bool) -> None:
     """Write RUN as one HTML file with the pages of `rolltrace view`, which needs no server and no network.
 
-    Groups are complete, so that their members can be compared. WHERE is an SQL expression over the columns of the table
-    `rollouts`. The file contains all texts of its rollouts: share it only with people who may see the run.
+    Groups of up to 256 rollouts are complete, so that their members can be compared. A report has at most 1,000
+    rollouts, or 10,000 with --groups, and about 50 MB of text: it says what is left out. WHERE is an SQL expression over the columns of the table `rollouts`. The file contains the texts of its
+    rollouts: share it only with people who may see the run.
     """
+    from rolltrace.cli.screen.rollout_progress import rollout_progress
+    from rolltrace.cli.signals import exit_on_sigterm
     from rolltrace.viewer.report_writer import stream_tree, write_report
 
-    if as_json and (out is None or str(out) == "-"):
-        message = stream_tree(run, sys.stdout.buffer, where=where, groups=groups)
-    elif out is None:
+    to_stdout = as_json and (out is None or str(out) == "-")
+    if out is None and not as_json:
         raise click.UsageError("Missing option '-o' / '--out': the file to write, such as report.html.")
-    else:
-        message = write_report(run, out, where=where, groups=groups, as_json=as_json)
+    with exit_on_sigterm(), rollout_progress(run) as on_progress:
+        if out is None or to_stdout:
+            message = stream_tree(run, sys.stdout.buffer, where=where, groups=groups, on_progress=on_progress)
+        else:
+            message = write_report(run, out, where=where, groups=groups, as_json=as_json, on_progress=on_progress)
     click.echo(message, err=True)
-    if out is not None and str(out) != "-":
+    if out is not None and not to_stdout:
         click.echo(f"Written to {out}: {out.stat().st_size / 1e6:.1f} MB.", err=True)

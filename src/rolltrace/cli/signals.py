@@ -1,11 +1,13 @@
-"""The message and exit code of a play that Ctrl-C or SIGTERM ended."""
+"""What a command does when Ctrl-C or SIGTERM ends it: its message, its exit code, and the removal of its files."""
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -50,3 +52,17 @@ def exit_on_signal(path: Path, hint: str = "") -> Iterator[None]:
         else:
             click.echo(f"{outcome}. Nothing was recorded.", err=True)
     raise InterruptedExit(code)
+
+
+@contextlib.contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Exit with code 143 after SIGTERM, as after Ctrl-C by way of an exception, which removes unfinished files."""
+    before = signal.signal(signal.SIGTERM, _raise_exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise_exit(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -140,7 +140,7 @@ def _group_scores(run: Run, key: GroupKey, rollouts: Sequence[Rollout]) -> list[
     rows = run.sql(f"select {_SCORE_COLUMNS} from scores where rollout is null and {group_condition(key)}")
     scores = [_score_from_row(key, row) for row in rows]
     if len(scores) > 1:
-        locations = run.score_locations(f"id in ({', '.join(sql_literal(score.id) for score in scores)})")
+        locations = run.locations("scores", f"id in ({', '.join(sql_literal(score.id) for score in scores)})")
         scores = in_score_order((locations[score.id], score) for score in scores if score.id in locations)
     members = {rollout.session for rollout in rollouts}
     if members.issuperset(score.session for score in scores):

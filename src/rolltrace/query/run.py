@@ -142,9 +142,9 @@ class Run:
         """Scores, one by one: as `rollouts`, of the table `scores`."""
         return self._scores_at(self._locations("scores", where, order_by, limit, offset))
 
-    def score_locations(self, where: str) -> dict[str, LineLocation]:
-        """The locations of these scores' lines, by id."""
-        return {row[1]: LineLocation(*row[2:]) for row in self._locations("scores", where, None, None, 0)}
+    def locations(self, kind: Literal["rollouts", "scores"], where: str) -> dict[str, LineLocation]:
+        """The locations of the lines of these records, by id."""
+        return {row[1]: LineLocation(*row[2:]) for row in self._locations(kind, where, None, None, 0)}
 
     def sql(self, sql: str, parameters: Parameters = None, timeout: float | None = None) -> QueryResult:
         """Run one SELECT over the tables of `docs/tables.md`. Statements can only read.

@@ -19,7 +19,7 @@ from rolltrace.viewer.rollout_detail import group_response, member_responses
 from rolltrace.viewer.rollout_schemas import GroupResponse
 from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
 from rolltrace.viewer.run_overview import run_overview
-from rolltrace.viewer.run_subset import RunSubset
+from rolltrace.viewer.run_subset import RunSubset, WrittenSubset, selected_ids
 from rolltrace.viewer.schemas import Column, RunListEntry, RunResponse, RunsResponse
 
 SELECTED = Column("selected", "selected", "boolean")
@@ -33,6 +33,7 @@ JsonObject = dict[str, Any]
 class ReportRollout(NamedTuple):
     """One rollout of the report."""
 
+    id: str
     messages: tuple[Message, ...]
     """The messages of its record."""
     json: bytes
@@ -45,8 +46,8 @@ class ReportGroup(NamedTuple):
     key: GroupKey
     answer: GroupResponse
     """The server's answer about the group."""
-    rollouts: dict[str, ReportRollout]
-    """By id, its rollouts, retried attempts included."""
+    rollouts: Iterator[ReportRollout]
+    """Its rollouts, retried attempts included, read one by one."""
 
 
 def fields_without(record: msgspec.Struct, *names: str) -> JsonObject:
@@ -57,10 +58,13 @@ def fields_without(record: msgspec.Struct, *names: str) -> JsonObject:
 class ReportData:
     """Answers about a part of the run `whole`; `excerpt` is a run of that part alone, `card` its entry in a list."""
 
-    def __init__(self, whole: Run, part: RunSubset, selected: set[str], excerpt: OpenRun, card: RunListEntry) -> None:
+    def __init__(
+        self, whole: Run, part: RunSubset, written: WrittenSubset, excerpt: OpenRun, card: RunListEntry
+    ) -> None:
         self.name = whole.path.resolve().name
         self.part = part
-        self._selected = selected
+        self.written = written
+        self._selected = set() if part.where is None else selected_ids(whole, part.where, written.ids)
         self._excerpt = excerpt
         self.run = self._for_sharing(run_overview(excerpt, card), whole)
         """The server's answer about the run."""
@@ -73,21 +77,37 @@ class ReportData:
     def text(self) -> str:
         """What the report holds of the run, in words."""
         part, rollouts = self.part, self.run.rollouts
-        if len(part.keys) == part.all_groups and part.where is None:
-            return f"A report on all {rollouts:,} rollouts of the run."
+        if rollouts == part.all_rollouts and part.where is None:
+            return f"A report on all {rollouts:,} rollouts of the run.{self._shortened()}"
         which = "" if part.where is None else f" with a rollout for which {part.where} is true"
         some = "" if len(part.keys) == part.of_groups else f"{len(part.keys):,} of the "
         groups = f"{some}{part.of_groups:,} {'group' if part.of_groups == 1 else 'groups'}{which}"
         of = f"{rollouts:,} of the run’s {part.all_rollouts:,} rollouts"
-        return f"A report on {groups}: {of}. Numbers are about these; ledger and findings are the whole run’s."
+        about = f"A report on {groups}: {of}. Numbers are about these; ledger and findings are the whole run’s."
+        return f"{about}{self._cut()}{self._shortened()}"
+
+    def _cut(self) -> str:
+        """What is left out of the groups."""
+        part, unread = self.part, self.written.unread
+        cut, most = len(part.cut_groups), part.max_members
+        large = f"{'one large group' if cut == 1 else f'each of {cut:,} large groups'}"
+        told = f" Of {large} it has {most:,} rollouts: the best, the worst, and others evenly between them by reward."
+        long = f" Left out because their records are too long together: {unread:,} rollouts."
+        return f"{told if cut else ''}{long if unread else ''}"
+
+    def _shortened(self) -> str:
+        """Which records are not complete."""
+        count = self.written.shortened
+        some = "one rollout" if count == 1 else f"{count:,} rollouts"
+        return f" Long texts of {some} are shortened, and their token ids left out." if count else ""
 
     def groups(self) -> Iterator[ReportGroup]:
         """Every group, in the order of the run."""
         for key in self.part.keys:
-            rollouts = {
-                record.id: ReportRollout(record.messages, encode_response(answer))
+            rollouts = (
+                ReportRollout(record.id, record.messages, encode_response(answer))
                 for record, answer in member_responses(self._excerpt, key)
-            }
+            )
             yield ReportGroup(key, group_response(self._excerpt, key), rollouts)
 
     def table(self) -> dict[str, list[Any]]:

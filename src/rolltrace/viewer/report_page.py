@@ -18,7 +18,9 @@ from rolltrace.trace.score import GroupKey
 from rolltrace.viewer.json_response import encode_response, to_browser_types
 from rolltrace.viewer.media_types import detect_image_type
 from rolltrace.viewer.page_files import page_folder
-from rolltrace.viewer.report_data import ReportData, ReportGroup, fields_without
+from rolltrace.viewer.report_data import ReportData, ReportRollout, fields_without
+from rolltrace.viewer.rollout_schemas import GroupResponse
+from rolltrace.viewer.run_subset import Progress
 from rolltrace.viewer.schemas import FindingsResponse
 
 _PACK_BYTES = 500_000
@@ -34,8 +36,9 @@ Json = dict[str, Any]
 class ReportBlocks:
     """The data of a report: blocks of JSON under their names, and the head, which says what is in which block."""
 
-    def __init__(self, data: ReportData, whole: Run) -> None:
+    def __init__(self, data: ReportData, whole: Run, on_progress: Progress) -> None:
         self._data = data
+        self._on_progress = on_progress
         self._images = _EmbeddedImages(whole)
         self._rollouts: dict[str, int] = {}
         """By id, the number of the pack that holds it."""
@@ -69,52 +72,74 @@ class ReportBlocks:
         )
 
     def _packs(self) -> Iterator[tuple[str, bytes]]:
-        """Packs of some groups each, with each text once."""
-        number, size = 0, 0
-        groups: dict[str, Json] = {}
-        rollouts: dict[str, msgspec.Raw] = {}
+        """Packs of some rollouts and groups each, with each text once."""
+        pack = _Pack(0)
         for group in self._data.groups():
-            key = _group_key(group.key)
-            groups[key] = reference_messages(group)
-            self._groups[key] = number
-            for id_, rollout in group.rollouts.items():
-                rollouts[id_] = msgspec.Raw(rollout.json)
-                self._rollouts[id_] = number
+            key, references = _group_key(group.key), _GroupReferences(group.answer)
+            for rollout in group.rollouts:
+                pack.rollouts[rollout.id] = msgspec.Raw(rollout.json)
+                self._rollouts[rollout.id] = pack.number
                 self._images.gather(rollout.messages)
-                size += len(rollout.json)
-            if size >= _PACK_BYTES:
-                yield f"pack-{number}", encode_response({"groups": groups, "rollouts": rollouts})
-                number, size, groups, rollouts = number + 1, 0, {}, {}
-        if groups:
-            yield f"pack-{number}", encode_response({"groups": groups, "rollouts": rollouts})
+                references.resolve(rollout)
+                self._on_progress(len(self._rollouts), len(self._data.written.ids), "writing")
+                pack.size += len(rollout.json)
+                if pack.size >= _PACK_BYTES:
+                    yield pack.block()
+                    pack = _Pack(pack.number + 1)
+            pack.groups[key] = references.response()
+            self._groups[key] = pack.number
+        yield pack.block()
 
 
-def reference_messages(group: ReportGroup) -> Json:
+class _Pack:
+    """Some rollouts and groups, which the page unpacks together."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.groups: dict[str, Json] = {}
+        self.rollouts: dict[str, msgspec.Raw] = {}
+        self.size = 0
+
+    def block(self) -> tuple[str, bytes]:
+        """Its name and its JSON."""
+        return f"pack-{self.number}", encode_response({"groups": self.groups, "rollouts": self.rollouts})
+
+
+class _GroupReferences:
     """The response on a group, with references (rollout id and index) in place of messages that its rollouts have."""
-    comparison = group.answer.group
-    indices = {
-        id_: {message: index for index, message in enumerate(rollout.messages)}
-        for id_, rollout in group.rollouts.items()
-    }
-    members = [
-        {**fields_without(member, "messages"), "messages": _references(member.messages, member.id, indices)}
-        for member in comparison.members
-    ]
-    first = comparison.members[0].id if comparison.members else ""
-    shared = _references(comparison.shared, first, indices)
-    fields = {**fields_without(comparison, "members", "shared"), "members": members, "shared": shared}
-    return {**fields_without(group.answer, "group"), "group": fields}
+
+    def __init__(self, answer: GroupResponse) -> None:
+        self._answer = answer
+        self._members = {member.id: member for member in answer.group.members}
+        self._messages: dict[str, list[Json]] = {}
+        self._shared: list[Json] = []
+
+    def resolve(self, rollout: ReportRollout) -> None:
+        """Refer to the messages of a rollout; a message that was truncated stays."""
+        if (member := self._members.get(rollout.id)) is None:
+            return
+        indices = {message: index for index, message in enumerate(rollout.messages)}
+        self._messages[rollout.id] = _references(member.messages, rollout.id, indices)
+        if member is self._answer.group.members[0]:
+            self._shared = _references(self._answer.group.shared, rollout.id, indices)
+
+    def response(self) -> Json:
+        """The response, after all its rollouts were resolved."""
+        comparison = self._answer.group
+        members = [
+            {**fields_without(member, "messages"), "messages": self._messages.get(member.id, [])}
+            for member in comparison.members
+        ]
+        fields = {**fields_without(comparison, "members", "shared"), "members": members, "shared": self._shared}
+        return {**fields_without(self._answer, "group"), "group": fields}
 
 
-def _references(
-    excerpts: Iterable[TruncatedMessage], id_: str, indices: Mapping[str, Mapping[Message, int]]
-) -> list[Json]:
-    """The excerpts with references to messages of a rollout; a message that was truncated stays."""
-    known = indices.get(id_, {})
+def _references(excerpts: Iterable[TruncatedMessage], id_: str, indices: Mapping[Message, int]) -> list[Json]:
+    """The excerpts with references to messages of a rollout."""
     return [
         {
             **fields_without(excerpt, "message"),
-            "message": [id_, known[excerpt.message]] if excerpt.message in known else excerpt.message,
+            "message": [id_, indices[excerpt.message]] if excerpt.message in indices else excerpt.message,
         }
         for excerpt in excerpts
     ]

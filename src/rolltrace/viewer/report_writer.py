@@ -4,53 +4,66 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
 from rolltrace.check.check_run import check_run
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.run import Run
-from rolltrace.query.run_totals import query_totals
-from rolltrace.store.layout import is_run
+from rolltrace.store.layout import ROLLOUTS, is_run
 from rolltrace.store.reader import RunReader
-from rolltrace.store.safe_files import publish_file, remove_abandoned_files, unfinished_file
+from rolltrace.store.safe_files import publish_file, remove_abandoned_files, stat_files, unfinished_file
 from rolltrace.temp_folders import explain_full_disk, temporary_folder
 from rolltrace.viewer.findings import MAX_ROLLOUTS, findings_response
 from rolltrace.viewer.json_response import encode_response, to_browser_types
 from rolltrace.viewer.open_runs import OpenRuns
 from rolltrace.viewer.page_files import page_folder
-from rolltrace.viewer.report_data import ReportData, ReportGroup, fields_without
+from rolltrace.viewer.report_data import ReportData, fields_without
 from rolltrace.viewer.report_page import ReportBlocks, report_html
 from rolltrace.viewer.run_list import RunList
-from rolltrace.viewer.run_subset import RunSubset, select_subset, selected_ids, write_subset
+from rolltrace.viewer.run_subset import Progress, RunSubset, select_subset, write_subset
 from rolltrace.viewer.schemas import FindingsResponse
 
-DEFAULT_ROLLOUTS = 1_000
-"""About how many rollouts a report holds unless the number of groups is given."""
+MAX_CHECKED_BYTES = 256 << 20
+"""The rollouts of a larger run, in its files, are not checked for a report."""
 
 
 def write_report(
-    run: str | Path, out: str | Path, *, where: str | None = None, groups: int | None = None, as_json: bool = False
+    run: str | Path,
+    out: str | Path,
+    *,
+    where: str | None = None,
+    groups: int | None = None,
+    as_json: bool = False,
+    on_progress: Progress = lambda *_: None,
 ) -> str:
     """Write a report on the groups of `run` with a rollout that fulfils `where`, at most so many of them.
 
-    It is a page of its own, or with `as_json` a tree: the run, its groups, their rollouts, each record whole. What is
-    returned says in words what it holds.
+    It is a page of its own, or with `as_json` a tree: the run, its groups, their rollouts. What is returned says in
+    words what it holds and what it leaves out. `on_progress` is called for each rollout.
     """
     place = _place_for(Path(out), Path(run))
     if not as_json:
         page_folder()  # without the page, nothing is begun
-    with _excerpt(run, where, groups) as (whole, data):
-        _write(_tree(data) if as_json else _page(whole, data), place)
+    with _excerpt(run, where, groups, on_progress) as (whole, data):
+        _write(_tree(data, on_progress) if as_json else _page(whole, data, on_progress), place)
         return data.text
 
 
-def stream_tree(run: str | Path, out: BinaryIO, *, where: str | None = None, groups: int | None = None) -> str:
-    """Write the tree of JSON to a stream; what is returned says in words what it holds."""
-    with _excerpt(run, where, groups) as (_, data):
-        out.writelines(_tree(data))
+def stream_tree(
+    run: str | Path,
+    out: BinaryIO,
+    *,
+    where: str | None = None,
+    groups: int | None = None,
+    on_progress: Progress = lambda *_: None,
+) -> str:
+    """Write the tree of JSON to a stream; what is returned says in words what it holds and what it leaves out."""
+    with _excerpt(run, where, groups, on_progress) as (_, data):
+        out.writelines(_tree(data, on_progress))
         return data.text
 
 
@@ -69,58 +82,60 @@ def _place_for(out: Path, run: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _excerpt(run: str | Path, where: str | None, groups: int | None) -> Iterator[tuple[Run, ReportData]]:
+def _excerpt(
+    run: str | Path, where: str | None, groups: int | None, on_progress: Progress
+) -> Iterator[tuple[Run, ReportData]]:
     with Run([RunReader(run)]) as whole, temporary_folder() as folder:
-        part = select_subset(whole, where, _fitting(whole) if groups is None else groups)
+        part = select_subset(whole, where, groups)
         with explain_full_disk():
-            write_subset(whole, part, folder / "runs" / "run")
+            written = write_subset(whole, part, folder / "runs" / "run", on_progress)
         library = OpenRuns(folder / "runs")
         with contextlib.closing(library), library.open("run") as excerpt:
             card = RunList(library).one(excerpt.key)
-            yield whole, ReportData(whole, part, set(selected_ids(whole, part)), excerpt, card)
+            yield whole, ReportData(whole, part, written, excerpt, card)
 
 
-def _fitting(run: Run) -> int | None:
-    """How many groups hold about as many rollouts as a report should."""
-    totals = query_totals(run)
-    return None if totals.rollouts <= DEFAULT_ROLLOUTS else max(1, DEFAULT_ROLLOUTS * totals.groups // totals.rollouts)
+def _page(whole: Run, data: ReportData, on_progress: Progress) -> Iterator[bytes]:
+    blocks = ReportBlocks(data, whole, on_progress)
+    return report_html(
+        f"{data.name} · Rolltrace", blocks, lambda: blocks.head(_findings(whole.path, data.part, on_progress))
+    )
 
 
-def _page(whole: Run, data: ReportData) -> Iterator[bytes]:
-    blocks = ReportBlocks(data, whole)
-    return report_html(f"{data.name} · Rolltrace", blocks, lambda: blocks.head(_findings(whole.path, data.part)))
-
-
-def _findings(run: Path, part: RunSubset) -> FindingsResponse:
+def _findings(run: Path, part: RunSubset, on_progress: Progress) -> FindingsResponse:
     """What `check` finds in the whole run: in a part of one it would miss what was left out."""
-    if part.all_rollouts > MAX_ROLLOUTS:
+    size = sum(size for _, size, _ in stat_files(run / ROLLOUTS))
+    if part.all_rollouts > MAX_ROLLOUTS or size > MAX_CHECKED_BYTES:
         message = (
-            f"A run of more than {MAX_ROLLOUTS:,} rollouts is not checked for a report: `rolltrace check` does it."
+            f"A run of more than {MAX_ROLLOUTS:,} rollouts or {MAX_CHECKED_BYTES >> 20} MB is not checked for a "
+            "report: `rolltrace check` does it."
         )
         return FindingsResponse(state="absent", stale=False, audits=0, found=(), message=message)
-    return findings_response(check_run(run))
+    checked = check_run(run, on_progress=lambda done, _: on_progress(done, part.all_rollouts, "checking"))
+    return findings_response(checked)
 
 
-def _tree(data: ReportData) -> Iterator[bytes]:
+def _tree(data: ReportData, on_progress: Progress) -> Iterator[bytes]:
     head = {
         "v": 1,
         "selection": {"text": data.text, **to_browser_types(data.part)},
         "run": to_browser_types(data.run),
     }
     yield msgspec.json.encode(head)[:-1] + b',"groups":['
+    rollouts = count(1)
     for place, group in enumerate(data.groups()):
-        yield (b",\n" if place else b"\n") + encode_response(_branch(group))
+        comparison = group.answer.group
+        # The messages that the members show are those of their records.
+        fields = {
+            **fields_without(comparison, "shared", "members"),
+            "members": [fields_without(member, "messages") for member in comparison.members],
+        }
+        yield (b",\n" if place else b"\n") + encode_response(fields)[:-1] + b',"rollouts":['
+        for number, rollout in enumerate(group.rollouts):
+            yield (b",\n" if number else b"") + rollout.json
+            on_progress(next(rollouts), len(data.written.ids), "writing")
+        yield b"]}"
     yield b"\n]}\n"
-
-
-def _branch(group: ReportGroup) -> dict[str, Any]:
-    """A group with its rollouts; the messages that its members show are those of their records."""
-    comparison = group.answer.group
-    return {
-        **fields_without(comparison, "shared", "members"),
-        "members": [fields_without(member, "messages") for member in comparison.members],
-        "rollouts": [msgspec.Raw(rollout.json) for rollout in group.rollouts.values()],
-    }
 
 
 def _write(pieces: Iterable[bytes], place: Path) -> None:

@@ -1,6 +1,7 @@
 """The responses about one rollout, with its scores and its group, and about one group, with the groups next to it."""
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,22 +18,32 @@ from rolltrace.viewer.json_response import long_integers_as_text
 from rolltrace.viewer.open_runs import OpenRun
 from rolltrace.viewer.rollout_schemas import Attempt, GroupResponse, GroupSibling, RolloutGroup, RolloutResponse
 
-_MAX_MEMBERS = 1_000
+MAX_SIBLINGS = 40
+"""How many members of its group a rollout's response has: the nearest in the order of their indexes."""
+_MAX_RELATED = 100
+"""How many attempts, and how many seats, it has."""
 _MAX_SCORES = 500
-_ROLLOUTS = """
-    select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session,
-        superseded, retried, collides
-    from every_rollout
+_ORDER = '"index", session, attempt, id'
+_ROWS = f"""
+    select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session, superseded,
+        retried, collides, count(*) filter (not superseded and not retried) over (order by {_ORDER}) as position
+    from every_rollout where
 """
-_OWN = f"{_ROLLOUTS} where id = ?"
+_RELATED = f"""
+    select members.* from members, (select * from members where id = ? limit 1) as own
+    where abs(members.position - own.position) <= {MAX_SIBLINGS} or members."index" = own."index"
+        or (members.episode, members.attempt, members.session) = (own.episode, own.attempt, own.session)
+"""
 _KEYS = f"select distinct {GROUP_COLUMNS} from rollouts where not retried order by {GROUP_ORDER}"
 _NO_GROUP: dict[str, Any] = {"size": 0, "n": 0, "mean": None, "std": None, "has_signal": False}
+
+Row = dict[str, Any]
 
 
 def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
     """The rollout of this id."""
     record = run.run.get(rollout)
-    return _GroupContext(run.run, record.group_key).response(record)
+    return _GroupContext(run.run, record.group_key, rollout).response(record)
 
 
 def member_responses(run: OpenRun, key: GroupKey) -> Iterator[tuple[Rollout, RolloutResponse]]:
@@ -43,27 +54,28 @@ def member_responses(run: OpenRun, key: GroupKey) -> Iterator[tuple[Rollout, Rol
 
 
 class _GroupContext:
-    """The group of a rollout: its statistics, and the other rollouts of it."""
+    """The group of a rollout: its statistics, and the rollouts of it, or only those related to `rollout`."""
 
-    def __init__(self, tables: Run, key: GroupKey) -> None:
-        self._tables = tables
-        self._rows: list[dict[str, Any]] = []
+    def __init__(self, tables: Run, key: GroupKey, rollout: str | None = None) -> None:
+        self._rows: dict[str, Row] = {}
         self._group = _NO_GROUP
         if -INT64_LIMIT <= key.iteration < INT64_LIMIT:  # the tables have no other
             is_in_group = group_condition(key)
-            order = f'order by "index", session, attempt, id limit {_MAX_MEMBERS}'
-            self._rows = list(tables.sql(f"{_ROLLOUTS} where {is_in_group} {order}").dicts())
+            related, parameters = ("from members", None) if rollout is None else (_RELATED, [rollout])
+            rows = tables.sql(f"with members as ({_ROWS} {is_in_group}) {related} order by {_ORDER}", parameters)
+            self._rows = {row["id"]: row for row in rows.dicts()}
             stats = f"select size, n, mean, std, has_signal from groups where {is_in_group}"
             self._group = next(tables.sql(stats).dicts(), _NO_GROUP)
-        self._counted = tuple(_sibling(row) for row in self._rows if _counts(row))
+        self._counted = [row for row in self._rows.values() if _counts(row)]
+        self._positions = [row["position"] for row in self._counted]
+        self._by_index = _by("index", rows=self._rows.values())
+        self._by_episode = _by("episode", "attempt", "session", rows=self._rows.values())
 
     def response(self, record: Rollout) -> RolloutResponse:
         """The response about a rollout of the group."""
-        own = next((row for row in self._rows if row["id"] == record.id), None)
-        if own is None:  # only the first rows of a very large group are loaded
-            own = next(self._tables.sql(_OWN, [record.id]).dicts(), None)
+        own = self._rows.get(record.id, {})
         reward, total, mean = record.reward, record.reward_score, self._group["mean"]
-        is_member = own is not None and _counts(own)
+        is_member = bool(own) and _counts(own)
         return RolloutResponse(
             rollout=msgspec.Raw(long_integers_as_text(encode_with_scores(record, all_scores=False))),
             reward=reward,
@@ -71,10 +83,28 @@ class _GroupContext:
             terms=reward_terms(record),
             scores=_scores_json(record),
             reward_score=None if total is None else total.id,
-            group=RolloutGroup(**self._group, members=self._counted),
-            seats=tuple(_sibling(row) for row in _seats(record, own, self._rows)),
-            attempts=tuple(_attempt(row) for row in self._rows if row["index"] == record.index),
+            group=RolloutGroup(**self._group, members=self._siblings(own)),
+            seats=() if record.seat is None else self._seats(own),
+            attempts=self._attempts(own),
         )
+
+    def _siblings(self, own: Row) -> tuple[GroupSibling, ...]:
+        """The nearest members."""
+        place = bisect_left(self._positions, own.get("position", 0))
+        first = max(0, min(place - MAX_SIBLINGS // 2, len(self._counted) - MAX_SIBLINGS))
+        return tuple(map(_sibling, self._counted[first : first + MAX_SIBLINGS]))
+
+    def _seats(self, own: Row) -> tuple[GroupSibling, ...]:
+        """All seats of the same episode, attempt and session."""
+        rows = self._by_episode.get((own.get("episode"), own.get("attempt"), own.get("session")), ())
+        return tuple(map(_sibling, rows[:_MAX_RELATED]))
+
+    def _attempts(self, own: Row) -> tuple[Attempt, ...]:
+        """The attempts at the same index, the latest of them if there are many, and always its own."""
+        if not own:
+            return ()
+        rows = [own] if own["index"] is None else self._by_index[own["index"],][-_MAX_RELATED:]
+        return tuple(map(_attempt, rows if own in rows else [own, *rows[1:]]))
 
 
 def group_response(run: OpenRun, key: GroupKey) -> GroupResponse:
@@ -101,23 +131,23 @@ def _newest_scores(record: Rollout) -> Sequence[Score]:
     return newest if total is None or total in newest else [total, *newest[1:]]
 
 
-def _seats(record: Rollout, own: dict[str, Any] | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All seats of the same episode, attempt and session."""
-    if own is None or record.seat is None:
-        return []
-    same = ("episode", "attempt", "session")
-    return [row for row in rows if all(row[name] == own[name] for name in same)]
+def _by(*names: str, rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by their values in these columns."""
+    grouped: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(tuple(row[name] for name in names), []).append(row)
+    return grouped
 
 
-def _counts(row: dict[str, Any]) -> bool:
+def _counts(row: Row) -> bool:
     return not row["superseded"] and not row["retried"]
 
 
-def _sibling(row: dict[str, Any]) -> GroupSibling:
+def _sibling(row: Row) -> GroupSibling:
     return GroupSibling(**{name: row[name] for name in GroupSibling.__struct_fields__})
 
 
-def _attempt(row: dict[str, Any]) -> Attempt:
+def _attempt(row: Row) -> Attempt:
     return Attempt(**{name: row[name] for name in Attempt.__struct_fields__})
 
 

@@ -35,6 +35,7 @@ class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
     std: Float | None
     has_signal: bool
     members: tuple[GroupSibling, ...]
+    """At most 40: the nearest to the rollout, itself included, in the order of their indexes."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +65,9 @@ class RolloutResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the score that gives the reward; None if the rollout itself gives it."""
     group: RolloutGroup
     seats: tuple[GroupSibling, ...]
-    """All seats of the same episode; empty if it is not a game."""
+    """The seats of the same episode, at most 100; empty if it is not a game."""
     attempts: tuple[Attempt, ...]
-    """All attempts and sessions at the same index."""
+    """The attempts and sessions at the same index, at most 100; only its own if members have no indexes."""
 
 
 class GroupResponse(msgspec.Struct, frozen=True, kw_only=True):

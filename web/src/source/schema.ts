@@ -342,6 +342,7 @@ export interface RolloutGroup {
   mean: Float | null;
   std: Float | null;
   has_signal: boolean;
+  /** At most 40: the nearest to the rollout, itself included, in the order of their indexes. */
   members: GroupSibling[];
 }
 
@@ -369,9 +370,9 @@ export interface RolloutResponse {
   /** The id of the score that gives the reward; null if the rollout itself gives it. */
   reward_score: string | null;
   group: RolloutGroup;
-  /** All seats of the same episode; empty if it is not a game. */
+  /** The seats of the same episode, at most 100; empty if it is not a game. */
   seats: GroupSibling[];
-  /** All attempts and sessions at the same index. */
+  /** The attempts and sessions at the same index, at most 100; only its own if members have no indexes. */
   attempts: Attempt[];
 }
 

@@ -1,42 +1,21 @@
 """The report of `rolltrace check`."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from rolltrace.check.audit import Audit, Finding, Severity
 from rolltrace.check.audit_report import AuditOutcome, AuditReport, outcome_severity
 from rolltrace.cli.hints import command
-from rolltrace.cli.screen.console import print_wrapped, stderr_console
+from rolltrace.cli.screen.console import print_wrapped
 from rolltrace.cli.screen.number_format import format_duration, plural
 from rolltrace.terminal_text import escape_line
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 _SIGNS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}
-
-
-@contextlib.contextmanager
-def audit_progress(path: Path) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function to call with the rollouts checked and expected; None unless standard error is a terminal."""
-    console = stderr_console()
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rollouts"),
-    )
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(escape_line(path.name), total=None)
-        yield lambda seen, expected: bar.update(task, completed=seen, total=max(seen, expected))
 
 
 def show_audit_list(console: Console, audits: Sequence[Audit]) -> None:

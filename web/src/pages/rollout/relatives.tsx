@@ -5,13 +5,11 @@ import { Badge } from "../../parts/badge";
 import { Name, plainText } from "../../parts/text";
 import { Reward } from "../../parts/reward";
 import { Link } from "../../router";
-import type { GroupSibling, RolloutResponse } from "../../source/schema";
-
-const MOST = 40;
+import type { RolloutResponse } from "../../source/schema";
 
 export function Relatives({ answer, to }: { answer: RolloutResponse; to: (id: string) => string }) {
   const { rollout, seats, attempts, group } = answer;
-  const members = group.members.toSorted((one, other) => (one.index ?? Infinity) - (other.index ?? Infinity) || 0);
+  const { members } = group;
   if (seats.length < 2 && attempts.length < 2 && members.length < 2) return null;
   return (
     <div className="rollout-relatives">
@@ -39,23 +37,16 @@ export function Relatives({ answer, to }: { answer: RolloutResponse; to: (id: st
       )}
       {members.length > 1 && (
         <Family name="In the group">
-          {around(members, rollout.id).map((member) => (
+          {members.map((member) => (
             <Relative key={member.id} to={to(member.id)} here={member.id === rollout.id} title={`${memberNumber(member.index)}: reward ${number(member.reward)}, ${plainText(member.stop_reason, 40)}`}>
               {member.status === "ok" ? <Reward value={member.reward} digits={2} /> : <span className="mono bad">{member.status}</span>}
             </Relative>
           ))}
-          {members.length > MOST && <span className="small faint">{count(members.length)} in all</span>}
+          {members.length < group.size && <span className="small faint">{count(group.size)} in all</span>}
         </Family>
       )}
     </div>
   );
-}
-
-/** At most so many members, with this one among them. */
-function around(members: readonly GroupSibling[], id: string): readonly GroupSibling[] {
-  const here = members.findIndex((member) => member.id === id);
-  const from = Math.max(0, Math.min(here - MOST / 2, members.length - MOST));
-  return members.slice(from, from + MOST);
 }
 
 function Family({ name, children }: { name: string; children: ReactNode }) {

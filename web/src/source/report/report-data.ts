@@ -29,7 +29,7 @@ interface Pack {
   groups: Record<string, StoredGroup>;
 }
 
-/** A message of a rollout in the same pack: each message is stored once. */
+/** A message of a rollout, which may be in another pack: each message is stored once. */
 type MessageReference = readonly [rollout: string, index: number];
 
 type StoredExcerpt = Omit<TruncatedMessage, "message"> & { message: Message | MessageReference };
@@ -65,17 +65,17 @@ async function unpack(name: string): Promise<unknown> {
   return new Response(stream).json();
 }
 
-/** The answer about a group with its messages in place of the references. */
-export function withMessages({ group, ...answer }: StoredGroup, rollouts: Pack["rollouts"]): GroupResponse {
-  const resolve = ({ message, ...rest }: StoredExcerpt): TruncatedMessage => {
+/** The answer about a group with its messages in place of the references; `read` reads a rollout. */
+export async function withMessages({ group, ...answer }: StoredGroup, read: (id: string) => Promise<RolloutResponse>): Promise<GroupResponse> {
+  const resolve = async ({ message, ...rest }: StoredExcerpt): Promise<TruncatedMessage> => {
     if (!isReference(message)) return { ...rest, message };
     const [id, index] = message;
-    const whole = rollouts[id]?.rollout.messages[index];
+    const whole = (await read(id)).rollout.messages[index];
     if (whole === undefined) throw new Error(`The report is damaged: message ${index} of rollout ${id} is missing.`);
     return { ...rest, message: whole };
   };
-  const members = group.members.map((member) => ({ ...member, messages: member.messages.map(resolve) }));
-  return { ...answer, group: { ...group, shared: group.shared.map(resolve), members } };
+  const members = group.members.map(async (member) => ({ ...member, messages: await Promise.all(member.messages.map(resolve)) }));
+  return { ...answer, group: { ...group, shared: await Promise.all(group.shared.map(resolve)), members: await Promise.all(members) } };
 }
 
 // `Array.isArray` does not narrow a union with a readonly array.

@@ -66,10 +66,9 @@ export class ReportSource implements Source {
   private async group({ split, iteration, env, group }: Parameters): Promise<GroupResponse> {
     const key = JSON.stringify([split, Number(iteration), env, group]);
     const number = this.head.groups[key];
-    const pack = number === undefined ? undefined : await readBlock(`pack-${number}`);
-    const stored = pack?.groups[key];
-    if (pack === undefined || stored === undefined) throw missing(`group ${String(group)}`);
-    return withMessages(stored, pack.rollouts);
+    const stored = number === undefined ? undefined : (await readBlock(`pack-${number}`)).groups[key];
+    if (stored === undefined) throw missing(`group ${String(group)}`);
+    return withMessages(stored, (id) => this.rollout(id));
   }
 
   private async rollouts(parameters: Parameters): Promise<RolloutsResponse> {
