@@ -4,17 +4,17 @@ import json
 import multiprocessing
 import os
 import shutil
-import zlib
 
 import duckdb
 import pytest
 
 from answers import score, write
 from rolltrace.errors import StorageError
-from rolltrace.query import parquet_writer as build
-from rolltrace.query import table_cache as state
+from rolltrace.query import part_writer as build
+from rolltrace.query import run_tables as state
 from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
+from rolltrace.store.cache_key import sign
 from rolltrace.store.create import create_run
 from rolltrace.store.reader import RunReader
 
@@ -30,7 +30,7 @@ def fill(path, *indexes, **fields):
 
 
 def parts(path, table="rollouts"):
-    return sorted((path / "cache").glob(f"{table}-*.parquet")) if (path / "cache").exists() else []
+    return sorted((path / "cache").glob(f"part-*/{table}.parquet"))
 
 
 def count(path, query=COUNT):
@@ -38,19 +38,12 @@ def count(path, query=COUNT):
         return run.sql(query).fetchone()
 
 
-def replace_part(part, columns, **label):
-    """Write a part again with other columns, and with other fields of its label."""
+def replace_rows(part, columns):
+    """Write a file of a part again with other columns."""
+    changed = part.with_name("changed")
     with duckdb.connect() as connection:
-        [text] = connection.execute(
-            f"select decode(value) from parquet_kv_metadata('{part}') where decode(key) = 'rolltrace'"
-        ).fetchone()
-        text = json.dumps(json.loads(text) | label)
-        changed = part.with_name("changed")
-        connection.execute(
-            f"copy (select {columns} from '{part}') to '{changed}' "
-            f"(format parquet, kv_metadata {{rolltrace: '{text}'}})"
-        )
-    return changed.replace(part)
+        connection.execute(f"copy (select {columns} from '{part}') to '{changed}' (format parquet)")
+    changed.replace(part)
 
 
 def test_growing_run_is_topped_up(path, opened, file_reads):
@@ -99,7 +92,7 @@ def test_compaction_absorbs_older_parts(path):
     for index in range(3):
         fill(path, index)
         compact(path)
-        for table in ("rollouts", "steps", "messages", "calls", "groups"):
+        for table in TABLES:
             assert len(parts(path, table)) == 1
     before = parts(path)
     assert compact(path).compressed == 0
@@ -151,7 +144,7 @@ def test_part_that_overlaps_is_ignored(path, monkeypatch):
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0, 1)
     count(path)
-    [first] = parts(path)
+    first = parts(path)[0].parent
     kept = first.rename(path / "kept")
     fill(path, 2)
     count(path)
@@ -169,7 +162,7 @@ def test_part_without_its_beginning_is_ignored(path, monkeypatch):
             writer.flush()
             count(path)
     first, second = sorted(parts(path), key=os.path.getmtime)
-    first.unlink()
+    shutil.rmtree(first.parent)
     assert count(path) == (2, 2.0)
     assert second.exists()
 
@@ -188,7 +181,7 @@ def test_damaged_cache_is_made_anew(path, damage):
     """Whatever stands in the cache, the answer is right."""
     fill(path, *range(30))
     compact(path)
-    for place in (path / "cache").iterdir():
+    for place in [place for place in (path / "cache").rglob("*") if place.is_file()]:
         data = place.read_bytes()
         place.unlink()
         if damage == "directory":
@@ -225,13 +218,15 @@ def test_cache_of_another_layout_is_ignored(path):
     fill(path, 0)
     compact(path)
     [ours] = parts(path)
-    changed = replace_part(ours, "* replace (7.0 as reward, 7.0 as line_reward)", layout=-1)
-    other = changed.rename(
-        ours.with_name(f"{ours.stem.rpartition('-')[0]}-{zlib.crc32(changed.read_bytes()):08x}.parquet")
-    )
+    replace_rows(ours, "* replace (7.0 as reward, 7.0 as line_reward)")
+    described = ours.with_name("part.json")
+    info = json.loads(described.read_bytes().partition(b"{")[1] + described.read_bytes().partition(b"{")[2])
+    info |= {"layout": -1, "digests": {}}
+    text = json.dumps(info).encode()
+    described.write_bytes(sign(text) + text)
     assert count(path) == (1, 1.0)
     compact(path)
-    assert other not in parts(path)
+    assert ours not in parts(path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
@@ -295,16 +290,17 @@ def test_compactions_may_race(path):
     assert count(path) == (15, 15.0)
 
 
-TABLES = ("rollouts", "steps", "messages", "calls", "groups")
+TABLES = ("rollouts", "steps", "messages", "groups")
 
 
 def test_unfinished_files_are_left_alone(path):
     """A file that another process is writing is neither read nor deleted, until it is surely abandoned."""
     fill(path, 0)
     compact(path)
-    fresh, old = path / "cache" / ".steps-f0.parquet", path / "cache" / ".steps-0d.parquet"
+    fresh, old = path / "cache" / ".part-f0", path / "cache" / ".part-0d"
     for unfinished in (fresh, old):
-        unfinished.write_bytes(b"PAR1")
+        unfinished.mkdir()
+        (unfinished / "steps.parquet").write_bytes(b"PAR1")
     os.utime(old, (0, 0))
     fill(path, 1)
     assert count(path) == (2, 2.0)
@@ -318,12 +314,12 @@ def test_left_over_parts_go_with_the_next_compaction(path):
     """Whatever compactions that raced left behind, the next one leaves one part of each table."""
     fill(path, 0, 1)
     compact(path)
-    kept = {place.name: place.read_bytes() for place in (path / "cache").glob("*.parquet")}
+    shutil.copytree(path / "cache", path / "kept")
     fill(path, 2)
     compact(path)
-    for name, data in kept.items():
-        (path / "cache" / name).write_bytes(data)
-        (path / "cache" / name.replace("-", "-ff", 1)).write_bytes(data)
+    for part in (path / "kept").glob("part-*"):
+        shutil.copytree(part, path / "cache" / part.name)
+        shutil.copytree(part, path / "cache" / part.name.replace("-", "-ff", 1))
     assert count(path) == (3, 3.0)
     compact(path)
     assert [len(parts(path, table)) for table in TABLES] == [1] * len(TABLES)
@@ -335,7 +331,7 @@ def test_nothing_builds_on_damage(path):
     fill(path, 0, 1)
     compact(path)
     for place in parts(path):
-        replace_part(place, "* replace (7.0 as reward, 7.0 as line_reward)")
+        replace_rows(place, "* replace (7.0 as reward, 7.0 as line_reward)")
     assert count(path) == (2, 2.0)
     fill(path, 2)
     compact(path)
@@ -356,7 +352,7 @@ def test_stretch_without_rows_is_kept(path, monkeypatch, file_reads):
     monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
     fill(path, 0, 1)
     assert count(path, "select count(*) from calls") == (0,)
-    assert len(parts(path, "calls")) == 1
+    assert len(parts(path)) == 1
     file_reads.clear()
     assert count(path, "select count(*) from calls") == (0,)
     assert file_reads.bytes_read(path / "rollouts") == 0

@@ -13,15 +13,15 @@ from itertools import count
 import duckdb
 import pytest
 
-from answers import write
+from answers import score, write
 from rolltrace.errors import InputError, QueryTimeoutError
-from rolltrace.query import parquet_writer as build
-from rolltrace.query import table_cache as state
+from rolltrace.query import part_writer as build
+from rolltrace.query import run_tables as state
 from rolltrace.query.compact import compact
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.parquet_parts import parquet_files
 from rolltrace.query.run import open_run
 from rolltrace.store.create import create_run
+from rolltrace.trace.score import GroupKey
 
 COUNT = "select count(*) from rollouts"
 
@@ -60,7 +60,7 @@ def connections(monkeypatch):
 
 def parts(folder, table="*"):
     """The files of a table below a folder."""
-    return set(folder.rglob(f"{table}-*.parquet"))
+    return set(folder.rglob(f"{table}.parquet"))
 
 
 def row_count(paths):
@@ -69,19 +69,17 @@ def row_count(paths):
 
 
 def test_only_what_is_needed_is_read(path, opened, temporary, file_reads):
-    """A table that an earlier statement named is not read for one that does not name it."""
+    """A folder is not read for a statement that names no table of it."""
     with create_run(path) as writer:
         write(writer)
         writer.flush()
         run = opened(path)
         for table in ("ledger", "messages", "rollouts"):
             assert run.sql(f"select * from {table}").fetchall()
-        before = parts(temporary)
         write(writer, index=1)
         writer.flush()
         file_reads.clear()
         assert run.sql(COUNT).fetchone() == (2,)
-    assert {part.name.partition("-")[0] for part in parts(temporary) - before} == {"rollouts"}
     assert file_reads.opened(path / "ledger") == []
     assert run.sql("select count(*) from messages").fetchone() == (4,)
 
@@ -127,19 +125,21 @@ def test_words_of_a_user_blame_no_file(run, path, temporary, connections, file_r
 
 
 def test_only_the_damaged_part_is_made_anew(run, path, temporary, opened):
-    """One damaged part costs its own table; the others stay, and so does the use of the cache."""
+    """A part of which a file is damaged is made again; the others stay, and so does the use of the cache."""
+    with create_run(path, join=True) as writer:
+        score(writer, None, 1.0, group=GroupKey("train", 0, "sums", "g"))
     compact(path)
     again = opened(path)
-    for table in ("steps", "messages"):
+    for table in ("steps", "scores"):
         again.sql(f"select count(*) from {table}").fetchall()
-    [damaged] = (path / "cache").glob("steps-*.parquet")
+    [damaged], [intact] = parts(path, "steps"), parts(path, "scores")
     data = damaged.read_bytes()
     damaged.write_bytes(data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :])
-    intact = [part for part in parquet_files(path) if part != damaged]
     assert again.sql("select count(*), sum(reward) from steps").fetchone() == (3, 3.0)
-    assert parquet_files(path) == intact, "a damaged part is deleted"
-    assert again.sql("select count(*) from messages").fetchone() == (6,)
-    assert {part.name.partition("-")[0] for part in parts(temporary)} == {"steps"}, "messages come from the cache"
+    assert not damaged.exists(), "a damaged part is deleted"
+    assert parts(path, "scores") == {intact}
+    assert again.sql("select count(*) from scores").fetchone() == (1,)
+    assert parts(temporary, "scores") == set(), "scores come from the cache"
 
 
 def test_making_tables_is_bounded(path, opened, temporary, monkeypatch):
@@ -154,9 +154,7 @@ def test_making_tables_is_bounded(path, opened, temporary, monkeypatch):
     with pytest.raises(QueryTimeoutError, match="longer than 80 seconds"):
         run.sql(COUNT, timeout=80)
     assert 0 < row_count(parts(temporary, "rollouts")) < 100
-    assert not list(temporary.rglob("*.ndjson"))
     assert run.sql(COUNT, timeout=80).fetchone() == (100,), "only what was not a part yet is read again"
-    assert not list(temporary.rglob("*.ndjson"))
 
 
 def test_tiny_timeouts_never_hang(run):

@@ -7,7 +7,7 @@ from answers import write
 from rolltrace.errors import InputError
 from rolltrace.query.compact import compact
 from rolltrace.query.duckdb_engine import EngineLimits, SqlSandbox
-from rolltrace.query.parquet_parts import find_parts
+from rolltrace.query.parts import find_parts
 from rolltrace.query.run import open_run
 from rolltrace.query.sql_check import check_statement
 from rolltrace.store.create import create_run
@@ -197,7 +197,7 @@ def plain():
 def bare(run, plain, tmp_path_factory):
     """The engine without the first wall, and the files around it."""
     compact(run.path)
-    found = find_parts(run.path, ("rollouts", "scores"), plain)
+    found = {table: [part.table(table) for part in find_parts(run.path, table)] for table in ("rollouts", "scores")}
     engine = SqlSandbox([found], [Sessions(())], tmp_path_factory.mktemp("spill"), EngineLimits())
     yield engine, list(run.path.rglob("*"))
     engine.close()

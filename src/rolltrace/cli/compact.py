@@ -9,7 +9,7 @@ import click
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 def compact(run: Path, as_json: bool) -> None:
-    """Compress the segments of RUN that no longer grow, and make one Parquet file of each table.
+    """Compress the segments of RUN that no longer grow, and merge its tables into one Parquet file each.
 
     It may run at any time, any number of times, also while the run is being written and read. Nothing is lost: a
     compressed segment contains the same bytes, and the tables in cache/ can be deleted and built again.

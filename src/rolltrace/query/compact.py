@@ -1,4 +1,4 @@
-"""Compaction: compresses segments that no longer grow, and writes each table to one Parquet file."""
+"""Compaction: compresses segments that no longer grow, and merges the parts of each folder into one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,18 +8,17 @@ import msgspec
 from rolltrace.errors import InputError, StorageError
 from rolltrace.query.database import Database
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.parquet_parts import ParquetPart, PartMetadata, Ranges, parquet_files, remove_stale_parts
-from rolltrace.query.parquet_writer import copy_to_parquet, parquet_source, ranges_between
+from rolltrace.query.part_writer import copy_to_parquet, parquet_source, ranges_between
+from rolltrace.query.parts import Part, part_folders, remove_parts
+from rolltrace.query.run_tables import RunTables
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import sql_error
-from rolltrace.query.table_cache import RunTables
-from rolltrace.query.table_rows import RowStats
-from rolltrace.query.table_schema import STORED_COLUMNS
+from rolltrace.query.table_schema import STORED_COLUMNS, TABLES_OF
 from rolltrace.query.views import groups_query, unshared_rollouts_query
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.layout import CACHE, ROLLOUTS, SCORES
 from rolltrace.store.reader import RunReader
-from rolltrace.store.safe_files import refuse_link
+from rolltrace.store.safe_files import refuse_link, stat_files
 from rolltrace.store.segment_reader import SegmentEntry, scan_segments
 
 if TYPE_CHECKING:
@@ -46,15 +45,17 @@ def compact(path: str | Path) -> CompactionResult:
     for folder in (ROLLOUTS, SCORES, CACHE):
         refuse_link(reader.path / folder)
     compressed = sum(map(_compress, closed_segments(reader)))
-    existing = parquet_files(reader.path)
+    existing = part_folders(reader.path)
     database = Database([reader])
     try:
         parts = _Compactor(database.runs[0], database.connection).compact()
     finally:
         database.close()
-    _check_published(parts, reader.path)
-    remove_stale_parts([part.path for part in parts], existing)
-    rows = {part.label.table: part.label.facts.rows for part in parts}
+    if any(part.path.parent != reader.path / CACHE for part in parts):
+        raise StorageError(f"Cannot write to {reader.path / CACHE}: is it read-only, or the disk full?")
+    current = {part.path for part in parts}
+    remove_parts(path for path in existing if path not in current)
+    rows = {table: count for part in parts for table, count in part.info.stats.rows.items()}
     return CompactionResult(compressed, rows, sum(map(_size, parts)))
 
 
@@ -84,11 +85,8 @@ def _segments(folder: Path) -> list[SegmentEntry]:
         return []
 
 
-def _size(part: ParquetPart) -> int:
-    try:
-        return part.path.stat().st_size
-    except FileNotFoundError:  # another compaction made a newer one
-        return 0
+def _size(part: Part) -> int:
+    return sum(size for _, size, _ in stat_files(part.path))
 
 
 def _compress(path: Path) -> bool:
@@ -99,18 +97,13 @@ def _compress(path: Path) -> bool:
     return True
 
 
-def _check_published(parts: list[ParquetPart], run: Path) -> None:
-    if any(part.path.parent != run / CACHE for part in parts):
-        raise StorageError(f"Cannot write to {run / CACHE}: is it read-only, or the disk full?")
-
-
 class _Compactor:
     def __init__(self, run: RunTables, connection: "duckdb.DuckDBPyConnection") -> None:
         self._run = run
         self._connection = connection
 
-    def compact(self) -> list[ParquetPart]:
-        """Write one part of each table; retries if another compaction has removed files that this one was reading."""
+    def compact(self) -> list[Part]:
+        """Merge the parts of each folder; retries if another compaction has removed files that this one was reading."""
         import duckdb
 
         # Rows have no order of their own, and keeping one while copying needs memory for every row.
@@ -123,58 +116,40 @@ class _Compactor:
                     raise sql_error(error) from error
         raise StorageError(f"Cannot compact {self._run.run}: files of its cache were deleted repeatedly. Retry.")
 
-    def _compact_once(self) -> list[ParquetPart]:
-        """One part of each table, in the run's cache; a table without rows has an empty part."""
+    def _compact_once(self) -> list[Part]:
+        """One part of each folder, in the run's cache."""
         self._run.refresh(STORED_COLUMNS, QueryDeadline())
         if self._run.drop_damaged():
             self._run.refresh(STORED_COLUMNS, QueryDeadline())
-        tables = [table for table in STORED_COLUMNS if self._run.covered[table]]
-        parts = [self._compacted(table) for table in tables]
-        return [*parts, *(self._grouped(part) for part in parts if part.label.table == "rollouts")]
+        return [self._compacted(folder) for folder in TABLES_OF if self._run.covered[folder]]
 
-    def _grouped(self, rollouts: ParquetPart) -> ParquetPart:
-        """The groups of the compacted rollouts."""
-        for part in self._run.group_parts():
-            if (
-                part.label.ranges == rollouts.label.ranges
-                and part.label.scores_covered == rollouts.label.scores_covered
-            ):
+    def _compacted(self, folder: str) -> Part:
+        parts, covered = self._run.parts[folder], self._run.covered
+        ranges = ranges_between({}, covered[folder])
+        scores = covered[SCORES] if folder == ROLLOUTS else {}
+        if len(parts) == 1 and parts[0].path.parent == self._run.run / CACHE:
+            [part] = parts
+            if part.info.ranges == ranges and part.info.scores_covered == scores:
                 return part
-        query = groups_query(unshared_rollouts_query(rollouts))
-        row = self._connection.execute(f"select count(*) from ({query})").fetchone()
-        label = PartMetadata(
-            table="groups",
-            ranges=rollouts.label.ranges,
-            facts=RowStats(rows=row[0] if row else 0),
-            scores_covered=rollouts.label.scores_covered,
-        )
-        path = self._run.private_path("groups")
-        copy_to_parquet(self._connection, query, path, label)
-        return self._run.publish(ParquetPart(path, label))
+        merged = self._run.merge(folder, parts, ranges, scores, self._create_rewards() if folder == ROLLOUTS else None)
+        if folder == ROLLOUTS:
+            self._add_groups(merged)
+        return self._run.publish(merged)
 
-    def _compacted(self, table: str) -> ParquetPart:
-        parts = self._run.parts[table]
-        if len(parts) == 1 and parts[0].path.parent == self._run.run / CACHE and self._is_current(parts[0]):
-            return parts[0]
-        if table == "rollouts":
-            return self._run.publish(self._merged_rollouts(parts))
-        return self._run.publish(self._run.merge(table, parts, self._ranges(table)))
-
-    def _ranges(self, table: str) -> Ranges:
-        return ranges_between({}, self._run.covered[table])
-
-    def _is_current(self, part: ParquetPart) -> bool:
-        """Whether it covers everything that was written."""
-        covers_all = part.label.ranges == self._ranges(part.label.table)
-        scores = self._run.covered["scores"]
-        return covers_all and (part.label.table != "rollouts" or part.label.scores_covered == scores)
-
-    def _merged_rollouts(self, parts: list[ParquetPart]) -> ParquetPart:
-        """Merge the rollouts, with the rewards from their scores."""
-        scores = [part for part in self._run.parts["scores"] if part.label.facts.rewards]
-        covered = self._run.covered
+    def _create_rewards(self) -> str | None:
+        """Create a table of the rewards from scores; None if there are none."""
+        scores = [part for part in self._run.table_parts("scores") if part.info.stats.rewards]
         if not scores:
-            return self._run.merge("rollouts", parts, self._ranges("rollouts"), covered["scores"])
+            return None
         latest = select_latest_rewards(parquet_source(part.path for part in scores))
         self._connection.execute(f"create or replace temp table latest as {latest}")
-        return self._run.merge("rollouts", parts, self._ranges("rollouts"), covered["scores"], "latest")
+        return "latest"
+
+    def _add_groups(self, part: Part) -> None:
+        """Store the groups of the compacted rollouts."""
+        if not part.info.stats.rows.get("rollouts"):
+            return
+        rollouts, groups = part.table("rollouts"), part.table("groups")
+        copy_to_parquet(self._connection, groups_query(unshared_rollouts_query(rollouts)), groups.path)
+        row = self._connection.execute(f"select count(*) from {parquet_source([groups.path])}").fetchone()
+        part.info.stats.rows["groups"] = row[0] if row else 0

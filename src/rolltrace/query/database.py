@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rolltrace.errors import QueryTimeoutError
 from rolltrace.query.deduplication import NO_SESSIONS
@@ -21,11 +21,11 @@ from rolltrace.query.duckdb_engine import (
     engine_inputs,
     new_cursor,
 )
-from rolltrace.query.parquet_parts import ParquetPart, is_intact
-from rolltrace.query.parquet_writer import parquet_source
+from rolltrace.query.part_writer import parquet_source
+from rolltrace.query.parts import ParquetPart
+from rolltrace.query.run_tables import RunTables
 from rolltrace.query.small_tables import small_part, small_rows
 from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
-from rolltrace.query.table_cache import RunTables
 from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS, sql_literal
 from rolltrace.query.views import RunParts
 from rolltrace.store.layout import LEDGER
@@ -44,7 +44,12 @@ class Database:
     """The tables of some runs, in one process. Any thread may call it."""
 
     def __init__(
-        self, readers: Sequence[RunReader], limits: EngineLimits | None = None, errors: ReadErrors | None = None
+        self,
+        readers: Sequence[RunReader],
+        limits: EngineLimits | None = None,
+        errors: ReadErrors | None = None,
+        *,
+        partial: bool = False,
     ) -> None:
         self.process = os.getpid()
         self.is_closed = False
@@ -58,13 +63,19 @@ class Database:
         self._checker = new_cursor(self.connection)
         self._readers = readers
         self._errors = errors or ReadErrors()
+        self._is_partial = partial
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
         self._session_caches = [_SessionCache(reader, self.connection) for reader in readers]
         self._sessions = [NO_SESSIONS for _ in readers]
         self._engines: dict[bool, SqlSandbox] = {}
         self._alive: weakref.WeakSet[SqlSandbox] = weakref.WeakSet()
-        self._small: dict[tuple[int, str], tuple[bytes, ParquetPart]] = {}
+        self._small: dict[tuple[int, str], tuple[list[dict[str, Any]], ParquetPart]] = {}
+
+    @property
+    def coverage(self) -> float:
+        """Which part of the runs the tables cover, from 0 to 1."""
+        return sum(run.coverage for run in self.runs) / len(self.runs)
 
     def check(self, sql: str, parameters: Parameters = None) -> Statement:
         """Check that a statement is allowed."""
@@ -98,7 +109,7 @@ class Database:
         with self._lock:
             if _is_fatal(error):
                 self._engines = {kind: other for kind, other in self._engines.items() if other is not engine}
-            if _may_be_file_error(error, engine) and not all(is_intact(part.path) for part in engine.parts):
+            if _may_be_file_error(error, engine) and not all(part.is_intact for part in engine.parts):
                 self._drop_damaged()
                 return
         raise sql_error(error) from error
@@ -110,6 +121,8 @@ class Database:
         self.is_closed = True
         for engine in list(self._alive):
             engine.close()
+        for run in self.runs:
+            run.close()
         close_connections([self._checker, self.connection])
         self._remove()
 
@@ -137,14 +150,15 @@ class Database:
         return True
 
     def _current_engine(self, needed: set[str], deadline: QueryDeadline) -> SqlSandbox:
-        for number in range(len(self.runs)):
-            self._refresh(number, needed, deadline)
         # Ledgers change all the time, so small tables have an engine of their own.
         is_small = needed <= set(SMALL_TABLES) and (bool(needed) or False not in self._engines)
         engine = self._engines.get(is_small)
+        # The tables of earlier statements stay, and are refreshed, because a part of them may have been replaced.
+        used = set() if engine is None else {name for name in engine.inputs if is_small == (name in SMALL_TABLES)}
+        for number in range(len(self.runs)):
+            self._refresh(number, needed | used, deadline)
         current = engine_inputs([{table: known[table] for table in needed} for known in self._known], self._sessions)
         if engine is None or any(engine.inputs.get(table) != files for table, files in current.items()):
-            used = set() if engine is None else {name for name in engine.inputs if is_small == (name in SMALL_TABLES)}
             engine = self._engines[is_small] = self._make_engine(needed | used)
         return engine
 
@@ -161,7 +175,7 @@ class Database:
     def _refresh(self, number: int, needed: set[str], deadline: QueryDeadline) -> None:
         run, known = self.runs[number], self._known[number]
         run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline)
-        known.update({table: list(run.parts[table]) for table in needed & set(STORED_COLUMNS)})
+        known.update({table: run.table_parts(table) for table in needed & set(STORED_COLUMNS)})
         if "rollouts" in needed:
             self._sessions[number] = self._session_caches[number].sessions(known["rollouts"])
         if "groups" in needed:
@@ -174,7 +188,7 @@ class Database:
         rows = small_rows(self._readers[number], table, lambda: self._finished(number, deadline))
         cached = self._small.get((number, table))
         if cached is None or cached[0] != rows:
-            path = self.runs[number].private_path(table)
+            path = self.runs[number].private_path(table).with_suffix(".parquet")
             cached = self._small[number, table] = rows, small_part(rows, table, path, self.connection)
         return cached[1]
 
@@ -187,7 +201,7 @@ class Database:
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
             reader.path, self._private / str(number), self.connection, reader.cursor, self._errors.report,
-            reader.decode_score,
+            reader.decode_score, self._is_partial,
         )  # fmt: skip
 
 
@@ -203,7 +217,7 @@ class _SessionCache:
 
     def sessions(self, parts: Sequence[ParquetPart]) -> Sessions:
         """The sessions of the run; empty if the rollouts of these parts are all of one session."""
-        names = set().union(*(part.label.facts.sessions for part in parts))
+        names = set().union(*(part.info.stats.sessions for part in parts))
         if len(names) < 2:
             return NO_SESSIONS
         sessions = Sessions(self._read_ledgers())

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rolltrace.query.parquet_parts import ParquetPart
-from rolltrace.query.parquet_writer import SLOT_COLUMNS, parquet_source
+from rolltrace.query.part_writer import SLOT_COLUMNS, parquet_source
+from rolltrace.query.parts import ParquetPart
 from rolltrace.query.table_schema import sql_literal
 from rolltrace.store.sessions import RolloutTime, Sessions
 from rolltrace.trace.json_numbers import INT64_LIMIT
@@ -131,11 +131,11 @@ def _select_candidates(parts: Sequence[ParquetPart]) -> str | None:
     selects = [
         f"select {_COLUMNS} from {parquet_source([part.path])} where shared"
         for part in parts
-        if part.label.facts.shared_slots
+        if part.info.stats.shared_slots
     ]
-    sessions = set().union(*(part.label.facts.sessions for part in parts))
-    if len(parts) > 1 and (len(sessions) > 1 or any(part.label.facts.has_retries for part in parts)):
-        largest, *others = sorted(parts, key=lambda part: part.label.facts.rows, reverse=True)
+    sessions = set().union(*(part.info.stats.sessions for part in parts))
+    if len(parts) > 1 and (len(sessions) > 1 or any(part.info.stats.has_retries for part in parts)):
+        largest, *others = sorted(parts, key=lambda part: part.info.stats.rows["rollouts"], reverse=True)
         rest = f'(select {_COLUMNS} from {parquet_source(part.path for part in others)} where "index" is not null)'
         # From the largest part, only the rows that share their slot with a row of the others.
         selects += [

@@ -29,10 +29,13 @@ PAGE_ROWS = 50_000
 """How many locations are sorted at once, unless one file has more."""
 
 
-def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, threads: int = THREADS) -> "Run":
+def open_run(
+    path: str | Path | Sequence[str | Path], memory: str = MEMORY, threads: int = THREADS, partial: bool = False
+) -> "Run":
     """Open the run at `path`. A directory of runs, or several paths, are opened as one.
 
-    `memory` and `threads` limit what statements may use.
+    `memory` and `threads` limit what statements may use. With `partial`, statements about a long run do not wait until
+    all of its tables are made: they answer from the newest segments, and `Run.coverage` says how much that is.
     """
     limits = EngineLimits(memory, threads)
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
@@ -41,7 +44,7 @@ def open_run(path: str | Path | Sequence[str | Path], memory: str = MEMORY, thre
         raise InputError("Expected at least one run to open, got no paths.")
     readers = [RunReader(run) for run in runs]
     _refuse_copies(readers)
-    return Run(readers, limits)
+    return Run(readers, limits, partial)
 
 
 def _refuse_copies(readers: Sequence[RunReader]) -> None:
@@ -76,9 +79,10 @@ def _runs_at(path: Path) -> list[Path]:
 class Run:
     """One run, or several as one. Each call sees what was written before it."""
 
-    def __init__(self, readers: Sequence[RunReader], limits: EngineLimits | None = None) -> None:
+    def __init__(self, readers: Sequence[RunReader], limits: EngineLimits | None = None, partial: bool = False) -> None:
         self._readers = tuple(readers)
         self._limits = limits
+        self._is_partial = partial
         self._errors = ReadErrors()
         self._database_or_none: Database | None = None
 
@@ -102,6 +106,11 @@ class Run:
         """The read errors so far, without duplicates."""
         errors = [error for reader in self._readers for error in reader.read_errors]
         return tuple(dict.fromkeys([*errors, *self._errors.all()]))
+
+    @property
+    def coverage(self) -> float:
+        """Which part of the run the last statement was about, from 0 to 1: all of it, unless opened with `partial`."""
+        return 1.0 if self._database_or_none is None else self._database_or_none.coverage
 
     def get(self, rollout: str) -> Rollout:
         """The rollout with this id, with all its messages and steps, and the scores written by now."""
@@ -213,7 +222,7 @@ class Run:
     def _database(self) -> Database:
         with _opening:
             if self._database_or_none is None or self._database_or_none.process != os.getpid():
-                self._database_or_none = Database(self._readers, self._limits, self._errors)
+                self._database_or_none = Database(self._readers, self._limits, self._errors, partial=self._is_partial)
             return self._database_or_none
 
     def _locations(

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
+from rolltrace.query.parts import part_folders
 from rolltrace.query.run import open_run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
 from rolltrace.query.run_totals import RunTotals, query_totals, read_totals
-from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
+from rolltrace.store.layout import ROLLOUTS, RUN_FILE, is_run
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.json_numbers import Float
 
@@ -144,7 +145,7 @@ def _totals(path: Path) -> RunTotals | None:
     """The totals of a run, if they can be computed quickly."""
     if _size(path / ROLLOUTS) <= MAX_BYTES:
         return read_totals(path)
-    if not any((path / CACHE).glob("rollouts-*.parquet")):
+    if not part_folders(path):
         return None
     try:
         with open_run(path) as run:

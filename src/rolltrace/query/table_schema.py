@@ -16,7 +16,7 @@ from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.trace.stop_reasons import Layer
 
-ROW_VERSION = 9
+ROW_VERSION = 10
 """Changes if rows are made in another way from the same records; what was derived under another number is not used."""
 
 NUMBER_MAP = "MAP(VARCHAR, DOUBLE)"
@@ -150,6 +150,9 @@ FOLDER_OF = {
     "scores": SCORES, "score_calls": SCORES,
 }  # fmt: skip
 """The folder of the run that a table is made from."""
+
+TABLES_OF = {folder: [table for table in FOLDER_OF if FOLDER_OF[table] == folder] for folder in (ROLLOUTS, SCORES)}
+"""By folder, the tables that are made from its lines."""
 
 SMALL_TABLES: dict[str, dict[str, str]] = {
     "runs": {**RUN_FIELDS.sql_types, "path": "VARCHAR", "planned": "BIGINT", "state": "VARCHAR"},

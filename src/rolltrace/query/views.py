@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rolltrace.query.deduplication import create_duplicates_table
-from rolltrace.query.parquet_parts import ParquetPart
-from rolltrace.query.parquet_writer import empty_query, parquet_source
+from rolltrace.query.part_writer import empty_query, parquet_source
+from rolltrace.query.parts import ParquetPart
 from rolltrace.query.score_order import select_latest_rewards
 from rolltrace.query.sql_check import LOCATION_VIEWS
 from rolltrace.query.table_schema import (
@@ -125,7 +125,7 @@ def _groups(
     rollouts = f"(from _run_{number} where not superseded)"
     for part, late in zip(parts["rollouts"], lates, strict=True):
         for stored in parts["groups"]:
-            if stored.label.ranges == part.label.ranges and stored.label.scores_covered == part.label.scores_covered:
+            if stored.info.ranges == part.info.ranges and stored.info.scores_covered == part.info.scores_covered:
                 changed = _changed_groups(part, parts["rollouts"], duplicates, late)
                 if changed is None:
                     return f"from {parquet_source([stored.path])}"
@@ -142,7 +142,7 @@ def _changed_groups(
     """SQL for the groups of a part that other lines changed; None if no line did."""
     selects = [f"select {GROUP_KEY} from {parquet_source([other.path])}" for other in parts if other is not part]
     own = f"select {GROUP_KEY} from {parquet_source([part.path])} r"
-    if part.label.facts.shared_slots:  # which sessions count may have changed since
+    if part.info.stats.shared_slots:  # which sessions count may have changed since
         selects.append(f"{own} where shared")
     if duplicates is not None:
         selects.append(f"{own} semi join {duplicates} on {duplicates}.id = r.id")
@@ -155,14 +155,14 @@ def _create_lates(
     connection: "duckdb.DuckDBPyConnection", name: str, parts: Sequence[ParquetPart], scores: Sequence[ParquetPart]
 ) -> list[str | None]:
     """For each part, a table of the rewards from scores that are newer than the part; None if there are none."""
-    rewards = [score for score in scores if score.label.facts.rewards]
+    rewards = [score for score in scores if score.info.stats.rewards]
     lates = [
-        tuple(score.path for score in rewards if not _is_within(score, part.label.scores_covered)) for part in parts
+        tuple(score.path for score in rewards if not _is_within(score, part.info.scores_covered)) for part in parts
     ]
     names = {paths: f"{name}_{number}" for number, paths in enumerate(dict.fromkeys(filter(None, lates)))}
     for paths, table in names.items():
         stored = [
-            part.path for part, late in zip(parts, lates, strict=True) if late == paths and part.label.scores_covered
+            part.path for part, late in zip(parts, lates, strict=True) if late == paths and part.info.scores_covered
         ]
         latest = select_latest_rewards(parquet_source(paths), parquet_source(stored) if stored else None)
         connection.execute(f"create table {table} as {latest}")
@@ -170,7 +170,7 @@ def _create_lates(
 
 
 def _is_within(scores: ParquetPart, covered: Mapping[str, int]) -> bool:
-    return all(last <= covered.get(file, 0) for file, (_, last) in scores.label.ranges.items())
+    return all(last <= covered.get(file, 0) for file, (_, last) in scores.info.ranges.items())
 
 
 def _select_rollouts(parts: Sequence[ParquetPart], duplicates: str | None, late: str | None) -> str:
@@ -202,7 +202,7 @@ def _rows(table: str, runs: Sequence[RunParts]) -> str:
 def unshared_rollouts_query(part: ParquetPart) -> str:
     """The rollouts of a part whose groups no two sessions share, with the columns that `groups_query` needs."""
     rows = parquet_source([part.path])
-    if not part.label.facts.shared_slots:
+    if not part.info.stats.shared_slots:
         return f"(select *, false as collides from {rows})"
     return f"(select *, false as collides from {rows} anti join (from {rows} where shared) using ({GROUP_KEY}))"
 

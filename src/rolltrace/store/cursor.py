@@ -46,7 +46,7 @@ class Cursor:
 
     `covered` has, by file, how many bytes were read; `read` advances it. Lines that are damaged, torn or of a newer
     version are skipped and reported, once. A torn line may be one that is being written, so after each file
-    `on_read` is called with the file and the offset up to which it was read.
+    `on_read` is called with the file and the offset up to which it was read. It skips files for which `reads` is false.
     """
 
     def __init__(
@@ -56,12 +56,14 @@ class Cursor:
         report: Callable[[ReadError], None],
         covered: Mapping[str, int] | None = None,
         on_read: Callable[[str, int], object] = lambda _file, _end: None,
+        reads: Callable[[str], bool] = lambda _file: True,
     ) -> None:
         self._run = run
         self._folder = folder
         self._report = report
         self._on_read = on_read
         self.covered: dict[str, int] = dict(covered or {})
+        self._reads = reads
         self._finished: set[str] = set()  # compressed and read to the end
         self._reported: set[tuple[str, int | None]] = set()
 
@@ -88,7 +90,7 @@ class Cursor:
             self._report_once(ReadError(f"{self._folder}/{name}", None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
         for name in listing.segments:
             file = f"{self._folder}/{name}"
-            if file in self._finished:
+            if file in self._finished or not self._reads(file):
                 continue
             try:
                 segment = open_segment(self._run / self._folder, name)

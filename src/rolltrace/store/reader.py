@@ -78,9 +78,11 @@ class RunReader:
         """The bytes of a blob. The name must be the digest of the bytes."""
         return read_blob(self.path / BLOBS, name)
 
-    def cursor(self, folder: str, covered: Mapping[str, int] | None = None) -> Cursor:
+    def cursor(
+        self, folder: str, covered: Mapping[str, int] | None = None, reads: Callable[[str], bool] = lambda _file: True
+    ) -> Cursor:
         """The lines of a folder that `covered` does not include. What cannot be read is added to the read errors."""
-        return Cursor(self.path, folder, self._errors.report, covered, self._errors.clear_transient)
+        return Cursor(self.path, folder, self._errors.report, covered, self._errors.clear_transient, reads)
 
     def read_line(self, location: LineLocation) -> bytes:
         """The line at a location; raises if its checksum is wrong."""

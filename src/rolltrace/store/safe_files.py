@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import stat
 import time
 import zlib
@@ -86,11 +87,11 @@ def _link(source: Path, path: Path) -> None:
 
 
 def remove_abandoned_files(folder: Path, pattern: re.Pattern[str]) -> None:
-    """Delete unfinished files of processes that died: files of these names that have not changed for an hour."""
+    """Delete what processes that died left unfinished: files and folders that have not changed for an hour."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             if pattern.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def stat_files(folder: Path) -> list[tuple[str, int, int]]:

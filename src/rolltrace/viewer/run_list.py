@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from rolltrace.errors import RolltraceError
+from rolltrace.query.parts import part_folders
 from rolltrace.query.run import Run
 from rolltrace.query.run_listing import MAX_BYTES, ListedRun, describe_run
 from rolltrace.query.run_state import RunState
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, query_totals, read_small_run, totals_of
-from rolltrace.store.layout import CACHE
 from rolltrace.store.reader import RunReader
 from rolltrace.version import __version__
 from rolltrace.viewer.open_runs import FileStamp, OpenRuns
@@ -97,7 +97,7 @@ class RunList:
             numbers.curve = _curve_of(small)
             numbers.problems = small.problems
             return totals_of(small)
-        if not any((path / CACHE).glob("rollouts-*.parquet")):
+        if not part_folders(path):
             return None
         with self._library.open(key) as run:
             return _query(run.run, numbers)

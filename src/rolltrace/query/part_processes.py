@@ -1,0 +1,128 @@
+"""Makes the parts of a long run in several processes, newest segments first, while the caller goes on."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+
+import msgspec
+
+from rolltrace.errors import WorkerError
+from rolltrace.processes.pool import ProcessPool
+from rolltrace.processes.worker_process import ProcessSettings
+from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
+from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, ranges_between
+from rolltrace.query.parts import Part, PartInfo
+from rolltrace.store.cursor import Cursor
+from rolltrace.store.read_errors import ReadError
+from rolltrace.store.reader import RunReader
+from rolltrace.store.segment_reader import SegmentEntry, scan_segments
+
+_COMPRESSION = 4
+"""About how many times smaller a compressed segment is."""
+_LIMITS = EngineLimits("512MB", threads=1)
+_POLL_SECONDS = 0.1
+
+
+class BuiltPart(msgspec.Struct):
+    """What a process has made of some segments."""
+
+    path: str
+    info: PartInfo | None
+    """None if no line has rows."""
+    covered: dict[str, int]
+    errors: list[ReadError]
+
+    @property
+    def part(self) -> Part | None:
+        """The part, which is private."""
+        return None if self.info is None else Part(Path(self.path), self.info)
+
+
+class PartProcesses:
+    """Processes that make the parts of one folder."""
+
+    def __init__(self, run: Path, folder: str, private: Path) -> None:
+        self._run = run
+        self._folder = folder
+        self._private = private
+        self._pool: ProcessPool | None = None
+        self._batches: dict[Future[bytes], dict[str, int]] = {}
+        """By call, the segments that it reads and their sizes."""
+        self._count = 0
+        self.pending: dict[str, int] = {}
+        """The segments that are being read, and the sizes of their files."""
+
+    def start(self, covered: dict[str, int]) -> None:
+        """Start to read the segments that were not read yet, if they are enough for several parts."""
+        try:
+            entries = scan_segments(self._run / self._folder)
+        except OSError:
+            return
+        batches = _batches(self._folder, entries, {*covered, *self.pending})
+        if len(batches) < 2:
+            return
+        if self._pool is None:
+            self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
+        for batch in batches:
+            path = self._private / f"{self._folder}-batch-{self._count}"
+            self._count += 1
+            call = self._pool.submit(_build, str(self._run), self._folder, list(batch), str(path))
+            self._batches[call] = batch
+            self.pending |= batch
+
+    def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltPart]:
+        """What was made since the last call; with `waits`, until everything is made."""
+        while self._batches:
+            deadline.check()
+            done, _ = wait(self._batches, _POLL_SECONDS if waits else 0, FIRST_COMPLETED)
+            for call in done:
+                for file in self._batches.pop(call):
+                    del self.pending[file]
+                with contextlib.suppress(WorkerError):  # it was killed: the caller reads these segments itself
+                    yield msgspec.json.decode(call.result(), type=BuiltPart)
+            if not done and not waits:
+                return
+        if self._pool is not None:
+            self._pool.stop()
+            self._pool = None
+
+    def close(self) -> None:
+        """Kill the processes."""
+        self._batches, self.pending = {}, {}
+        if self._pool is not None:
+            self._pool.kill()
+            self._pool = None
+
+
+def _batches(folder: str, entries: list[SegmentEntry], known: set[str]) -> list[dict[str, int]]:
+    """The segments that are not known, the newest first, in batches of the size of a part, with the sizes of files."""
+    batches: list[dict[str, int]] = []
+    length = BATCH_BYTES
+    for entry in reversed(entries):
+        file = f"{folder}/{entry.stem}"
+        if entry.is_regular and file not in known:
+            if length >= BATCH_BYTES:
+                batches.append({})
+                length = 0
+            batches[-1][file] = entry.size
+            length += entry.size * _COMPRESSION if entry.is_compressed else entry.size
+    return batches
+
+
+def _build(run: str, folder: str, files: list[str], path: str) -> bytes:
+    """In a worker process: make a part of some segments; returns a `BuiltPart`, encoded."""
+    gc.disable()  # nothing here has cycles, and looking for them takes long
+    reader, errors = RunReader(run), list[ReadError]()
+    cursor = Cursor(reader.path, folder, errors.append, reads=frozenset(files).__contains__)
+    private = Path(path)
+    connection = connect(private.parent, _LIMITS)
+    try:
+        builder = PartBuilder(folder, connection, errors.append, reader.decode_score)
+        for location, line in cursor.read():
+            builder.add(line, location)
+        part = builder.write(private, ranges_between({}, cursor.covered))
+    finally:
+        connection.close()
+    return msgspec.json.encode(BuiltPart(path, None if part is None else part.info, cursor.covered, errors))

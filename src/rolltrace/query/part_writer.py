@@ -1,0 +1,190 @@
+"""Writes parts: each table of a folder to one Parquet file, of bounded size each."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rolltrace.errors import RecordError
+from rolltrace.query.arrow_columns import ArrowTable
+from rolltrace.query.parts import Part, PartInfo, Ranges
+from rolltrace.query.score_order import REWARD_ORDER_TYPE
+from rolltrace.query.table_columns import DecodeScore, LineBatch, RowStats, with_valid_text
+from rolltrace.query.table_schema import (
+    GROUP_COLUMNS,
+    STORED_COLUMNS,
+    TABLES_OF,
+    sql_identifier,
+    sql_literal,
+)
+from rolltrace.store.cursor import LineLocation, record_read_error
+from rolltrace.store.read_errors import ReadError
+
+if TYPE_CHECKING:
+    import duckdb
+
+BATCH_BYTES = 64 << 20
+"""Lines wait as columns in memory until they have so many bytes; then they become a part."""
+_CHUNK_LINES = 512
+_CHUNK_BYTES = 4 << 20
+"""Decoded lines become columns when there are so many of them."""
+
+_PARQUET = "format parquet, compression zstd"
+_WITH_TEXT = ("steps", "messages", "calls", "score_calls")
+_TEXT_ROWS = 20_480
+"""Rows of tables with text that are put together at once, and are in memory while they are."""
+_NEW_ROWS = "_new_rows"
+_SECONDS = "greatest(epoch_us(r.ended_at) - epoch_us(r.started_at), 0) / 1e6"
+"""How long a rollout took: 0 if the clock was set back meanwhile."""
+SLOT_COLUMNS = f'"run", {GROUP_COLUMNS}, "index"'
+"""The columns that are the same for all attempts at one index of a group, in all sessions."""
+
+
+class PartBuilder:
+    """Collects lines of one folder, and writes their tables."""
+
+    def __init__(
+        self,
+        folder: str,
+        connection: "duckdb.DuckDBPyConnection",
+        report: Callable[[ReadError], None],
+        decode_score: DecodeScore,
+    ) -> None:
+        self._folder = folder
+        self._connection = connection
+        self._report = report
+        self._stats = RowStats()
+        self._decode_score = decode_score
+        self._lines: list[tuple[bytes, LineLocation]] = []
+        """Lines that are not columns yet."""
+        self._tables = {table: ArrowTable(STORED_COLUMNS[table]) for table in TABLES_OF[folder]}
+        self._bytes = 0
+        self._chunk_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to write the part."""
+        return self._bytes >= BATCH_BYTES
+
+    def add(self, line: bytes, location: LineLocation) -> None:
+        """Add a line; one that is not a record of the folder is reported, and adds no rows."""
+        self._bytes += len(line)
+        self._chunk_bytes += len(line)
+        self._lines.append((line, location))
+        if len(self._lines) >= _CHUNK_LINES or self._chunk_bytes >= _CHUNK_BYTES:
+            self._append_columns()
+
+    def write(self, path: Path, ranges: Ranges) -> Part | None:
+        """Write the lines that were added to a new folder; None if none of them has rows."""
+        self._append_columns()
+        self._stats.rows = {table: columns.rows for table, columns in self._tables.items() if columns.rows}
+        if not self._stats.rows:
+            return None
+        path.mkdir()
+        for table in self._stats.rows:
+            columns, file = self._tables.pop(table), path / f"{table}.parquet"
+            if table == "rollouts":
+                make_query = partial(rollouts_query, self._connection, stats=self._stats)
+                write_arrow_table(self._connection, columns, file, make_query)
+            else:
+                write_arrow_table(self._connection, columns, file)
+        return Part(path, PartInfo(folder=self._folder, ranges=ranges, stats=self._stats))
+
+    def _append_columns(self) -> None:
+        lines, self._lines, self._chunk_bytes = self._lines, [], 0
+        try:
+            self._append(lines)
+        except ValueError:  # one of them has text that is not valid: which one, decoding each tells
+            for line in lines:
+                self._append([line], is_strict=True)
+
+    def _append(self, lines: Sequence[tuple[bytes, LineLocation]], is_strict: bool = False) -> None:
+        """Add lines to the columns, all or, if `ValueError` is raised, none of them."""
+        stats = RowStats()
+        batch = LineBatch(self._folder, stats, self._decode_score)
+        errors = []
+        for line, location in lines:
+            try:
+                batch.add(with_valid_text(line) if is_strict else line, location)
+            except RecordError as error:
+                errors.append(record_read_error(location, error))
+        tables = {table: ArrowTable(STORED_COLUMNS[table]) for table in self._tables}
+        for table, columns in batch.take().items():
+            tables[table].append(columns)
+        for table, rows in tables.items():
+            self._tables[table].extend(rows)
+        self._stats.merge(stats)
+        for read_error in errors:
+            self._report(read_error)
+
+
+def write_arrow_table(
+    connection: "duckdb.DuckDBPyConnection",
+    table: ArrowTable,
+    path: Path,
+    make_query: Callable[[str], str] = "from {}".format,
+) -> None:
+    """Write a table, or what a query makes of it, to a Parquet file."""
+    connection.register(_NEW_ROWS, table)
+    try:
+        copy_to_parquet(connection, make_query(_NEW_ROWS), path)
+    finally:
+        connection.unregister(_NEW_ROWS)
+
+
+def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: Path) -> None:
+    """Write the rows of a query to a Parquet file."""
+    options = f"{_PARQUET}, row_group_size {_TEXT_ROWS}" if path.stem in _WITH_TEXT else _PARQUET
+    connection.execute(f"copy ({query}) to {sql_literal(path)} ({options})")
+
+
+def rollouts_query(
+    connection: "duckdb.DuckDBPyConnection", source: str, stats: RowStats, rewards: str | None = None
+) -> str:
+    """Rollouts with what other lines say about them: whether they were retried, are of a shared place, or scored later.
+
+    Which of several sessions counts is not stored: that depends on their ledgers, which go on (see `deduplication`).
+    """
+    joined, shared, retried = "", "false", "false"
+    if stats.has_retries or len(stats.sessions) > 1:
+        connection.execute(f"create or replace temp table repeated as {_repeated(source)}")
+        counted = connection.execute("select count(*) filter (shared) from repeated").fetchone()
+        stats.shared_slots = counted[0] if counted else 0
+        joined = "left join repeated on repeated.id = r.id"
+        shared, retried = "coalesce(repeated.shared, false)", "coalesce(repeated.retried, false)"
+    reward, reward_order = "r.line_reward", f"null::{REWARD_ORDER_TYPE}"
+    if rewards is not None:
+        joined += f" left join {rewards} s on s.rollout = r.id"
+        reward, reward_order = "case when s.rollout is null then r.line_reward else s.value end", "s.reward_order"
+    return (
+        f"select r.*, {_SECONDS} as seconds, {reward} as reward, "
+        f"{reward_order} as reward_order, {shared} as shared, {retried} as retried from {source} r {joined}"
+    )
+
+
+def _repeated(source: str) -> str:
+    """The ids of rollouts that were retried in their session, or of whose place another session has a rollout."""
+    return f"""
+        select id, bool_or(shared) as shared, bool_or(retried) as retried from (
+            select id,
+                min(session) over (partition by {SLOT_COLUMNS})
+                    <> max(session) over (partition by {SLOT_COLUMNS}) as shared,
+                attempt < max(attempt) over (partition by {SLOT_COLUMNS}, session) as retried
+            from {source} where "index" is not null
+        ) where shared or retried group by id
+    """
+
+
+def parquet_source(paths: Iterable[Path]) -> str:
+    """The rows of Parquet files of one kind."""
+    return f"read_parquet([{', '.join(map(sql_literal, paths))}])"
+
+
+def empty_query(kinds: Mapping[str, str]) -> str:
+    """A table of these columns without rows."""
+    return f"select {', '.join(f'null::{kind} as {sql_identifier(name)}' for name, kind in kinds.items())} where false"
+
+
+def ranges_between(before: Mapping[str, int], after: Mapping[str, int]) -> Ranges:
+    """What was read between two states of a cursor."""
+    return {file: (before.get(file, 0), last) for file, last in after.items() if last > before.get(file, 0)}

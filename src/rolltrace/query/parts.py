@@ -1,0 +1,170 @@
+"""Derived parts: the tables made from ranges of a run's lines, as immutable folders of Parquet files."""
+
+import contextlib
+import hashlib
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rolltrace.query.table_columns import RowStats
+from rolltrace.query.table_schema import LAYOUT_VERSION
+from rolltrace.store.cache_key import sign
+from rolltrace.store.layout import CACHE
+from rolltrace.store.safe_files import open_regular, refuse_link, remove_abandoned_files, sync_path
+from rolltrace.trace.rollout_builder import new_id
+
+Ranges = dict[str, tuple[int, int]]
+"""By file, the first byte and the end, uncompressed."""
+
+INFO_FILE = "part.json"
+_MAX_INFO_BYTES = 16 << 20
+_NAME = re.compile(r"part-[0-9a-f]+")
+_UNFINISHED = re.compile(r"\.part-[0-9a-f]+")
+_SIGNATURE_LENGTH = len(sign(b""))
+
+
+class PartInfo(msgspec.Struct, kw_only=True):
+    """What a part says about itself."""
+
+    layout: int = LAYOUT_VERSION
+    folder: str
+    """`rollouts` or `scores`."""
+    ranges: Ranges
+    """The ranges of lines that it was made from."""
+    stats: RowStats
+    scores_covered: dict[str, int] = {}
+    """By file of scores, the byte up to which its rewards include them."""
+    digests: dict[str, str] = {}
+    """By table, the checksum of its file; empty as long as the part is private to a process."""
+
+
+class ParquetPart(msgspec.Struct, frozen=True):
+    """The rows of one table in a part."""
+
+    path: Path
+    info: PartInfo
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether its file has its checksum; that of a private part only has to exist."""
+        digest = self.info.digests.get(self.path.stem)
+        return self.path.is_file() and (digest is None or _file_digest(self.path) == digest)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A folder with a Parquet file for each table that has rows."""
+
+    path: Path
+    info: PartInfo
+
+    @property
+    def size(self) -> int:
+        """How many bytes of lines it covers."""
+        return sum(last - first for first, last in self.info.ranges.values())
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that have rows."""
+        return [table for table, rows in self.info.stats.rows.items() if rows]
+
+    def table(self, name: str) -> ParquetPart:
+        """The rows of one table."""
+        return ParquetPart(self.path / f"{name}.parquet", self.info)
+
+    def is_intact(self, tables: Iterable[str]) -> bool:
+        """Whether the files of these tables are intact."""
+        return all(self.table(table).is_intact for table in tables if self.info.stats.rows.get(table))
+
+
+def find_parts(run: Path, folder: str) -> list[Part]:
+    """The parts of a folder in the run's cache that this user, or the user's team, has made."""
+    parts = [_read_part(path) for path in part_folders(run)]
+    return [part for part in parts if part is not None and part.info.folder == folder]
+
+
+def part_folders(run: Path) -> list[Path]:
+    """Every part in the run's cache, damaged or not; links are skipped."""
+    cache = run / CACHE
+    if cache.is_symlink():
+        return []
+    try:
+        paths = list(cache.iterdir())
+    except OSError:
+        return []
+    return sorted(path for path in paths if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
+
+
+def covering_parts(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[list[Part], dict[str, int]]:
+    """Choose parts that cover each file from its first byte on, without overlap; returns them and how far they reach.
+
+    `sizes` are the sizes of the existing files. A part made from a deleted or truncated file is not used.
+    """
+    covered: dict[str, int] = {}
+    chosen: list[Part] = []
+    rest = sorted(parts, key=lambda part: (part.size, part.path.name), reverse=True)
+    rest = [part for part in rest if all(last <= sizes.get(file, -1) for file, (_, last) in part.info.ranges.items())]
+    while fitting := next((part for part in rest if _fits(part, covered)), None):
+        rest.remove(fitting)
+        chosen.append(fitting)
+        covered |= {file: last for file, (_, last) in fitting.info.ranges.items()}
+    return chosen, covered
+
+
+def publish_part(part: Part, run: Path) -> Part:
+    """Copy a private part atomically to the run's cache."""
+    cache, name = run / CACHE, f"part-{new_id()}"
+    refuse_link(cache).mkdir(exist_ok=True)
+    remove_abandoned_files(cache, _UNFINISHED)
+    unfinished = cache / f".{name}"
+    try:
+        shutil.copytree(part.path, unfinished)
+        digests = {table: _file_digest(unfinished / f"{table}.parquet") for table in part.tables}
+        info = msgspec.structs.replace(part.info, digests=digests)
+        data = msgspec.json.encode(info)
+        (unfinished / INFO_FILE).write_bytes(sign(data) + data)
+        for path in unfinished.iterdir():
+            sync_path(path)
+        unfinished.rename(cache / name)
+        sync_path(cache)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return Part(cache / name, info)
+
+
+def remove_parts(paths: Iterable[Path]) -> None:
+    """Delete parts."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path)
+
+
+def _read_part(path: Path) -> Part | None:
+    """The part in a folder; None if its description is damaged, of another layout, or signed with another key."""
+    try:
+        with open_regular(path / INFO_FILE) as file:
+            data = file.read(_MAX_INFO_BYTES)
+        signature, data = data[:_SIGNATURE_LENGTH], data[_SIGNATURE_LENGTH:]
+        if signature != sign(data):
+            return None
+        info = msgspec.json.decode(data, type=PartInfo)
+    except (OSError, ValueError):
+        return None
+    return Part(path, info) if info.layout == LAYOUT_VERSION else None
+
+
+def _fits(part: Part, covered: Mapping[str, int]) -> bool:
+    ranges = part.info.ranges
+    return bool(ranges) and all(covered.get(file, 0) == first for file, (first, _) in ranges.items())
+
+
+def _file_digest(path: Path) -> str | None:
+    """The checksum of a file; None if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except (OSError, ValueError):
+        return None

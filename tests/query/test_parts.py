@@ -1,0 +1,148 @@
+"""Parts: every value of a record is in its column, whichever process made the part."""
+
+import json
+import math
+import os
+import signal
+from datetime import UTC, timedelta, timezone
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from answers import score, write
+from examples import examples
+from rolltrace.query import part_processes, part_writer
+from rolltrace.query.arrow_columns import ArrowTable
+from rolltrace.query.run import open_run
+from rolltrace.store.create import create_run
+from rolltrace.store.recording import Recording
+from rolltrace.trace.codec import add_checksum
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NUMBER = st.floats() | st.booleans() | st.integers(-(10**6), 10**6)
+ZONES = st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30))])
+TIMES = st.datetimes(timezones=ZONES).filter(lambda time: 1 < time.year < 9999)
+VALUES = {
+    "VARCHAR": TEXT,
+    "JSON": st.recursive(st.booleans() | TEXT, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)),
+    "BIGINT": st.integers(-(2**63), 2**63 - 1),
+    "DOUBLE": st.floats(),
+    "BOOLEAN": st.booleans(),
+    "TIMESTAMP": TIMES,
+    "VARCHAR[]": st.lists(TEXT, max_size=3),
+    "MAP(VARCHAR, DOUBLE)": st.dictionaries(TEXT, NUMBER, max_size=3),
+    "MAP(VARCHAR, BIGINT)": st.dictionaries(TEXT, st.integers(-(2**63), 2**63 - 1), max_size=3),
+}
+ROWS = st.lists(st.fixed_dictionaries({kind: st.none() | values for kind, values in VALUES.items()}), max_size=20)
+
+
+def as_given(kind, value):
+    """What the table is given for a value: JSON as bytes, numbers that are not finite as text."""
+    if kind == "JSON" and value is not None:
+        return json.dumps(value, ensure_ascii=False).encode()
+    if kind == "DOUBLE" and value is not None and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return value
+
+
+def as_answered(kind, value):
+    """What a query answers for a value."""
+    if kind == "TIMESTAMP" and value is not None:
+        return value.astimezone(UTC).replace(tzinfo=None, fold=0)
+    if kind == "JSON" and value is not None:
+        return json.dumps(value, ensure_ascii=False)
+    return {name: float(number) for name, number in value.items()} if kind.endswith("DOUBLE)") and value else value
+
+
+@settings(max_examples=examples(100))
+@given(ROWS, ROWS)
+def test_columns_hold_what_they_were_given(first, second):
+    """Every value comes back as it was, in every type, beside nulls, and from several chunks."""
+    table = ArrowTable({kind: kind for kind in VALUES})
+    for rows in (first, second):
+        table.append({kind: [as_given(kind, row[kind]) for row in rows] for kind in VALUES})
+    answered, again = (duckdb.from_arrow(table).fetchall() for _ in range(2))
+    expected = [tuple(as_answered(kind, row[kind]) for kind in VALUES) for row in (*first, *second)]
+    assert repr(answered) == repr(again) == repr(expected)  # `repr`, because NaN is not equal to itself
+
+
+def answers(path):
+    """What the tables say, in a fixed order."""
+    with open_run(path) as run:
+        rows = [
+            run.sql(f"select * from {table} order by all").fetchall()
+            for table in ("rollouts", "steps", "messages", "scores", "groups")
+        ]
+        return rows, [(error.file, error.offset) for error in run.problems]
+
+
+@pytest.fixture
+def long_run(path, monkeypatch):
+    """A run of many segments, with damage and late scores."""
+    for session in range(4):
+        with create_run(path, join=session > 0, trace=Recording(segment_bytes=4000)) as writer:
+            for index in range(20):
+                write(writer, group=str(session), index=index, tags=("ü",), metrics={"length": index / 3})
+                if index % 5 == 0:
+                    score(writer, write(writer, group=f"late {session}", index=index), float(index))
+    damaged = sorted((path / "rollouts").iterdir())[3]
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    return path
+
+
+def test_processes_make_the_same_parts(long_run, monkeypatch):
+    """Tables that several processes made are those that one made, and what is damaged is reported by both."""
+    alone = answers(long_run)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    with open_run(long_run, partial=True) as run:
+        run.sql("select count(*) from rollouts").fetchall()
+        assert run.coverage < 1, "the first of several batches is ready"
+    assert answers(long_run) == alone
+    assert alone[1]
+
+
+def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):
+    """A run that was opened as partial answers with what is ready, and in the end with everything."""
+    everything = answers(long_run)[0][0]
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    with open_run(long_run, partial=True) as run:
+        seen = [run.sql("select * from rollouts order by all").fetchall()]
+        while run.coverage < 1:
+            seen.append(run.sql("select * from rollouts order by all").fetchall())
+        assert run.sql("select * from rollouts order by all").fetchall() == everything
+    assert 0 < len(seen[0]) < len(everything)
+    assert max(row[0] for row in seen[0]) == max(row[0] for row in everything)
+    assert [len(rows) for rows in seen] == sorted(len(rows) for rows in seen)
+
+
+def test_a_process_that_is_killed_costs_nothing_but_time(long_run, monkeypatch):
+    """What it was to make is read by the process that asked."""
+    alone = answers(long_run)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    monkeypatch.setattr(part_processes, "_build", _kill_itself)
+    assert answers(long_run) == alone
+
+
+def _kill_itself(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_escaped_surrogates(path, monkeypatch):
+    """A pair in free-form text is one character; half of a pair costs the line that has it, and no other."""
+    with create_run(path) as writer:
+        for index in range(4):
+            write(writer, index=index, env_args={"k": f"MARK{index}"})
+    [segment] = (path / "rollouts").iterdir()
+    lines = segment.read_bytes().splitlines(keepends=True)
+    for index, text in ((1, rb"\ud83d\ude00"), (2, rb"\ud83d")):
+        lines[index] = add_checksum(lines[index].replace(b"MARK", text).rpartition(b',"crc":"')[0] + b"}")
+    segment.write_bytes(b"".join(lines))
+    monkeypatch.setattr(part_writer, "_CHUNK_LINES", 100)
+    with open_run(path) as run:
+        rows = run.sql("""select "index", env_args ->> 'k' from rollouts order by 1""").fetchall()
+        assert rows == [(0, "MARK0"), (1, "\N{GRINNING FACE}1"), (3, "MARK3")]
+        assert [error.offset for error in run.problems] == [len(lines[0]) + len(lines[1])]
