@@ -44,7 +44,7 @@ def test_json(rolltrace, make_run, one_plus_one, tmp_path):
     assert run.keys() == {
         "name", "path", "run", "created_at", "written_at", "state", "recorded", "lost", "maybe_lost", "rollouts",
         "retried", "superseded", "collides", "planned", "finished", "groups", "envs", "policies", "mean_reward",
-        "bytes",
+        "bytes", "problems", "problem_count",
     }  # fmt: skip
     assert (run["name"], run["path"], run["rollouts"], run["mean_reward"]) == ("run", str(path), 1, 1.0)
 
@@ -130,3 +130,15 @@ def test_doubt_is_told(rolltrace, tmp_path):
     assert "2 lost" in rolltrace("ls", tmp_path).stdout
     assert "2 lost when it was closed" in rolltrace("show", tmp_path / "run").stdout
     assert "2 rollouts lost" in rolltrace("summary", tmp_path / "run").stdout
+
+
+def test_damage_is_shown(rolltrace, make_run, one_plus_one, tmp_path):
+    """A run whose last file is missing says so in its line, and on standard error what is missing."""
+    path = make_run(one_plus_one)
+    assert rolltrace("ls", tmp_path).stderr == ""
+    for file in (path / "rollouts").iterdir():
+        file.unlink()
+    shown = rolltrace("ls", tmp_path)
+    assert "complete · damaged" in shown.stdout
+    assert f"Not read: {path}: rollouts/" in shown.stderr
+    assert "1 rollouts were recorded, 0 can be read" in shown.stderr

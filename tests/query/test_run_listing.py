@@ -1,11 +1,14 @@
 """A listing of runs: found wherever they are, told quickly, and by what their files say."""
 
 import json
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rolltrace.errors import RunNotFoundError
+from rolltrace.query import list_numbers
 from rolltrace.query import run_listing as listing
 from rolltrace.query.compact import compact
 from rolltrace.query.run_listing import list_runs
@@ -158,3 +161,91 @@ def test_a_place_that_is_no_directory_is_refused(tmp_path):
     for name in ("file", "nowhere"):
         with pytest.raises(RunNotFoundError, match="Expected a directory"):
             list_runs(tmp_path / name)
+
+
+def large(path, monkeypatch):
+    """A run whose numbers are worth storing, last written some time ago."""
+    monkeypatch.setattr(list_numbers, "MIN_STORED_BYTES", 1)
+    for folder in ("rollouts", "scores", "ledger"):
+        for file in (path / folder).iterdir():
+            os.utime(file, (1e9, 1e9))
+
+
+def test_a_run_is_read_once(runs, file_reads, monkeypatch):
+    """Its numbers are stored, and read again only if a file has changed, or if another user stored them."""
+    large(runs / "first", monkeypatch)
+    read = list_runs(runs / "first").runs[0]
+    assert file_reads.opened(runs / "first" / "rollouts") != []
+    file_reads.clear()
+    assert msgspec.structs.replace(list_runs(runs / "first").runs[0], bytes=read.bytes) == read
+    assert file_reads.opened(runs / "first" / "rollouts") == []
+    stored = runs / "first" / "cache" / list_numbers.NUMBERS_FILE
+    stored.write_bytes(stored.read_bytes()[:-1] + b"x")
+    assert list_runs(runs / "first").runs[0].rollouts == read.rollouts
+    assert file_reads.opened(runs / "first" / "rollouts") != []
+    with create_run(runs / "first", join=True) as writer:
+        play(writer, group="c")
+    assert list_runs(runs / "first").runs[0].rollouts == read.rollouts + 1
+
+
+def test_reading_many_runs_ends_in_time(runs, monkeypatch):
+    """When the time is over, runs that were never read are listed by their ledgers."""
+    listed = list_runs(runs, seconds=0.0)
+    assert ([run.rollouts for run in listed.runs], listed.unread) == ([None, None], 2)
+    assert [run.recorded for run in listed.runs] == [0, 4]
+    large(runs / "first", monkeypatch)
+    list_runs(runs / "first")
+    listed = list_runs(runs, seconds=0.0)
+    assert ([run.rollouts for run in listed.runs], listed.unread) == ([None, 4], 1)
+
+
+def test_linked_runs_are_listed_once(runs, tmp_path_factory):
+    """A link to a run or to a directory of runs elsewhere is followed; a loop, or a run that is listed, is not."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    create_run(elsewhere / "third").close()
+    (runs / "deep" / "linked").symlink_to(elsewhere)
+    (runs / "latest").symlink_to(runs / "first")
+    (runs / "loop").symlink_to(runs)
+    (runs / "gone").symlink_to(runs / "nowhere")
+    (elsewhere / "again").symlink_to(elsewhere / "third")
+    assert [run.name for run in list_runs(runs).runs] == ["deep/linked/third", "deep/er/second", "first"]
+    (runs / "only").mkdir()
+    (runs / "only" / "link").symlink_to(elsewhere / "third")
+    assert [run.name for run in list_runs(runs / "only").runs] == ["link"]
+
+
+def test_a_missing_last_file_is_damage(runs):
+    """No later file shows that it is missing, but the ledger does; scores are counted, too."""
+    for folder, message in (("scores", "1 scores were recorded, 0 can be read"), ("rollouts", "4 rollouts were rec")):
+        (file,) = (runs / "first" / folder).iterdir()
+        file.unlink()
+        first = list_runs(runs).runs[1]
+        assert first.problem_count == (1 if folder == "scores" else 2)
+        assert any(message in problem for problem in first.problems)
+
+
+def test_a_damaged_line_is_reported_once(runs):
+    """The line that is damaged accounts for the line that is missing; one that was cut off has no other trace."""
+    (file,) = (runs / "first" / "rollouts").iterdir()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([lines[0].replace(b"1 + 1", b"1 + 2"), *lines[1:]]))
+    first = list_runs(runs).runs[1]
+    assert (first.rollouts, first.problem_count) == (3, 1)
+    file.write_bytes(b"".join(lines[:3]))
+    first = list_runs(runs).runs[1]
+    assert (first.rollouts, first.problem_count) == (3, 1)
+    assert "4 rollouts were recorded, 3 can be read" in first.problems[0]
+
+
+def test_a_repeated_line_counts_once(runs):
+    """Within a file and in a copy of it; the listing says so."""
+    before = list_runs(runs).runs[1]
+    (file,) = (runs / "first" / "rollouts").iterdir()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines, lines[1]]))
+    (runs / "first" / "rollouts" / "copied-000000.jsonl").write_bytes(b"".join(lines))
+    first = list_runs(runs).runs[1]
+    assert (first.rollouts, first.groups, first.mean_reward) == (before.rollouts, before.groups, before.mean_reward)
+    assert first.problem_count == 2
+    assert "One line repeats" in "".join(first.problems)
+    assert "4 lines repeat" in "".join(first.problems)

@@ -131,7 +131,7 @@ def test_the_latest_score_is_the_latest_moment(tmp_path):
     del record["crc"]
     times = {"2026-01-02T03:04:05Z": 1.0, "2026-01-02T03:04:05.5Z": 3.0, "2026-01-02T05:00:00+02:00": 2.0}
     lines = [
-        add_checksum(msgspec.json.encode(record | {"session": at, "created_at": at, "value": value}))
+        add_checksum(msgspec.json.encode(record | {"id": at, "session": at, "created_at": at, "value": value}))
         for at, value in times.items()
     ]
     file.write_bytes(b"".join(lines))

@@ -249,6 +249,22 @@ def test_damage_is_said_first(page: "Page", training: Viewer) -> None:
     expect(findings).to_be_focused()
 
 
+def test_every_page_says_that_a_run_is_damaged(page: "Page", training: Viewer) -> None:
+    """A banner on the pages of its rollouts and groups, and a badge in the list of runs."""
+    enter(page, training, "#/run/damaged/rollouts")
+    banner = page.get_by_role("region", name="1 part of this run could not be read")
+    expect(banner).to_be_visible()
+    page.locator("a[data-row='0']").click()
+    expect(page.get_by_role("heading", name="Transcript")).to_be_visible()
+    expect(banner).to_be_visible()
+    page.get_by_role("link", name="Group").first.click()
+    expect(banner).to_be_visible()
+    banner.get_by_text("could not be read").click()
+    expect(banner.get_by_text("rollouts/")).to_be_visible()
+    enter(page, training, "#/")
+    expect(page.locator("tr", has_text="damaged").locator(".runs-state")).to_contain_text("damaged")
+
+
 def test_a_check_that_was_not_made_says_why(page: "Page", training: Viewer) -> None:
     """Where an answer comes with a message instead of findings, that is what is read: a report offers no button."""
     told = "A run of this size is not checked for a report."

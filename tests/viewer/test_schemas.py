@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from answers import score, write
 from examples import examples
 from rolltrace.errors import InputError
+from rolltrace.query.list_numbers import sparkline
 from rolltrace.store.create import create_run
 from rolltrace.trace.failure import Failure
 from rolltrace.trace.stop_reasons import Layer, Status
 from rolltrace.viewer import rollout_table as listing
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import OpenRuns
-from rolltrace.viewer.run_list import sparkline
 
 NAN, INF = math.nan, math.inf
 REWARDS = [1.0, 0.0, 0.25, None, NAN, 1.0, -INF, 0.5, 0.0, 3.0, None, 0.25, INF, 0.0, 0.0]

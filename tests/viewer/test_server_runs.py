@@ -17,7 +17,7 @@ from answers import score, write
 from asking import answer, ask, post
 from rolltrace.errors import RunNotFoundError
 from rolltrace.store.create import create_run
-from rolltrace.viewer import open_runs
+from rolltrace.viewer import open_runs, run_list
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.open_runs import LruCache, OpenRuns
 from viewing import viewing
@@ -336,3 +336,68 @@ def test_seats_of_a_game_stand_together(tmp_path: Path):
     found = json.loads(questions.handlers["rollout"](RequestParameters([("run", "run"), ("id", ids[2])])))
     assert [(one["id"], one["seat"]) for one in found["seats"]] == [(ids[2], 0), (ids[3], 1)]
     library.close()
+
+
+def test_visiting_many_runs_piles_up_no_threads(tmp_path: Path):
+    """Runs that were not visited for long are closed, and an engine has few threads."""
+    make(tmp_path / "0")
+    for number in range(1, 30):
+        shutil.copytree(tmp_path / "0", tmp_path / str(number))
+    with viewing(tmp_path) as viewer:
+        counts = []
+        for number in range(30):
+            answer(viewer, "run", run=str(number))
+            answer(viewer, "rollouts", run=str(number), where="reward > 0")
+            counts.append(len(list(Path(f"/proc/{viewer.process.pid}/task").iterdir())))
+    assert max(counts[15:]) <= max(counts[:15]) < 100
+
+
+def test_a_scan_looks_only_at_what_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The files of a run that was not written to lately are listed again only if a folder of it has changed."""
+    monkeypatch.setattr(open_runs, "RESCAN_SECONDS", 0.0)
+    for name in ("one", "two"):
+        make(tmp_path / name)
+        for file in (tmp_path / name).rglob("*"):
+            os.utime(file, (1e9, 1e9))
+        os.utime(tmp_path / name, (1e9, 1e9))
+    os.utime(tmp_path, (1e9, 1e9))
+    folder = open_runs.RunFolder(tmp_path)
+    before = folder.runs()
+    listed: list[str] = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real(path))
+    assert folder.runs() == before
+    assert listed == []
+    with create_run(tmp_path / "two", join=True) as writer:
+        write(writer, index=7)
+    after = folder.runs()
+    assert after["one"] == before["one"]
+    assert after["two"].stamp.revision != before["two"].stamp.revision
+    make(tmp_path / "three")
+    assert set(folder.runs()) == {"one", "two", "three"}
+    shutil.rmtree(tmp_path / "one")
+    assert set(folder.runs()) == {"two", "three"}
+
+
+def test_very_many_runs_are_read_bit_by_bit(library: OpenRuns, ask_it: Any, monkeypatch: pytest.MonkeyPatch):
+    """An answer that cannot have all numbers in time says how many runs are missing; the next ones read them."""
+    for name in "abc":
+        make(library.folder.path / name)
+    monkeypatch.setattr(run_list, "READ_SECONDS", 0.0)
+    first = ask_it("runs")
+    assert (first["pending"], [run["rollouts"] for run in first["runs"]]) == (3, [None] * 3)
+    monkeypatch.setattr(run_list, "READ_SECONDS", 60.0)
+    second = ask_it("runs")
+    assert (second["pending"], [run["rollouts"] for run in second["runs"]]) == (0, [3] * 3)
+
+
+def test_every_page_can_say_what_is_damaged(library: OpenRuns, ask_it: Any):
+    """A question of its own, which needs no overview."""
+    make(library.folder.path / "run")
+    assert ask_it("damage", run="run") == {"problems": [], "problem_count": 0}
+    [segment] = (library.folder.path / "run" / "rollouts").iterdir()
+    segment.write_bytes(segment.read_bytes() + b"garbage\n")
+    damage = ask_it("damage", run="run")
+    assert damage["problem_count"] == 1
+    assert "garbage" not in damage["problems"][0]
+    assert segment.name in damage["problems"][0]

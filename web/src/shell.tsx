@@ -1,6 +1,7 @@
 // The frame around every page: breadcrumbs, tabs of a run, theme, and help.
 import { type ReactNode, useMemo, useRef } from "react";
 import { filter, toRollouts, toRun, toRuns, toSql } from "./addresses";
+import { DamageBanner } from "./parts/damage-banner";
 import { VisibleText } from "./parts/text";
 import { go, Link } from "./router";
 import { useActiveShortcuts, useShortcuts } from "./shortcuts";
@@ -83,6 +84,7 @@ export function Shell({ crumbs, run, tab = "none", children }: ShellProperties) 
           )}
         </p>
       )}
+      {run !== undefined && <DamageBanner run={run} />}
       {run !== undefined && (
         <nav className="tabs" aria-label="Views of the run">
           <Tab to={toRun(run)} current={tab === "run"} label="Overview" />

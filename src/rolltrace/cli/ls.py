@@ -5,6 +5,8 @@ from pathlib import Path
 import click
 
 _DEFAULT_LIMIT = 100
+_READ_SECONDS = 1.5
+"""For how long runs are read that were never listed, unless the output is for a program."""
 
 
 @click.command(short_help="List the runs below a directory.")
@@ -17,16 +19,17 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
     """List the runs in and below DIR (by default runs/), the newest first.
 
     Rollouts are counted as in `rolltrace summary`. Large runs are not read: their numbers are shown once their tables
-    are built, for example by `rolltrace compact`; before that, an upper bound of their rollouts is shown.
+    are built, for example by `rolltrace compact`; before that, an upper bound of their rollouts is shown. The same
+    holds for the rest of very many runs that were never listed; with --json, all of them are read.
     """
-    from rolltrace.cli.screen.console import stdout_console, write_json
+    from rolltrace.cli.screen.console import show_read_errors, stdout_console, write_json
     from rolltrace.cli.screen.run_list import show_runs
     from rolltrace.query.run_listing import list_runs
     from rolltrace.terminal_text import escape_line
 
     if limit is None and not as_json:
         limit = _DEFAULT_LIMIT
-    listing = list_runs(directory, limit)
+    listing = list_runs(directory, limit, None if as_json else _READ_SECONDS)
     if as_json:
         for run in listing.runs:
             write_json(run)
@@ -36,6 +39,10 @@ def ls(directory: Path, limit: int | None, as_json: bool) -> None:
         click.echo(f"There is no run below {directory}.", err=True)
     for message in listing.unreadable:
         click.echo(escape_line(message), err=True)
+    for run in listing.runs:
+        show_read_errors(run.problems, run.problem_count or 0, run.path)
+    if listing.unread:
+        click.echo(f"{listing.unread:,} runs were not read yet: the next `rolltrace ls` reads more of them.", err=True)
     if len(listing.runs) < listing.total:
         message = f"The newest {len(listing.runs):,} of {listing.total:,} runs: --limit shows more."
         click.echo(message, err=True)

@@ -123,6 +123,7 @@ def connect(private: Path, limits: EngineLimits) -> "duckdb.DuckDBPyConnection":
             # One engine makes tables and one answers: each gets half.
             "memory_limit": f"{max(limits.memory // 2048, 1)}KiB",
             "threads": str(limits.threads),
+            "async_threads": "1",  # not 8 of each engine: a viewer has many
             "temp_directory": str(private / "spill"),  # DuckDB may read and write there even if it is locked
             "max_temp_directory_size": MAX_SPILL,
             "autoload_known_extensions": "false",

@@ -1,21 +1,29 @@
 """Lists the runs below a directory, with those numbers that can be computed quickly."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
+from rolltrace.query.list_numbers import ListNumbers, query_list_numbers, read_list_numbers, stored_numbers
 from rolltrace.query.parts import part_folders
-from rolltrace.query.run import open_run
+from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
-from rolltrace.query.run_totals import RunTotals, query_totals, read_totals
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, is_run
+from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.json_numbers import Float
+
+OpenTables = Callable[[Path], AbstractContextManager[Run]]
+
+_SETTLED_NS = 2_000_000_000
+"""A directory that changed so recently may change again without a new modification time."""
 
 MAX_BYTES = 32_000_000
 """A run with more bytes of rollouts is not read for a listing: its numbers come from its tables, or are missing."""
@@ -58,6 +66,9 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Over the rollouts that count and have a finite reward."""
     bytes: int = 0
     """The size on disk, including derived files."""
+    problems: tuple[str, ...] = ()
+    """The first read errors."""
+    problem_count: int | None = None
 
 
 class RunListing(msgspec.Struct, frozen=True):
@@ -68,28 +79,120 @@ class RunListing(msgspec.Struct, frozen=True):
     """How many runs there are; `runs` are the newest of them."""
     unreadable: tuple[str, ...] = ()
     """An error for each directory whose `run.json` is not valid."""
+    unread: int = 0
+    """How many of `runs` were not read because the time was over."""
 
 
-def list_runs(folder: str | Path, limit: int | None = None) -> RunListing:
-    """The runs in or below a directory; with a limit, only the newest are read."""
+def list_runs(folder: str | Path, limit: int | None = None, seconds: float | None = None) -> RunListing:
+    """The runs in or below a directory; with a limit, only the newest.
+
+    Runs that were never listed have to be read. After `seconds`, the numbers of the others are left out.
+    """
     parent = Path(folder)
     if not parent.is_dir():
         raise RunNotFoundError(
             f"Expected a directory of runs at {parent}, got {'a file' if parent.exists() else 'nothing'}."
         )
     unreadable: list[str] = []
-    readers = sorted(_open(find_runs(parent), unreadable), key=_age, reverse=True)
-    runs = tuple(describe_run(reader, parent, _totals) for reader in readers[:limit])
-    return RunListing(runs, len(readers), tuple(unreadable))
+    readers = sorted(_open(map(Path, RunFinder(parent).find()), unreadable), key=_age, reverse=True)
+    numbers = NumbersReader(seconds)
+    runs = tuple(_describe(reader, parent, numbers) for reader in readers[:limit])
+    return RunListing(runs, len(readers), tuple(unreadable), numbers.refused)
 
 
-def find_runs(folder: Path) -> Iterator[Path]:
-    """The paths of the runs in or below a folder, without links, hidden directories and folders inside runs."""
-    for path, folders, files in os.walk(folder):
-        if RUN_FILE in files and is_run(Path(path)):
-            folders.clear()
-            yield Path(path)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+class NumbersReader:
+    """The numbers of runs: those that are stored, and others until some seconds have passed."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self.refused = 0
+        """How many runs were not read because the time was over."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return self._end is not None and time.monotonic() >= self._end
+
+    def get(
+        self, reader: RunReader, ledgers: Collection[Ledger], open_tables: OpenTables = open_run
+    ) -> ListNumbers | None:
+        """The numbers of a run; None if the time is over, or if it is large and has no tables yet."""
+        path = reader.path
+
+        def compute() -> ListNumbers | None:
+            if self.is_over:
+                self.refused += 1
+                return None
+            if _size(path / ROLLOUTS) <= MAX_BYTES:
+                return read_list_numbers(path, ledgers)
+            if not part_folders(path):
+                return None
+            try:
+                with open_tables(path) as run:
+                    return query_list_numbers(run)
+            except RolltraceError:
+                return None
+
+        return stored_numbers(path, reader.info.id, compute)
+
+
+class FoundFolder(NamedTuple):
+    """What a directory holds, as far as the search for runs is concerned."""
+
+    changed: int
+    """When an entry was last added or removed, in ns."""
+    is_run: bool
+    folders: tuple[str, ...]
+    links: tuple[str, ...]
+
+
+class RunFinder:
+    """Finds the runs in or below a folder, without hidden directories and folders inside runs.
+
+    A link to a directory is followed, unless that directory was found before. Directories that have not changed since
+    the last search are not listed again.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = str(folder)
+        self._known: dict[str, FoundFolder] = {}
+
+    def find(self) -> dict[str, int]:
+        """By path of a run, when an entry was last added to its directory or removed from it, in ns."""
+        known: dict[str, FoundFolder] = {}
+        seen: set[tuple[int, int]] = set()
+        runs: dict[str, int] = {}
+        paths, links = [self._folder], list[str]()
+        while paths or links:
+            path = paths.pop() if paths else links.pop()
+            try:
+                status = os.stat(path)  # noqa: PTH116 - one of very many
+                found = self._known.get(path)
+                if found is None or found.changed != status.st_mtime_ns:
+                    found = _list_folder(path, status.st_mtime_ns)
+            except OSError:  # it was deleted, may not be listed, or is a link to a file
+                continue
+            if (place := (status.st_dev, status.st_ino)) in seen:
+                continue
+            seen.add(place)
+            if time.time_ns() - found.changed > _SETTLED_NS:
+                known[path] = found
+            if found.is_run:
+                runs[path] = found.changed
+            else:
+                paths += [f"{path}/{name}" for name in reversed(found.folders)]
+                links += [f"{path}/{name}" for name in reversed(found.links)]
+        self._known = known
+        return runs
+
+
+def _list_folder(path: str, changed: int) -> FoundFolder:
+    with os.scandir(path) as entries:
+        named = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    has_info = any(entry.name == RUN_FILE for entry in named) and is_run(Path(path))
+    links = tuple(entry.name for entry in named if entry.is_symlink())
+    folders = tuple(entry.name for entry in named if entry.is_dir(follow_symlinks=False))
+    return FoundFolder(changed, has_info, () if has_info else folders, () if has_info else links)
 
 
 def _open(paths: Iterable[Path], unreadable: list[str]) -> Iterator[RunReader]:
@@ -108,50 +211,53 @@ def _age(reader: RunReader) -> tuple[float, str]:
     return reader.info.created_at.timestamp(), str(reader.path)
 
 
-def describe_run(reader: RunReader, folder: Path, get_totals: Callable[[Path], RunTotals | None]) -> ListedRun:
-    """One run below a directory; `get_totals` returns its totals, or None if they cannot be computed quickly."""
+def _describe(reader: RunReader, folder: Path, numbers: NumbersReader) -> ListedRun:
+    ledgers = settled_ledgers(reader)
+    return describe_run(reader, folder, ledgers, numbers.get(reader, ledgers))
+
+
+def settled_ledgers(reader: RunReader) -> list[Ledger]:
+    """The last ledger of each session. Read them before the numbers: the files may be written to meanwhile."""
+    return settle_continued(reader.ledgers().values())
+
+
+def describe_run(
+    reader: RunReader, folder: Path, ledgers: Collection[Ledger], numbers: ListNumbers | None
+) -> ListedRun:
+    """One run below a directory."""
     info, path, planned = reader.info, reader.path, planned_episodes(reader.info)
-    ledgers = settle_continued(reader.ledgers().values())  # before the files, which may be written to
-    totals = get_totals(path)
-    if totals is not None:
-        ledgers = [totals.reconcile(ledger) for ledger in ledgers]
+    if numbers is not None:
+        ledgers = [numbers.totals.reconcile(ledger) for ledger in ledgers]
     return ListedRun(
         name=path.name if path == folder else str(path.relative_to(folder)),
         path=str(path),
         run=info.id,
         created_at=info.created_at,
         written_at=max((ledger.written_at for ledger in ledgers), default=None),
-        state=run_state(ledgers, planned, None if totals is None else totals.finished),
+        state=run_state(ledgers, planned, None if numbers is None else numbers.totals.finished),
         planned=planned,
         recorded=sum(ledger.recorded for ledger in ledgers),
         lost=sum(ledger.lost for ledger in ledgers),
         maybe_lost=sum(ledger.maybe_lost for ledger in ledgers),
         bytes=_size(path),
-        **_numbers(totals),
+        **_fields(numbers),
     )
 
 
 _TOTALS = ("rollouts", "retried", "superseded", "collides", "finished", "groups", "mean_reward")
 
 
-def _numbers(totals: RunTotals | None) -> dict[str, Any]:
-    if totals is None:
+def _fields(numbers: ListNumbers | None) -> dict[str, Any]:
+    if numbers is None:
         return {}
-    plain = {name: getattr(totals, name) for name in _TOTALS}
-    return plain | {"envs": tuple(totals.envs), "policies": tuple(totals.policies)}
-
-
-def _totals(path: Path) -> RunTotals | None:
-    """The totals of a run, if they can be computed quickly."""
-    if _size(path / ROLLOUTS) <= MAX_BYTES:
-        return read_totals(path)
-    if not part_folders(path):
-        return None
-    try:
-        with open_run(path) as run:
-            return query_totals(run)
-    except RolltraceError:
-        return None
+    totals = numbers.totals
+    return {
+        **{name: getattr(totals, name) for name in _TOTALS},
+        "envs": tuple(totals.envs),
+        "policies": tuple(totals.policies),
+        "problems": numbers.problems,
+        "problem_count": numbers.problem_count,
+    }
 
 
 def _size(folder: Path) -> int:

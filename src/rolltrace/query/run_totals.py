@@ -2,27 +2,27 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from rolltrace.errors import RecordError
 from rolltrace.query.deduplication import find_duplicates, slot_of
+from rolltrace.query.lost_lines import count_lines, repeated_lines
 from rolltrace.query.run import Run
 from rolltrace.query.score_order import latest_rewards
 from rolltrace.query.table_schema import FINISHED, GROUP_COLUMNS
-from rolltrace.store.cursor import Cursor, LineLocation
+from rolltrace.store.cursor import Cursor, LineLocation, record_read_error
 from rolltrace.store.layout import ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.read_errors import ReadError
+from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.failure import is_interruption
 from rolltrace.trace.field_types import Timestamp
 from rolltrace.trace.json_numbers import Float, parse_number
 from rolltrace.trace.stop_reasons import Status, StopReason
-
-Record = TypeVar("Record")
 
 COUNTED_ROLLOUTS = "rollouts where not retried"
 """The rollouts that count, in SQL: for each index of a group the last attempt that is not superseded."""
@@ -115,6 +115,7 @@ class _Error(msgspec.Struct):
 class _ScoreHead(msgspec.Struct):
     """The fields of a score's line that the totals need."""
 
+    id: str
     name: str
     value: Float | None
     created_at: Timestamp
@@ -126,6 +127,9 @@ class _ScoreHead(msgspec.Struct):
     def is_interrupted(self) -> bool:
         """The condition `INTERRUPTED_SCORE`."""
         return self.value is None and self.error is not None and is_interruption(self.error.layer, self.error.type)
+
+
+Record = TypeVar("Record", RolloutHead, _ScoreHead)
 
 
 class SmallRun(msgspec.Struct, frozen=True):
@@ -143,27 +147,26 @@ class SmallRun(msgspec.Struct, frozen=True):
     """By id, the reward of each counted rollout, including late scores."""
     ungraded: Set[str]
     """The ids of those whose grading was interrupted."""
-    problems: int
-    """The number of read errors."""
+    lines: Mapping[tuple[str, str], int]
+    """By folder and session, how many different lines of its files could be read."""
+    problems: tuple[ReadError, ...]
+    """The read errors."""
 
 
 def read_small_run(path: Path) -> SmallRun:
     """Read the rollouts of a small run that count from its lines, which is faster than making tables."""
-    problems: list[ReadError] = []
-    heads = [head for _, head in _records(path, ROLLOUTS, RolloutHead, problems.append)]
+    lines = _LineReader(path)
+    heads = [head for _, head in lines.records(ROLLOUTS, RolloutHead)]
     duplicates = find_duplicates(heads, lambda times: RunReader(path).sessions(times))
     current = [head for number, head in enumerate(heads) if number not in duplicates.superseded]
     excluded = duplicates.superseded | duplicates.retried
     counted = [head for number, head in enumerate(heads) if number not in excluded]
-    scores = [
-        (location, score)
-        for location, score in _records(path, SCORES, _ScoreHead, problems.append)
-        if _is_reward(score)
-    ]
+    scores = [(location, score) for location, score in lines.records(SCORES, _ScoreHead) if _is_reward(score)]
     late = latest_rewards(scores)
     ungraded = late.keys() - {score.rollout for _, score in scores if not score.is_interrupted}
     rewards = {head.id: parse_number(late.get(head.id, head.reward)) for head in counted}
-    return SmallRun(heads, current, counted, len(duplicates.collides), rewards, ungraded, len(problems))
+    collides = len(duplicates.collides)
+    return SmallRun(heads, current, counted, collides, rewards, ungraded, lines.counts, lines.problems)
 
 
 def read_totals(path: Path) -> RunTotals:
@@ -205,12 +208,38 @@ def _by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _records(
-    path: Path, folder: str, kind: type[Record], report: Callable[[ReadError], None]
-) -> Iterator[tuple[LineLocation, Record]]:
-    decoder = msgspec.json.Decoder(kind)
-    for location, line in Cursor(path, folder, report).read():
-        try:
-            yield location, decoder.decode(line)
-        except (ValueError, RecursionError):
-            continue
+class _LineReader:
+    """Reads the lines of a small run, each id once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._errors = ReadErrors()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By folder and session, how many different lines of its files were read."""
+
+    @property
+    def problems(self) -> tuple[ReadError, ...]:
+        """The read errors so far."""
+        return self._errors.all()
+
+    def records(self, folder: str, kind: type[Record]) -> Iterator[tuple[LineLocation, Record]]:
+        """Every record of a folder that can be read and does not repeat the id of an earlier one."""
+        decoder = msgspec.json.Decoder(kind)
+        ids: set[str] = set()
+        repeated = []
+        files: Counter[str] = Counter()
+        for location, line in Cursor(self._path, folder, self._errors.report).read():
+            try:
+                record = decoder.decode(line)
+            except (ValueError, RecursionError) as error:
+                self._errors.report(record_read_error(location, RecordError(str(error))))
+                continue
+            if record.id in ids:
+                repeated.append((location.file, location.offset))
+                continue
+            ids.add(record.id)
+            files[location.file] += 1
+            yield location, record
+        self.counts += count_lines(files)
+        for problem in repeated_lines(repeated):
+            self._errors.report(problem)

@@ -27,6 +27,8 @@ class ReadErrorKind(StrEnum):
     """A line with the right checksum that is not the record it should be."""
     UNEXPECTED_FILE = "strange"
     """A file that does not belong to a run, by its name or because it is not a regular file."""
+    REPEATED = "repeated"
+    """A line with the id of an earlier one, which alone counts."""
     UNREADABLE = "unreadable"
     """The system could not read it; the data may still be intact."""
 

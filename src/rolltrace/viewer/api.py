@@ -27,7 +27,7 @@ from rolltrace.viewer.findings import BackgroundChecks
 from rolltrace.viewer.json_response import encode_response
 from rolltrace.viewer.open_runs import OpenRun, OpenRuns
 from rolltrace.viewer.run_list import RunList
-from rolltrace.viewer.run_overview import run_overview
+from rolltrace.viewer.run_overview import find_damage, run_overview
 from rolltrace.viewer.schemas import RevisionsResponse
 from rolltrace.viewer.user_sql import run_user_sql
 
@@ -97,8 +97,9 @@ class Api:
         self._run_list = RunList(library)
         self._findings = BackgroundChecks(library)
         self.handlers: Mapping[str, Callable[[RequestParameters], bytes]] = {
-            "runs": self._runs, "revisions": self._revisions, "run": self._run, "series": self._series,
-            "outcomes": self._outcomes, "histogram": partial(self._binned, charts.query_histograms),
+            "runs": self._runs, "revisions": self._revisions, "run": self._run, "damage": self._damage,
+            "series": self._series, "outcomes": self._outcomes,
+            "histogram": partial(self._binned, charts.query_histograms),
             "iteration_histograms": partial(self._binned, charts.query_iteration_histograms),
             "environments": partial(self._binned, charts.query_environments),
             "rollouts": self._rollouts, "facets": self._facets, "neighbours": self._neighbours,
@@ -141,6 +142,10 @@ class Api:
     def _run(self, parameters: RequestParameters) -> bytes:
         with self._library.open(parameters.text("run")) as opened:
             return encode_response(run_overview(opened, self._run_list.one(opened.key)))
+
+    def _damage(self, parameters: RequestParameters) -> bytes:
+        with self._library.open(parameters.text("run")) as opened:
+            return encode_response(find_damage(opened))
 
     def _series(self, parameters: RequestParameters) -> bytes:
         measure = parameters.text("measure", "reward")

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import random
 import threading
 import time
 from collections import OrderedDict
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rolltrace.errors import RolltraceError, RunNotFoundError
 from rolltrace.query.run import Run, open_run
-from rolltrace.query.run_listing import MAX_BYTES, find_runs
+from rolltrace.query.run_listing import MAX_BYTES, RunFinder
 from rolltrace.query.run_state import SILENT_SECONDS
 from rolltrace.store.layout import LEDGER, ROLLOUTS, RUN_FILE, SCORES
 from rolltrace.store.safe_files import stat_files
@@ -29,6 +30,10 @@ LIVE_SECONDS = SILENT_SECONDS + 1
 """A run that was written to so recently may be running. After that, its revision changes once more."""
 RESCAN_SECONDS = 0.4
 """How long the result of a scan is reused: several pages poll every second."""
+_SCAN_SECONDS = 0.008
+"""A scan that takes longer is repeated less often, so that scans take 2 % of a core at most."""
+_RECHECK_SECONDS = 20.0
+"""How long the files of a run that is not being written to are not looked at, if its directories have not changed."""
 
 MAX_WEIGHT = 8
 """How many runs may be open at once; a large one counts as four."""
@@ -88,6 +93,11 @@ class FileStamp(NamedTuple):
     bytes: int
     """The size of its rollouts."""
 
+    @property
+    def is_recent(self) -> bool:
+        """Whether the files changed lately, so that the run may be running."""
+        return self.revision.endswith("+")
+
 
 class FoundRun(NamedTuple):
     """A run below the folder."""
@@ -96,25 +106,51 @@ class FoundRun(NamedTuple):
     stamp: FileStamp
 
 
+class _Scanned(NamedTuple):
+    """A run and when its files were looked at."""
+
+    run: FoundRun
+    folders: tuple[int, ...]
+    """When its directory and those of its files were last changed, in ns."""
+    recheck_at: float
+
+
 class RunFolder:
     """Finds the runs below a folder. A key is looked up among them, and never used as a path."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
+        self._finder = RunFinder(path)
+        self._scanned: dict[str, _Scanned] = {}
         self._runs: dict[str, FoundRun] = {}
-        self._scanned_at = -RESCAN_SECONDS
+        self._next_scan = 0.0
 
     def runs(self) -> dict[str, FoundRun]:
         """The runs, by key."""
         with self._lock:
-            if time.monotonic() - self._scanned_at >= RESCAN_SECONDS:
-                runs: dict[str, Path] = {}
-                for run in find_runs(self.path):
-                    runs.setdefault(self._key(run), run)
-                self._runs = {key: FoundRun(run, _stamp(run)) for key, run in runs.items()}
-                self._scanned_at = time.monotonic()
+            started = time.monotonic()
+            if started >= self._next_scan:
+                self._scan(started)
+                now = time.monotonic()
+                self._next_scan = now + RESCAN_SECONDS * max(1.0, (now - started) / _SCAN_SECONDS)
             return self._runs
+
+    def _scan(self, now: float) -> None:
+        """Look for new runs, and at the files of those that may have changed."""
+        scanned: dict[str, _Scanned] = {}
+        for run, changed in self._finder.find().items():
+            path = Path(run) if (known := self._scanned.get(run)) is None else known.run.path
+            folders = (changed, *(_changed_at(f"{run}/{folder}") for folder in (ROLLOUTS, SCORES, LEDGER)))
+            # A run that is not being written to changes only if a session begins, which adds a file.
+            if known is None or known.run.stamp.is_recent or known.folders != folders or now >= known.recheck_at:
+                known = _Scanned(FoundRun(path, _stamp(path)), folders, now + _RECHECK_SECONDS * (1 + random.random()))  # noqa: S311
+            scanned[run] = known
+        self._scanned = scanned
+        runs: dict[str, FoundRun] = {}
+        for one in scanned.values():
+            runs.setdefault(self._key(one.run.path), one.run)
+        self._runs = runs
 
     def find(self, key: str) -> FoundRun:
         """The run with this key."""
@@ -144,6 +180,14 @@ def _stamp(run: Path) -> FileStamp:
     is_recent = abs(time.time() - newest) < LIVE_SECONDS
     revision = f"{identity[:8]}{everything.hexdigest()}{'+' if is_recent else ''}"
     return FileStamp(identity, f"{identity[:8]}{data.hexdigest()}", revision, size)
+
+
+def _changed_at(folder: str) -> int:
+    """When an entry was last added to a directory or removed from it, in ns; 0 if it is missing."""
+    try:
+        return os.stat(folder).st_mtime_ns  # noqa: PTH116 - one of very many
+    except OSError:
+        return 0
 
 
 def _identity(run: Path) -> str:

@@ -9,11 +9,13 @@ from rolltrace.query.run_state import planned_episodes, settle_continued
 from rolltrace.query.run_summary import RolloutNumbers, query_numbers
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, query_totals
 from rolltrace.store.ledger import LOSSES, Ledger
+from rolltrace.store.read_errors import ReadError
 from rolltrace.trace.freeform import to_json_mapping
 from rolltrace.viewer.columns import columns_with
 from rolltrace.viewer.open_runs import OpenRun, find_measures
 from rolltrace.viewer.schemas import (
     Count,
+    DamageResponse,
     ErrorKind,
     Iterations,
     LedgerSummary,
@@ -45,7 +47,7 @@ def run_overview(run: OpenRun, entry: RunListEntry) -> RunResponse:
     totals: RunTotals = queried["totals"]
     rollouts: RolloutNumbers = queried["numbers"]
     info, ledgers = numbers.info, list(numbers.ledgers().values())
-    problems = tuple(dict.fromkeys([*queried["problems"], *numbers.problems]))
+    damage = find_damage(run)
     return RunResponse(
         key=run.key,
         name=entry.name,
@@ -81,11 +83,23 @@ def run_overview(run: OpenRun, entry: RunListEntry) -> RunResponse:
         started_at=rollouts.started_at,
         ended_at=rollouts.ended_at,
         ledger=_ledger(ledgers, totals),
-        problems=tuple(map(str, problems[:_MAX_PROBLEMS])),
-        problem_count=len(problems),
+        problems=damage.problems,
+        problem_count=damage.problem_count,
         measures=measures,
         columns=columns_with(measures),
     )
+
+
+def find_damage(run: OpenRun) -> DamageResponse:
+    """What could not be read of the run, cached."""
+
+    def read() -> tuple[ReadError, ...]:
+        run.run.sql("select count(*) from rollouts, (select count(*) from scores)").fetchall()
+        return run.run.problems
+
+    found = run.cached("problems", read, lambda problems: 1_000 * len(problems))
+    problems = tuple(dict.fromkeys([*found, *run.run.problems]))  # a run that was opened again knows only the latter
+    return DamageResponse(problems=tuple(map(str, problems[:_MAX_PROBLEMS])), problem_count=len(problems))
 
 
 def _query(run: Run) -> dict[str, Any]:
@@ -99,7 +113,6 @@ def _query(run: Run) -> dict[str, Any]:
         "numbers": query_numbers(run),
         "values": values,
         "errors": tuple(ErrorKind(layer, kind, n, example or "") for layer, kind, n, example in run.sql(_ERRORS)),
-        "problems": run.problems,  # last, because the queries before find them
     }
 
 

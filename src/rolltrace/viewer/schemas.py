@@ -52,6 +52,8 @@ class RunListEntry(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     problem: str | None = None
     """Why the run, or a part of it, cannot be read."""
+    is_pending: bool = False
+    """Whether its numbers are missing or old because it was not read yet."""
 
 
 class RunsResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,8 @@ class RunsResponse(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     runs: tuple[RunListEntry, ...]
     total: int
+    pending: int = 0
+    """How many runs were not read yet: the page repeats the request, which reads some of them, until it is 0."""
 
 
 class RevisionsResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +189,15 @@ class RunResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The number of all of them."""
     measures: tuple[Measure, ...]
     columns: tuple[Column, ...]
+
+
+class DamageResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /api/damage?run=`: the parts of the run that could not be read; every page of the run says so."""
+
+    problems: tuple[str, ...]
+    """The first of them."""
+    problem_count: int
+    """The number of all of them."""
 
 
 class SeriesBin(NumberStats, frozen=True, kw_only=True):

@@ -38,6 +38,8 @@ export interface RunListEntry {
   bytes: number;
   /** Why the run, or a part of it, cannot be read. */
   problem: string | null;
+  /** Whether its numbers are missing or old because it was not read yet. */
+  is_pending: boolean;
 }
 
 /** `GET /api/runs`: all runs below the folder, the newest first. */
@@ -46,6 +48,8 @@ export interface RunsResponse {
   version: string;
   runs: RunListEntry[];
   total: number;
+  /** How many runs were not read yet: the page repeats the request, which reads some of them, until it is 0. */
+  pending: number;
 }
 
 /**
@@ -161,6 +165,14 @@ export interface RunResponse {
   problem_count: number;
   measures: Measure[];
   columns: Column[];
+}
+
+/** `GET /api/damage?run=`: the parts of the run that could not be read; every page of the run says so. */
+export interface DamageResponse {
+  /** The first of them. */
+  problems: string[];
+  /** The number of all of them. */
+  problem_count: number;
 }
 
 /** The distribution of a measure over the iterations from `first` to `last`, both included. */

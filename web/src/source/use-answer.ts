@@ -7,19 +7,22 @@ import type { RevisionsResponse } from "./schema";
 const LOOK_EVERY = 1_000;
 const REVISIONS = ["revisions"];
 
-interface Options {
+interface Options<Answer> {
   enabled?: boolean;
+  /** Whether to request the answer again after a second. */
+  isPartial?: (answer: Answer) => boolean;
   /** Whether to show the previous answer until this one arrives; by default yes. */
   keep?: boolean;
 }
 
 /** Query keys are [run key, question, parameters], so that all queries about one run can be invalidated together. */
-export function useAnswer<Answer>(question: string, parameters: Parameters = {}, options: Options = {}): UseQueryResult<Answer, Error> {
+export function useAnswer<Answer>(question: string, parameters: Parameters = {}, options: Options<Answer> = {}): UseQueryResult<Answer, Error> {
   const source = useSource();
   return useQuery<Answer, Error>({
     queryKey: [String(parameters.run ?? ""), question, parameters],
     queryFn: () => source.ask<Answer>(question, parameters),
     enabled: options.enabled ?? true,
+    refetchInterval: ({ state }) => (state.data !== undefined && options.isPartial?.(state.data) ? LOOK_EVERY : false),
     ...(options.keep === false ? {} : { placeholderData: keepPreviousData }),
   });
 }

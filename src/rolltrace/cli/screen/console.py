@@ -80,13 +80,17 @@ def table_cell(text: str, style: str = "", most: int = MAX_CELL) -> Text:
     return Text(text[:most], style).append(f"… {len(text) - most:,} characters more", "italic yellow")
 
 
-def show_read_errors(errors: Sequence[ReadError]) -> None:
-    """Print on standard error which parts of a run could not be read: the first of them, and how many more."""
-    for error in errors[:_MAX_READ_ERRORS]:
-        click.echo(f"Not read: {escape_line(str(error))}", err=True)
-    if len(errors) > _MAX_READ_ERRORS:
-        more = len(errors) - _MAX_READ_ERRORS
-        click.echo(f"Not read: {more:,} more places; `rolltrace check` names them.", err=True)
+def show_read_errors(errors: Sequence[ReadError | str], count: int | None = None, run: str | None = None) -> None:
+    """Print on standard error which parts of a run could not be read: the first of them, and how many more.
+
+    `count` is the number of all, if `errors` are not all; with `run`, each line names it.
+    """
+    prefix = "Not read: " if run is None else f"Not read: {escape_line(run)}: "
+    shown = errors[:_MAX_READ_ERRORS]
+    for error in shown:
+        click.echo(f"{prefix}{escape_line(str(error))}", err=True)
+    if more := (len(errors) if count is None else count) - len(shown):
+        click.echo(f"{prefix}{more:,} more places; `rolltrace check` names them.", err=True)
 
 
 def _console(*, stderr: bool) -> Console:

@@ -60,6 +60,8 @@ def _state(run: ListedRun) -> Text:
         text.append(f" · {run.maybe_lost:,} in flight", "red" if run.state is RunState.DIED else "")
     if run.collides:
         text.append(f" · {run.collides:,} collide", "red")
+    if run.problem_count:
+        text.append(" · damaged", "red")
     return text
 
 

@@ -2,9 +2,8 @@
 import { useMemo } from "react";
 import { toRuns } from "../../addresses";
 import { HoveredIteration, HoveredIterationContext } from "../../charts/hovered-iteration";
-import { count, plural } from "../../format";
 import { Answered, Empty, Loading } from "../../parts/states";
-import { plainText, VisibleText } from "../../parts/text";
+import { plainText } from "../../parts/text";
 import { Shell } from "../../shell";
 import type { OutcomesResponse, RunResponse, SeriesResponse } from "../../source/schema";
 import { useSource } from "../../source/source";
@@ -45,7 +44,6 @@ function Overview({ answer, selection }: { answer: RunResponse; selection: Selec
   return (
     <div className="run stack">
       <Heading answer={answer} />
-      <Problems answer={answer} />
       <Health answer={answer} findings={findings.data} />
       {answer.rollouts === 0 ? (
         <Nothing answer={answer} />
@@ -115,24 +113,3 @@ const Waiting = () => (
     <Loading lines={1} height={300} />
   </div>
 );
-
-function Problems({ answer: { problems, problem_count } }: { answer: RunResponse }) {
-  if (problem_count === 0) return null;
-  return (
-    <section className="card run-problems" id="run-problems" tabIndex={-1} aria-labelledby="run-problems-title">
-      <h2 id="run-problems-title">{plural(problem_count, "part")} of this run could not be read</h2>
-      <p className="soft">Everything else is shown as usual; nothing was changed on disk.</p>
-      <details open={problems.length <= 3}>
-        <summary>What, and where</summary>
-        <ul>
-          {problems.map((problem, place) => (
-            <li key={place} className="long-text">
-              <VisibleText text={problem.slice(0, 2_000)} />
-            </li>
-          ))}
-          {problem_count > problems.length && <li className="faint">and {count(problem_count - problems.length)} more</li>}
-        </ul>
-      </details>
-    </section>
-  );
-}

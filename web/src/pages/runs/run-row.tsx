@@ -27,7 +27,8 @@ export function RunRow({ run }: { run: RunListEntry }) {
         )}
       </th>
       <td role="cell" className="runs-state">
-        {run.problem === null ? <RunStateBadge state={run.state} live={run.live} /> : <Badge tone="warn">cannot be read</Badge>}
+        {run.run === null ? <Badge tone="warn">cannot be read</Badge> : <RunStateBadge state={run.state} live={run.live} />}
+        {run.run !== null && run.problem !== null && <Badge tone="bad">damaged</Badge>}
         <Collides n={run.collides} />
       </td>
       <td role="cell" className="runs-progress">

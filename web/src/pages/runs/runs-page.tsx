@@ -27,7 +27,7 @@ const COLUMNS: readonly [name: string, title: string, firstDown: boolean][] = [
 ];
 
 export function RunsPage() {
-  const answer = useAnswer<RunsResponse>("runs");
+  const answer = useAnswer<RunsResponse>("runs", {}, { isPartial: ({ pending }) => pending > 0 });
   useShortcuts(useMemo(() => KEYS, []));
   return (
     <Shell crumbs={[{ label: "Runs" }]}>
@@ -55,6 +55,11 @@ function Listing({ answer }: { answer: RunsResponse }) {
             {found.length < answer.total && `${count(found.length)} of `}
             {plural(answer.total, "run")} in <bdi>{plainText(answer.folder, 120)}</bdi> · Rolltrace {plainText(answer.version, 24)}
           </p>
+          {answer.pending > 0 && (
+            <p className="small soft" role="status">
+              Reading {plural(answer.pending, "run")}: numbers that are missing here follow.
+            </p>
+          )}
           {answer.runs.length < answer.total && <p className="small warn">Only the newest {count(answer.runs.length)} are listed here, and filtered.</p>}
         </div>
         <input

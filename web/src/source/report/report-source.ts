@@ -21,6 +21,7 @@ export class ReportSource implements Source {
     this.handlers = {
       runs: () => head.answers.runs,
       run: () => head.answers.run,
+      damage: () => head.answers.run,
       findings: () => head.answers.findings,
       rollout: (parameters) => this.rollout(String(parameters.id)),
       group: (parameters) => this.group(parameters),

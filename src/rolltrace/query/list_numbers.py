@@ -1,0 +1,156 @@
+"""The numbers of a run in a listing: read from its lines or its tables, and stored until its files change."""
+
+import contextlib
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rolltrace.query.lost_lines import missing_lines
+from rolltrace.query.run import Run
+from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, query_totals, read_small_run, totals_of
+from rolltrace.store.cache_key import sign
+from rolltrace.store.layout import CACHE, LEDGER, ROLLOUTS, SCORES
+from rolltrace.store.ledger import Ledger
+from rolltrace.store.read_errors import ReadError
+from rolltrace.store.safe_files import open_regular, publish_file, refuse_link, stat_files, unfinished_file
+from rolltrace.trace.rollout_builder import new_id
+
+NUMBERS_FILE = "list.msgpack"
+"""The name of the file in a run's `cache/` in which its numbers are stored."""
+MIN_STORED_BYTES = 256_000
+"""A run with fewer bytes of rollouts is read as quickly as its stored numbers would be."""
+MAX_POINTS = 60
+"""How many points a sparkline has at most."""
+_MAX_PROBLEMS = 3
+_MAX_FILE_BYTES = 1 << 20
+_SETTLED_SECONDS = 2.0
+"""A file that changed so recently may change again without a new modification time."""
+_CURVE = f"""
+    select iteration, count(*) as n, avg(reward) as mean
+    from {COUNTED_ROLLOUTS} and isfinite(reward) and iteration is not null
+    group by iteration
+"""
+_FAILED = f"select count(*) filter (status = 'error') from {COUNTED_ROLLOUTS}"
+
+Curve = Sequence[tuple[int, int, float]]
+"""Iterations, each with the number of rewards and their mean."""
+
+
+class ListNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of a run that a listing shows, besides those of its ledgers."""
+
+    totals: RunTotals
+    failed: int
+    """How many rollouts that count have the status `error`."""
+    sparkline: tuple[float | None, ...]
+    """The mean reward over iterations, in at most `MAX_POINTS` points; None for a point without rewards."""
+    problems: tuple[str, ...]
+    """The first read errors."""
+    problem_count: int
+
+
+class _StoredNumbers(msgspec.Struct):
+    stamp: str
+    numbers: ListNumbers
+
+
+def read_list_numbers(path: Path, ledgers: Collection[Ledger]) -> ListNumbers:
+    """The numbers of a small run, from its lines. `ledgers` were read before."""
+    small = read_small_run(path)
+    problems = (*small.problems, *missing_lines(ledgers, small.lines, small.problems))
+    failed = sum(head.status == "error" for head in small.counted)
+    return _list_numbers(totals_of(small), failed, _curve_of(small), problems)
+
+
+def query_list_numbers(run: Run) -> ListNumbers:
+    """The numbers of a run of any size, from its tables."""
+    totals, curve = query_totals(run), run.sql(_CURVE).fetchall()
+    [(failed,)] = run.sql(_FAILED).fetchall()
+    return _list_numbers(totals, failed, curve, run.problems)
+
+
+def _list_numbers(totals: RunTotals, failed: int, curve: Curve, problems: Sequence[ReadError]) -> ListNumbers:
+    return ListNumbers(
+        totals=totals,
+        failed=failed,
+        sparkline=sparkline(curve),
+        problems=tuple(map(str, problems[:_MAX_PROBLEMS])),
+        problem_count=len(problems),
+    )
+
+
+def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | None]) -> ListNumbers | None:
+    """The numbers that were stored for the run with this id, unless its files have changed; else those of `compute`."""
+    stamp, size, changed_at = _stamp(path, run)
+    if size < MIN_STORED_BYTES:
+        return compute()
+    stored = _load(path / CACHE / NUMBERS_FILE)
+    if stored is not None and stored.stamp == stamp:
+        return stored.numbers
+    numbers = compute()
+    if numbers is not None and abs(time.time() - changed_at) > _SETTLED_SECONDS:
+        with contextlib.suppress(OSError):  # the run may be read-only
+            _store(path / CACHE, _StoredNumbers(stamp, numbers))
+    return numbers
+
+
+def _stamp(path: Path, run: str) -> tuple[str, int, float]:
+    """A hash of the names, sizes and times of a run's files; the size of its rollouts, and the newest of the times."""
+    digest, size, newest = hashlib.blake2b(run.encode(), digest_size=16), 0, 0
+    for folder in (ROLLOUTS, SCORES, LEDGER):
+        files = stat_files(path / folder)
+        digest.update(repr((folder, files)).encode("utf-8", "surrogateescape"))
+        size += sum(length for _, length, _ in files) if folder == ROLLOUTS else 0
+        newest = max(newest, *(changed for _, _, changed in files), 0)
+    return digest.hexdigest(), size, newest / 1e9
+
+
+def _load(path: Path) -> _StoredNumbers | None:
+    """The numbers in a file; None unless this user, or the user's team, has stored them."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(_MAX_FILE_BYTES)
+        signature, data = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
+        return msgspec.msgpack.decode(data, type=_StoredNumbers) if signature == sign(data) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _store(cache: Path, numbers: _StoredNumbers) -> None:
+    refuse_link(cache).mkdir(exist_ok=True)
+    data = msgspec.msgpack.encode(numbers)
+    with unfinished_file(cache / f".{NUMBERS_FILE}-{os.getpid()}-{new_id()}") as unfinished:
+        unfinished.write_bytes(msgspec.msgpack.encode((sign(data), data)))
+        publish_file(unfinished, cache / NUMBERS_FILE, sync=False)
+
+
+def _curve_of(run: SmallRun) -> Curve:
+    rewards: dict[int, list[float]] = {}
+    for head in run.counted:
+        reward = run.rewards[head.id]
+        if reward is not None and math.isfinite(reward):
+            rewards.setdefault(head.iteration, []).append(float(reward))
+    return [(iteration, len(some), math.fsum(some) / len(some)) for iteration, some in rewards.items()]
+
+
+def sparkline(curve: Curve) -> tuple[float | None, ...]:
+    """The mean reward over iterations, in at most `MAX_POINTS` points; None for a point without rewards."""
+    if not curve:
+        return ()
+    first, last = min(one[0] for one in curve), max(one[0] for one in curve)
+    width = -(-(last - first + 1) // MAX_POINTS)
+    sums: dict[int, tuple[int, float]] = {}
+    for iteration, n, mean in curve:
+        point = (iteration - first) // width
+        count, total = sums.get(point, (0, 0.0))
+        sums[point] = count + n, total + n * mean
+    return tuple(_mean(sums.get(point)) for point in range((last - first) // width + 1))
+
+
+def _mean(count_and_sum: tuple[int, float] | None) -> float | None:
+    return None if count_and_sum is None else count_and_sum[1] / count_and_sum[0]
