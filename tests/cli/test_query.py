@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from rolltrace.query import part_processes
 from rolltrace.query.sql_check import TABLES
+from rolltrace.store.create import create_run
 
 pytestmark = pytest.mark.core
 
@@ -117,3 +119,20 @@ def test_model_text_cannot_steer_the_terminal(in_terminal, make_run):
         assert code == 0
         assert "\x1b[2J" not in shown
         assert "gone" in shown
+
+
+def test_a_partial_answer_says_what_it_is_about(rolltrace, tmp_path, monkeypatch):
+    """With --partial, a command does not wait for all tables of a long run, and says so on standard error."""
+    path = tmp_path / "run"
+    for session in range(4):
+        with create_run(path, join=session > 0) as writer:
+            for index in range(10):
+                with writer.rollout(env="sums", task="t", group=str(session), index=index) as recorder:
+                    recorder.step("1 + 1?", "2", 1.0)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    shown = rolltrace("query", path, "select count(*) as n from rollouts", "--partial", "--json")
+    assert 0 < json.loads(shown.stdout)["n"] < 40
+    assert "without --partial, the command reads all of it" in shown.stderr
+    shown = rolltrace("query", path, "select count(*) as n from rollouts", "--json")
+    assert json.loads(shown.stdout)["n"] == 40
+    assert shown.stderr == ""

@@ -16,6 +16,7 @@ from examples import examples
 from rolltrace.query import part_processes, part_writer
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.run import open_run
+from rolltrace.query.run_summary import summarize
 from rolltrace.store.create import create_run
 from rolltrace.store.recording import Recording
 from rolltrace.trace.codec import add_checksum
@@ -117,6 +118,22 @@ def test_partial_answers_come_from_the_newest_segments(long_run, monkeypatch):
     assert 0 < len(seen[0]) < len(everything)
     assert max(row[0] for row in seen[0]) == max(row[0] for row in everything)
     assert [len(rows) for rows in seen] == sorted(len(rows) for rows in seen)
+
+
+def test_a_partial_summary_is_about_one_part(long_run, monkeypatch):
+    """Its numbers fit together although processes go on reading, and it says how much of the run they are about."""
+    whole = summarize(long_run)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    reported = []
+    part = summarize(long_run, partial=True)
+    everything = summarize(long_run, on_progress=reported.append)
+    assert 0 < part.coverage < 1
+    assert 0 < part.rollouts < whole.rollouts
+    assert part.rollouts == sum(row.rollouts for row in part.iterations) == sum(part.statuses.values())
+    for name in ("rollouts", "groups", "statuses", "stop_reasons", "finished", "lost"):
+        assert getattr(everything, name) == getattr(whole, name)
+    assert reported == sorted(reported)
+    assert reported[-1] == 1
 
 
 def test_a_process_that_is_killed_costs_nothing_but_time(long_run, monkeypatch):

@@ -15,8 +15,9 @@ _DEFAULT_LIMIT = 100
     "--limit", type=click.IntRange(min=1), help=f"At most this many rows; by default {_DEFAULT_LIMIT}, with --json all."
 )
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Time-out in seconds.")
+@click.option("--partial", is_flag=True, help="Answer at once, from what is read first of a long run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
-def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json: bool) -> None:
+def query(run: Path, sql: str, limit: int | None, timeout: float | None, partial: bool, as_json: bool) -> None:
     """Run one SELECT over RUN, or over all runs in a directory.
 
     The tables are runs, rollouts, every_rollout, steps, messages, calls, scores, groups and ledger; docs/tables.md has
@@ -24,10 +25,11 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json
     runs.
     """
     from rolltrace.cli.screen.console import show_read_errors, stdout_console, write_record
+    from rolltrace.cli.screen.rollout_progress import show_coverage, table_progress
     from rolltrace.cli.screen.sql_rows import encode_row, show_rows
     from rolltrace.query.run import open_run
 
-    with open_run(run) as opened:
+    with table_progress(run) as on_progress, open_run(run, partial=partial, on_progress=on_progress) as opened:
         result = opened.sql(sql, timeout=timeout)
         if as_json:
             for row in islice(result, limit):
@@ -38,4 +40,5 @@ def query(run: Path, sql: str, limit: int | None, timeout: float | None, as_json
             show_rows(stdout_console(), result.columns, result.types, rows[:limit])
             if len(rows) > limit:
                 click.echo(f"These are the first {limit} rows: --limit shows more, --json all.", err=True)
+        show_coverage(opened.coverage)
         show_read_errors(opened.problems)

@@ -23,7 +23,7 @@ from rolltrace.query.duckdb_engine import (
 )
 from rolltrace.query.part_writer import parquet_source
 from rolltrace.query.parts import ParquetPart
-from rolltrace.query.run_tables import RunTables
+from rolltrace.query.run_tables import OnCoverage, RunTables
 from rolltrace.query.small_tables import small_part, small_rows
 from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
 from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS, sql_literal
@@ -50,6 +50,7 @@ class Database:
         errors: ReadErrors | None = None,
         *,
         partial: bool = False,
+        on_progress: OnCoverage | None = None,
     ) -> None:
         self.process = os.getpid()
         self.is_closed = False
@@ -64,6 +65,9 @@ class Database:
         self._readers = readers
         self._errors = errors or ReadErrors()
         self._is_partial = partial
+        self._on_progress = on_progress
+        self.is_held = False
+        """Whether statements answer from the tables as they are, and read nothing new."""
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
         self._session_caches = [_SessionCache(reader, self.connection) for reader in readers]
@@ -174,7 +178,7 @@ class Database:
 
     def _refresh(self, number: int, needed: set[str], deadline: QueryDeadline) -> None:
         run, known = self.runs[number], self._known[number]
-        run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline)
+        run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline, reads=not self.is_held)
         known.update({table: run.table_parts(table) for table in needed & set(STORED_COLUMNS)})
         if "rollouts" in needed:
             self._sessions[number] = self._session_caches[number].sessions(known["rollouts"])
@@ -201,7 +205,7 @@ class Database:
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
             reader.path, self._private / str(number), self.connection, reader.cursor, self._errors.report,
-            reader.decode_score, self._is_partial,
+            reader.decode_score, self._is_partial, self._on_progress,
         )  # fmt: skip
 
 

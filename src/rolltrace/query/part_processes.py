@@ -49,10 +49,10 @@ class PartProcesses:
         self._private = private
         self._pool: ProcessPool | None = None
         self._batches: dict[Future[bytes], dict[str, int]] = {}
-        """By call, the segments that it reads and their sizes."""
+        """By call, the segments that it reads and their lengths."""
         self._count = 0
         self.pending: dict[str, int] = {}
-        """The segments that are being read, and the sizes of their files."""
+        """The segments that are being read, and their lengths."""
 
     def start(self, covered: dict[str, int]) -> None:
         """Start to read the segments that were not read yet, if they are enough for several parts."""
@@ -97,7 +97,7 @@ class PartProcesses:
 
 
 def _batches(folder: str, entries: list[SegmentEntry], known: set[str]) -> list[dict[str, int]]:
-    """The segments that are not known, the newest first, in batches of the size of a part, with the sizes of files."""
+    """The segments that are not known, the newest first, in batches of the size of a part, with their lengths."""
     batches: list[dict[str, int]] = []
     length = BATCH_BYTES
     for entry in reversed(entries):
@@ -106,9 +106,14 @@ def _batches(folder: str, entries: list[SegmentEntry], known: set[str]) -> list[
             if length >= BATCH_BYTES:
                 batches.append({})
                 length = 0
-            batches[-1][file] = entry.size
-            length += entry.size * _COMPRESSION if entry.is_compressed else entry.size
+            batches[-1][file] = estimated_length(entry)
+            length += batches[-1][file]
     return batches
+
+
+def estimated_length(segment: SegmentEntry) -> int:
+    """About how many bytes a segment has, uncompressed."""
+    return segment.size * _COMPRESSION if segment.is_compressed else segment.size
 
 
 def _build(run: str, folder: str, files: list[str], path: str) -> bytes:

@@ -15,6 +15,7 @@ from rolltrace.query.follow import StopEvent, follow
 from rolltrace.query.groups import Group, group_from_row
 from rolltrace.query.record_reader import LateScoreReader, LineReader, growing_batches, with_scores
 from rolltrace.query.result import QueryResult
+from rolltrace.query.run_tables import OnCoverage
 from rolltrace.query.sql_check import Parameters, Statement
 from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
 from rolltrace.store.cursor import LineLocation
@@ -30,12 +31,18 @@ PAGE_ROWS = 50_000
 
 
 def open_run(
-    path: str | Path | Sequence[str | Path], memory: str = MEMORY, threads: int = THREADS, partial: bool = False
+    path: str | Path | Sequence[str | Path],
+    memory: str = MEMORY,
+    threads: int = THREADS,
+    *,
+    partial: bool = False,
+    on_progress: OnCoverage | None = None,
 ) -> "Run":
     """Open the run at `path`. A directory of runs, or several paths, are opened as one.
 
     `memory` and `threads` limit what statements may use. With `partial`, statements about a long run do not wait until
     all of its tables are made: they answer from the newest segments, and `Run.coverage` says how much that is.
+    `on_progress` is called with that number while tables are being made.
     """
     limits = EngineLimits(memory, threads)
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
@@ -44,7 +51,7 @@ def open_run(
         raise InputError("Expected at least one run to open, got no paths.")
     readers = [RunReader(run) for run in runs]
     _refuse_copies(readers)
-    return Run(readers, limits, partial)
+    return Run(readers, limits, partial=partial, on_progress=on_progress)
 
 
 def _refuse_copies(readers: Sequence[RunReader]) -> None:
@@ -79,10 +86,18 @@ def _runs_at(path: Path) -> list[Path]:
 class Run:
     """One run, or several as one. Each call sees what was written before it."""
 
-    def __init__(self, readers: Sequence[RunReader], limits: EngineLimits | None = None, partial: bool = False) -> None:
+    def __init__(
+        self,
+        readers: Sequence[RunReader],
+        limits: EngineLimits | None = None,
+        *,
+        partial: bool = False,
+        on_progress: OnCoverage | None = None,
+    ) -> None:
         self._readers = tuple(readers)
         self._limits = limits
         self._is_partial = partial
+        self._on_progress = on_progress
         self._errors = ReadErrors()
         self._database_or_none: Database | None = None
 
@@ -111,6 +126,10 @@ class Run:
     def coverage(self) -> float:
         """Which part of the run the last statement was about, from 0 to 1: all of it, unless opened with `partial`."""
         return 1.0 if self._database_or_none is None else self._database_or_none.coverage
+
+    def hold(self) -> None:
+        """Let later statements answer from the tables that were read by now, so that their answers fit together."""
+        self._database.is_held = True
 
     def get(self, rollout: str) -> Rollout:
         """The rollout with this id, with all its messages and steps, and the scores written by now."""
@@ -222,7 +241,13 @@ class Run:
     def _database(self) -> Database:
         with _opening:
             if self._database_or_none is None or self._database_or_none.process != os.getpid():
-                self._database_or_none = Database(self._readers, self._limits, self._errors, partial=self._is_partial)
+                self._database_or_none = Database(
+                    self._readers,
+                    self._limits,
+                    self._errors,
+                    partial=self._is_partial,
+                    on_progress=self._on_progress,
+                )
             return self._database_or_none
 
     def _locations(

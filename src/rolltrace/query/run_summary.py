@@ -11,6 +11,7 @@ import msgspec
 from rolltrace.query.number_stats import NumberStats, stats_columns, stats_from_row
 from rolltrace.query.run import Run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
+from rolltrace.query.run_tables import OnCoverage
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, query_totals
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
@@ -51,6 +52,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     run: str
     """The id of the run."""
+    coverage: float
+    """Which part of the run the numbers are about, from 0 to 1: all of it, unless they were to be partial."""
     created_at: datetime
     state: RunState
     planned: int | None
@@ -158,20 +161,22 @@ def query_numbers(run: Run) -> RolloutNumbers:
     return RolloutNumbers(**{**fields, **times}, rewards=stats_from_row(row))
 
 
-def summarize(path: str | Path) -> RunSummary:
-    """Summarize the run at `path`, with SQL."""
-    with Run([RunReader(path)]) as run:
+def summarize(path: str | Path, *, partial: bool = False, on_progress: OnCoverage | None = None) -> RunSummary:
+    """Summarize the run at `path`, with SQL; with `partial`, what can be read of it at once."""
+    with Run([RunReader(path)], partial=partial, on_progress=on_progress) as run:
         totals = query_totals(run)
+        run.hold()
         numbers = query_numbers(run)
         iterations = tuple(_iteration(row) for row in run.sql(_ITERATIONS).dicts())
         errors = tuple(FailureCount(*row) for row in run.sql(_ERRORS).fetchall())
         statuses = run.sql(f"select status, count(*) from {COUNTED_ROLLOUTS} group by 1 order by 2 desc, 1").fetchall()
         ledgers = list(run.ledgers().values())
         settled = [totals.reconcile(ledger) for ledger in settle_continued(ledgers)]
-        info, problems = run.info, run.problems
+        info, problems, coverage = run.info, run.problems, run.coverage
     planned = planned_episodes(info)
     return RunSummary(
         path=str(path),
+        coverage=coverage,
         run=info.id,
         created_at=info.created_at,
         state=run_state(ledgers, planned, totals.finished),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.query.duckdb_engine import QueryDeadline
-from rolltrace.query.part_processes import BuiltPart, PartProcesses
+from rolltrace.query.part_processes import BuiltPart, PartProcesses, estimated_length
 from rolltrace.query.part_writer import (
     PartBuilder,
     copy_to_parquet,
@@ -42,6 +42,11 @@ MIN_CACHED_BYTES = 32 << 20
 MERGE_BYTES = 256 << 20
 """Parts are merged only up to so many bytes of lines, so that no query waits long for it."""
 
+_PROCESSES = "processes"
+"""Below the private folder, where processes make parts."""
+
+OnCoverage = Callable[[float], None]
+"""It is called with the part of a run, from 0 to 1, that was read by now."""
 OpenCursor = Callable[[str, dict[str, int], Callable[[str], bool]], Cursor]
 
 
@@ -57,6 +62,7 @@ class RunTables:
         report: Callable[[ReadError], None],
         decode_score: DecodeScore,
         is_partial: bool = False,
+        on_progress: OnCoverage | None = None,
     ) -> None:
         self.run = run
         self.parts: dict[str, list[Part]] = {}
@@ -74,26 +80,32 @@ class RunTables:
         self._verified: set[Path] = set()
         self._is_cache_writable = True
         self._is_partial = is_partial
-        self._processes = {folder: PartProcesses(run, folder, private) for folder in TABLES_OF}
-        private.mkdir(parents=True, exist_ok=True)
+        self._on_progress = on_progress
+        self._processes = {folder: PartProcesses(run, folder, private / _PROCESSES) for folder in TABLES_OF}
+        (private / _PROCESSES).mkdir(parents=True, exist_ok=True)
 
-    def refresh(self, tables: Iterable[str], deadline: QueryDeadline) -> None:
-        """Read new lines of the folders of these tables. What was read before the deadline is not read again."""
+    def refresh(self, tables: Iterable[str], deadline: QueryDeadline, *, reads: bool = True) -> None:
+        """Read new lines of the folders of these tables. What was read before the deadline is not read again.
+
+        Without `reads`, only folders are read that were not read before.
+        """
         stored = [table for table in tables if table in FOLDER_OF]
         for folder in sorted({FOLDER_OF[table] for table in stored}):
-            if folder not in self.parts:
+            is_new = folder not in self.parts
+            if is_new:
                 self._start(folder, [part for part in find_parts(self.run, folder) if part.path not in self._damaged])
             self._drop(self._damaged_parts(folder, [table for table in stored if FOLDER_OF[table] == folder]))
-            self._read(folder, deadline)
-            self._merge_small_parts(folder, deadline)
+            if is_new or reads:
+                self._read(folder, deadline)
+                self._merge_small_parts(folder, deadline)
 
     @property
     def coverage(self) -> float:
-        """Which part of the run the tables cover, by the sizes of files, from 0 to 1."""
+        """About which part of the run the tables cover, from 0 to 1."""
         pending = sum(sum(one.pending.values()) for one in self._processes.values())
         if not pending:
             return 1.0
-        total = sum(entry.size for folder in TABLES_OF for entry in _segments(self.run / folder))
+        total = sum(estimated_length(entry) for folder in TABLES_OF for entry in _segments(self.run / folder))
         return max(0.0, 1.0 - pending / max(total, 1))
 
     def close(self) -> None:
@@ -124,6 +136,7 @@ class RunTables:
                 self._is_cache_writable = False
             else:
                 self._verified |= {published.table(table).path for table in published.tables}
+                remove_parts([part.path])
                 return published
         return part
 
@@ -164,7 +177,7 @@ class RunTables:
         """Delete private parts that are neither current nor used elsewhere; `used` are paths of files."""
         folders = {path.parent for path in used} | used | {part.path for parts in self.parts.values() for part in parts}
         for path in self._private.iterdir():
-            if path not in folders:
+            if path not in folders and path.name != _PROCESSES:
                 path.unlink() if path.is_file() else shutil.rmtree(path)
 
     def _start(self, folder: str, parts: Sequence[Part]) -> None:
@@ -198,6 +211,8 @@ class RunTables:
         is_partial = self._is_partial and bool(self.parts[folder])
         for built in processes.finished(deadline, waits=not is_partial):
             self._add(folder, built)
+            if self._on_progress is not None:
+                self._on_progress(self.coverage)
             if self._is_partial and processes.pending:
                 break
         cursor = self._cursors.get(folder)

@@ -1,11 +1,12 @@
-"""A progress bar on standard error, for commands that read many rollouts."""
+"""Progress on standard error, for commands that read many rollouts."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rolltrace.cli.screen.console import stderr_console
 from rolltrace.terminal_text import escape_line
@@ -37,3 +38,20 @@ def rollout_progress(path: Path) -> Iterator[OnProgress]:
             bar.update(task, completed=done, total=max(done, expected), description=description)
 
         yield on_progress
+
+
+@contextlib.contextmanager
+def table_progress(path: Path) -> Iterator[Callable[[float], None]]:
+    """Show how much of the run at `path` was read into tables, once that takes several steps."""
+    console = stderr_console()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"{escape_line(path.name)}: making tables", total=1.0, visible=False)
+        yield lambda coverage: bar.update(task, completed=coverage, visible=coverage < 1)
+
+
+def show_coverage(coverage: float) -> None:
+    """Say on standard error that an answer is about a part of the run, if it is."""
+    if coverage < 1:
+        part = f"the newest {coverage:.0%} of the run"
+        click.echo(f"This is about {part}: without --partial, the command reads all of it.", err=True)
