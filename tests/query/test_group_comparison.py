@@ -549,3 +549,65 @@ def test_damage_costs_only_what_it_held(opened, path):
     segment.write_bytes(segment.read_bytes().replace(b"answer 1", b"answer\x001"))
     found = compare_group(run, KEY)
     assert [one.index for one in found.members] == [2, 0]
+
+
+def test_a_group_without_a_readable_member(opened, path):
+    """If every line is damaged, the comparison has no members, says how many are missing, and raises nothing."""
+    with create_run(path) as writer:
+        for index in range(3):
+            member(writer, index, f"answer {index}", float(index))
+    run = opened(path)
+    assert len(compare_group(run, KEY).members) == 3
+    [segment] = (path / "rollouts").iterdir()
+    segment.write_bytes(segment.read_bytes().replace(b"answer", b"answe\x00"))
+    found = compare_group(run, KEY)
+    assert (found.members, found.unreadable, found.omitted) == ((), 3, 0)
+    assert len(run.problems) == 3
+
+
+def test_a_repeated_line_is_one_member(group, path):
+    """A line that is in the file twice, as after a copy that went wrong, is one member."""
+    with create_run(path) as writer:
+        for index in range(3):
+            member(writer, index, f"answer {index}", float(index))
+    [segment] = (path / "rollouts").iterdir()
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join([*lines, lines[0]]))
+    assert [one.index for one in group().members] == [2, 1, 0]
+
+
+def test_members_come_in_windows(group, path):
+    """Windows one after another have every member once, each compared with the one before it, also across windows."""
+    with create_run(path) as writer:
+        ids = [member(writer, index, f"{index}", float(-index)) for index in range(20)]
+    windows = [group(most=7, offset=offset) for offset in (0, 7, 14)]
+    members = [one for window in windows for one in window.members]
+    assert [one.id for one in members] == ids
+    assert [one.differs and one.differs.of for one in members] == [None, *ids[:-1]]
+    assert [(window.offset, window.omitted) for window in windows] == [(0, 13), (7, 13), (14, 14)]
+    assert [window.reference and window.reference.id for window in windows] == [None, ids[6], ids[13]]
+    assert [mark.id for mark in windows[1].marks] == ids
+    assert [mark.rank for mark in windows[1].marks] == list(range(20))
+    assert (group(offset=20).members, group().marks) == ((), ())
+
+
+def test_members_are_compared_with_a_chosen_one(group, path):
+    """With `against`, every member says where it differs from that one, also if it is in another window."""
+    with create_run(path) as writer:
+        ids = [member(writer, index, "even" if index % 2 == 0 else f"odd {index}", float(-index)) for index in range(8)]
+    for found in (group(against=ids[2]), group(against=ids[2], offset=4)):
+        assert found.is_against
+        assert found.reference.id == ids[2]
+        assert [one.differs and one.differs.of for one in found.members] == [
+            None if one.index % 2 == 0 else ids[2] for one in found.members
+        ]
+    assert not group(against="no such rollout").members[0].differs
+
+
+def test_a_window_ends_before_its_lines_are_too_long(group, path, monkeypatch):
+    """Long records are read a few at a time, and at least one with the one before it."""
+    monkeypatch.setattr("rolltrace.query.group_comparison._MAX_BYTES", 50_000)
+    with create_run(path) as writer:
+        for index in range(4):
+            member(writer, index, "x" * (100_000 if index == 3 else 20_000), float(-index))
+    assert [len(group(offset=offset).members) for offset in (0, 2, 3)] == [2, 1, 1]

@@ -458,3 +458,18 @@ def test_get_asks_what_is_indexed_first(tmp_path, opened, file_reads):
         read = {name: file_reads.bytes_read(tmp_path / name / "rollouts") for name in names}
     assert read["b"] > 0
     assert (read["a"], read["c"]) == (0, 0)
+
+
+def test_rollouts_leaves_damaged_lines_out(path, opened):
+    """A line that was damaged after its table was made is reported and left out; the rollouts after it follow."""
+    with create_run(path) as writer:
+        for index in range(5):
+            with writer.rollout(env="e", task="t", group="g", index=index) as rollout:
+                rollout.step(prompt="?", response=f"answer {index}", reward=0.0)
+    run = opened(path)
+    assert len(list(run.rollouts())) == 5
+    [segment] = (path / "rollouts").iterdir()
+    segment.write_bytes(segment.read_bytes().replace(b"answer 2", b"answer\x002"))
+    assert [one.index for one in run.rollouts()] == [0, 1, 3, 4]
+    [problem] = run.problems
+    assert problem.file.startswith("rollouts/")

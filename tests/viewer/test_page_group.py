@@ -37,6 +37,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _wide(folder / "wide")
     _game(folder / "game")
     _hostile(folder / "hostile")
+    _large(folder / "large")
     return folder
 
 
@@ -83,6 +84,14 @@ def _wide(path: Path) -> None:
                     said = {"role": "assistant", "content": f"I go on. {'step ' * 200}{index if turn == 20 else ''}"}
                     rollout.step(prompt=list(history), response=said, reward=index / 100 if turn == 0 else 0.0)
                     history += [said, {"role": "user", "content": f"You are at {turn}."}]
+
+
+def _large(path: Path) -> None:
+    """Six hundred members, the first the best."""
+    with rolltrace.create_run(path) as run:
+        for index in range(600):
+            with run.rollout(env="sums", task="t", group="t", index=index) as rollout:
+                rollout.step(prompt=[ASKED], response=f"It is {index % 7}.", reward=-index)
 
 
 def _game(path: Path) -> None:
@@ -411,3 +420,40 @@ def test_a_group_without_a_name_has_an_address(page: Any, tmp_path: Path) -> Non
         page.keyboard.press("u")
         expect(page.get_by_role("heading", name="Shared prompt")).to_be_visible()
         expect(page.locator("[data-member]")).to_have_count(2)
+
+
+def test_a_large_group_is_shown_in_windows(page: "Page", groups: Viewer) -> None:
+    """All members can be reached, some at a time, by links, by keys, and by the dots of their rewards."""
+    _show(page, groups, "large", (0, "sums", "t"))
+    expect(page.get_by_text("1 to 256 of 600 rollouts")).to_be_visible()
+    page.get_by_role("link", name="Worse members").click()
+    expect(_column(page, 256)).to_contain_text("differs from #255")
+    page.get_by_role("link", name="Worse members").click()
+    expect(page.get_by_text("513 to 600 of 600 rollouts")).to_be_visible()
+    expect(page.get_by_role("link", name="Worse members")).to_have_count(0)
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    expect(page.get_by_text("257 to 512 of 600 rollouts")).to_be_visible()
+    dots = page.get_by_role("group", name="Rewards of the members").get_by_role("link")
+    assert dots.count() <= 401
+    dots.nth(399).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-member][aria-current]")).to_be_visible()
+    assert int(_parameters(page)["offset"][0]) > 0
+
+
+def test_members_are_compared_with_the_best(page: "Page", groups: Viewer) -> None:
+    """Differences are those from the member before, or from one that is chosen, also from another window."""
+    _show(page, groups, "large", (0, "sums", "t"), offset="256")
+    expect(_column(page, 256)).to_contain_text("differs from #255")
+    choice = page.get_by_role("group", name="What members are compared with")
+    choice.get_by_role("link", name="the best").click()
+    expect(_column(page, 257)).to_contain_text("differs from #0")
+    expect(_column(page, 259)).to_contain_text("says the same as #0")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    choice.get_by_role("link", name="#257").click()
+    expect(_column(page, 256)).to_contain_text("differs from #257")
+    choice.get_by_role("link", name="the one before").click()
+    expect(_column(page, 258)).to_contain_text("differs from #257")
+    expect(_column(page, 257)).to_contain_text("differs from #256")

@@ -16,6 +16,7 @@ import duckdb
 import pytest
 
 import rolltrace
+from rolltrace.query.evenly_spaced import evenly_spaced, is_evenly_spaced
 from rolltrace.query.run import open_run
 from rolltrace.viewer import run_subset
 from rolltrace.viewer.report_writer import write_report
@@ -103,9 +104,9 @@ def test_groups_are_complete_before_there_are_many(tmp_path: Path, monkeypatch: 
 def test_sql_takes_the_same_as_python(most: int) -> None:
     """The condition in SQL takes those that `evenly_spaced` takes."""
     for count in range(most + 1, 30):
-        condition = run_subset._is_evenly_spaced("rank", str(count), most)
+        condition = is_evenly_spaced("rank", str(count), most)
         rows = duckdb.sql(f"select rank from range({count}) as ranks(rank) where {condition} order by rank").fetchall()
-        assert [rank for (rank,) in rows] == run_subset.evenly_spaced(range(count), most)
+        assert [rank for (rank,) in rows] == evenly_spaced(range(count), most)
 
 
 def test_long_texts_are_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

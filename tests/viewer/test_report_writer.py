@@ -16,8 +16,8 @@ import pytest
 
 import rolltrace
 from rolltrace.errors import InputError
+from rolltrace.query.evenly_spaced import evenly_spaced
 from rolltrace.viewer.report_writer import write_report
-from rolltrace.viewer.run_subset import evenly_spaced
 
 ROOT = Path(__file__).parent.parent.parent
 

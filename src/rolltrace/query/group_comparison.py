@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
 
-from rolltrace.errors import InputError, RolltraceError, UnknownNameError
+from rolltrace.errors import InputError, UnknownNameError
+from rolltrace.query.evenly_spaced import BY_REWARD, select_evenly_spaced
 from rolltrace.query.group_members import Member, compare_member, member_transcript
 from rolltrace.query.groups import Group
 from rolltrace.query.message_truncation import TruncatedMessage, truncate_messages
@@ -27,7 +29,11 @@ from rolltrace.trace.stop_reasons import Layer
 from rolltrace.trace.transcript import TranscriptMessage, shared_prompt
 
 MAX_MEMBERS = 256
-"""A group with more members is compared by those with the best rewards."""
+"""Of a group with more members so many are compared at once: those with the best rewards, then the next."""
+_MAX_BYTES = 64 << 20
+"""How long the lines of the members that are compared at once may be, unless they are only two."""
+_MAX_MARKS = 400
+"""How many rewards show how those of a larger group are distributed."""
 
 _SCORE_COLUMNS = "id, run, session, name, value, data, producer, created_at, error_layer, error_type, error_message"
 
@@ -42,6 +48,25 @@ class GroupScore(msgspec.Struct, frozen=True):
     created_at: datetime
     error: Failure | None
     """Without its traceback."""
+
+
+class MemberName(msgspec.Struct, frozen=True):
+    """What a member is called."""
+
+    id: str
+    index: int | None
+    episode: int | None
+    seat: int | None
+
+
+class RewardMark(msgspec.Struct, frozen=True):
+    """The reward of one of many members."""
+
+    id: str
+    index: int | None
+    reward: Float | None
+    rank: int
+    """How many members have a better reward, or an equal one and a smaller index."""
 
 
 class GroupComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +93,18 @@ class GroupComparison(msgspec.Struct, frozen=True, kw_only=True):
     """How many further messages of the shared prompt were left out."""
     members: tuple[Member, ...]
     """The best reward first, rewards that are NaN or null last, then by index."""
+    offset: int
+    """The rank of the first of them, from 0."""
     omitted: int
-    """How many further members were left out."""
+    """How many members come before and after these."""
+    unreadable: int
+    """How many members between them are left out because their lines are damaged."""
+    is_against: bool
+    """Whether all members are compared with `reference`, and not each with the one before it."""
+    reference: MemberName | None
+    """The member that was chosen to compare all with; otherwise the one before the first of these, if there is one."""
+    marks: tuple[RewardMark, ...]
+    """If `members` are not all: rewards of the group, evenly spaced by rank."""
     matrix: PreferenceMatrix | None
     rubric: RubricGrid | None
     scores: tuple[GroupScore, ...]
@@ -81,21 +116,23 @@ class GroupComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadedGroup(NamedTuple):
-    """A group with its rollouts and scores."""
+    """A group with some of its rollouts, and its scores."""
 
     group: Group
     retried: int
     """How many attempts were retried."""
     collides: int
     """How many members are in slots that several sessions recorded at the same time."""
+    ids: list[str]
+    """Some members, in the order of their rewards."""
     rollouts: list[Rollout]
-    """The members, in the order of their rewards."""
+    """Those of them that can be read."""
     scores: list[Score]
     """Scores about the group as a whole, the earliest first; errors have no traceback."""
 
 
-def load_group(run: Run, key: GroupKey, most: int) -> LoadedGroup:
-    """Load a group and those `most` members that have the best rewards."""
+def load_group(run: Run, key: GroupKey, most: int, offset: int = 0) -> LoadedGroup:
+    """Load a group and `most` of its members, those with the best rewards after the first `offset`."""
     is_in_group = group_condition(key)
     groups = list(run.groups(where=is_in_group))
     if len(groups) > 1:
@@ -108,31 +145,30 @@ def load_group(run: Run, key: GroupKey, most: int) -> LoadedGroup:
     [(retried, collides)] = run.sql(
         f"select count(*) filter (retried), count(*) filter (collides) from rollouts where {is_in_group}"
     )
-    best = run.sql(f"""
-        select id from {COUNTED_ROLLOUTS} and {is_in_group}
-        order by reward is null, isnan(reward), reward desc, "index", id limit {most}
-    """)
-    rollouts = _read_rollouts(run, [id_ for (id_,) in best])
-    return LoadedGroup(groups[0], retried, collides, rollouts, _group_scores(run, key, rollouts))
+    ranked = f"select id from {COUNTED_ROLLOUTS} and {is_in_group} order by {BY_REWARD} limit {most} offset {offset}"
+    ids = _short_enough(run, list(dict.fromkeys(id_ for (id_,) in run.sql(ranked))))
+    rollouts = _read_rollouts(run, ids)
+    return LoadedGroup(groups[0], retried, collides, ids, rollouts, _group_scores(run, key, rollouts))
+
+
+def _short_enough(run: Run, ids: list[str]) -> list[str]:
+    """The first of these rollouts, as many as may be read at once."""
+    if not ids:
+        return []
+    lengths = {id_: place.length for id_, place in run.locations("rollouts", _one_of(ids)).items()}
+    totals = accumulate(lengths.get(id_, 0) for id_ in ids)
+    fitting = sum(total <= _MAX_BYTES for total in totals)
+    return ids[: max(2, fitting)]  # a member and the one before it
 
 
 def _read_rollouts(run: Run, ids: Sequence[str]) -> list[Rollout]:
     """The rollouts of these ids, in this order; those that can no longer be read are left out."""
-    if not ids:
-        return []
-    try:
-        read = {rollout.id: rollout for rollout in run.rollouts(where=f"id in ({', '.join(map(sql_literal, ids))})")}
-    except RolltraceError:
-        # A file was damaged after its table was made. Reading one by one loses only the rollouts in it.
-        read = {}
-    return [rollout for id_ in ids if (rollout := read.get(id_) or _read_rollout(run, id_)) is not None]
+    read = {rollout.id: rollout for rollout in run.rollouts(where=_one_of(ids))} if ids else {}
+    return [read[id_] for id_ in ids if id_ in read]
 
 
-def _read_rollout(run: Run, rollout: str) -> Rollout | None:
-    try:
-        return run.get(rollout)
-    except RolltraceError:
-        return None
+def _one_of(ids: Sequence[str]) -> str:
+    return f"id in ({', '.join(map(sql_literal, ids))})"
 
 
 def _group_scores(run: Run, key: GroupKey, rollouts: Sequence[Rollout]) -> list[Score]:
@@ -166,18 +202,30 @@ def _mapping(text: str | None) -> dict[str, Any]:
         return {}
 
 
-def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupComparison:
-    """Compare the members of a group. Parts of its records that cannot be read are None; they raise nothing."""
-    loaded = load_group(run, key, most)
+def compare_group(
+    run: Run, key: GroupKey, *, most: int = MAX_MEMBERS, offset: int = 0, against: str | None = None
+) -> GroupComparison:
+    """Compare `most` members of a group, after the first `offset`: each with the one before it, or with `against`.
+
+    Parts of its records that cannot be read are None; they raise nothing.
+    """
+    before = min(offset, 1) if against is None else 0
+    loaded = load_group(run, key, most + before, offset - before)
     transcripts = [member_transcript(rollout) for rollout in loaded.rollouts]
-    shared = shared_prompt(loaded.rollouts)
+    reference = transcripts.pop(0) if transcripts and loaded.ids[:before] == [transcripts[0].rollout.id] else None
+    if against is not None:
+        reference = next(map(member_transcript, _read_rollouts(run, [against])), None)
+    rollouts = [one.rollout for one in transcripts]
+    others = [reference, *transcripts] if against is None else [reference] * len(transcripts)
+    shared = shared_prompt(rollouts if reference is None else [*rollouts, reference.rollout])
     shared_shown = truncate_messages([TranscriptMessage(message, None) for message in shared])
     stats = loaded.group
     members = tuple(
-        compare_member(transcript, before, len(shared), stats.mean)
-        for transcript, before in zip(transcripts, [None, *transcripts[:-1]], strict=True)
+        compare_member(transcript, other, len(shared), stats.mean)
+        for transcript, other in zip(transcripts, others, strict=False)
     )
-    first = loaded.rollouts[0] if loaded.rollouts else None
+    first = rollouts[0] if rollouts else None
+    window = max(0, len(loaded.ids) - before)
     return GroupComparison(
         **msgspec.structs.asdict(key),
         task="" if first is None else first.task,
@@ -187,13 +235,18 @@ def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupC
         mean=stats.mean,
         std=stats.std,
         has_signal=stats.has_signal,
-        no_signal=why_no_signal(stats, [_member_status(*pair) for pair in zip(loaded.rollouts, members, strict=True)]),
+        no_signal=why_no_signal(stats, [_member_status(*pair) for pair in zip(rollouts, members, strict=True)]),
         shared=shared_shown,
         shared_omitted=len(shared) - len(shared_shown),
         members=members,
-        omitted=max(0, stats.size - len(members)),
+        offset=offset,
+        omitted=max(0, stats.size - window),
+        unreadable=window - len(members),
+        is_against=against is not None,
+        reference=None if reference is None else _name(reference.rollout),
+        marks=_reward_marks(run, key) if window < stats.size else (),
         matrix=_matrix(loaded.scores, [MatrixMember(one.id, one.index) for one in members]),
-        rubric=rubric_grid(loaded.rollouts),
+        rubric=rubric_grid(rollouts),
         scores=tuple(
             GroupScore(score.id, score.name, score.value, score.producer, score.created_at, score.error)
             for score in loaded.scores
@@ -201,6 +254,15 @@ def compare_group(run: Run, key: GroupKey, *, most: int = MAX_MEMBERS) -> GroupC
         retried=loaded.retried,
         collides=loaded.collides,
     )
+
+
+def _name(rollout: Rollout) -> MemberName:
+    return MemberName(rollout.id, rollout.index, rollout.episode, rollout.seat)
+
+
+def _reward_marks(run: Run, key: GroupKey) -> tuple[RewardMark, ...]:
+    members = f"{COUNTED_ROLLOUTS} and {group_condition(key)}"
+    return tuple(RewardMark(*row) for row in run.sql(select_evenly_spaced('id, "index", reward', members, _MAX_MARKS)))
 
 
 def _member_status(rollout: Rollout, member: Member) -> MemberStatus:

@@ -1,4 +1,4 @@
-"""The members of a group, truncated for a comparison side by side, and where neighbours first differ."""
+"""The members of a group, truncated for a comparison side by side, and where they first differ."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -22,7 +22,7 @@ _ORDER: tuple[Field, ...] = ("role", "reasoning", "content", "tool_calls", "part
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Where a member's text first differs from its neighbour's."""
+    """Where a member's text first differs from another's."""
 
     message: int
     """The index in the member's `messages`, counting omitted ones; the end of the list if only the other goes on."""
@@ -136,7 +136,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """The sum over the steps with known usage; None if no step has any."""
     seconds: float
     differs: Difference | None
-    """Where it first differs from the member before it; None for the first member, and if the two are equal."""
+    """Where it first differs from the member that it is compared with; None if there is no such member, or no
+    difference."""
 
 
 class MemberTranscript(NamedTuple):
@@ -155,9 +156,9 @@ def member_transcript(rollout: Rollout) -> MemberTranscript:
 
 
 def compare_member(
-    transcript: MemberTranscript, before: MemberTranscript | None, shared: int, mean: float | None
+    transcript: MemberTranscript, other: MemberTranscript | None, shared: int, mean: float | None
 ) -> Member:
-    """Compare one member with the one before it; `shared` is the length of the shared prompt."""
+    """Compare one member with another, unless it is the same; `shared` is the length of the shared prompt."""
     rollout, own = transcript.rollout, own_messages(transcript, shared)
     reward, total = rollout.reward, rollout.reward_score
     messages = truncate_messages(own)
@@ -183,7 +184,7 @@ def compare_member(
         prompt_tokens=_tokens(rollout, "prompt_tokens"),
         completion_tokens=_tokens(rollout, "completion_tokens"),
         seconds=rollout.seconds,
-        differs=None if before is None else _difference(own, before, shared),
+        differs=None if other is None or other.rollout.id == rollout.id else _difference(own, other, shared),
     )
 
 
@@ -192,9 +193,9 @@ def own_messages(transcript: MemberTranscript, shared: int) -> list[TranscriptMe
     return transcript.messages[shared if transcript.prompt_length else 0 :]
 
 
-def _difference(own: Sequence[TranscriptMessage], before: MemberTranscript, shared: int) -> Difference | None:
-    others = own_messages(before, shared)
-    return first_difference([one.message for one in own], [one.message for one in others], before.rollout.id)
+def _difference(own: Sequence[TranscriptMessage], other: MemberTranscript, shared: int) -> Difference | None:
+    others = own_messages(other, shared)
+    return first_difference([one.message for one in own], [one.message for one in others], other.rollout.id)
 
 
 def _tokens(rollout: Rollout, name: str) -> int | None:

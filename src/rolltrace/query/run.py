@@ -18,7 +18,7 @@ from rolltrace.query.result import QueryResult
 from rolltrace.query.run_tables import OnCoverage
 from rolltrace.query.sql_check import Parameters, Statement
 from rolltrace.query.table_schema import GROUP_ORDER, sql_literal
-from rolltrace.store.cursor import LineLocation
+from rolltrace.store.cursor import LineLocation, record_read_error
 from rolltrace.store.layout import ROLLOUTS, RUN_FILE, RunInfo, is_run, read_info
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError, ReadErrors
@@ -118,9 +118,11 @@ class Run:
 
     @property
     def problems(self) -> tuple[ReadError, ...]:
-        """The read errors so far, without duplicates."""
+        """The read errors so far, one for each place."""
         errors = [error for reader in self._readers for error in reader.read_errors]
-        return tuple(dict.fromkeys([*errors, *self._errors.all()]))
+        known = {(error.file, error.offset) for error in errors}
+        others = (error for error in self._errors.all() if (error.file, error.offset) not in known)
+        return tuple(dict.fromkeys([*errors, *others]))
 
     @property
     def coverage(self) -> float:
@@ -149,7 +151,8 @@ class Run:
     ) -> Iterator[Rollout]:
         """Rollouts of the table `rollouts`, one by one, with their late scores; by default all, in file order.
 
-        `where` and `order_by` are SQL expressions over its columns. The first `offset` rollouts are skipped.
+        `where` and `order_by` are SQL expressions over its columns. The first `offset` rollouts are skipped. Damaged
+        lines are left out, and are among the `problems`.
         """
         return self._rollouts_at(self._locations("rollouts", where, order_by, limit, offset))
 
@@ -291,7 +294,7 @@ class Run:
         return self.rollouts(where=f"id in ({', '.join(map(sql_literal, ids))})", order_by='"index", id')
 
     def _rollouts_at(self, locations: Iterable[tuple[Any, ...]]) -> Iterator[Rollout]:
-        """The rollouts at these locations, with their scores."""
+        """The rollouts at these locations, with their scores, without those whose line was damaged since."""
         with contextlib.ExitStack() as stack:
             lines = self._line_readers(stack)
             scores = {run: stack.enter_context(LateScoreReader(one.reader, self._errors)) for run, one in lines.items()}
@@ -300,12 +303,15 @@ class Run:
                     run: own.scores_of([row[1] for row in batch if len(scores) == 1 or row[0] == run])
                     for run, own in scores.items()
                 }
-                for run, rollout, file, offset, length in batch:
-                    name = "" if len(self._readers) == 1 else run
-                    if (reader := lines.get(name)) is None:
-                        yield self.get(rollout)
+                for run, rollout, *place in batch:
+                    name, location = "" if len(self._readers) == 1 else run, LineLocation(*place)
+                    reader = lines.get(name)
+                    try:
+                        record = self.get(rollout) if reader is None else reader.rollout(rollout, location)
+                    except (RecordError, UnknownNameError) as error:  # damaged since its table was made
+                        self._errors.report(record_read_error(location, error))
                     else:
-                        yield with_scores(reader.rollout(rollout, LineLocation(file, offset, length)), late[name])
+                        yield record if reader is None else with_scores(record, late[name])
 
     def _scores_at(self, locations: Iterable[tuple[Any, ...]]) -> Iterator[Score]:
         """The scores at these locations, without those whose file was damaged since."""

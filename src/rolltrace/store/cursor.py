@@ -230,8 +230,8 @@ def decode_lines(
             yield location, record
 
 
-def record_read_error(location: LineLocation, error: RecordError) -> ReadError:
-    """The read error for a line that cannot be decoded."""
+def record_read_error(location: LineLocation, error: Exception) -> ReadError:
+    """The read error for a line that cannot be decoded, or is no longer there."""
     return ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, str(error), kind=read_error_kind(error))
 
 

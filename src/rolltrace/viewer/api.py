@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from rolltrace.errors import InputError
+from rolltrace.query.group_comparison import MAX_MEMBERS
 from rolltrace.query.run import Run
 from rolltrace.trace.score import GroupKey
 from rolltrace.viewer import charts
@@ -201,7 +202,14 @@ class Api:
                 parameters.text("env"),
                 parameters.text("group"),
             )
-            return encode_response(records.group_response(opened, key))
+            response = records.group_response(
+                opened,
+                key,
+                most=parameters.number("limit", MAX_MEMBERS, 1, MAX_MEMBERS),
+                offset=parameters.number("offset", 0, 0),
+                against=parameters.text("against", "") or None,
+            )
+            return encode_response(response)
 
     def _rollout(self, parameters: RequestParameters) -> bytes:
         with self._library.open(parameters.text("run")) as opened:

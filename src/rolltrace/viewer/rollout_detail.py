@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rolltrace.query.group_comparison import compare_group
+from rolltrace.query.group_comparison import MAX_MEMBERS, compare_group
 from rolltrace.query.reward_breakdown import reward_terms
 from rolltrace.query.run import Run
 from rolltrace.query.table_schema import GROUP_COLUMNS, GROUP_ORDER, group_condition
@@ -107,9 +107,11 @@ class _GroupContext:
         return tuple(map(_attempt, rows if own in rows else [own, *rows[1:]]))
 
 
-def group_response(run: OpenRun, key: GroupKey) -> GroupResponse:
-    """A group, and the groups before and after it."""
-    comparison = compare_group(run.run, key)
+def group_response(
+    run: OpenRun, key: GroupKey, *, most: int = MAX_MEMBERS, offset: int = 0, against: str | None = None
+) -> GroupResponse:
+    """A group with some of its members, and the groups before and after it."""
+    comparison = compare_group(run.run, key, most=most, offset=offset, against=against)
     comparison = msgspec.structs.replace(comparison, task_data=wire_free_form(comparison.task_data))
     keys = run.cached("groups", lambda: run.run.sql(_KEYS).fetchall(), lambda found: 250 * len(found))
     try:

@@ -71,7 +71,11 @@ class RolloutResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /api/group?run=&split=&iteration=&env=&group=`: a group with its members side by side."""
+    """`GET /api/group?run=&split=&iteration=&env=&group=&offset=&limit=&against=`: members of a group side by side.
+
+    `limit` is at most 256. `against` is the id of a member to compare all others with; without it each is compared with
+    the one before it.
+    """
 
     group: GroupComparison
     previous: GroupKey | None

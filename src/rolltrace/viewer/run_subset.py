@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from rolltrace.errors import InputError
+from rolltrace.query.evenly_spaced import evenly_spaced, select_evenly_spaced
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS
 from rolltrace.query.table_schema import GROUP_COLUMNS, GROUP_ORDER, group_condition, sql_literal
@@ -30,7 +31,6 @@ _WRITER = "excerpt"
 _LOOKUP_BATCH = 100
 """How many groups one statement selects."""
 _ID_BATCH = 1_000
-_RANK = 'row_number() over (order by reward is null, isnan(reward), reward desc, "index", id) - 1'
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int, str], None]
@@ -181,27 +181,10 @@ def _spread_members(run: Run, key: GroupKey, part: RunSubset) -> list[str]:
     ids: list[str] = []
     condition = "true" if part.where is None else f"coalesce((\n{part.where}\n), false)"
     for wanted in (condition, f"not {condition}")[: 1 if part.where is None else 2]:
-        members = f"select id, {_RANK} as rank, count(*) over () as n from {COUNTED_ROLLOUTS}"
-        most = part.max_members - len(ids)
-        ids += [id_ for (id_,) in run.sql(f"""
-            select id from ({members} and {group_condition(key)} and {wanted})
-            where n <= {most} or {_is_evenly_spaced("rank", "n", most)} order by rank
-        """)]  # fmt: skip
+        members = f"{COUNTED_ROLLOUTS} and {group_condition(key)} and {wanted}"
+        statement = select_evenly_spaced("id", members, part.max_members - len(ids))
+        ids += [id_ for id_, _ in run.sql(statement)]
     return ids
-
-
-def evenly_spaced(items: Sequence[Item], most: int) -> list[Item]:
-    """At most `most` items, at even distances from the first to the last."""
-    if len(items) <= most:
-        return list(items)
-    return [items[place * (len(items) - 1) // max(most - 1, 1)] for place in range(most)]
-
-
-def _is_evenly_spaced(rank: str, count: str, most: int) -> str:
-    """The SQL condition that `evenly_spaced` takes the item of this rank, from 0, of so many."""
-    steps = max(most - 1, 1)
-    place = f"(({rank} * {steps} + {count} - 2) // ({count} - 1))"
-    return f"({place} < {most} and {place} * ({count} - 1) // {steps} = {rank})"
 
 
 def _batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -388,7 +388,11 @@ export interface RolloutResponse {
   attempts: Attempt[];
 }
 
-/** `GET /api/group?run=&split=&iteration=&env=&group=`: a group with its members side by side. */
+/**
+ * `GET /api/group?run=&split=&iteration=&env=&group=&offset=&limit=&against=`: members of a group side by side. `limit`
+ * is at most 256. `against` is the id of a member to compare all others with; without it each is compared with the one
+ * before it.
+ */
 export interface GroupResponse {
   group: GroupComparison;
   previous: GroupKey | null;
@@ -512,8 +516,18 @@ export interface GroupComparison {
   shared_omitted: number;
   /** The best reward first, rewards that are NaN or null last, then by index. */
   members: Member[];
-  /** How many further members were left out. */
+  /** The rank of the first of them, from 0. */
+  offset: number;
+  /** How many members come before and after these. */
   omitted: number;
+  /** How many members between them are left out because their lines are damaged. */
+  unreadable: number;
+  /** Whether all members are compared with `reference`, and not each with the one before it. */
+  is_against: boolean;
+  /** The member that was chosen to compare all with; otherwise the one before the first of these, if there is one. */
+  reference: MemberName | null;
+  /** If `members` are not all: rewards of the group, evenly spaced by rank. */
+  marks: RewardMark[];
   matrix: PreferenceMatrix | null;
   rubric: RubricGrid | null;
   /** About the group as a whole, the earliest first. */
@@ -661,8 +675,27 @@ export interface Member {
   /** The sum over the steps with known usage; null if no step has any. */
   completion_tokens: number | null;
   seconds: number;
-  /** Where it first differs from the member before it; null for the first member, and if the two are equal. */
+  /**
+   * Where it first differs from the member that it is compared with; null if there is no such member, or no difference.
+   */
   differs: Difference | null;
+}
+
+/** What a member is called. */
+export interface MemberName {
+  id: string;
+  index: number | null;
+  episode: number | null;
+  seat: number | null;
+}
+
+/** The reward of one of many members. */
+export interface RewardMark {
+  id: string;
+  index: number | null;
+  reward: Float | null;
+  /** How many members have a better reward, or an equal one and a smaller index. */
+  rank: number;
 }
 
 /** The result of a tournament; rows and columns are in the order of `ids`. */
@@ -891,7 +924,7 @@ export interface Quote {
   message_range?: [number, number];
 }
 
-/** Where a member's text first differs from its neighbour's. */
+/** Where a member's text first differs from another's. */
 export interface Difference {
   /** The index in the member's `messages`, counting omitted ones; the end of the list if only the other goes on. */
   message: number;

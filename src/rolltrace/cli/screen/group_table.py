@@ -1,5 +1,6 @@
 """A group: the shared prompt once, then a table of its members, the best first."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -73,6 +74,8 @@ class _GroupPrinter(DetailPrinter):
         if self._group.omitted:
             more = f"… {plural(self._group.omitted, 'member')} more: --limit shows more"
             self.wrapped(Text(more, "italic yellow"))
+        if self._group.unreadable:
+            self.wrapped(Text(f"{plural(self._group.unreadable, 'member')} cannot be read", "bold red"))
 
     def _head(self) -> None:
         group = self._group
@@ -166,10 +169,10 @@ class _GroupPrinter(DetailPrinter):
 
 def _member_labels(group: GroupComparison) -> dict[str, str]:
     """The short label of each member by id: its index, or the end of its id if several members have that index."""
-    indexes = [member.index for member in group.members]
+    indexes = Counter(member.index for member in group.members)
     return {
         member.id: f"#{member.index}"
-        if member.index is not None and indexes.count(member.index) == 1
+        if member.index is not None and indexes[member.index] == 1
         else f"…{escape_line(member.id[-_SHORT_ID:])}"
         for member in group.members
     }

@@ -65,11 +65,7 @@ export function GroupHead({ run, answer, toMember, toGroup }: GroupHeadPropertie
           </Fact>
         )}
       </dl>
-      {group.omitted > 0 && (
-        <p className="small warn">
-          Shown are the {count(group.members.length)} members with the best rewards; {count(group.omitted)} more are in the <Link to={toRollouts(run, { filter: here })}>listing</Link>.
-        </p>
-      )}
+      {group.unreadable > 0 && <p className="small bad">{plural(group.unreadable, "member")} cannot be read: the file is damaged there.</p>}
     </>
   );
 }

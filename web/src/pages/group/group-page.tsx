@@ -13,7 +13,7 @@ import "./group.css";
 export function GroupPage({ run }: { run: string }) {
   const route = useRoute();
   const key = keyOf(route);
-  const answer = useAnswer<GroupResponse>("group", { run, ...key }, { enabled: key !== null });
+  const answer = useAnswer<GroupResponse>("group", { run, ...key, offset: route.parameters.get("offset"), against: route.parameters.get("against") }, { enabled: key !== null });
   const crumbs = [
     { label: "Runs", to: toRuns() },
     { label: run, to: toRun(run) },

@@ -1,7 +1,7 @@
 // The state of a group's page in its address: the selected member, the layout, and the compared pair.
 import { useMemo } from "react";
 import { changed, useRoute, type Route } from "../../router";
-import type { GroupKey, Member } from "../../source/schema";
+import type { GroupComparison, GroupKey, Member, MemberName } from "../../source/schema";
 
 type View = "columns" | "table";
 
@@ -17,8 +17,25 @@ export interface GroupState {
   allNumbers: boolean;
   /** The criterion whose words are unfolded. */
   criterion: string | null;
-  to: (changes: Partial<Record<"view" | "member" | "compare" | "numbers" | "criterion", string | null>>) => string;
+  to: (changes: Partial<Record<"view" | "member" | "compare" | "numbers" | "criterion" | "offset" | "against", string | null>>) => string;
 }
+
+/** The member that the one at a place is compared with; null for the reference itself, and for the first of all. */
+export function comparedWith(group: GroupComparison, place: number): MemberName | null {
+  if (!group.is_against) return group.members[place - 1] ?? group.reference;
+  return group.reference?.id === group.members[place]?.id ? null : group.reference;
+}
+
+/** The changes of the address that show the members before or after those that are shown; null where there are none. */
+export function neighbouringWindow(group: GroupComparison, by: -1 | 1): { offset: string | null; member: null; compare: null } | null {
+  const end = group.offset + group.members.length + group.unreadable;
+  if (by < 0 ? group.offset === 0 : end >= group.size) return null;
+  const offset = by < 0 ? Math.max(0, group.offset - WINDOW) : end;
+  return { offset: offset === 0 ? null : String(offset), member: null, compare: null };
+}
+
+/** How many members the server sends at once, unless they are very long. */
+const WINDOW = 256;
 
 /** The group that an address means; null where it names none. */
 export function keyOf({ parameters }: Route): GroupKey | null {

@@ -2,17 +2,18 @@
 import { useMemo } from "react";
 import { toRollout } from "../../addresses";
 import { StripPlot } from "../../charts/strip-plot";
-import { finite, number, plural, signed } from "../../format";
+import { finite, memberNumber, number, plural, signed } from "../../format";
 import { JsonTree } from "../../parts/json-tree";
 import { MessageView } from "../../parts/message";
 import { NARROW, useMedia } from "../../parts/use-media";
 import { address, go, useRoute } from "../../router";
 import { useShortcuts } from "../../shortcuts";
 import type { GroupComparison, GroupKey, GroupResponse } from "../../source/schema";
+import { useSource } from "../../source/source";
 import { EpisodesTable, isGame } from "./episodes-table";
 import { GroupHead } from "./group-head";
 import { GroupScores } from "./group-scores";
-import { type GroupState, useGroupState } from "./group-state";
+import { comparedWith, type GroupState, neighbouringWindow, useGroupState } from "./group-state";
 import { jump } from "./member-column";
 import { MembersCard } from "./members-card";
 import { nameOf } from "./numbers";
@@ -25,16 +26,26 @@ export function GroupView({ run, answer }: { run: string; answer: GroupResponse 
   const state = useGroupState(group.members);
   const narrow = useMedia(NARROW);
   const toGroup = (key: GroupKey): string => address(route.path, { ...key, view: route.parameters.get("view"), numbers: route.parameters.get("numbers") });
-  const dots = useMemo(
-    () =>
-      group.members.map((member) => ({
+  const { live } = useSource();
+  const dots = useMemo(() => {
+    // Of a large group the marks show all rewards evenly; the selected member may be between them.
+    const marked = new Set(group.marks.map((mark) => mark.id));
+    const members = marked.size === 0 ? group.members : group.members.filter((member) => member === state.selected && !marked.has(member.id));
+    return [
+      ...members.map((member) => ({
         id: member.id,
         value: finite(member.reward),
         label: `${nameOf(member)}: reward ${number(member.reward)}, advantage ${signed(member.advantage)}`,
         to: state.to({ member: member.id, compare: null }),
       })),
-    [group.members, state.to],
-  );
+      ...group.marks.map((mark) => ({
+        id: mark.id,
+        value: finite(mark.reward),
+        label: `${memberNumber(mark.index)}: reward ${number(mark.reward)}`,
+        to: live ? state.to({ member: mark.id, offset: String(mark.rank), compare: null }) : toRollout(run, mark.id),
+      })),
+    ];
+  }, [run, live, group.members, group.marks, state]);
   useKeys(run, answer, state, toGroup);
   return (
     <div className="stack group-page">
@@ -55,20 +66,26 @@ export function GroupView({ run, answer }: { run: string; answer: GroupResponse 
 }
 
 function useKeys(run: string, answer: GroupResponse, state: GroupState, toGroup: (key: GroupKey) => string): void {
+  const { live } = useSource();
   const keys = useMemo(() => {
     const { members } = answer.group;
     const place = state.selected === undefined ? -1 : members.indexOf(state.selected);
-    const step = (by: number) => () => {
-      const next = members[state.named ? Math.max(0, Math.min(members.length - 1, place + by)) : 0];
-      if (next !== undefined) go(state.to({ member: next.id, compare: null }), { replace: true });
+    const step = (by: -1 | 1) => () => {
+      const window = neighbouringWindow(answer.group, by);
+      const to = state.named ? place + by : 0;
+      const next = members[Math.max(0, Math.min(members.length - 1, to))];
+      if (members[to] === undefined && window !== null && live) go(state.to(window), { replace: true });
+      else if (next !== undefined) go(state.to({ member: next.id, compare: null }), { replace: true });
     };
     const open = (): void => {
       if (state.selected !== undefined) go(toRollout(run, state.selected.id));
     };
     const compare = (): void => {
-      const other = members[place - 1] ?? members[place + 1];
+      const other = members.find((member) => member.id === comparedWith(answer.group, place)?.id);
+      const next = members[place + 1];
       if (state.pair !== null) go(state.to({ compare: null }));
-      else if (other !== undefined && state.selected !== undefined) go(state.to({ compare: place > 0 ? `${other.id},${state.selected.id}` : `${state.selected.id},${other.id}` }));
+      else if (state.selected !== undefined && other !== undefined) go(state.to({ compare: `${other.id},${state.selected.id}` }));
+      else if (state.selected !== undefined && next !== undefined) go(state.to({ compare: `${state.selected.id},${next.id}` }));
     };
     const mark = (): void => jump(document.querySelector(`[data-member="${CSS.escape(state.selected?.id ?? "")}"]`));
     return [

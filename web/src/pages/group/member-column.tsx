@@ -7,7 +7,7 @@ import { FailureBox } from "../../parts/failure";
 import { Advantage, Reward } from "../../parts/reward";
 import { Name } from "../../parts/text";
 import { Link } from "../../router";
-import type { Member } from "../../source/schema";
+import type { Member, MemberName } from "../../source/schema";
 import { MemberText } from "./member-text";
 import { nameOf, type Row } from "./numbers";
 import { type Extent, Terms } from "./terms";
@@ -30,18 +30,18 @@ interface MemberColumnProperties {
   frame: ColumnFrame;
   member: Member;
   place: number;
-  /** The member before it, with which it is compared. */
-  before: Member | null;
+  /** The member with which it is compared. */
+  other: MemberName | null;
   selected: boolean;
   width: number | null;
-  /** Where its last response is compared with its neighbour's, word by word. */
+  /** Where its last response is compared with the other's, word by word. */
   toCompare: string | null;
   toAllNumbers: string;
 }
 
-export const MemberColumn = memo(function MemberColumn({ frame, member, place, before, selected, width, toCompare, toAllNumbers }: MemberColumnProperties) {
+export const MemberColumn = memo(function MemberColumn({ frame, member, place, other, selected, width, toCompare, toAllNumbers }: MemberColumnProperties) {
   const column = useRef<HTMLElement>(null);
-  const neighbour = before === null ? null : memberNumber(before.index);
+  const neighbour = other === null ? null : memberNumber(other.index);
   return (
     <article
       ref={column}

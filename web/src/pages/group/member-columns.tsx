@@ -2,14 +2,15 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useLayoutEffect, useRef } from "react";
 import { useWidth } from "../../charts/use-width";
-import type { Member } from "../../source/schema";
-import type { GroupState } from "./group-state";
+import type { GroupComparison, Member } from "../../source/schema";
+import { comparedWith, type GroupState } from "./group-state";
 import { MemberColumn, type ColumnFrame } from "./member-column";
 
 const NARROWEST = 320;
 const WIDEST = 720;
 
-export function MemberColumns({ frame, members, state }: { frame: ColumnFrame; members: readonly Member[]; state: GroupState }) {
+export function MemberColumns({ frame, group, state }: { frame: ColumnFrame; group: GroupComparison; state: GroupState }) {
+  const { members } = group;
   const [region, room] = useWidth<HTMLDivElement>(1200);
   const width = Math.max(NARROWEST, Math.min(WIDEST, Math.floor((room - 18) / Math.max(1, members.length))));
   const columns = useVirtualizer({
@@ -34,17 +35,17 @@ export function MemberColumns({ frame, members, state }: { frame: ColumnFrame; m
         {items.map(({ index, key }) => {
           const member = members[index];
           if (member === undefined) return null;
-          const before = members[index - 1] ?? null;
+          const other = comparedWith(group, index);
           return (
             <MemberColumn
               key={key}
               frame={frame}
               member={member}
               place={index}
-              before={before}
+              other={other}
               selected={member === state.selected}
               width={width}
-              toCompare={before === null ? null : state.to({ compare: `${before.id},${member.id}`, member: member.id })}
+              toCompare={members.every((one) => one.id !== other?.id) ? null : state.to({ compare: `${other?.id},${member.id}`, member: member.id })}
               toAllNumbers={state.to({ numbers: "all", member: member.id })}
             />
           );

@@ -2,16 +2,17 @@
 import { useMemo } from "react";
 import { filtersOf } from "../../addresses";
 import { encodeNames } from "../../column-names";
-import { plural } from "../../format";
+import { count, plural } from "../../format";
 import { Link } from "../../router";
 import type { Float, GroupComparison, RolloutsResponse, RunResponse } from "../../source/schema";
+import { useSource } from "../../source/source";
 import { useAnswer } from "../../source/use-answer";
-import type { GroupState } from "./group-state";
+import { type GroupState, neighbouringWindow } from "./group-state";
 import type { ColumnFrame } from "./member-column";
 import { MemberColumns } from "./member-columns";
 import { MembersTable } from "./members-table";
 import "./members.css";
-import { type Row, rowsOf, termRows } from "./numbers";
+import { nameOf, type Row, rowsOf, termRows } from "./numbers";
 import { PairComparison } from "./pair-comparison";
 import { SingleMember } from "./single-member";
 import { extentOf } from "./terms";
@@ -28,6 +29,7 @@ interface MembersCardProperties {
 
 export function MembersCard({ run, group, state, narrow }: MembersCardProperties) {
   const { members } = group;
+  const { live } = useSource();
   const metrics = useMetrics(run, group, state.view === "table" && state.pair === null);
   const frame = useMemo(() => frameOf(run, group, state.allNumbers), [run, group, state.allNumbers]);
   return (
@@ -35,8 +37,9 @@ export function MembersCard({ run, group, state, narrow }: MembersCardProperties
       <header>
         <div className="row">
           <h2>Members</h2>
-          <span className="small soft">{plural(members.length, "rollout")}, the best reward first</span>
+          <WindowLinks group={group} state={state} />
         </div>
+        {live && members.length > 1 && <ReferenceChoice group={group} state={state} />}
         <div className="row" role="group" aria-label="How members are shown">
           <Choice to={state.to({ view: null, compare: null })} chosen={state.pair === null && state.view === "columns"} label={narrow ? "One by one" : "Columns"} />
           <Choice to={state.to({ view: "table", compare: null })} chosen={state.pair === null && state.view === "table"} label="Table" />
@@ -50,11 +53,53 @@ export function MembersCard({ run, group, state, narrow }: MembersCardProperties
       ) : state.view === "table" ? (
         <MembersTable run={run} members={members} metrics={metrics} state={state} />
       ) : narrow ? (
-        <SingleMember frame={frame} members={members} state={state} />
+        <SingleMember frame={frame} group={group} state={state} />
       ) : (
-        <MemberColumns frame={frame} members={members} state={state} />
+        <MemberColumns frame={frame} group={group} state={state} />
       )}
     </section>
+  );
+}
+
+/** Which members are shown, and links to those before and after them. */
+function WindowLinks({ group, state }: { group: GroupComparison; state: GroupState }) {
+  const { live } = useSource();
+  const { members, offset, size } = group;
+  if (group.omitted === 0) return <span className="small soft">{plural(members.length, "rollout")}, the best reward first</span>;
+  if (!live) return <span className="small soft">the {count(members.length)} best of {count(size)} rollouts; the others are in the listing</span>;
+  const [before, after] = [neighbouringWindow(group, -1), neighbouringWindow(group, 1)];
+  return (
+    <nav className="row small soft" aria-label="Other members">
+      {before !== null && (
+        <Link className="button quiet" to={state.to(before)} aria-label="Better members">
+          ‹
+        </Link>
+      )}
+      <span>
+        {count(offset + 1)} to {count(offset + members.length + group.unreadable)} of {count(size)} rollouts, the best reward first
+      </span>
+      {after !== null && (
+        <Link className="button quiet" to={state.to(after)} aria-label="Worse members">
+          ›
+        </Link>
+      )}
+    </nav>
+  );
+}
+
+/** Which member all others are compared with: each the one before it, or one for all. */
+function ReferenceChoice({ group, state }: { group: GroupComparison; state: GroupState }) {
+  const best = group.marks[0]?.id ?? (group.offset === 0 ? group.members[0]?.id : undefined);
+  const chosen = group.is_against ? group.reference : null;
+  const selected = state.named && state.selected?.id !== best ? state.selected : undefined;
+  return (
+    <div className="row small" role="group" aria-label="What members are compared with">
+      <span className="soft">Differences from</span>
+      <Choice to={state.to({ against: null })} chosen={chosen === null} label="the one before" />
+      {best !== undefined && <Choice to={state.to({ against: best })} chosen={chosen?.id === best} label="the best" />}
+      {chosen !== null && chosen.id !== best && chosen.id !== selected?.id && <Choice to={state.to({ against: chosen.id })} chosen label={nameOf(chosen)} />}
+      {selected !== undefined && <Choice to={state.to({ against: selected.id })} chosen={chosen?.id === selected.id} label={nameOf(selected)} />}
+    </div>
   );
 }
 
@@ -105,7 +150,10 @@ function useMetrics(run: string, group: GroupComparison, enabled: boolean): Row[
       run,
       filter: filtersOf(group),
       columns: encodeNames(names),
-      limit: group.members.length,
+      // The order of the members.
+      sort: "-reward",
+      offset: group.offset,
+      limit: group.members.length + group.unreadable,
     },
     { enabled: enabled && names.length > 0, keep: false },
   );

@@ -103,10 +103,8 @@ const plainly = (value: Row["values"][number]): string => number(value);
 /** A wash from the least to the greatest of a row; the number says it, the wash only lets the eye find it. */
 function heat(row: Row, place: number): React.CSSProperties | undefined {
   const value = finite(row.values[place]);
-  if (!row.differs || value === null) return undefined;
-  const known = row.values.map((one) => finite(one)).filter((one) => one !== null);
-  const low = Math.min(...known);
-  const high = Math.max(...known);
+  if (!row.differs || value === null || row.extent === null) return undefined;
+  const [low, high] = row.extent;
   if (low === high) return undefined;
   const strength = Math.round(24 * ((value - low) / (high - low)));
   return { background: `color-mix(in srgb, var(--accent) ${strength}%, transparent)` };

@@ -1,5 +1,5 @@
 // The numbers of all members by name, for comparison.
-import { memberNumber } from "../../format";
+import { finite, memberNumber } from "../../format";
 import type { Float, Member } from "../../source/schema";
 
 /** A number that members have, or may lack. */
@@ -9,6 +9,8 @@ export interface Row {
   values: (Float | null | undefined)[];
   /** Whether they are not all the same; a member that has no such numbers at all, because it failed, makes no difference. */
   differs: boolean;
+  /** The least and the greatest finite value; null where there is none. */
+  extent: readonly [low: number, high: number] | null;
 }
 
 /** One row for each name that a member has, in the order in which they come. */
@@ -18,8 +20,13 @@ export function rowsOf(members: readonly Member[], numbers: (member: Member) => 
   return names.map((name) => {
     const values = all.map((one) => one.get(name));
     const known = values.filter((_, place) => (all[place]?.size ?? 0) > 0);
-    return { name, values, differs: known.some((value) => value !== known[0]) };
+    return { name, values, differs: known.some((value) => value !== known[0]), extent: extentOf(values) };
   });
+}
+
+function extentOf(values: Row["values"]): Row["extent"] {
+  const known = values.map((value) => finite(value)).filter((value) => value !== null);
+  return known.length === 0 ? null : [Math.min(...known), Math.max(...known)];
 }
 
 /** What rewards are the sum of, each term once. */

@@ -1,16 +1,17 @@
 // One member at a time, for narrow screens.
 import { number } from "../../format";
 import { go, Link } from "../../router";
-import type { Member } from "../../source/schema";
-import type { GroupState } from "./group-state";
+import type { GroupComparison, Member } from "../../source/schema";
+import { comparedWith, type GroupState } from "./group-state";
 import { MemberColumn, type ColumnFrame } from "./member-column";
 import { nameOf } from "./numbers";
 
-export function SingleMember({ frame, members, state }: { frame: ColumnFrame; members: readonly Member[]; state: GroupState }) {
+export function SingleMember({ frame, group, state }: { frame: ColumnFrame; group: GroupComparison; state: GroupState }) {
+  const { members } = group;
   const member = state.selected;
   if (member === undefined) return null;
   const place = members.indexOf(member);
-  const before = members[place - 1] ?? null;
+  const other = comparedWith(group, place);
   return (
     <div className="group-single">
       <div className="group-switch row">
@@ -18,7 +19,7 @@ export function SingleMember({ frame, members, state }: { frame: ColumnFrame; me
         <select className="field" aria-label="Member" value={member.id} onChange={(event) => go(state.to({ member: event.target.value }))}>
           {members.map((one, rank) => (
             <option key={one.id} value={one.id}>
-              {rank + 1} of {members.length}: {nameOf(one)}, {number(one.reward)}
+              {group.offset + rank + 1} of {group.size}: {nameOf(one)}, {number(one.reward)}
             </option>
           ))}
         </select>
@@ -29,10 +30,10 @@ export function SingleMember({ frame, members, state }: { frame: ColumnFrame; me
         frame={frame}
         member={member}
         place={place}
-        before={before}
+        other={other}
         selected
         width={null}
-        toCompare={before === null ? null : state.to({ compare: `${before.id},${member.id}` })}
+        toCompare={members.every((one) => one.id !== other?.id) ? null : state.to({ compare: `${other?.id},${member.id}` })}
         toAllNumbers={state.to({ numbers: "all" })}
       />
     </div>
