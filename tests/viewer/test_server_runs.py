@@ -16,6 +16,7 @@ import rolltrace
 from answers import score, write
 from asking import answer, ask, post
 from rolltrace.errors import RunNotFoundError
+from rolltrace.query import part_processes
 from rolltrace.store.create import create_run
 from rolltrace.viewer import open_runs, run_list
 from rolltrace.viewer.api import Api, RequestParameters
@@ -394,10 +395,36 @@ def test_very_many_runs_are_read_bit_by_bit(library: OpenRuns, ask_it: Any, monk
 def test_every_page_can_say_what_is_damaged(library: OpenRuns, ask_it: Any):
     """A question of its own, which needs no overview."""
     make(library.folder.path / "run")
-    assert ask_it("damage", run="run") == {"problems": [], "problem_count": 0}
+    assert ask_it("damage", run="run") == {"problems": [], "problem_count": 0, "coverage": 1.0}
     [segment] = (library.folder.path / "run" / "rollouts").iterdir()
     segment.write_bytes(segment.read_bytes() + b"garbage\n")
     damage = ask_it("damage", run="run")
     assert damage["problem_count"] == 1
     assert "garbage" not in damage["problems"][0]
     assert segment.name in damage["problems"][0]
+
+
+def test_a_long_run_is_answered_from_what_was_read(tmp_path, monkeypatch):
+    """The first answers come from the newest segments and say so; the revision changes until everything was read."""
+    for session in range(4):
+        with create_run(tmp_path / "run", join=session > 0) as writer:
+            for index in range(10):
+                write(writer, group=str(session), index=index)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 1)
+    library = OpenRuns(tmp_path, partial=True)
+    api = Api(library)
+
+    def ask(question: str) -> Any:
+        return json.loads(api.handlers[question](RequestParameters([("run", "run")])))
+
+    totals, revisions = [ask("rollouts")["total"]], [ask("revisions")["revisions"]["run"]]
+    assert ask("damage")["coverage"] < 1
+    while ask("damage")["coverage"] < 1:
+        totals.append(ask("rollouts")["total"])
+        revisions.append(ask("revisions")["revisions"]["run"])
+    assert totals[0] in (10, 20, 30)
+    assert totals == sorted(totals)
+    assert ask("rollouts")["total"] == 40
+    assert ask("run")["rollouts"] == 40
+    assert ask("revisions")["revisions"]["run"] not in revisions
+    library.close()

@@ -99,15 +99,16 @@ class PartProcesses:
 def _batches(folder: str, entries: list[SegmentEntry], known: set[str]) -> list[dict[str, int]]:
     """The segments that are not known, the newest first, in batches of the size of a part, with their lengths."""
     batches: list[dict[str, int]] = []
-    length = BATCH_BYTES
+    length = 0
     for entry in reversed(entries):
         file = f"{folder}/{entry.stem}"
         if entry.is_regular and file not in known:
-            if length >= BATCH_BYTES:
+            added = estimated_length(entry)
+            if not batches or length + added > BATCH_BYTES:
                 batches.append({})
                 length = 0
-            batches[-1][file] = estimated_length(entry)
-            length += batches[-1][file]
+            batches[-1][file] = added
+            length += added
     return batches
 
 

@@ -127,7 +127,9 @@ class Run:
     @property
     def coverage(self) -> float:
         """Which part of the run the last statement was about, from 0 to 1: all of it, unless opened with `partial`."""
-        return 1.0 if self._database_or_none is None else self._database_or_none.coverage
+        if self._database_or_none is None:
+            return 0.0 if self._is_partial else 1.0
+        return self._database_or_none.coverage
 
     def hold(self) -> None:
         """Let later statements answer from the tables that were read by now, so that their answers fit together."""

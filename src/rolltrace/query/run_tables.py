@@ -102,6 +102,8 @@ class RunTables:
     @property
     def coverage(self) -> float:
         """About which part of the run the tables cover, from 0 to 1."""
+        if self._is_partial and ROLLOUTS not in self.parts:
+            return 0.0
         pending = sum(sum(one.pending.values()) for one in self._processes.values())
         if not pending:
             return 1.0

@@ -115,9 +115,7 @@ class Api:
     def sql(self, parameters: RequestParameters) -> bytes:
         """The rows of a query that a user wrote. Call it in a worker process only."""
         with self._library.open(parameters.text("run")) as opened:
-            return encode_response(
-                run_user_sql(opened.text_run, parameters.text("sql"), parameters.number("limit", 1_000))
-            )
+            return encode_response(run_user_sql(opened.run, parameters.text("sql"), parameters.number("limit", 1_000)))
 
     def check(self, run: str) -> bytes:
         """Start a check of a run."""
@@ -137,8 +135,7 @@ class Api:
         return encode_response(self._run_list.list())
 
     def _revisions(self, parameters: RequestParameters) -> bytes:
-        runs = self._library.folder.runs()
-        return encode_response(RevisionsResponse(revisions={key: run.stamp.revision for key, run in runs.items()}))
+        return encode_response(RevisionsResponse(revisions=self._library.revisions()))
 
     def _run(self, parameters: RequestParameters) -> bytes:
         with self._library.open(parameters.text("run")) as opened:
@@ -230,12 +227,12 @@ class Api:
 def _checked(opened: OpenRun, selection: RolloutSelection) -> tuple[RolloutSelection, Run]:
     """The selection after a check of its SQL expression, and the run to query."""
     if selection.where:
-        opened.text_run.rollouts(where=selection.where, limit=0)
+        opened.run.rollouts(where=selection.where, limit=0)
     if selection.search:
         in_messages = opened.cached(
             "responses in messages",
-            lambda: opened.text_run.sql(RESPONSES_IN_MESSAGES).fetchall() == [(True,)],
+            lambda: opened.run.sql(RESPONSES_IN_MESSAGES).fetchall() == [(True,)],
             lambda _: 1,
         )
         selection = msgspec.structs.replace(selection, responses_in_messages=in_messages)
-    return selection, opened.text_run if selection.where or selection.search else opened.run
+    return selection, opened.run

@@ -39,7 +39,9 @@ MAX_WEIGHT = 8
 """How many runs may be open at once; a large one counts as four."""
 _LARGE_WEIGHT = 4
 _MEMORY = "320MB"
-"""The memory limit of `OpenRun.run`, and also of `OpenRun.text_run`."""
+"""The memory limit of the statements about one run."""
+_ADD_SECONDS = 0.5
+"""How often what processes have read is added to the tables of a run that was just opened."""
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -202,10 +204,15 @@ def _identity(run: Path) -> str:
     return hashlib.blake2b(";".join(statuses).encode(), digest_size=12).hexdigest()
 
 
+def revision_of(stamp: FileStamp, coverage: float) -> str:
+    """The revision of a run of which a part was read."""
+    return stamp.revision if coverage == 1 else f"{stamp.revision}~{coverage:.6f}"
+
+
 class OpenRun:
     """One run that is open. Any thread may use it."""
 
-    def __init__(self, key: str, path: Path, stamp: FileStamp, cache: LruCache) -> None:
+    def __init__(self, key: str, path: Path, stamp: FileStamp, cache: LruCache, partial: bool) -> None:
         self.key = key
         self.path = path
         self.identity = stamp.identity
@@ -213,39 +220,49 @@ class OpenRun:
         """The state of its files when it was last requested."""
         self.weight = _LARGE_WEIGHT if stamp.bytes > MAX_BYTES else 1
         self.users = 0
-        self.run: Run = open_run(path, memory=_MEMORY)
-        """For queries that read no texts."""
-        self.text_run: Run = open_run(path, memory=_MEMORY, threads=_THREADS)
-        """For queries that read texts. Their tables take long to make, and other queries do not wait for them."""
+        self.run: Run = open_run(path, memory=_MEMORY, threads=_THREADS, partial=partial)
+        """If it is partial, it answers from what was read by now; `Run.coverage` says how much that is."""
         self._cache = cache
 
     def cached(self, key: Hashable, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
-        """The result of `compute`, cached until rollouts or scores change."""
-        return self._cache.get_or_compute((self.key, self.identity, self.stamp.data, key), compute, size)
+        """The result of `compute`, cached until rollouts or scores change, or more of a long run was read."""
+        state = self.identity, self.stamp.data, self.run.coverage
+        return self._cache.get_or_compute((self.key, *state, key), compute, size)
+
+    @property
+    def revision(self) -> str:
+        """A text that changes when answers about the run may change."""
+        return revision_of(self.stamp, self.run.coverage)
 
     def close(self) -> None:
         """Free memory and files; statements that are running are interrupted."""
         self.run.close()
-        self.text_run.close()
 
 
 def find_measures(run: OpenRun) -> tuple[Measure, ...]:
     """Every measure of the run, cached."""
-    return run.cached("measures", lambda: query_measures(run.text_run), lambda measures: 200 * len(measures))
+    return run.cached("measures", lambda: query_measures(run.run), lambda measures: 200 * len(measures))
 
 
 class OpenRuns:
     """Opens the runs below a folder when they are requested, and closes those that were not used for longest."""
 
-    def __init__(self, folder: str | Path, prebuild_tables: bool = False, max_weight: int = MAX_WEIGHT) -> None:
+    def __init__(self, folder: str | Path, partial: bool = False, max_weight: int = MAX_WEIGHT) -> None:
         self.folder = RunFolder(folder)
         self._cache = LruCache()
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, OpenRun] = OrderedDict()
         self._is_closed = False
+        self._closing = threading.Event()
         self._max_weight = max_weight
-        self._prebuild_tables = prebuild_tables
-        """Whether the tables of a large run are made as soon as it is opened, before they are needed."""
+        self._partial = partial
+        """Whether a large run is read in the background as soon as it is opened, and answers do not wait for that."""
+
+    def revisions(self) -> dict[str, str]:
+        """By run, a text that changes when answers about it may change."""
+        with self._lock:
+            coverages = {key: run.run.coverage for key, run in self._opened.items()}
+        return {key: revision_of(run.stamp, coverages.get(key, 1.0)) for key, run in self.folder.runs().items()}
 
     @contextlib.contextmanager
     def open(self, key: str) -> Iterator[OpenRun]:
@@ -258,6 +275,7 @@ class OpenRuns:
 
     def close(self) -> None:
         """Close all runs, also those in use."""
+        self._closing.set()
         with self._lock:
             self._is_closed = True
             opened = list(self._opened.values())
@@ -290,22 +308,24 @@ class OpenRuns:
         if run is None or run.identity != stamp.identity or run.path != path:
             if run is not None:
                 evicted.append(self._opened.pop(key))
-            run = self._opened[key] = OpenRun(key, path, stamp, self._cache)
-            if self._prebuild_tables and run.weight == _LARGE_WEIGHT:
+            run = self._opened[key] = OpenRun(key, path, stamp, self._cache, self._partial)
+            if self._partial and run.weight == _LARGE_WEIGHT:
                 run.users += 1
-                threading.Thread(target=self._prebuild, args=(run,), name="rolltrace-prebuild", daemon=True).start()
+                threading.Thread(
+                    target=self._read_in_background, args=(run,), name="rolltrace-reader", daemon=True
+                ).start()
         run.stamp = stamp
         self._opened.move_to_end(key)
         while sum(one.weight for one in self._opened.values()) > self._max_weight and len(self._opened) > 1:
             evicted.append(self._opened.popitem(last=False)[1])
         return run
 
-    def _prebuild(self, run: OpenRun) -> None:
-        """Make the tables with texts; first those that a page needs."""
+    def _read_in_background(self, run: OpenRun) -> None:
+        """Add what processes have read to the tables, until everything is read."""
         try:
             with contextlib.suppress(RolltraceError):
-                find_measures(run)
-                run.text_run.sql("select 1 from messages limit 0").fetchall()
+                while run.run.coverage < 1 and not self._closing.wait(_ADD_SECONDS):
+                    run.run.sql("select 1 from rollouts limit 0").fetchall()
         finally:
             self._release(run)
 

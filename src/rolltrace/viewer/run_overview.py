@@ -41,7 +41,7 @@ _ERRORS = f"""
 
 def run_overview(run: OpenRun, entry: RunListEntry) -> RunResponse:
     """The overview of a run; some fields are those of its entry in the run list."""
-    revision, numbers = run.stamp.revision, run.run
+    revision, numbers = run.revision, run.run
     queried = run.cached("overview", lambda: _query(numbers), lambda _: 20_000)
     measures = find_measures(run)
     totals: RunTotals = queried["totals"]
@@ -99,7 +99,8 @@ def find_damage(run: OpenRun) -> DamageResponse:
 
     found = run.cached("problems", read, lambda problems: 1_000 * len(problems))
     problems = tuple(dict.fromkeys([*found, *run.run.problems]))  # a run that was opened again knows only the latter
-    return DamageResponse(problems=tuple(map(str, problems[:_MAX_PROBLEMS])), problem_count=len(problems))
+    shown = tuple(map(str, problems[:_MAX_PROBLEMS]))
+    return DamageResponse(problems=shown, problem_count=len(problems), coverage=run.run.coverage)
 
 
 def _query(run: Run) -> dict[str, Any]:

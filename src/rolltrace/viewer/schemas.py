@@ -192,12 +192,14 @@ class RunResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DamageResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /api/damage?run=`: the parts of the run that could not be read; every page of the run says so."""
+    """`GET /api/damage?run=`: what answers about the run are without; every page of the run says so."""
 
     problems: tuple[str, ...]
-    """The first of them."""
+    """The first of the parts of the run that could not be read."""
     problem_count: int
     """The number of all of them."""
+    coverage: float
+    """Which part of the run was read by now, from 0 to 1: the newest segments are read first."""
 
 
 class SeriesBin(NumberStats, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ def make_app(
 
     `hosts` are the accepted values of Host, with the port; with `any_address`, every IP address is accepted too.
     """
-    library = OpenRuns(folder, prebuild_tables=True)
+    library = OpenRuns(folder, partial=True)
     handlers = HttpHandlers(library)
 
     @contextlib.asynccontextmanager

@@ -1,13 +1,32 @@
-// A banner on every page of a run of which something could not be read.
-import { count, plural } from "../format";
+// Banners on every page of a run of which something was not read yet, or could not be read.
+import { count, percent, plural } from "../format";
 import type { DamageResponse } from "../source/schema";
 import { useAnswer } from "../source/use-answer";
 import { VisibleText } from "./text";
 
 export function DamageBanner({ run }: { run: string }) {
-  const { data } = useAnswer<DamageResponse>("damage", { run });
-  if (data === undefined || data.problem_count === 0) return null;
-  const { problems, problem_count } = data;
+  const { data } = useAnswer<DamageResponse>("damage", { run }, { isPartial: (answer) => answer.coverage < 1 });
+  if (data === undefined) return null;
+  return (
+    <>
+      {data.coverage < 1 && <ReadingBanner coverage={data.coverage} />}
+      {data.problem_count > 0 && <ProblemBanner {...data} />}
+    </>
+  );
+}
+
+function ReadingBanner({ coverage }: { coverage: number }) {
+  return (
+    <section className="banner reading" role="status">
+      <progress value={coverage} aria-label="How much of this run was read" />
+      <span>
+        Reading this run, the newest rollouts first. <span className="soft">Every number here is about the {percent(coverage, 1)} read so far.</span>
+      </span>
+    </section>
+  );
+}
+
+function ProblemBanner({ problems, problem_count }: DamageResponse) {
   return (
     <section className="banner damage" id="run-problems" tabIndex={-1} aria-labelledby="run-problems-title">
       <details>

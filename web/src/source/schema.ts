@@ -167,12 +167,14 @@ export interface RunResponse {
   columns: Column[];
 }
 
-/** `GET /api/damage?run=`: the parts of the run that could not be read; every page of the run says so. */
+/** `GET /api/damage?run=`: what answers about the run are without; every page of the run says so. */
 export interface DamageResponse {
-  /** The first of them. */
+  /** The first of the parts of the run that could not be read. */
   problems: string[];
   /** The number of all of them. */
   problem_count: number;
+  /** Which part of the run was read by now, from 0 to 1: the newest segments are read first. */
+  coverage: number;
 }
 
 /** The distribution of a measure over the iterations from `first` to `last`, both included. */

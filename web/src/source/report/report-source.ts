@@ -21,7 +21,7 @@ export class ReportSource implements Source {
     this.handlers = {
       runs: () => head.answers.runs,
       run: () => head.answers.run,
-      damage: () => head.answers.run,
+      damage: () => ({ ...head.answers.run, coverage: 1 }),
       findings: () => head.answers.findings,
       rollout: (parameters) => this.rollout(String(parameters.id)),
       group: (parameters) => this.group(parameters),
