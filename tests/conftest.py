@@ -9,6 +9,8 @@ from file_reads import FileReads
 
 # Each process that scores imports its packages anew, which takes longer than what tests have it score.
 os.environ.setdefault("ROLLTRACE_WORKERS", "1")
+# Derived files are signed with a key of the tests', so that none is made in the user's configuration.
+os.environ["ROLLTRACE_CACHE_KEY"] = "tests"
 
 # A slow machine is no failure: neither a deadline per example nor the speed of drawing them is asserted.
 settings.register_profile("slow", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,6 +1,7 @@
 """What the tests of the store play with: rollouts that were really begun and finished."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -33,6 +34,14 @@ class PlayedRollout(NamedTuple):
     def record(self) -> None:
         """Hand it to the writer."""
         self.writer.end(self.rollout_builder, self.outcome)
+
+
+@pytest.fixture(autouse=True)
+def user_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, which has the derived files of runs that cannot be written to."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture

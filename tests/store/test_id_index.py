@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +11,22 @@ from pathlib import Path
 import pytest
 
 from rolltrace.errors import ChecksumError, StorageError, UnknownNameError
-from rolltrace.store import id_index, safe_files
+from rolltrace.store import id_index
 from rolltrace.store.compression import compress_segment
 from rolltrace.store.cursor import LineLocation
 from rolltrace.store.id_index import record_id
-from rolltrace.store.id_index_file import ByteRange, IdIndexFile, IdIndexWriter, merge_ranges
+from rolltrace.store.id_index_file import (
+    ByteRange,
+    IdIndexFile,
+    IndexHeader,
+    make_entry,
+    merge_ranges,
+    write_index_file,
+)
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.codec import add_checksum
-from segments import make_run, rollout_line, segment
+from segments import edit_run_info, make_run, rollout_line, segment
 
 COUNT = 30
 
@@ -52,6 +58,12 @@ def check(run, reader=None):
 
 def index_files(run):
     return sorted(run.glob("cache/*"))
+
+
+def write_entries(run, locations, covered, errors=()):
+    """An index file with these entries, whatever the segments hold."""
+    entries = sorted(make_entry(rollout, location) for rollout, location in locations.items())
+    return write_index_file(run / "cache", "rollouts", "ids rollouts run", IndexHeader(covered, list(errors)), entries)
 
 
 def append(run, *rollouts):
@@ -113,14 +125,15 @@ def test_files_may_be_deleted_at_any_time(run, small):
     check(run, reader)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"SQLite format 3\x00" + bytes(5000)])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"rt-ids\0\1" + bytes(5000)])
 def test_what_is_no_index_is_replaced(run, small, content):
-    """A file that is none is deleted, and the index is made again."""
+    """A file that is none is replaced: the index is made again."""
     check(run)
     [path] = index_files(run)
     path.write_bytes(content)
     check(run)
-    assert path not in index_files(run)
+    [made] = index_files(run)
+    assert made.read_bytes() != content
 
 
 def test_damaged_index_never_misleads(run, small):
@@ -155,15 +168,14 @@ def test_index_of_other_files_is_not_believed(run, small):
 
 def test_wrong_place_is_looked_up_again(run, tmp_path):
     """A place that holds another rollout, or that is outside of the run, is not believed."""
-    writer = IdIndexWriter(run / "cache")
     first, secret = rollout_line("r1"), rollout_line("r7", "secret")
     assert segment(run, "s-000001").read_bytes().startswith(first)
-    writer.add(
-        [("r3", LineLocation("rollouts/s-000001", 0, len(first))), ("r5", LineLocation("rollouts/s-000000", 0, 10))]
-    )
-    writer.add([("r7", LineLocation("rollouts/../../secret", 0, len(secret)))])
-    writer.cover([ByteRange("rollouts/s-000000", 0, 10**6), ByteRange("rollouts/s-000001", 0, 10**6)], [])
-    writer.finish().close()
+    wrong = {
+        "r3": LineLocation("rollouts/s-000001", 0, len(first)), "r5": LineLocation("rollouts/s-000000", 0, 10),
+        "r7": LineLocation("rollouts/../../secret", 0, len(secret)),
+    }  # fmt: skip
+    covered = [ByteRange(location.file, 0, 10**6) for location in wrong.values()]
+    write_entries(run, wrong, covered)
     (tmp_path / "secret.jsonl").write_bytes(secret)
     with pytest.raises(UnknownNameError):
         RunReader(run).get("r7")
@@ -303,10 +315,9 @@ def test_gap_in_the_index_is_looked_through(run, small):
     """Where a file of the index is gone, what it covered is read again."""
     end = segment(run, "s-000001").stat().st_size
     append(run, *(f"x{number}" for number in range(12)))
-    writer = IdIndexWriter(run / "cache")
-    writer.cover([ByteRange("rollouts/s-000001", end, end + 10)], [ReadError("rollouts/s-000001.jsonl", end, "old")])
-    file = writer.finish()
-    assert IdIndexFile.open(file.path).ranges == [ByteRange("rollouts/s-000001", end, end + 10)]
+    covered = [ByteRange("rollouts/s-000001", end, end + 10)]
+    file = write_entries(run, {}, covered, [ReadError("rollouts/s-000001.jsonl", end, "old")])
+    assert IdIndexFile(file.path, "ids rollouts run").header.ranges == covered
     reader = check(run)
     assert reader.get("x11").id == "x11"
 
@@ -314,7 +325,7 @@ def test_gap_in_the_index_is_looked_through(run, small):
 def test_abandoned_files_are_deleted(run, small):
     """What a process that died was making is deleted when it is old, and only then."""
     (run / "cache").mkdir()
-    old, young = run / f"cache/.offsets-{0:016x}", run / f"cache/.offsets-{1:016x}"
+    old, young = run / f"cache/.ids-{0:016x}", run / f"cache/.ids-{1:016x}"
     old.touch()
     young.touch()
     os.utime(old, (0, 0))
@@ -340,6 +351,7 @@ def test_passing_error_leaves_the_index(run, small, monkeypatch):
     check(run)
     before = index_files(run)
     reader = RunReader(run)
+    assert reader.get("r0").id == "r0"
     for number in (errno.ESTALE, errno.EIO, errno.EMFILE):
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", fail(number))
@@ -351,18 +363,13 @@ def test_passing_error_leaves_the_index(run, small, monkeypatch):
 
 
 def test_index_that_cannot_be_read_now_is_left(run, small, monkeypatch):
-    """Where SQLite or the check of an index meets an error that passes, the segments are read, and the index stays."""
+    """Where reading an index meets an error that passes, the segments are read, and the index stays."""
     check(run)
     before = index_files(run)
     reader = RunReader(run)
     assert reader.get("r2").id == "r2"
     with monkeypatch.context() as patch:
-        patch.setattr(safe_files, "open_regular", fail(errno.ESTALE))
-
-        def refuse(self, rollout):
-            raise sqlite3.OperationalError("disk I/O error")
-
-        patch.setattr(IdIndexFile, "find", refuse)
+        patch.setattr(IdIndexFile, "find", fail(errno.ESTALE))
         patch.setattr(id_index, "MAX_LINES_IN_MEMORY", 10**6)
         check(run, reader)
     assert index_files(run) == before
@@ -415,13 +422,175 @@ def test_kinds_of_problems_are_kept(run, small):
     ]
 
 
+# Files of others
+
+OTHERS = b"rt-ids\0\1" + (1 << 60).to_bytes(8) + bytes(64)
+
+
+def test_index_of_another_key_is_replaced(run, small, monkeypatch):
+    """An index that was signed with another key is not believed, although it is whole."""
+    monkeypatch.setenv("ROLLTRACE_CACHE_KEY", "a stranger's")
+    write_entries(run, {}, [ByteRange(f"rollouts/s-{number:06d}", 0, 10**6) for number in (0, 1)])
+    [strangers] = index_files(run)
+    monkeypatch.setenv("ROLLTRACE_CACHE_KEY", "mine")
+    assert check(run).read_errors == ()
+    assert strangers not in index_files(run)
+
+
+def test_index_of_another_run_is_not_believed(run):
+    """An index that is copied to a run with another id does not count there."""
+    write_entries(run, {}, [ByteRange(f"rollouts/s-{number:06d}", 0, 10**6) for number in (0, 1)])
+    edit_run_info(run, id="other")
+    assert check(run).read_errors == ()
+
+
+def test_large_file_of_others_costs_nothing(run, monkeypatch):
+    """Of a file without a signature only the first bytes are read, whatever it says about its length."""
+    (run / "cache").mkdir()
+    strange = run / f"cache/ids-rollouts-{0:032x}.index"
+    strange.write_bytes(OTHERS)
+    os.truncate(strange, 1 << 40)
+    lengths = []
+    real = os.pread
+
+    def pread(descriptor, length, offset):
+        lengths.append(length)
+        return real(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    check(run)
+    assert max(lengths) <= 1 << 20
+
+
+def test_truncated_under_an_open_reader(run, small):
+    """A reader that has an index open survives that it is truncated or overwritten."""
+    reader = check(run)
+    for damaged in (b"", OTHERS, bytes(10**5)):
+        for path in index_files(run):
+            path.write_bytes(damaged)
+        check(run, reader)
+
+
+def test_run_that_cannot_be_written_to_is_indexed_in_the_users_cache(run, small, user_cache, file_reads):
+    """The user's cache has the index of a run that is read-only, and the next reader uses it."""
+    (run / "cache").write_bytes(b"a file, where there should be a folder")
+    RunReader(run).id_index.update()
+    assert len(list(user_cache.rglob("*.index"))) == 1
+    file_reads.clear()
+    assert RunReader(run).get("r7").id == "r7"
+    assert file_reads.bytes_read(run / "rollouts") < (run / "rollouts/s-000001.jsonl").stat().st_size / 2
+
+
+def test_without_a_key_the_index_is_kept_in_memory(run, small, tmp_path, monkeypatch):
+    """Where no key can be made nothing is written, and everything is found."""
+    monkeypatch.delenv("ROLLTRACE_CACHE_KEY")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    reader = check(run)
+    append(run, *(f"x{number}" for number in range(25)))
+    assert reader.get("x24").id == "x24"
+    check(run, reader)
+    assert [path for path in index_files(run) if path.is_file()] == []
+
+
+def test_segment_whose_name_is_not_text(run, small):
+    """A name that no header can hold costs only the file of the index."""
+    name = os.fsdecode(b"s\xff-000000.jsonl")
+    (run / "rollouts" / name).write_bytes(rollout_line("strange"))
+    reader = check(run)
+    assert reader.get("strange").id == "strange"
+
+
+def test_scores_of_one_rollout_fill_blocks(tmp_path, small):
+    """All lines of a rollout are found, also those in other blocks than the first."""
+    run = make_run(tmp_path / "run")
+    lines = [add_checksum(b'{"v":2,"id":"s%d","rollout":"r%d"}' % (n, 1 if n % 3 else n)) for n in range(1200)]
+    segment(run, "s-000000", "scores").write_bytes(b"".join(lines))
+    for reader in (RunReader(run), RunReader(run)):
+        assert len(reader.score_index.find_all(["r1", "nothing"])["r1"]) == 800
+        assert {n: len(reader.score_index.find_all([f"r{n}"])[f"r{n}"]) for n in range(0, 99, 3)} == dict.fromkeys(
+            range(0, 99, 3), 1
+        )
+    assert [path.name[:11] for path in index_files(run)] == ["ids-scores-"]
+
+
+def test_damaged_index_of_scores_is_made_again(tmp_path, small):
+    """Scores are complete in the very answer that meets the damage."""
+    run = make_run(tmp_path / "run")
+    lines = [add_checksum(b'{"v":2,"id":"s%d","rollout":"r%d"}' % (n, n % 5)) for n in range(50)]
+    segment(run, "s-000000", "scores").write_bytes(b"".join(lines))
+    reader = RunReader(run)
+    reader.score_index.update()
+    [path] = index_files(run)
+    os.truncate(path, path.stat().st_size - 1)
+    assert [len(own) for own in reader.score_index.find_all([f"r{n}" for n in range(5)]).values()] == [10] * 5
+
+
+# A run that was never visited
+
+
+def made_id(milliseconds, number):
+    return f"{milliseconds:012x}{number:020x}"
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A run of three sessions of twenty segments; each rollout is written when it ends, up to 50 ms later."""
+    path = make_run(tmp_path / "large")
+    rng = random.Random(1)
+    for session in range(3):
+        ends = sorted((began + rng.randrange(50), began) for began in range(0, 2000, 4))
+        for number in range(20):
+            lines = [rollout_line(made_id(began, session)) for _, began in ends[number * 25 : number * 25 + 25]]
+            segment(path, f"{made_id(0, session)}-{number:06d}").write_bytes(b"".join(lines))
+    for plain in list((path / "rollouts").iterdir())[::2]:
+        compress_segment(plain)
+    return path
+
+
+@pytest.mark.parametrize("session", range(3))
+def test_time_in_an_id_tells_the_segment(large, session, file_reads):
+    """Of a run without an index only the first lines of some segments, and few whole segments, are read."""
+    for began in range(0, 2000, 148):
+        file_reads.clear()
+        rollout = made_id(began, session)
+        assert RunReader(large).get(rollout).id == rollout
+        whole = sum(1 for path in set(file_reads.opened(large / "rollouts")) if file_reads.bytes_read(path) > 3000)
+        assert whole <= 14, began
+
+
+def test_misleading_times_cost_only_time(large):
+    """A rollout with a time in its id is found wherever it is."""
+    with segment(large, f"{made_id(0, 0)}-000003").open("ab") as file:
+        file.writelines(rollout_line(made_id(began, 9)) for began in (10**6, 0, 1999))
+    with RunReader(large) as reader:
+        for began in (10**6, 0, 1999):
+            assert reader.get(made_id(began, 9)).id == made_id(began, 9)
+        with pytest.raises(UnknownNameError):
+            reader.get(made_id(5, 5))
+
+
+def test_other_ids_are_searched_in_the_newest_segment_first(run, small, file_reads):
+    """The scan ends at the rollout, and what was scanned is indexed."""
+    for number in range(2, 9):
+        segment(run, f"s-{number:06d}").write_bytes(b"".join(rollout_line(f"{number}-{i}") for i in range(15)))
+    assert RunReader(run).get("8-14").id == "8-14"
+    assert [path.name for path in set(file_reads.opened(run / "rollouts"))] == ["s-000008.jsonl"]
+    assert len(index_files(run)) == 1
+    file_reads.clear()
+    assert RunReader(run).get("7-14").id == "7-14"
+    opened = [path for path in file_reads.opened(run / "rollouts") if file_reads.bytes_read(path)]
+    assert {path.name for path in opened} == {"s-000007.jsonl"}
+    reader = check(run)
+    assert [reader.get(f"{number}-{i}").id for number in range(2, 9) for i in range(15)]
+
+
 # Killed while it makes an index
 
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from rolltrace.store import id_index
-from rolltrace.store.id_index_file import IdIndexWriter
 from rolltrace.store.reader import RunReader
 
 id_index.MAX_LINES_IN_MEMORY = 10
@@ -442,7 +611,7 @@ def die_at(owner, name, occurrence, after):
     setattr(owner, name, call)
 
 
-OWNERS = {"os": os, "id_index": id_index, "writer": IdIndexWriter, "path": Path}
+OWNERS = {"id_index": id_index, "index": id_index.IdIndex, "path": Path}
 for order in map(json.loads, sys.stdin):
     child = os.fork()
     if child == 0:
@@ -454,9 +623,9 @@ for order in map(json.loads, sys.stdin):
     print(os.waitstatus_to_exitcode(status), flush=True)
 """
 MOMENTS = [
-    ("id_index", "record_id", 1, False), ("id_index", "record_id", 25, False), ("writer", "add", 2, True),
-    ("writer", "cover", 1, True), ("writer", "merge", 1, False), ("writer", "merge", 1, True),
-    ("os", "fsync", 1, False), ("path", "replace", 1, False), ("path", "replace", 1, True), ("os", "fsync", 2, False),
+    ("id_index", "record_id", 1, False), ("id_index", "record_id", 25, False),
+    ("index", "_merge_smaller", 1, False), ("index", "_merge_smaller", 1, True),
+    ("path", "open", 1, False), ("path", "open", 1, True), ("path", "replace", 1, False), ("path", "replace", 1, True),
     ("id_index", "_delete", 1, False), ("id_index", "_delete", 1, True),
 ]  # fmt: skip
 """Who does what for the how manyth time, and whether the process dies after it or before."""
@@ -483,5 +652,5 @@ def test_killed_while_making_an_index(run, small, tmp_path):
             reader = check(path)
             assert [reader.get(f"x{index}").id for index in range(40)] == [f"x{index}" for index in range(40)]
             assert reader.read_errors == ()
-            assert [file for file in index_files(path) if file.suffix == ".sqlite"] != []
+            assert [file for file in index_files(path) if file.suffix == ".index"] != []
         killer.stdin.close()

@@ -48,8 +48,8 @@ def moved_out(run: Path, folder: str) -> Path:
     else:
         elsewhere.mkdir()
     for name in (
-        "data.parquet", "rollouts-abc-00000000.parquet", ".rollouts-abc.parquet", ".id_index-0123456789abcdef",
-        "offsets-0123456789abcdef-00000000.sqlite", "shard-000000.jsonl", "shard-000001.jsonl",
+        "data.parquet", "rollouts-abc-00000000.parquet", ".rollouts-abc.parquet", ".ids-0123456789abcdef",
+        "ids-0123456789abcdef0123456789abcdef.index", "shard-000000.jsonl", "shard-000001.jsonl",
         ".shard-000000.jsonl.zst.0123456789abcdef",
     ):  # fmt: skip
         (elsewhere / name).write_text("somebody else's\n")
@@ -59,7 +59,8 @@ def moved_out(run: Path, folder: str) -> Path:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def use(run: Path) -> None:
@@ -81,7 +82,7 @@ def use(run: Path) -> None:
 def eager(monkeypatch):
     """Indexes and parts of any size are written to the run's cache."""
     monkeypatch.setattr(offsets, "MAX_LINES_IN_MEMORY", 1)
-    monkeypatch.setattr("rolltrace.query.table_cache.MIN_CACHED_BYTES", 1)
+    monkeypatch.setattr("rolltrace.query.run_tables.MIN_CACHED_BYTES", 1)
 
 
 @pytest.mark.usefixtures("eager")
@@ -133,7 +134,7 @@ def test_a_link_to_the_run_itself_is_fine(run, tmp_path):
         record(writer, 9)
     assert compact(tmp_path / "link").compressed > 0
     assert len(list(RunReader(run).rollouts())) == 7
-    assert list((run / "cache").glob("rollouts-*.parquet"))
+    assert list((run / "cache").glob("part-*/rollouts.parquet"))
 
 
 @pytest.mark.usefixtures("eager")
@@ -160,7 +161,7 @@ def test_linked_files_are_left_alone(run, tmp_path, folder):
 def test_files_of_others_in_the_cache_stay(run):
     """Compacting and reading delete files of the cache that have a name of ours, and no others."""
     use(run)
-    names = ("data.parquet", "rollouts.parquet", "offsets-mine.sqlite", ".id_index-mine", ".data.parquet", "notes.txt")
+    names = ("data.parquet", "rollouts.parquet", "ids-mine.index", ".ids-mine", ".data.parquet", "notes.txt")
     for name in names:
         (run / "cache" / name).write_text("somebody else's")
         os.utime(run / "cache" / name, (0, 0))

@@ -68,7 +68,7 @@ def test_pipe_for_run_json(run):
 
 def test_pipe_for_an_index(run):
     """An index that is no file is passed over, and left where it is."""
-    pipe = instead(run / "cache" / "offsets-0123456789abcdef-00000000.sqlite")
+    pipe = instead(run / "cache" / "ids-0123456789abcdef0123456789abcdef.index")
     [rollout] = RunReader(run).rollouts()
     # In a process of its own: a signal does not reach one that waits inside SQLite.
     program = (

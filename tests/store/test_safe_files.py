@@ -7,8 +7,6 @@ import pytest
 
 from rolltrace.errors import RecordError, StorageError
 from rolltrace.store.safe_files import (
-    file_crc32,
-    matches_name_checksum,
     open_regular,
     publish_file,
     refuse_link,
@@ -98,18 +96,6 @@ def test_only_old_files_of_the_pattern_are_abandoned(tmp_path):
             os.utime(tmp_path / name, (0, 0))
     remove_abandoned_files(tmp_path, re.compile(r"\..*\.new"))
     assert names_in(tmp_path) == [".b.new", "other"]
-
-
-def test_checksum_in_a_name(tmp_path):
-    """A file matches the checksum in its name until a byte changes; a file that is not there is unknown."""
-    path = tmp_path / "file"
-    path.write_bytes(b"data" * 1000)
-    named = path.rename(tmp_path / f"file-{file_crc32(path):08x}.bin")
-    assert matches_name_checksum(named) is True
-    named.write_bytes(b"Data" + named.read_bytes()[4:])
-    assert matches_name_checksum(named) is False
-    named.unlink()
-    assert matches_name_checksum(named) is None
 
 
 def test_pipes_and_links_are_refused(tmp_path):

@@ -13,7 +13,7 @@ import msgspec
 from rolltrace.query.lost_lines import missing_lines
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, query_totals, read_small_run, totals_of
-from rolltrace.store.cache_key import sign
+from rolltrace.store.cache_key import sign, verify
 from rolltrace.store.layout import CACHE, LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError
@@ -116,7 +116,7 @@ def _load(path: Path) -> _StoredNumbers | None:
         with open_regular(path) as file:
             data = file.read(_MAX_FILE_BYTES)
         signature, data = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
-        return msgspec.msgpack.decode(data, type=_StoredNumbers) if signature == sign(data) else None
+        return msgspec.msgpack.decode(data, type=_StoredNumbers) if verify(data, signature) else None
     except (OSError, ValueError):
         return None
 

@@ -11,7 +11,7 @@ import msgspec
 
 from rolltrace.query.table_columns import RowStats
 from rolltrace.query.table_schema import LAYOUT_VERSION
-from rolltrace.store.cache_key import sign
+from rolltrace.store.cache_key import SIGNATURE_LENGTH, sign, verify
 from rolltrace.store.layout import CACHE
 from rolltrace.store.safe_files import open_regular, refuse_link, remove_abandoned_files, sync_path
 from rolltrace.trace.rollout_builder import new_id
@@ -23,7 +23,6 @@ INFO_FILE = "part.json"
 _MAX_INFO_BYTES = 16 << 20
 _NAME = re.compile(r"part-[0-9a-f]+")
 _UNFINISHED = re.compile(r"\.part-[0-9a-f]+")
-_SIGNATURE_LENGTH = len(sign(b""))
 
 
 class PartInfo(msgspec.Struct, kw_only=True):
@@ -147,8 +146,8 @@ def _read_part(path: Path) -> Part | None:
     try:
         with open_regular(path / INFO_FILE) as file:
             data = file.read(_MAX_INFO_BYTES)
-        signature, data = data[:_SIGNATURE_LENGTH], data[_SIGNATURE_LENGTH:]
-        if signature != sign(data):
+        signature, data = data[:SIGNATURE_LENGTH], data[SIGNATURE_LENGTH:]
+        if not verify(data, signature):
             return None
         info = msgspec.json.decode(data, type=PartInfo)
     except (OSError, ValueError):

@@ -88,17 +88,17 @@ class LateScoreReader:
 
     def __init__(self, reader: RunReader, errors: ReadErrors, read_ahead: int = READ_AHEAD_BYTES) -> None:
         self._decode = reader.decode_score
-        self._id_index = reader.id_index
+        self._score_index = reader.score_index
         self._lines = LineReader(reader, read_ahead)
         self._errors = errors
 
     def scores_of(self, rollouts: Sequence[str]) -> Mapping[str, Sequence[Score]]:
         """By rollout, its scores that are written by now, the latest last."""
-        scores, stale = self._read(self._id_index.find_scores(rollouts))
+        scores, stale = self._read(self._score_index.find_all(rollouts))
         if stale:  # the index belongs to other files, or a line was damaged since: look them up again
             for rollout in stale:
-                self._id_index.invalidate(rollout)
-            scores, _ = self._read(self._id_index.find_scores(rollouts))
+                self._score_index.invalidate(rollout)
+            scores, _ = self._read(self._score_index.find_all(rollouts))
         return {rollout: in_score_order(own) for rollout, own in scores.items()}
 
     def with_late_scores(self, rollout: Rollout) -> Rollout:

@@ -1,8 +1,99 @@
-"""The key with which derived files are signed."""
+"""Signatures of derived files: only those made with the user's key are used, wherever the run comes from."""
 
+import contextlib
 import hashlib
+import hmac
+import os
+import secrets
+from functools import cache
+from pathlib import Path
+
+from rolltrace.errors import StorageError
+from rolltrace.store.layout import CACHE
+from rolltrace.store.safe_files import open_regular, refuse_link, unfinished_file
+
+ENVIRONMENT_KEY = "ROLLTRACE_CACHE_KEY"
+"""The environment variable with the key that a team shares; any text."""
+SIGNATURE_LENGTH = 64
+
+_KEY_BYTES = 32
 
 
-def sign(data: bytes) -> bytes:
-    """A checksum that only this user can make."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest().encode()
+def sign(data: bytes, context: str = "") -> bytes:
+    """The signature of some bytes, in hexadecimal digits. `context` says what they are for, such as a run's id."""
+    prefix = hashlib.blake2b(context.encode(), digest_size=16).digest()  # of one length, so that no two inputs agree
+    return hashlib.blake2b(prefix + data, key=_key(), digest_size=SIGNATURE_LENGTH // 2).hexdigest().encode()
+
+
+def verify(data: bytes, signature: bytes, context: str = "") -> bool:
+    """Whether these bytes were signed with the user's key, for this context."""
+    return hmac.compare_digest(sign(data, context), signature)
+
+
+def cache_folders(run: Path, run_id: str) -> list[Path]:
+    """The folders for a run's derived files: its own, and the user's, for a run that cannot be written to."""
+    folders = [run / CACHE]
+    with contextlib.suppress(OSError):
+        name = hashlib.blake2b(os.fsencode(run.resolve()) + b"\0" + run_id.encode(), digest_size=16).hexdigest()
+        folders.append(_user_folder("XDG_CACHE_HOME", ".cache") / "runs" / name)
+    return folders
+
+
+def make_cache_folder(folder: Path) -> Path:
+    """Make one of these folders if it is missing. A link is refused, and a run that was deleted stays deleted."""
+    if folder.name == CACHE:
+        refuse_link(folder).mkdir(exist_ok=True)
+    else:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _key() -> bytes:
+    if text := os.environ.get(ENVIRONMENT_KEY):
+        return hashlib.blake2b(os.fsencode(text), digest_size=_KEY_BYTES).digest()
+    return _stored_key(_user_folder("XDG_CONFIG_HOME", ".config") / "cache.key")
+
+
+@cache
+def _stored_key(path: Path) -> bytes:
+    """The key in this file, which is made if it is missing."""
+    try:
+        key = _read_key(path)
+    except FileNotFoundError:
+        _make_key(path)
+        key = _read_key(path)
+    if len(key) < _KEY_BYTES:
+        raise StorageError(f"Expected a key of {_KEY_BYTES} bytes in {path}, got {len(key)}. Delete the file.")
+    return key[:_KEY_BYTES]
+
+
+def _read_key(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read(_KEY_BYTES)
+
+
+def _make_key(path: Path) -> None:
+    """Make a key that only the user can read. Of several processes that do this at once, one succeeds."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with unfinished_file(path.with_name(f".{path.name}-{secrets.token_hex(8)}")) as unfinished:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, secrets.token_bytes(_KEY_BYTES))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        try:
+            os.link(unfinished, path)  # unlike renaming, this never replaces the key of another process
+        except FileExistsError:
+            return
+        except OSError:  # some file systems have no links
+            unfinished.replace(path)
+
+
+def _user_folder(variable: str, default: str) -> Path:
+    """Rolltrace's folder in a base directory of the user (XDG): the one that the variable names, or the default."""
+    base = os.environ.get(variable, "")
+    try:
+        return (Path(base) if Path(base).is_absolute() else Path.home() / default) / "rolltrace"
+    except RuntimeError as error:  # there is no home
+        raise StorageError(f"Expected a home directory, or {variable}: {error}.") from error

@@ -116,6 +116,14 @@ class FrameReader:
             raise ChecksumError(f"Expected a frame of {frame.length} bytes, got {len(plain)}.")
         return plain
 
+    def first_bytes(self, length: int) -> bytes:
+        """The first bytes of the plain segment, not verified, without decompressing a frame; empty if damaged."""
+        data = os.pread(self._descriptor, _MAX_HEADER_BYTES + 3 + _MAX_BLOCK_BYTES, 0)
+        try:
+            return self._decompressor.stream_reader(data).read(length)
+        except zstandard.ZstdError:
+            return b""
+
     def _read_table(self) -> list[Frame] | None:
         """The frames by the seek table; None if the table is missing or damaged."""
         footer = os.pread(self._descriptor, _FOOTER.size, max(self._size - _FOOTER.size, 0))

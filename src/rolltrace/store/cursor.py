@@ -1,5 +1,6 @@
 """Reads the lines of a folder of segments, each once, and continues where it stopped."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from rolltrace.trace.codec import RecordVersion, verify_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION
 
 Record = TypeVar("Record")
+Order = Callable[[list[str]], Iterable[str]]
 
 _CURRENT = b'{"v":%d,' % FORMAT_VERSION
 _MAX_BACKWARD_LINES = 100
@@ -58,7 +60,7 @@ class Cursor:
         on_read: Callable[[str, int], object] = lambda _file, _end: None,
         reads: Callable[[str], bool] = lambda _file: True,
     ) -> None:
-        self._run = run
+        self._path = run / folder
         self._folder = folder
         self._report = report
         self._on_read = on_read
@@ -67,9 +69,12 @@ class Cursor:
         self._finished: set[str] = set()  # compressed and read to the end
         self._reported: set[tuple[str, int | None]] = set()
 
-    def read(self) -> Iterator[tuple[LineLocation, bytes]]:
-        """Every new line that is complete and has a valid checksum, with its line feed."""
-        for file, segment in self._open():
+    def read(self, order: Order | None = None) -> Iterator[tuple[LineLocation, bytes]]:
+        """Every new line that is complete and has a valid checksum, with its line feed.
+
+        `order` sorts the names of segments. The caller may stop at any line, and continue with the next call.
+        """
+        for file, segment in self._open(order):
             yield from self._read_segment(segment, file)
 
     def read_backwards(self) -> Iterator[Iterator[tuple[LineLocation, bytes]]]:
@@ -80,7 +85,7 @@ class Cursor:
         for file, segment in self._open():
             yield self._read_segment_backwards(segment, file)
 
-    def _open(self) -> Iterator[tuple[str, SegmentReader]]:
+    def _open(self, order: Order | None = None) -> Iterator[tuple[str, SegmentReader]]:
         """Each segment that may have new lines, open for reading."""
         listing = self._list()
         if listing is None:
@@ -88,12 +93,12 @@ class Cursor:
         for name in listing.unexpected:
             message = f"Expected a file whose name ends in {PLAIN_SUFFIX} or {COMPRESSED_SUFFIX}."
             self._report_once(ReadError(f"{self._folder}/{name}", None, message, kind=ReadErrorKind.UNEXPECTED_FILE))
-        for name in listing.segments:
+        for name in listing.segments if order is None else order(listing.segments):
             file = f"{self._folder}/{name}"
-            if file in self._finished or not self._reads(file):
+            if file in self._finished or not self._reads(file) or self._is_read(name):
                 continue
             try:
-                segment = open_segment(self._run / self._folder, name)
+                segment = open_segment(self._path, name)
             except (OSError, RecordError) as error:
                 self._report_unreadable(error, f"{file}{PLAIN_SUFFIX}")
                 continue
@@ -102,13 +107,22 @@ class Cursor:
             finally:
                 segment.close()
 
+    def _is_read(self, name: str) -> bool:
+        """Whether a segment is plain and was read to its end, without opening it."""
+        covered = self.covered.get(f"{self._folder}/{name}")
+        path = f"{self._path}/{name}{PLAIN_SUFFIX}"
+        try:
+            return covered is not None and covered == os.stat(path).st_size  # noqa: PTH116 - a Path is slow to make
+        except OSError:
+            return False
+
     def _list(self) -> SegmentListing | None:
         """The segments of the folder. Missing ones are reported."""
         try:
-            listing = list_segments(self._run / self._folder)
+            listing = list_segments(self._path)
             missing = self._missing(listing)
             if missing:  # it may have been compressed, and so renamed, while the folder was listed
-                listing = list_segments(self._run / self._folder)
+                listing = list_segments(self._path)
                 missing = self._missing(listing)
         except OSError as error:
             self._report_once(

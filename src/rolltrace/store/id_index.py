@@ -1,38 +1,52 @@
-"""Index by id: the locations of each rollout's line and of its scores. Derived from the segments."""
+"""Index by id: the locations of each rollout's line, or of its scores. Derived from the segments."""
 
 import contextlib
 import os
-import sqlite3
+import re
 import threading
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
+from rolltrace.errors import ChecksumError, RecordError
+from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor, LineLocation
 from rolltrace.store.id_index_file import (
     ByteRange,
     IdIndexFile,
-    IdIndexWriter,
+    IndexHeader,
+    find_entries,
     find_files,
-    is_damaged,
-    is_intact,
+    hash_file,
+    hash_id,
+    make_entry,
     merge_ranges,
+    parse_entry,
+    split_entries,
+    write_index_file,
 )
-from rolltrace.store.layout import CACHE, PLAIN_SUFFIX, ROLLOUTS, SCORES, strip_extension
+from rolltrace.store.layout import PLAIN_SUFFIX, ROLLOUTS, SegmentName, strip_extension
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, ReadErrors
+from rolltrace.store.segment_reader import open_segment
 from rolltrace.trace.field_types import FORMAT_VERSION
 
 MAX_LINES_IN_MEMORY = 5000
 MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
 """If more lines or bytes were scanned, their locations are written to an index file."""
+_MAX_UNWRITTEN = 250_000
+"""How many lines a long scan indexes before it writes a file."""
+_MAX_MERGED = 500_000
+"""Larger index files are not merged, which bounds the memory and the time that this takes."""
 _TRIES = 3
 _MAX_NAME_CHARS = 200
 _HEAD = b'{"v":%d,"id":"' % FORMAT_VERSION
-
-
-_LOOKUP_BATCH = 500
-"""How many ids one SQL statement looks up."""
+_ID_WITH_TIME = re.compile(r"[0-9a-f]{32}")
+"""An id that Rolltrace made: it begins with the time at which the rollout began."""
 
 
 class _IdOnly(msgspec.Struct):
@@ -64,75 +78,59 @@ def scored_rollout_id(line: bytes) -> str | None:
 
 
 class IdIndex:
-    """The index of a run's rollouts and of their scores.
+    """The lines of a folder of segments by the id of a rollout: the rollouts themselves, or their scores.
 
-    Most of it is in immutable files under `cache/`, which any process may write, merge into larger ones or delete.
-    Lines that they do not cover are scanned and indexed in memory, or in a new file if there are many.
+    Most of it is in immutable files in the cache, which any process may write, merge into larger ones or delete.
+    Lines that they do not cover are scanned when they are needed, and indexed in memory, or in a new file if there are
+    many.
     """
 
-    def __init__(self, run: Path, problems: ReadErrors) -> None:
+    def __init__(self, run: Path, run_id: str, folder: str, errors: ReadErrors) -> None:
         self._run = run
-        self._problems = problems
+        self._folder = folder
+        self._errors = errors
+        self._cache_folders = cache_folders(run, run_id)
+        self._context = f"ids {folder} {run_id}"  # so that no file counts for another run
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._files: dict[str, IdIndexFile] = {}
-        self._known: set[str] = set()  # index files that were opened or rejected
-        self._verified: set[str] = set()
-        self._recent: dict[str, list[LineLocation]] = {}
-        self._recent_problems = ReadErrors()
-        self._recent_bytes = 0
-        self._unreadable: dict[str, int] = {}  # by file, the offset from which the disk could not be read
-        self._covered_by_files: dict[str, int] = {}
-        self._cursors: dict[str, Cursor] = {}
+        self._files: list[IdIndexFile] = []
+        self._forget()
 
     def find(self, rollout: str) -> LineLocation | None:
-        """The location of the first line with this id."""
-        with self._guard():
-            if not self._files:
-                self._open_files()
-            location = self._first(rollout)
-            for look_further in (self._update, self._verify):
-                if location is None:
-                    look_further()
-                    location = self._first(rollout)
-            return location
+        """The location of a line of this rollout: the first of those that are indexed.
 
-    def find_scores(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
-        """Locations of the scores of each rollout, up to date."""
+        What is not indexed is scanned up to the line, the likeliest segments first.
+        """
         with self._guard():
-            self._update(SCORES)
-            found = self._lookup(rollouts, SCORES)
-            # A miss may be due to a damaged index file, if scores were ever written to one.
-            if len(found) < len(set(rollouts)) and any(_is_in(one, SCORES) for one in self._covered_by_files):
-                found = self._lookup(rollouts, SCORES) if self._verify(SCORES) else found
-            return found
+            return min(self._lookup(rollout) or self._scan_and_lookup([rollout], rollout)[rollout], default=None)
+
+    def find_all(self, rollouts: Sequence[str]) -> dict[str, list[LineLocation]]:
+        """The locations of all lines of each rollout, up to date."""
+        with self._guard():
+            found = self._scan_and_lookup(rollouts)
+        return {rollout: locations for rollout, locations in found.items() if locations}
 
     def contains(self, rollout: str) -> bool:
         """Whether the index has it now, without scanning."""
         with self._guard():
-            if not self._files:
-                self._open_files()
-            return self._first(rollout) is not None
+            return bool(self._lookup(rollout))
 
     def invalidate(self, rollout: str) -> None:
         """Drop a wrong entry. The next lookup scans the segments."""
         with self._guard():
-            for name, file in list(self._files.items()):
-                with contextlib.suppress(sqlite3.Error):
-                    if any(True for _ in _find(file, [rollout])):
-                        self._drop(name)
+            for file in list(self._files):
+                if self._find_in(file, hash_id(rollout)):
+                    self._drop(file, deletes=True)
             self._reset_scan()
 
     def update(self) -> None:
-        """Update the index to what the segments hold."""
+        """Index all lines."""
         with self._guard():
-            self._update()
+            self._scan()
 
     def close(self) -> None:
         """Close open files. They are opened again when needed."""
         with self._guard():
-            for file in self._files.values():
-                file.close()
             self._forget()
 
     def _guard(self) -> threading.Lock:
@@ -144,207 +142,198 @@ class IdIndex:
         return self._lock
 
     def _forget(self) -> None:
-        self._files = {}
-        self._known = set()
-        self._verified = set()
+        for file in self._files:
+            file.close()
+        self._files = []
+        self._known: set[Path] = set()  # index files that were opened or rejected
         self._reset_scan()
 
-    def _first(self, rollout: str) -> LineLocation | None:
-        return min(self._lookup([rollout], ROLLOUTS).get(rollout, ()), default=None)
+    def _reset_scan(self) -> None:
+        """Drop entries in memory and the position of the scan."""
+        self._cursor: Cursor | None = None
+        self._recent = bytearray()  # entries that are in no file
+        self._recent_lines = self._recent_bytes = 0  # scanned since the last attempt to write a file
+        self._recent_errors = ReadErrors()
+        self._unreadable: dict[str, int] = {}  # by file, the offset from which the disk could not be read
 
-    def _lookup(self, rollouts: Sequence[str], folder: str) -> dict[str, list[LineLocation]]:
-        """Locations of the lines of each rollout in this folder, as far as it was scanned."""
-        found: dict[str, set[LineLocation]] = {}
-        for name, file in list(self._files.items()):
-            try:
-                for rollout, location in _find(file, rollouts):
-                    found.setdefault(rollout, set()).add(location)
-            except sqlite3.Error:  # damaged or unreadable: scan what it covers
-                self._drop(name, deletes=file.path is not None and is_damaged(file.path))
-                self._reset_scan()
-        for rollout in rollouts:
-            found.setdefault(rollout, set()).update(self._recent.get(rollout, ()))
-        own = {
-            rollout: sorted(location for location in locations if _is_in(location.file, folder))
-            for rollout, locations in found.items()
-        }
-        return {rollout: locations for rollout, locations in own.items() if locations}
+    def _scan_and_lookup(self, rollouts: Sequence[str], wanted: str | None = None) -> dict[str, list[LineLocation]]:
+        """Scan, then look up; again if an index file was damaged, because what it covered must be scanned, too."""
+        found: dict[str, list[LineLocation]] = {}
+        for _ in range(_TRIES):
+            self._scan(wanted)
+            cursor = self._cursor
+            found = {rollout: self._lookup(rollout) for rollout in rollouts}
+            if self._cursor is cursor:
+                break
+        return found
+
+    def _lookup(self, rollout: str) -> list[LineLocation]:
+        """The locations of the lines of a rollout, as far as they were scanned, in order."""
+        self._begin()
+        key = hash_id(rollout)
+        entries = {entry for file in list(self._files) for entry in self._find_in(file, key)}
+        entries.update(find_entries(self._recent, key))
+        parsed = map(parse_entry, entries)
+        return sorted(LineLocation(self._names[file], *rest) for file, *rest in parsed if file in self._names)
+
+    def _find_in(self, file: IdIndexFile, key: bytes) -> list[bytes]:
+        """Entries of a file. A file that cannot be read is dropped, so that what it covers is scanned."""
+        try:
+            return file.find(key)
+        except (OSError, ChecksumError) as error:
+            self._drop(file, deletes=isinstance(error, ChecksumError))
+            self._reset_scan()
+            return []
+
+    def _begin(self) -> Cursor:
+        """Open new index files, and return a cursor that starts where they end, unless there is one."""
+        if self._cursor is None:
+            self._open_files()
+            ranges = merge_ranges(one for file in self._files for one in file.header.ranges)
+            ranges = [one for one in ranges if one.file.count("/") == 1 and one.file.startswith(f"{self._folder}/")]
+            self._names = {hash_file(one.file): one.file for one in ranges}
+            self._written = {one.file: one.last for one in ranges if one.first == 0}
+            clear = self._errors.clear_transient
+            self._cursor = Cursor(self._run, self._folder, self._report, self._written, clear)
+        return self._cursor
 
     def _open_files(self) -> None:
-        """Open new index files. Damaged ones are deleted."""
         for _ in range(_TRIES):  # a missing file was merged into one that was not listed yet
-            new = [path for path in find_files(self._run / CACHE) if path.name not in self._known]
-            opened = [self._open_file(path) for path in new]
-            if all(opened):
+            listed = [path for folder in self._cache_folders for path in find_files(folder, self._folder)]
+            if all(list(map(self._open_file, [path for path in listed if path not in self._known]))):
                 return
 
     def _open_file(self, path: Path) -> bool:
-        self._known.add(path.name)
+        self._known.add(path)
         try:
-            file = IdIndexFile.open(path)
-        except (sqlite3.Error, OSError, ValueError, TypeError):
-            if is_damaged(path):
-                _delete(path)
+            file = IdIndexFile(path, self._context)
+        except ChecksumError:  # damaged, or signed with another key
+            _delete(path)
+        except (OSError, RecordError):
             return False
-        self._files[path.name] = file
-        for problem in file.problems:
-            self._problems.report(problem)
+        else:
+            self._files.append(file)
+            for error in file.header.errors:
+                self._errors.report(error)
         return True
 
-    def _verify(self, folder: str = ROLLOUTS) -> bool:
-        """Verify each index file once. If one is damaged, scan the segments again and return True."""
-        damaged = [
-            name
-            for name, file in self._files.items()
-            if name not in self._verified and file.path is not None and is_damaged(file.path)
-        ]
-        self._verified.update(self._files)
-        for name in damaged:
-            self._drop(name)
-        if damaged:
-            self._reset_scan()
-            self._update(folder)
-        return bool(damaged)
-
-    def _drop(self, name: str, deletes: bool = True) -> None:
-        file = self._files.pop(name)
+    def _drop(self, file: IdIndexFile, *, deletes: bool) -> None:
+        self._files.remove(file)
         file.close()
-        if file.path is not None and deletes:
+        if deletes:
             _delete(file.path)
 
-    def _reset_scan(self) -> None:
-        """Drop entries in memory and the positions of the scan."""
-        self._cursors = {}
-        self._recent = {}
-        self._recent_problems = ReadErrors()
-        self._recent_bytes = 0
-        self._unreadable = {}
-
-    def _update(self, folder: str = ROLLOUTS) -> None:
-        for cache in (self._run / CACHE, None):
-            try:
-                self._scan(folder, cache)
-            except (OSError, sqlite3.Error):  # the cache is not writable, or the disk is full
-                self._reset_scan()
-                if cache is None:
-                    raise
-            except BaseException:
-                self._reset_scan()
-                raise
-            else:
-                return
-
-    def _scan(self, folder: str, cache: Path | None) -> None:
-        """Scan what is new in a folder into memory, or into a new index file if it is much."""
-        if not self._cursors:
-            self._begin()
-        writer: IdIndexWriter | None = None
-        lines: list[tuple[str, LineLocation]] = []
+    def _scan(self, wanted: str | None = None) -> None:
+        """Index the lines that are new, or those up to the line of the wanted rollout."""
         try:
-            for location, line in self._cursors[folder].read():
-                lines += self._named(folder, location, line)
+            id_of = record_id if self._folder == ROLLOUTS else scored_rollout_id
+            order = None if wanted is None else partial(self._search_order, wanted)
+            for location, line in self._begin().read(order):
+                rollout = id_of(line)
+                self._recent_lines += 1
                 self._recent_bytes += location.length
-                if len(lines) + len(self._recent) >= MAX_LINES_IN_MEMORY or self._recent_bytes >= MAX_BYTES_IN_MEMORY:
-                    if writer is None:
-                        writer = IdIndexWriter(cache)
-                        writer.add(
-                            [
-                                (rollout, location)
-                                for rollout, locations in self._recent.items()
-                                for location in locations
-                            ]
-                        )
-                        self._recent = {}
-                    writer.add(lines)
-                    lines = []
-                    self._recent_bytes = 0
-            if writer is None:
-                for rollout, location in lines:
-                    self._recent.setdefault(rollout, []).append(location)
-            else:
-                writer.add(lines)
-                self._finish(writer)
+                if rollout is not None:
+                    self._recent += make_entry(rollout, location)
+                    self._names[hash_file(location.file)] = location.file
+                elif self._folder == ROLLOUTS:
+                    self._report_without_id(location)
+                if wanted is not None and rollout == wanted:
+                    break
+                if self._recent_lines >= _MAX_UNWRITTEN:
+                    self._write()
+            if self._recent_lines >= MAX_LINES_IN_MEMORY or self._recent_bytes >= MAX_BYTES_IN_MEMORY:
+                self._write()
         except BaseException:
-            if writer is not None:
-                writer.abandon()
+            self._reset_scan()
             raise
 
-    def _named(self, folder: str, location: LineLocation, line: bytes) -> list[tuple[str, LineLocation]]:
-        """The line and the rollout id to index it under; nothing for a score without a rollout."""
-        rollout = record_id(line) if folder == ROLLOUTS else scored_rollout_id(line)
-        if rollout is None and folder == ROLLOUTS:
-            message = "Expected a rollout record with an id."
-            self._report(
-                ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, message, kind=ReadErrorKind.INVALID)
-            )
-        return [] if rollout is None else [(rollout, location)]
+    def _search_order(self, rollout: str, names: list[str]) -> Iterator[str]:
+        """The segments in the order in which to scan them for a rollout: first those that seem to have it, then all.
 
-    def _begin(self) -> None:
-        """Create cursors that start where the index files end."""
-        self._open_files()
-        covered: dict[str, int] = {}
-        for one in merge_ranges(one for file in self._files.values() for one in file.ranges):
-            if one.first == 0:
-                covered[one.file] = one.last
-        self._covered_by_files = dict(covered)
-        for folder in (ROLLOUTS, SCORES):
-            own = {file: last for file, last in covered.items() if file.startswith(f"{folder}/")}
-            self._cursors[folder] = Cursor(self._run, folder, self._report, own, self._problems.clear_transient)
+        A rollout is written when it ends, so it is in the segment of its session that was open at the time in its id,
+        or near it. These are searched as bytes, which takes a third of the time. A rollout whose id has no time is
+        searched for in the newest segment first.
+        """
+        folder, covered = self._run / self._folder, self._begin().covered
+        newest_first = names[::-1]
+        if _ID_WITH_TIME.fullmatch(rollout):
+            distances: dict[str, int] = {}
+            for _, session in groupby(names, key=lambda name: (SegmentName.parse(name) or (name,))[0]):
+                own = list(session)
+                open_then = bisect_right(own, rollout, key=lambda name: _first_id(folder, name)) - 1
+                distances |= {name: abs(number - open_then) for number, name in enumerate(own)}
+            newest_first.sort(key=distances.__getitem__)
+            for name in newest_first:
+                first = covered.get(f"{self._folder}/{name}", 0)
+                if distances[name] <= 1 and _has_bytes(folder, name, first, _HEAD + rollout.encode()):
+                    yield name
+        yield from newest_first
 
-    def _report(self, problem: ReadError) -> None:
-        self._problems.report(problem)
-        if problem.kind is ReadErrorKind.UNREADABLE and problem.offset is not None:
-            self._unreadable.setdefault(strip_extension(problem.file), problem.offset)
-        elif not problem.is_transient and problem.offset is not None:
-            self._recent_problems.report(problem)
+    def _report_without_id(self, location: LineLocation) -> None:
+        message = "Expected a rollout record with an id."
+        self._report(ReadError(f"{location.file}{PLAIN_SUFFIX}", location.offset, message, kind=ReadErrorKind.INVALID))
 
-    def _finish(self, writer: IdIndexWriter) -> None:
-        """Publish the new file, merged with all smaller ones, so that there are few files that grow by doubling."""
+    def _report(self, error: ReadError) -> None:
+        self._errors.report(error)
+        if error.kind is ReadErrorKind.UNREADABLE and error.offset is not None:
+            self._unreadable.setdefault(strip_extension(error.file), error.offset)
+        elif not error.is_transient and error.offset is not None:
+            self._recent_errors.report(error)
+
+    def _write(self) -> None:
+        """Move the entries in memory to a new file, or keep them if no folder can be written to."""
+        self._recent_lines = self._recent_bytes = 0
         # What could not be read is not covered, nor is what follows it. The next reader retries.
-        read = {file: end for cursor in self._cursors.values() for file, end in cursor.covered.items()}
+        read = self._begin().covered
         covered = {file: min(end, self._unreadable.get(file, end)) for file, end in read.items()}
-        ranges = [
-            ByteRange(file, self._covered_by_files.get(file, 0), end)
-            for file, end in covered.items()
-            if end > self._covered_by_files.get(file, 0)
-        ]
-        writer.cover(ranges, self._recent_problems.all())
-        absorbed = self._absorb_smaller(writer)
-        file = writer.finish()
-        name = file.path.name if file.path else f"private {len(self._files)}"
-        self._files[name] = file
-        self._known.add(name)
-        for name in absorbed:
-            self._drop(name)
-        self._covered_by_files = covered
-        self._recent_problems = ReadErrors()
-        self._recent_bytes = 0
-
-    def _absorb_smaller(self, writer: IdIndexWriter) -> list[str]:
-        absorbed: list[str] = []
-        for name, file in sorted(self._files.items(), key=lambda item: item[1].size):
-            if file.size > 2 * writer.size or not writer.is_shared:
+        new = {file: end for file, end in covered.items() if read[file] > self._written.get(file, 0)}
+        ranges = [ByteRange(file, min(self._written.get(file, 0), end), end) for file, end in new.items()]
+        header = IndexHeader(ranges, list(self._recent_errors.all()))
+        entries, smaller = self._merge_smaller(header)
+        for folder in self._cache_folders:
+            with contextlib.suppress(OSError, UnicodeEncodeError):  # the latter for a segment's name that is not text
+                file = write_index_file(folder, self._folder, self._context, header, entries)
                 break
-            if file.path is not None and is_intact(file.path):
-                writer.merge(file.path, file)
-                absorbed.append(name)
-        return absorbed
+        else:
+            return
+        self._known.add(file.path)
+        for merged in smaller:
+            self._drop(merged, deletes=True)
+        self._files.append(file)
+        self._written, self._recent, self._recent_errors = covered, bytearray(), ReadErrors()
+
+    def _merge_smaller(self, header: IndexHeader) -> tuple[list[bytes], list[IdIndexFile]]:
+        """The sorted entries in memory and in smaller files, so that files grow by doubling, and these files."""
+        entries, smaller = split_entries(self._recent), []
+        for file in sorted(self._files, key=lambda file: file.count):
+            if file.count > min(2 * len(entries), _MAX_MERGED - len(entries)):
+                break
+            with contextlib.suppress(OSError, ChecksumError):  # the next lookup drops it
+                entries += file.entries()
+                smaller.append(file)
+                header.ranges += file.header.ranges
+                header.errors += file.header.errors
+        header.ranges = merge_ranges(header.ranges)
+        entries.sort()
+        return [entry for entry, _ in groupby(entries)], smaller
 
 
-def _find(file: IdIndexFile, rollouts: Sequence[str]) -> Iterable[tuple[str, LineLocation]]:
-    """Entries of a file for these ids. Ids that are not valid text have none."""
-    for first in range(0, len(rollouts), _LOOKUP_BATCH):
-        try:
-            yield from file.find(rollouts[first : first + _LOOKUP_BATCH])
-        except (ValueError, TypeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
-            continue
+def _first_id(folder: Path, name: str) -> str:
+    """The id of the first line of a segment, not verified; empty if it cannot be read."""
+    with contextlib.suppress(OSError, RecordError), closing(open_segment(folder, name)) as segment:
+        return record_id(segment.first_bytes(len(_HEAD) + _MAX_NAME_CHARS)) or ""
+    return ""
 
 
-def _is_in(file: str, folder: str) -> bool:
-    """Whether a file is really in this folder, and not a link out of it."""
-    return file.count("/") == 1 and file.startswith(f"{folder}/")
+def _has_bytes(folder: Path, name: str, first: int, data: bytes) -> bool:
+    """Whether a segment has these bytes from the offset `first` on; those at the end of a block may be missed."""
+    with contextlib.suppress(OSError, RecordError), closing(open_segment(folder, name)) as segment:
+        return any(data in block.data for block in segment.blocks(first))
+    return False
 
 
 def _delete(path: Path) -> None:
+    """Delete an index file of this user's."""
     with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
+        if path.lstat().st_uid == os.getuid():
+            path.unlink()

@@ -1,45 +1,36 @@
-"""One immutable SQLite file of the id index: the locations of lines, for some ranges of some segments."""
+"""One immutable file of the id index: sorted entries in blocks, whose digests are in a signed header."""
 
-import contextlib
+import hashlib
+import os
 import re
 import secrets
-import sqlite3
+import struct
 import weakref
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
+from xxhash import xxh3_64_digest
+
+from rolltrace.errors import ChecksumError
+from rolltrace.store.cache_key import SIGNATURE_LENGTH, make_cache_folder, sign, verify
 from rolltrace.store.cursor import LineLocation
-from rolltrace.store.read_errors import ReadError, ReadErrorKind
-from rolltrace.store.safe_files import (
-    file_crc32,
-    matches_name_checksum,
-    publish_file,
-    refuse_link,
-    remove_abandoned_files,
-)
+from rolltrace.store.read_errors import ReadError
+from rolltrace.store.safe_files import open_regular, publish_file, remove_abandoned_files, unfinished_file
 
-_VERSION = 4
-_NAME = re.compile(r"offsets-[0-9a-f]{16}-[0-9a-f]{8}\.sqlite")
-_UNFINISHED_NAME = re.compile(r"\.offsets-[0-9a-f]{16}")
-
-_SCHEMA = f"""
-PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {_VERSION};
-PRAGMA cache_size = -32768;
-CREATE TABLE files (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
-CREATE TABLE ranges (file TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE TABLE problems (file TEXT NOT NULL, position INTEGER NOT NULL, message TEXT NOT NULL, kind TEXT NOT NULL);
-CREATE TABLE lines (
-    rollout TEXT, file INTEGER, position INTEGER, length INTEGER, PRIMARY KEY (rollout, file, position)
-) WITHOUT ROWID;
-BEGIN;
-"""
-
-_ABSORB = """
-INSERT OR IGNORE INTO lines SELECT theirs.rollout, files.number, theirs.position, theirs.length
-FROM other.lines AS theirs JOIN other.files AS named ON named.number = theirs.file JOIN files ON files.name = named.name
-"""
-_FIND = "SELECT rollout, name, position, length FROM lines JOIN files ON number = file WHERE rollout IN ({})"
+_UNFINISHED_NAME = re.compile(r"\.ids-[0-9a-f]{16}")
+_MAGIC = b"rt-ids\0\1"
+_PREAMBLE = struct.Struct(">8sQ32s")
+"""The magic number with the version, then the length and the digest of the header. Its signature follows."""
+_ENTRY = struct.Struct(">16s8sQI")
+"""The hashes of a rollout's id and of a file's name, then the offset and length of a line. Entries sort as bytes."""
+_BLOCK_BYTES = 128 * _ENTRY.size
+_ID_BYTES = 16
+_DIGEST_BYTES = 16
+_SUMMARY_BYTES = _ID_BYTES + _DIGEST_BYTES
 
 
 class ByteRange(NamedTuple):
@@ -62,163 +53,133 @@ def merge_ranges(ranges: Iterable[ByteRange]) -> list[ByteRange]:
     return merged
 
 
+def hash_id(rollout: str) -> bytes:
+    """The hash of a rollout's id, with which its entries begin."""
+    return hashlib.blake2b(rollout.encode(errors="surrogatepass"), digest_size=_ID_BYTES).digest()
+
+
+@lru_cache(maxsize=1024)
+def hash_file(file: str) -> bytes:
+    """The hash of a file's name, which an entry has instead of the name."""
+    return xxh3_64_digest(os.fsencode(file))
+
+
+def make_entry(rollout: str, location: LineLocation) -> bytes:
+    """The entry of a line that records or scores this rollout."""
+    return _ENTRY.pack(hash_id(rollout), hash_file(location.file), location.offset, location.length)
+
+
+def parse_entry(entry: bytes) -> tuple[bytes, int, int]:
+    """The hash of the file's name, the offset and the length."""
+    _, file, offset, length = _ENTRY.unpack(entry)
+    return file, offset, length
+
+
+def find_entries(data: bytes | bytearray, key: bytes) -> Iterator[bytes]:
+    """Those of joined entries that begin with this hash of an id."""
+    first = data.find(key)
+    while first >= 0:
+        if first % _ENTRY.size == 0:
+            yield bytes(data[first : first + _ENTRY.size])
+        first = data.find(key, first + 1)
+
+
+def split_entries(data: bytes | bytearray) -> list[bytes]:
+    """The entries, one by one."""
+    return [entry for (entry,) in struct.iter_unpack(f"{_ENTRY.size}s", data)]
+
+
+class IndexHeader(msgspec.Struct):
+    """What an index file covers."""
+
+    ranges: list[ByteRange]
+    """The ranges of segments that were read."""
+    errors: list[ReadError]
+    """The read errors in them."""
+    blocks: bytes = b""
+    """For each block the hash of the id with which it begins, and its digest."""
+
+
 class IdIndexFile:
-    """An index file that is open for reading. Any SQLite error means that it is damaged or deleted."""
+    """An index file that is open for reading; it stays readable if it is deleted.
 
-    def __init__(self, path: Path | None, connection: sqlite3.Connection) -> None:
+    Everything that is read is verified: the signature first, then the header, and each block by its digest in the
+    header. `ChecksumError` means that the file is damaged, or not signed with the user's key for this context.
+    """
+
+    def __init__(self, path: Path, context: str) -> None:
         self.path = path
-        """None for a private one of this process."""
-        self._connection = connection
-        self._closing = weakref.finalize(self, connection.close)  # if `close` is never called
-        self._closing.atexit = False
-        connection.execute("PRAGMA cell_size_check = ON")  # detects damaged pages
-        if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
-            raise sqlite3.OperationalError("another version")
-        self.ranges = [ByteRange(str(file), int(first), int(last)) for file, first, last in self._all("ranges")]
-        self.problems = [
-            ReadError(str(file), int(at), str(message), kind=ReadErrorKind(kind))
-            for file, at, message, kind in self._all("problems")
-        ]
-        self.size = path.stat().st_size if path else 0
-        """In bytes."""
+        file = open_regular(path)
+        self.close = weakref.finalize(self, file.close)
+        self._descriptor = file.fileno()
+        start = os.pread(self._descriptor, _PREAMBLE.size + SIGNATURE_LENGTH, 0)
+        preamble, signature = start[: _PREAMBLE.size], start[_PREAMBLE.size :]
+        if not verify(preamble, signature, context):
+            raise ChecksumError(f"Expected a signature of the user's key in {path}.")
+        magic, length, digest = _PREAMBLE.unpack(preamble)
+        header = os.pread(self._descriptor, length, len(start))
+        if magic != _MAGIC or _digest(header, len(digest)) != digest:
+            raise ChecksumError(f"Expected an undamaged header of this version in {path}.")
+        self.header = msgspec.msgpack.decode(header, type=IndexHeader)
+        self._blocks = range(len(self.header.blocks) // _SUMMARY_BYTES)
+        self._first_block = len(start) + length
+        self.count = (os.fstat(self._descriptor).st_size - self._first_block) // _ENTRY.size
+        """The number of entries."""
 
-    @classmethod
-    def open(cls, path: Path) -> "IdIndexFile":
-        """Open the file at `path`."""
-        if not path.is_file():  # SQLite would wait for a pipe
-            raise sqlite3.OperationalError("not a regular file")
-        connection = sqlite3.connect(_immutable(path), uri=True, isolation_level=None, check_same_thread=False)
-        try:
-            return cls(path, connection)
-        except BaseException:
-            connection.close()
-            raise
+    def find(self, key: bytes) -> list[bytes]:
+        """The entries that begin with this hash of an id."""
+        found: list[bytes] = []
+        first = bisect_left(self._blocks, key, key=self._first_id)
+        for block in self._blocks[max(first - 1, 0) :]:  # the last entries of the block before may begin with it, too
+            if self._first_id(block) > key:
+                break
+            found += find_entries(self._read(block), key)
+        return found
 
-    def find(self, rollouts: Sequence[str]) -> list[tuple[str, LineLocation]]:
-        """The locations of the lines of these rollouts and of their scores."""
-        rows = self._connection.execute(_FIND.format(", ".join("?" * len(rollouts))), rollouts).fetchall()
-        return [
-            (str(rollout), LineLocation(str(name), int(position), int(length)))
-            for rollout, name, position, length in rows
-        ]
+    def entries(self) -> list[bytes]:
+        """All entries."""
+        return [entry for block in self._blocks for entry in split_entries(self._read(block))]
 
-    def close(self) -> None:
-        """Close the file."""
-        self._closing()
+    def _first_id(self, block: int) -> bytes:
+        start = block * _SUMMARY_BYTES
+        return self.header.blocks[start : start + _ID_BYTES]
 
-    def _all(self, table: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a name of ours
+    def _read(self, block: int) -> bytes:
+        data = os.pread(self._descriptor, _BLOCK_BYTES, self._first_block + block * _BLOCK_BYTES)
+        end = (block + 1) * _SUMMARY_BYTES
+        if _digest(data) != self.header.blocks[end - _DIGEST_BYTES : end]:
+            raise ChecksumError(f"Expected an undamaged block in {self.path}.")
+        return data
 
 
-def find_files(folder: Path) -> list[Path]:
-    """The index files of a cache folder, by name; links and other files are skipped."""
-    if folder.is_symlink():
-        return []
+def write_index_file(
+    folder: Path, kind: str, context: str, header: IndexHeader, entries: Sequence[bytes]
+) -> IdIndexFile:
+    """Publish a file of sorted entries in this folder. Its name depends on the contents."""
+    data = b"".join(entries)
+    blocks = (data[first : first + _BLOCK_BYTES] for first in range(0, len(data), _BLOCK_BYTES))
+    header.blocks = b"".join(block[:_ID_BYTES] + _digest(block) for block in blocks)
+    encoded = msgspec.msgpack.encode(header)
+    preamble = _PREAMBLE.pack(_MAGIC, len(encoded), _digest(encoded, 32))
+    signature = sign(preamble, context)
+    remove_abandoned_files(make_cache_folder(folder), _UNFINISHED_NAME)
+    with unfinished_file(folder / f".ids-{secrets.token_hex(8)}") as unfinished:
+        with unfinished.open("xb") as file:
+            file.writelines((preamble, signature, encoded, data))
+        opened = IdIndexFile(unfinished, context)  # before another process can merge and delete it
+        opened.path = folder / f"ids-{kind}-{signature[:16].hex()}.index"
+        publish_file(unfinished, opened.path, sync=False)  # damage by a power loss is detected
+    return opened
+
+
+def find_files(folder: Path, kind: str) -> list[Path]:
+    """The index files of a kind in a cache folder; links and other files are skipped."""
+    name = re.compile(rf"ids-{kind}-[0-9a-f]{{32}}\.index")
     try:
-        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name) and not path.is_symlink())
+        return [] if folder.is_symlink() else sorted(path for path in folder.iterdir() if name.fullmatch(path.name))
     except OSError:
         return []
 
 
-def is_intact(path: Path) -> bool:
-    """Whether an index file has the checksum that is in its name."""
-    return matches_name_checksum(path) is True
-
-
-def is_damaged(path: Path) -> bool:
-    """Whether an index file has another checksum than the one in its name; False if it cannot be read now."""
-    return matches_name_checksum(path) is False
-
-
-class IdIndexWriter:
-    """An index file that is being written; without a folder, a private one of this process."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self._unfinished: Path | None = None
-        if folder is not None:
-            refuse_link(folder).mkdir(exist_ok=True)
-            remove_abandoned_files(folder, _UNFINISHED_NAME)
-            self._unfinished = folder / f".offsets-{secrets.token_hex(8)}"
-        # Without a name, SQLite uses a temporary file, which is deleted when the process ends.
-        target = "" if self._unfinished is None else self._unfinished.absolute().as_uri()
-        self._connection = sqlite3.connect(target, uri=True, isolation_level=None, check_same_thread=False)
-        self._numbers: dict[str, int] = {}
-        self._ranges: list[ByteRange] = []
-        self._problems: dict[tuple[str, int], ReadError] = {}
-        self._connection.executescript(_SCHEMA)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes will see it."""
-        return self._folder is not None
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        return int(self._connection.execute(query).fetchone()[0])
-
-    def add(self, lines: Sequence[tuple[str, LineLocation]]) -> None:
-        """Add lines, each with the id of the rollout that it records or scores."""
-        for file in {location.file for _, location in lines}:
-            self._number(file)
-        numbers = self._numbers
-        self._connection.executemany(
-            "INSERT OR IGNORE INTO lines VALUES (?, ?, ?, ?)",
-            [(rollout, numbers[file], offset, length) for rollout, (file, offset, length) in lines],
-        )
-
-    def cover(self, ranges: Iterable[ByteRange], problems: Iterable[ReadError]) -> None:
-        """Add the ranges that were scanned, and the read errors in them."""
-        self._ranges.extend(ranges)
-        for problem in problems:
-            if problem.offset is not None:
-                self._problems.setdefault((problem.file, problem.offset), problem)
-
-    def merge(self, path: Path, other: IdIndexFile) -> None:
-        """Add everything that another file has."""
-        self._connection.execute("COMMIT")
-        self._connection.execute("ATTACH ? AS other", (_immutable(path),))
-        self._connection.execute("BEGIN")
-        for (name,) in self._connection.execute("SELECT name FROM other.files").fetchall():
-            self._number(name)
-        self._connection.execute(_ABSORB)
-        self._connection.execute("COMMIT")
-        self._connection.execute("DETACH other")
-        self._connection.execute("BEGIN")
-        self.cover(other.ranges, other.problems)
-
-    def finish(self) -> IdIndexFile:
-        """Write the file, and publish it if it is not private."""
-        self._connection.executemany("INSERT INTO ranges VALUES (?, ?, ?)", merge_ranges(self._ranges))
-        rows = [
-            (problem.file, problem.offset, problem.message, problem.kind.value) for problem in self._problems.values()
-        ]
-        self._connection.executemany("INSERT INTO problems VALUES (?, ?, ?, ?)", rows)
-        self._connection.execute("COMMIT")
-        if self._unfinished is None or self._folder is None:
-            return IdIndexFile(None, self._connection)
-        self._connection.close()
-        path = self._folder / f"offsets-{secrets.token_hex(8)}-{file_crc32(self._unfinished):08x}.sqlite"
-        publish_file(self._unfinished, path)
-        return IdIndexFile.open(path)
-
-    def abandon(self) -> None:
-        """Delete the unfinished file."""
-        self._connection.close()
-        if self._unfinished is not None:
-            with contextlib.suppress(OSError):
-                self._unfinished.unlink(missing_ok=True)
-
-    def _number(self, file: str) -> int:
-        number = self._numbers.get(file)
-        if number is None:
-            number = self._numbers[file] = len(self._numbers)
-            self._connection.execute("INSERT INTO files VALUES (?, ?)", (number, file))
-        return number
-
-
-def _immutable(path: Path) -> str:
-    """The URI with which SQLite opens an immutable file: without locks, and without creating it."""
-    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+def _digest(data: bytes, length: int = _DIGEST_BYTES) -> bytes:
+    return hashlib.blake2b(data, digest_size=length).digest()

@@ -39,8 +39,10 @@ class RunReader:
         self.info: RunInfo = read_info(self.path)
         """The contents of `run.json`."""
         self._errors = ReadErrors()
-        self.id_index = IdIndex(self.path, self._errors)
-        """Finds the lines of rollouts and of their scores by id."""
+        self.id_index = IdIndex(self.path, self.info.id, ROLLOUTS, self._errors)
+        """Finds the lines of rollouts by id."""
+        self.score_index = IdIndex(self.path, self.info.id, SCORES, self._errors)
+        """Finds the lines of scores by the id of the rollout."""
 
     @property
     def read_errors(self) -> tuple[ReadError, ...]:
@@ -109,7 +111,7 @@ class RunReader:
         return line
 
     def get(self, rollout: str) -> Rollout:
-        """The rollout with this id; the first, if several have it.
+        """The rollout with this id; if several lines have it, the first of those that are indexed.
 
         Raises `RecordError` if its line is damaged, and `StorageError` if the disk cannot be read.
         """
@@ -153,6 +155,7 @@ class RunReader:
     def close(self) -> None:
         """Close open files. They are opened again when needed."""
         self.id_index.close()
+        self.score_index.close()
 
     def __enter__(self) -> Self:
         return self

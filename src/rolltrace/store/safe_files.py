@@ -6,14 +6,12 @@ import re
 import shutil
 import stat
 import time
-import zlib
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 
 from rolltrace.errors import RecordError, StorageError
 
-_READ_BYTES = 1 << 20
 _ABANDONED_SECONDS = 3600.0
 
 
@@ -106,20 +104,3 @@ def stat_files(folder: Path) -> list[tuple[str, int, int]]:
     except OSError:
         return []
     return sorted(files)
-
-
-def file_crc32(path: Path) -> int:
-    """The CRC-32 of a file."""
-    checksum = 0
-    with open_regular(path) as file:
-        while block := file.read(_READ_BYTES):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
-
-
-def matches_name_checksum(path: Path) -> bool | None:
-    """Whether a file has the CRC-32 with which its name ends; None if it cannot be read now."""
-    try:
-        return path.stem.endswith(f"-{file_crc32(path):08x}")
-    except (OSError, RecordError):
-        return None

@@ -232,6 +232,10 @@ class SegmentReader:
             offset += len(data)
         return b"".join(pieces)
 
+    def first_bytes(self, length: int) -> bytes:
+        """The first bytes, not verified; empty if they are damaged."""
+        return os.pread(self._descriptor, length, 0) if self._frames is None else self._frames.first_bytes(length)
+
     def _piece(self, offset: int, length: int) -> bytes:
         """Some of the bytes from `offset` on, at least one unless it is the end."""
         if self._frames is None:
