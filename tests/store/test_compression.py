@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from rolltrace.errors import ChecksumError, InputError, RecordError
 from rolltrace.store import compression as sealed
 from rolltrace.store import safe_files
-from rolltrace.store.compression import MAX_FRAME_BYTES, FrameReader, compress_segment, compressed_path, seek_table
+from rolltrace.store.compression import FrameReader, compress_segment, compressed_path, seek_table
 from rolltrace.store.segment_reader import SegmentReader, open_segment
+from rolltrace.trace.limits import MAX_FRAME_BYTES
 
 SMALL = 64
 

@@ -14,7 +14,7 @@ from msgspec import inspect
 from rollout_builders import one_step, outcome
 from rolltrace.store.layout import FOLDERS, RunInfo, ledger_name, segment_name
 from rolltrace.store.ledger import Ledger
-from rolltrace.trace import freeform
+from rolltrace.trace import freeform, limits
 from rolltrace.trace.blob import Blob
 from rolltrace.trace.field_types import FORMAT_VERSION
 from rolltrace.trace.message import Part, ToolCall
@@ -46,6 +46,15 @@ def sections():
 def test_tables_are_those_of_the_records(name, page):
     """The tables list every field with its type and meaning, as the records have them: run `make docs`."""
     assert getattr(record_tables, page)() == (DOCS / name).read_text()
+
+
+def test_bounds_are_those_of_the_code():
+    """The page states each bound that readers keep to."""
+    stated = {row[0]: int(re.search(r"[0-9,]+", row[1])[0].replace(",", "")) for row in sections()["Bounds"][1:]}
+    assert list(stated.values()) == [
+        limits.MAX_LINE_BYTES, limits.MAX_NESTING, limits.MAX_FRAME_BYTES, limits.MAX_FRAMES, limits.MAX_RATIO,
+        limits.MAX_DAMAGED_LINES, limits.MAX_INFO_BYTES, limits.MAX_BLOB_BYTES,
+    ]  # fmt: skip
 
 
 def test_every_record_has_a_table():

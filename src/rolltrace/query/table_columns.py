@@ -24,7 +24,9 @@ from rolltrace.store.layout import ROLLOUTS
 from rolltrace.trace.call import Call
 from rolltrace.trace.codec import decode_rollout
 from rolltrace.trace.field_types import FORMAT_VERSION, Field, FieldKind, Timestamp, field_by_name, record_fields
+from rolltrace.trace.freeform import check_nesting
 from rolltrace.trace.json_numbers import INT64_LIMIT
+from rolltrace.trace.limits import MAX_NESTING
 from rolltrace.trace.message import Message
 from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import GroupKey, Score
@@ -111,6 +113,7 @@ class _RecordTable:
         names = [*before, *(field.name for field in plain if field.name not in parts)]
         self.struct = _line_struct(columns.record, names, parts)
         """Decodes what the columns need, and the fields named in `before`."""
+        self.free_form = [field.name for field in plain if field.kind is FieldKind.FREE_FORM]
         self._names = [field.name for field in plain]
         self._values = attrgetter(*self._names)
         self._counted = columns.counted
@@ -192,6 +195,9 @@ class LineBatch:
     def add(self, line: bytes, location: LineLocation) -> None:
         """Decode a line; raises `RecordError` if it is not a record of the folder. Free-form values are not decoded."""
         record = _read(_rollout_decoder if self._is_rollouts else _score_decoder, line)
+        _check_nesting((record,), (_rollouts if self._is_rollouts else _scores).free_form)
+        if self._is_rollouts:
+            _check_nesting(record.steps, _steps.free_form)
         if record.calls and any(call.quotes for call in record.calls):
             decode: Callable[[bytes], Any] = decode_rollout if self._is_rollouts else self._decode_score
             _restore_quotes(record.calls, decode(line).calls)
@@ -305,6 +311,21 @@ def _read(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
             return decoder.decode(_encoder.encode(_with_fitting_integers(msgspec.json.decode(line), "")))
         except (ValueError, RecursionError) as error:
             raise RecordError(f"Expected a record: {error}.") from error
+
+
+def _check_nesting(records: Sequence[Any], names: Sequence[str]) -> None:
+    """Refuse free-form values that are nested too deeply, as decoding the whole record does."""
+    for record in records:
+        for name in names:
+            value = getattr(record, name)
+            if len(value) <= 2 * MAX_NESTING:  # too short to be nested so deeply
+                continue
+            data = bytes(value)
+            if data.count(b"{") + data.count(b"[") > MAX_NESTING:
+                try:
+                    check_nesting(msgspec.json.decode(data))
+                except (ValueError, RecursionError) as error:
+                    raise RecordError(f"Expected a record that is nested at most {MAX_NESTING} deep.") from error
 
 
 def with_valid_text(line: bytes) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.safe_files import open_regular, publish_file, refuse_link, unfinished_file
 from rolltrace.trace.blob import validate_blob_name
+from rolltrace.trace.limits import MAX_BLOB_BYTES
 
 
 def blob_path(folder: Path, name: str) -> Path:
@@ -19,9 +20,11 @@ def read_blob(folder: Path, name: str) -> bytes:
     path = blob_path(folder, name)
     try:
         with open_regular(path) as file:
-            data = file.read()
+            data = file.read(MAX_BLOB_BYTES + 1)
     except OSError as error:
         raise RecordError(f"Expected a blob at {path}, got: {error.strerror}.") from error
+    if len(data) > MAX_BLOB_BYTES:
+        raise RecordError(f"Expected a blob of at most {MAX_BLOB_BYTES} bytes at {path}, got a longer one.")
     digest = hashlib.sha256(data).hexdigest()
     if name != f"sha256-{digest}":
         raise ChecksumError(f"Expected bytes of digest {name} in {path}, got sha256-{digest}.")

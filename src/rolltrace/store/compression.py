@@ -15,14 +15,12 @@ import zstandard
 from rolltrace.errors import ChecksumError, InputError
 from rolltrace.store.layout import COMPRESSED_SUFFIX, strip_extension
 from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unfinished_file
+from rolltrace.trace.limits import MAX_FRAME_BYTES, MAX_FRAMES, MAX_LINE_BYTES, MAX_RATIO
 
 FRAME_BYTES = 512 * 1024
 """The largest part of a segment that is compressed as one frame."""
-MAX_FRAME_BYTES = 32 * FRAME_BYTES
-"""A frame with a larger stated length counts as damaged, so that a header cannot make a reader fill its memory."""
 
 _LEVEL = 3
-MAX_FRAMES = 100_000
 _MAGIC = zstandard.FRAME_HEADER
 _TABLE_MAGIC = 0x184D2A5E
 _TABLE_START = _TABLE_MAGIC.to_bytes(4, "little")
@@ -47,6 +45,8 @@ class Frame(NamedTuple):
     """The offset of its first byte in the plain segment."""
     length: int
     """Its length in the plain segment; 0 if that is unknown."""
+    error: str = ""
+    """Why it is not read."""
 
 
 def seek_table(sizes: Sequence[tuple[int, int]]) -> bytes:
@@ -102,6 +102,8 @@ class FrameReader:
 
     def load(self, frame: Frame) -> bytes:
         """Decompress a frame; a damaged one raises `ChecksumError`."""
+        if frame.error:
+            raise ChecksumError(frame.error)
         if frame.size > 2 * MAX_FRAME_BYTES or frame.length == 0:
             raise ChecksumError(f"Damaged zstd frame ({frame.size} bytes at offset {frame.position}).")
         data = os.pread(self._descriptor, frame.size, frame.position)
@@ -140,25 +142,36 @@ class FrameReader:
         entries = os.pread(self._descriptor, count * _ENTRY.size, start + _SKIP.size)
         frames = _frames_of(entries) if len(entries) == count * _ENTRY.size else []
         end = frames[-1].position + frames[-1].size if frames else 0
-        return frames if end == start and len(frames) == count else None
+        return self._bounded(frames) if end == start and len(frames) == count else None
+
+    def _bounded(self, frames: list[Frame]) -> list[Frame]:
+        """The frames; those beyond the bounds are replaced by one that is not read."""
+        most = max_plain_bytes(self._size)
+        if _length(frames) <= most:
+            return frames
+        first = next(number for number, frame in enumerate(frames) if frame.offset + frame.length > most)
+        return [*frames[:first], self._unread(frames[first].position, frames[first].offset)]
+
+    def _unread(self, position: int, offset: int) -> Frame:
+        """The rest of the file, as a frame that is not read."""
+        return Frame(
+            position, self._size - position, offset, 0,
+            f"Expected at most {MAX_FRAMES} frames that unpack to {max_plain_bytes(self._size)} bytes, got more.",
+        )  # fmt: skip
 
     def _correct_lengths(self, frames: list[Frame]) -> list[Frame]:
         """Correct the lengths in which a readable frame header differs from the seek table."""
-        lengths = [frame.length for frame in frames]
-        is_corrected = False
-        for number, frame in enumerate(frames):
-            length = self._length_at(frame.position)
-            if length is not None and length != frame.length and self._loads(frame._replace(length=length)):
-                lengths[number] = length
-                is_corrected = True
-        if not is_corrected:
-            return frames
-        offset = 0
         corrected = []
-        for frame, length in zip(frames, lengths, strict=True):
-            corrected.append(frame._replace(offset=offset, length=length))
-            offset += length
-        return corrected
+        offset = unpacked = 0
+        for frame in frames:
+            length = None if frame.error else self._length_at(frame.position)
+            if length is not None and length != frame.length and unpacked <= max_plain_bytes(self._size):
+                unpacked += length
+                if self._loads(frame._replace(length=length)):
+                    frame = frame._replace(length=length)
+            corrected.append(frame._replace(offset=offset))
+            offset += frame.length
+        return frames if corrected == frames else self._bounded(corrected)
 
     def _loads(self, frame: Frame) -> bool:
         try:
@@ -172,7 +185,9 @@ class FrameReader:
         frames: list[Frame] = []
         position = offset = 0
         steps_left = _MAX_STEPS + self._size // 512  # bounds the time to linear, whatever the bytes are
-        while position < self._size and len(frames) < MAX_FRAMES:
+        while position < self._size:
+            if len(frames) >= MAX_FRAMES or offset > max_plain_bytes(self._size):
+                return [*frames, self._unread(position, offset)]
             steps_left -= 1
             if steps_left > 0 and os.pread(self._descriptor, 4, position) == _TABLE_START:
                 position = self._next_magic(position + 1)  # the table may be damaged, so its length is not used
@@ -217,6 +232,11 @@ class FrameReader:
             position += len(block) - len(_MAGIC) + 1
             scan = min(2 * scan, _SCAN_BYTES[1])
         return self._size
+
+
+def max_plain_bytes(size: int) -> int:
+    """How many bytes a compressed file of this size unpacks to at most; one long line of one character fits."""
+    return MAX_LINE_BYTES + MAX_RATIO * size
 
 
 def _length(frames: Sequence[Frame]) -> int:
@@ -287,6 +307,8 @@ def _write_compressed(source: BinaryIO, target: Path) -> None:
             frame = compressor.compress(piece)
             file.write(frame)
             sizes.append((len(frame), len(piece)))
+            if source.tell() > max_plain_bytes(file.tell()) or len(sizes) > MAX_FRAMES:
+                raise InputError(f"Expected a segment within the bounds of compressed ones, got {source.name}.")
             checksum = zlib.crc32(piece, checksum)
         file.write(seek_table(sizes))
     _check_copy(target, source.tell(), checksum)

@@ -15,6 +15,7 @@ from rolltrace.store.safe_files import publish_file, refuse_link, sync_path, unf
 from rolltrace.store.writer import RunWriter
 from rolltrace.trace.codec import utc_now
 from rolltrace.trace.freeform import Note, describe, to_json_mapping
+from rolltrace.trace.limits import MAX_INFO_BYTES
 from rolltrace.trace.rollout_builder import new_id
 from rolltrace.version import __version__
 
@@ -111,6 +112,8 @@ def _create(folder: Path, config: Mapping[str, Any] | None, planned: int | None)
             planned=planned,
         )
     )
+    if len(info) > MAX_INFO_BYTES:
+        raise InputError(f"Expected a config of at most {MAX_INFO_BYTES} bytes as JSON, got {len(info)}.")
     created = [parent for parent in (folder.absolute(), *folder.absolute().parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     _write_new(folder / RUN_FILE, info)

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from rolltrace.errors import RecordError
-from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
+from rolltrace.errors import ChecksumError, RecordError
+from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names
 from rolltrace.store.read_errors import ReadError, ReadErrorKind, read_error_kind
 from rolltrace.store.segment_reader import (
     TORN,
@@ -23,6 +23,7 @@ from rolltrace.store.segment_reader import (
 )
 from rolltrace.trace.codec import RecordVersion, verify_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION
+from rolltrace.trace.limits import MAX_DAMAGED_LINES
 
 Record = TypeVar("Record")
 Order = Callable[[list[str]], Iterable[str]]
@@ -67,7 +68,7 @@ class Cursor:
         self.covered: dict[str, int] = dict(covered or {})
         self._reads = reads
         self._finished: set[str] = set()  # compressed and read to the end
-        self._reported: set[tuple[str, int | None]] = set()
+        self._reported: set[tuple[str, int | str]] = set()
 
     def read(self, order: Order | None = None) -> Iterator[tuple[LineLocation, bytes]]:
         """Every new line that is complete and has a valid checksum, with its line feed.
@@ -161,20 +162,20 @@ class Cursor:
                 self._finished.add(file)
                 return
             if not segment.seek_table_matches:
-                message = "Expected a valid seek table here; the frames were searched for instead."
-                self._report_once(ReadError(shown, segment.size, message))
+                message = "Expected a valid seek table at its end; the frames were searched for instead."
+                self._report_once(ReadError(shown, None, message))
             if segment.size < start:
                 self._report_once(
                     ReadError(shown, segment.size, f"Expected at least {start} bytes: it was truncated or replaced.")
                 )
                 return
-            for line in split_lines(segment.blocks(start)):
+            for line, data in self._validated(split_lines(segment.blocks(start)), segment, shown):
                 if line.error == TORN:
                     torn = line
                     break
                 self.covered[file] = line.end
-                if self._is_valid(line, shown):
-                    yield LineLocation(file, line.offset, line.end - line.offset), line.data
+                if data:
+                    yield LineLocation(file, line.offset, line.end - line.offset), data
         except OSError as error:  # transient: the rest is read the next time
             self._report_unreadable(error, shown, self.covered.get(file, 0))
             return
@@ -187,25 +188,47 @@ class Cursor:
     def _read_segment_backwards(self, segment: SegmentReader, file: str) -> Iterator[tuple[LineLocation, bytes]]:
         shown = f"{self._folder}/{segment.path.name}"
         try:
-            for line in split_lines_backwards(segment.read, segment.size):
+            lines = split_lines_backwards(segment.read, segment.size)
+            for line, data in self._validated(lines, segment, shown):
                 if line.error == TORN:
                     self._on_read(file, line.offset)
                     self._report_torn(line, shown, segment)
-                elif self._is_valid(line, shown):
-                    yield LineLocation(file, line.offset, line.end - line.offset), line.data
+                elif data:
+                    yield LineLocation(file, line.offset, line.end - line.offset), data
         except (OSError, RecordError, EOFError):  # damaged: find the lines before it from the start
             yield from reversed(deque(self._read_segment(segment, file), _MAX_BACKWARD_LINES))
 
-    def _is_valid(self, line: Line, shown: str) -> bool:
-        """Whether a line is valid; reports it if not."""
-        if line.error:
-            kind = ReadErrorKind.UNREADABLE if line.is_unreadable else ReadErrorKind.DAMAGED
-            self._report(ReadError(shown, line.offset, line.error, kind=kind))
-        elif (error := line_error(line.data)) is not None:
-            self._report(ReadError(shown, line.offset, str(error[1]), kind=error[0]))
-        else:
-            return True
-        return False
+    def _validated(self, lines: Iterable[Line], segment: SegmentReader, shown: str) -> Iterator[tuple[Line, bytes]]:
+        """Each line with its bytes, which are empty if it is torn or damaged. Ends early where damage prevails."""
+        damage_left = MAX_DAMAGED_LINES
+        for line in lines:
+            data = b"" if line.error == TORN else self._validate(line, segment, shown)
+            yield line, data
+            damage_left += 1 if data else -1
+            if damage_left < 0:
+                message = (
+                    f"Expected at most {MAX_DAMAGED_LINES} more damaged lines than valid ones; the rest is not read."
+                )
+                self._report_once(ReadError(shown, None, message))
+                yield Line(line.end, segment.size, b"", message), b""
+                return
+
+    def _validate(self, line: Line, segment: SegmentReader, shown: str) -> bytes:
+        """The bytes of a line; empty, and reported, if it is damaged."""
+        kind, message = ReadErrorKind.UNREADABLE if line.is_unreadable else ReadErrorKind.DAMAGED, line.error
+        data = line.data
+        try:
+            if not data and not message:
+                data = segment.read(line.offset, line.end - line.offset)
+        except ChecksumError as error:
+            message = str(error)
+        if not message:
+            damage = line_error(data)
+            if damage is None:
+                return data
+            kind, message = damage[0], str(damage[1])
+        self._report(ReadError(shown, line.offset, message, kind=kind))
+        return b""
 
     def _report_torn(self, line: Line, shown: str, segment: SegmentReader) -> None:
         message = f"Expected a whole line, got {line.end - line.offset} bytes without a line feed."
@@ -223,9 +246,8 @@ class Cursor:
 
     def _report_once(self, error: ReadError) -> None:
         """Report an error once, although every read meets it."""
-        key = (strip_extension(error.file), error.offset)
-        if key not in self._reported:
-            self._reported.add(key)
+        if error.place not in self._reported:
+            self._reported.add(error.place)
             self._report(error)
 
 

@@ -12,6 +12,7 @@ from rolltrace.store.safe_files import open_regular
 from rolltrace.trace.codec import RecordVersion, add_checksum, verify_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION, FreeForm, Timestamp
 from rolltrace.trace.freeform import from_json_mapping
+from rolltrace.trace.limits import MAX_INFO_BYTES, MAX_NESTING
 from rolltrace.trace.strict_json import json_encoder
 
 RUN_FILE = "run.json"
@@ -124,9 +125,14 @@ def encode_info(info: RunInfo) -> bytes:
 
 def decode_info(data: bytes) -> RunInfo:
     """Decode `run.json`; the error says what is wrong and where."""
+    if len(data) > MAX_INFO_BYTES:
+        raise RecordError(f"Expected at most {MAX_INFO_BYTES} bytes, got more.")
     info = decode_versioned(data, RunInfo, "run")
     verify_checksum(data)  # after the version: other versions need not have a checksum
-    return msgspec.structs.replace(info, config=from_json_mapping(info.config))
+    try:
+        return msgspec.structs.replace(info, config=from_json_mapping(info.config))
+    except RecursionError as error:
+        raise RecordError(f"Expected a config that is nested at most {MAX_NESTING} deep.") from error
 
 
 def decode_versioned(data: bytes, kind: type[Record], name: str) -> Record:
@@ -154,7 +160,7 @@ def read_info(run: Path) -> RunInfo:
         )
     try:
         with open_regular(run / RUN_FILE) as file:
-            return decode_info(file.read())
+            return decode_info(file.read(MAX_INFO_BYTES + 1))
     except FileNotFoundError:
         if (run / ROLLOUTS).is_dir():
             raise RunNotFoundError(f"{expected}, got {ROLLOUTS}/ without {RUN_FILE}. {_RESTORE}") from None

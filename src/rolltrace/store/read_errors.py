@@ -56,6 +56,11 @@ class ReadError(msgspec.Struct, frozen=True):
     """Whether it may go away: a line that is being written, a file that is being renamed."""
     kind: ReadErrorKind = ReadErrorKind.DAMAGED
 
+    @property
+    def place(self) -> tuple[str, int | str]:
+        """Equal for two errors at one place; those of a whole file differ by their message."""
+        return strip_extension(self.file), self.message if self.offset is None else self.offset
+
     def __str__(self) -> str:
         return f"{self.file}{'' if self.offset is None else f', byte {self.offset}'}: {self.message}"
 
@@ -64,21 +69,21 @@ class ReadErrors:
     """Errors in the order in which they were reported; a transient one is removed when it has gone away."""
 
     def __init__(self) -> None:
-        self._errors: dict[tuple[str, int | None], ReadError] = {}
+        self._errors: dict[tuple[str, int | str], ReadError] = {}
         self._transient: dict[str, ReadError] = {}
         self._counts: Counter[str] = Counter()
 
     def report(self, error: ReadError) -> None:
         """Add an error, unless one at the same location is known."""
-        file = strip_extension(error.file)
-        key = (file, error.offset)
-        if key in self._errors or self._counts[file] > MAX_PER_FILE:
+        file, place = error.place
+        is_capped = error.offset is not None and self._counts[file] >= MAX_PER_FILE
+        if error.place in self._errors or (is_capped and self._counts[file] > MAX_PER_FILE):
             return
         self._counts[file] += 1
-        if self._counts[file] > MAX_PER_FILE:
+        if is_capped:
             message = f"More than {MAX_PER_FILE} places of it are damaged."
             error = ReadError(error.file, error.offset, message, kind=error.kind)
-        self._errors[key] = error
+        self._errors[file, place] = error
         if error.is_transient:
             self._transient[file] = error
 
@@ -87,7 +92,7 @@ class ReadErrors:
         error = self._transient.get(file)
         if error is not None and (error.offset or 0) < end:
             del self._transient[file]
-            del self._errors[file, error.offset]
+            del self._errors[error.place]
             self._counts[file] -= 1
 
     def all(self) -> tuple[ReadError, ...]:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from rolltrace.errors import ChecksumError, RecordError
 from rolltrace.store.compression import FrameReader
 from rolltrace.store.layout import COMPRESSED_SUFFIX, PLAIN_SUFFIX, SegmentName, sort_segment_names, strip_extension
-
-MAX_LINE_BYTES = 1024 * 1024 * 1024
-"""Longer lines are skipped, so that a file without line feeds cannot fill the memory."""
+from rolltrace.trace.limits import MAX_LINE_BYTES
 
 _BLOCK_BYTES = 1024 * 1024
+_BUFFER_BYTES = 8 * _BLOCK_BYTES
+"""How much of a line is kept while its end is searched for."""
 FIRST_STEP = 16 * 1024
 LARGEST_STEP = 1024 * 1024
 """How much is read at once when lines are read backwards, at first and at most."""
@@ -29,7 +29,7 @@ class FileBlock(NamedTuple):
     offset: int
     length: int
     data: bytes
-    """Empty if there is an error."""
+    """Empty if there is an error, or if all bytes are zero."""
     error: str = ""
     is_unreadable: bool = False
     """Whether the disk failed to read: the data may still be intact."""
@@ -41,7 +41,7 @@ class Line(NamedTuple):
     offset: int
     end: int
     data: bytes
-    """Empty if there is an error."""
+    """Empty if there is an error, or if the line is so long that it must be read by its offset."""
     error: str = ""
     is_unreadable: bool = False
 
@@ -50,6 +50,7 @@ def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
     """The lines of consecutive blocks, each as soon as it is complete."""
     pieces: list[bytes] = []  # of the line that starts at `start`
     start = end = 0
+    has_hole = False
     for block in blocks:
         if start == end:
             start = block.offset
@@ -60,17 +61,20 @@ def split_lines(blocks: Iterable[FileBlock]) -> Iterator[Line]:
                 yield Line(start, end, b"", message, block.is_unreadable)
             yield Line(block.offset, block.offset + block.length, b"", block.error, block.is_unreadable)
             pieces.clear()
+            has_hole = False
             start = end = block.offset + block.length
             continue
         data = block.data
+        has_hole = has_hole or not data
         first = 0
         while last := data.find(b"\n", first) + 1:
             end = block.offset + last
-            yield _line(start, end, pieces, data[first:last])
+            yield _line(start, end, [*pieces, data[first:last]] if pieces else [data[first:last]], has_hole)
             pieces.clear()
+            has_hole = False
             start, first = end, last
         end = block.offset + block.length
-        if end - start <= MAX_LINE_BYTES:
+        if end - start <= _BUFFER_BYTES:
             pieces.append(data[first:])
         else:
             pieces.clear()
@@ -95,28 +99,34 @@ def split_lines_backwards(
         if len(data) < start - first:
             raise EOFError("Expected a file that only grows, got one that was truncated.")
         start, step = first, min(2 * step, largest_step)
-        while feed := data.rfind(b"\n") + 1:
+        rest = len(data)
+        while feed := data.rfind(b"\n", 0, rest) + 1:
             if first + feed < end:
-                yield _whole(first + feed, end, [data[feed:], *reversed(pieces)], is_last)
+                yield _whole(first + feed, end, [data[feed:rest], *reversed(pieces)], is_last)
             is_last = False
             pieces = [b"\n"]
-            end, data = first + feed, data[: feed - 1]
-        pieces.append(data)
+            end, rest = first + feed, feed - 1
         if end - start > MAX_LINE_BYTES:
             yield Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got more.")
             return
+        if end - start <= _BUFFER_BYTES:
+            pieces.append(data[:rest])
+        else:
+            pieces.clear()
     if end > 0:
         yield _whole(0, end, list(reversed(pieces)), is_last)
 
 
 def _whole(start: int, end: int, pieces: list[bytes], is_torn: bool) -> Line:
-    return Line(start, end, b"", TORN) if is_torn else Line(start, end, b"".join(pieces))
+    return Line(start, end, b"", TORN) if is_torn else _line(start, end, pieces)
 
 
-def _line(start: int, end: int, pieces: list[bytes], rest: bytes) -> Line:
+def _line(start: int, end: int, pieces: list[bytes], has_hole: bool = False) -> Line:
     if end - start > MAX_LINE_BYTES:
         return Line(start, end, b"", f"Expected a line of at most {MAX_LINE_BYTES} bytes, got {end - start}.")
-    return Line(start, end, b"".join((*pieces, rest)) if pieces else rest)
+    if has_hole:
+        return Line(start, end, b"", f"Expected a line, got {end - start} bytes with a block of zeros in them.")
+    return Line(start, end, b"".join(pieces) if end - start <= _BUFFER_BYTES else b"")
 
 
 class SegmentListing(NamedTuple):
@@ -225,7 +235,7 @@ class SegmentReader:
         """Read some bytes; fewer at the end of the segment. Raises `ChecksumError` if they are damaged."""
         if offset < 0:
             return b""
-        end = min(offset + length, self.size)
+        end = min(offset + min(length, MAX_LINE_BYTES), self.size)
         pieces = []
         while offset < end and (data := self._piece(offset, end - offset)):
             pieces.append(data)
@@ -239,7 +249,7 @@ class SegmentReader:
     def _piece(self, offset: int, length: int) -> bytes:
         """Some of the bytes from `offset` on, at least one unless it is the end."""
         if self._frames is None:
-            return os.pread(self._descriptor, min(length, _BLOCK_BYTES), offset)
+            return os.pread(self._descriptor, length, offset)
         for frame in self._frames.holding(offset):
             if frame.offset + frame.length > offset:  # damaged bytes between frames have no length
                 return self._frames.load(frame)[offset - frame.offset :][:length]
@@ -256,8 +266,18 @@ class SegmentReader:
                 continue
             if not data:  # truncated meanwhile
                 return
-            yield FileBlock(offset, len(data), data)
-            offset += len(data)
+            length = len(data)
+            if data[0] == 0 and not data.lstrip(b"\0"):
+                data, length = b"", max(length, self._data_after(offset) - offset)
+            yield FileBlock(offset, length, data)
+            offset += length
+
+    def _data_after(self, offset: int) -> int:
+        """The offset of the next byte that may differ from zero: the hole of a sparse file costs no time."""
+        try:
+            return min(os.lseek(self._descriptor, offset, os.SEEK_DATA), self.size)
+        except OSError as error:
+            return self.size if error.errno == errno.ENXIO else offset
 
     def _frame_blocks(self, frames: FrameReader, offset: int) -> Iterator[FileBlock]:
         for frame in frames.holding(offset):

@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr, replace
 
 from rolltrace.errors import ChecksumError, NewerVersionError, OlderVersionError, RecordError
 from rolltrace.trace.field_types import FORMAT_VERSION, Field, FieldKind, Range, record_fields
-from rolltrace.trace.freeform import Note, from_json_mapping, to_json_mapping
+from rolltrace.trace.freeform import Note, check_nesting, from_json_mapping, to_json_mapping
 from rolltrace.trace.json_numbers import (
     Float,
     as_float,
@@ -21,6 +21,7 @@ from rolltrace.trace.json_numbers import (
     parse_number,
     parse_numbers,
 )
+from rolltrace.trace.limits import MAX_LINE_BYTES, MAX_NESTING
 from rolltrace.trace.message import decode_hook
 from rolltrace.trace.quote import FindTextSource, TextSource, resolve_quotes, rollout_unavailable, text_source
 from rolltrace.trace.quote_search import add_quotes
@@ -51,6 +52,8 @@ def utc_now() -> datetime:
 def add_checksum(*pieces: bytes | memoryview) -> bytes:
     """A JSON object, in one piece or several, as a line: the checksum of its bytes put in last, then a line feed."""
     body = b"".join((*pieces[:-1], pieces[-1][:-1]))
+    if len(body) + _TAIL >= MAX_LINE_BYTES:
+        raise RecordError(f"Expected a record of less than {MAX_LINE_BYTES} bytes, got {len(body) + _TAIL}.")
     return b'%b%b%08x"}\n' % (body, _CRC, zlib.crc32(body))
 
 
@@ -158,10 +161,12 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Re
     line = verify_checksum(line)
     try:
         record = decoder.decode(line)
-        if record.v == FORMAT_VERSION and _holds_markers(line):
-            _restore(record)
+        if record.v == FORMAT_VERSION:
+            _check_nesting(record)
+            if _holds_markers(line):
+                _restore(record)
     except RecursionError as error:
-        raise RecordError(f"Expected a {kind} record, got one that is nested too deeply to read.") from error
+        raise RecordError(f"Expected a {kind} record that is nested at most {MAX_NESTING} deep.") from error
     except ValueError as error:  # msgspec's own are among them, and so is what it lets through about bad UTF-8
         _refuse_other_version(line, kind)
         raise RecordError(f"Expected a {kind} record: {error}.") from error
@@ -172,6 +177,28 @@ def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Re
         if record.calls:
             force_setattr(record, "calls", resolve_quotes(record.calls, text_source(record)))
     return record
+
+
+def _check_nesting(record: msgspec.Struct) -> None:
+    """Raise `RecursionError` if a free-form map of the record, or of a record in it, is nested too deeply."""
+    free_form, records = _free_form_fields(type(record))
+    for name in free_form:
+        if value := getattr(record, name):
+            check_nesting(value)
+    for name in records:
+        value = getattr(record, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, msgspec.Struct):
+                _check_nesting(part)
+
+
+@cache
+def _free_form_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of a record's free-form fields, and of the fields with records that have such."""
+    fields = record_fields(kind)
+    free_form = tuple(field.name for field in fields if field.kind is FieldKind.FREE_FORM)
+    records = ((field.name, field.record) for field in fields if field.record is not None)
+    return free_form, tuple(name for name, record in records if any(_free_form_fields(record)))
 
 
 def _check_references(rollout: Rollout) -> None:

@@ -26,6 +26,7 @@ import msgspec
 
 from rolltrace.trace.field_types import Label, Text
 from rolltrace.trace.json_numbers import FAST_INT_LIMIT, MAX_BITS, NON_FINITE, as_number, nonfinite_text
+from rolltrace.trace.limits import MAX_NESTING
 
 MAX_DEPTH = 64
 """Containers nested deeper than this become a placeholder: no JSON reader can be trusted with more."""
@@ -39,7 +40,6 @@ MAX_TEXT = 1 << 26
 MAX_NOTES = 32
 """One free-form place leaves at most so many notes; one more says how many there would have been."""
 
-_DEEPEST_READ = 2 * MAX_DEPTH
 _MAX_DESCRIPTION_CHARS = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -351,6 +351,15 @@ def _is_marker(plain: dict[str, Any]) -> bool:
     return len(plain) == 1 and next(iter(plain)).startswith("$")
 
 
+def check_nesting(value: dict[str, Any] | list[Any], depth: int = 0) -> None:
+    """Raise `RecursionError` if containers in decoded JSON are nested deeper than `MAX_NESTING`."""
+    if depth > MAX_NESTING:
+        raise RecursionError(f"nested deeper than {MAX_NESTING}")
+    for item in value.values() if isinstance(value, dict) else value:
+        if type(item) is dict or type(item) is list:
+            check_nesting(item, depth + 1)
+
+
 def from_json_mapping(values: dict[str, Any]) -> dict[str, Any]:
     """A decoded free-form map with its markers turned back; itself it is always a map."""
     if _is_marker(values) and not next(iter(values)).startswith("$$"):
@@ -364,8 +373,8 @@ def from_json_value(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if kind is not list and kind is not dict:
         return value
-    if depth > _DEEPEST_READ:
-        raise RecursionError(f"nested deeper than {_DEEPEST_READ}")
+    if depth > MAX_NESTING:
+        raise RecursionError(f"nested deeper than {MAX_NESTING}")
     if kind is list:
         return [from_json_value(item, depth + 1) for item in value]
     if not _is_marker(value):

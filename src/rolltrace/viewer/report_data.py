@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rolltrace.errors import UnknownNameError
 from rolltrace.query.run import Run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state
 from rolltrace.query.run_totals import query_totals
@@ -104,11 +105,15 @@ class ReportData:
     def groups(self) -> Iterator[ReportGroup]:
         """Every group, in the order of the run."""
         for key in self.part.keys:
+            try:
+                group = group_response(self._excerpt, key)
+            except UnknownNameError:  # none of its members could be read
+                continue
             rollouts = (
                 ReportRollout(record.id, record.messages, encode_response(answer))
                 for record, answer in member_responses(self._excerpt, key)
             )
-            yield ReportGroup(key, group_response(self._excerpt, key), rollouts)
+            yield ReportGroup(key, group, rollouts)
 
     def table(self) -> dict[str, list[Any]]:
         """The table of rollouts, by column."""

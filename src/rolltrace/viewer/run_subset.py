@@ -1,6 +1,5 @@
 """Copies some groups of a run to a run of their own, so that every query works on them."""
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +11,8 @@ from rolltrace.query.evenly_spaced import evenly_spaced, select_evenly_spaced
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS
 from rolltrace.query.table_schema import GROUP_COLUMNS, GROUP_ORDER, group_condition, sql_literal
-from rolltrace.store.layout import FOLDERS, LEDGER, PLAIN_SUFFIX, ROLLOUTS, RUN_FILE, SCORES, encode_info, segment_name
+from rolltrace.store.layout import FOLDERS, LEDGER, ROLLOUTS, RUN_FILE, SCORES, encode_info, ledger_name, segment_name
+from rolltrace.store.ledger import encode_ledger
 from rolltrace.trace.codec import encode_rollout, encode_score
 from rolltrace.trace.score import GroupKey
 from rolltrace.viewer.text_limit import fair_limit, shorten_texts
@@ -115,8 +115,8 @@ def write_subset(run: Run, part: RunSubset, folder: Path, on_progress: Progress)
     for name in FOLDERS:
         (folder / name).mkdir(parents=True)
     (folder / RUN_FILE).write_bytes(encode_info(run.info))
-    for ledger in sorted((run.path / LEDGER).glob(f"*{PLAIN_SUFFIX}")):  # losses are those of the whole run
-        shutil.copyfile(ledger, folder / LEDGER / ledger.name)
+    for number, ledger in enumerate(run.ledgers().values()):  # losses are those of the whole run
+        (folder / LEDGER / ledger_name(f"{_WRITER}{number}", 0)).write_bytes(encode_ledger(ledger))
     lengths = _line_lengths(run, part)
     total = sum(lengths.values())
     ids = evenly_spaced(list(lengths), max(1, len(lengths) * _MAX_READ_BYTES // max(total, _MAX_READ_BYTES)))

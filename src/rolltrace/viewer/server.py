@@ -1,12 +1,14 @@
 """The web server of the viewer: routes, handlers, and how it starts and stops."""
 
 import contextlib
+import os
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 import anyio
@@ -32,6 +34,7 @@ from rolltrace.viewer.sql_worker_pool import SqlWorkerPool
 MAX_BODY = 1_100_000
 THREADS = 8
 """How many requests are handled at once."""
+_EXIT_SECONDS = 4.0
 _JSON = "application/json"
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound to
 _MEDIA_TYPES = {
@@ -272,9 +275,16 @@ class ViewerServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        before = {one: signal.signal(one, self._exit_soon) for one in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for one, handler in before.items():
                 signal.signal(one, handler)
+
+    def _exit_soon(self, number: int, frame: FrameType | None) -> None:
+        """Stop serving, and end the process even if the thread of a request does not end."""
+        self.handle_exit(number, frame)
+        timer = threading.Timer(_EXIT_SECONDS, os._exit, (0,))
+        timer.daemon = True
+        timer.start()
