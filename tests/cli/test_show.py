@@ -149,7 +149,7 @@ def test_latest_reward_and_scores_are_shown(rolltrace, make_run, one_plus_one):
 
 def test_only_the_page_is_read(rolltrace, make_run, one_plus_one, monkeypatch):
     """A table of a few rollouts reads their lines, and those of no others: damage to another is not met."""
-    monkeypatch.setattr("rolltrace.query.table_cache.MIN_CACHED_BYTES", 1)
+    monkeypatch.setattr("rolltrace.query.run_tables.MIN_CACHED_BYTES", 1)
     path = make_run(*[one_plus_one] * 30)
     whole = rolltrace("show", path, "--limit", 30).stdout
     [segment] = (path / "rollouts").iterdir()
@@ -161,7 +161,7 @@ def test_only_the_page_is_read(rolltrace, make_run, one_plus_one, monkeypatch):
     assert "the first 3 of 30" in shown.stdout
     assert shown.stderr == ""
     assert "two/20" in whole
-    assert "1 of its places cannot" in rolltrace("show", path, "--limit", 30).stderr
+    assert f"Not read: rollouts/{segment.name}, byte" in rolltrace("show", path, "--limit", 30).stderr
 
 
 def test_what_was_played_again_is_told(rolltrace, make_run, one_plus_one):
