@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta, timezone
 
 import duckdb
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from answers import score, write
 from examples import examples
-from rolltrace.query import part_processes, part_writer
+from rolltrace.query import part_processes, part_writer, run_tables
 from rolltrace.query.arrow_columns import ArrowTable
 from rolltrace.query.run import open_run
 from rolltrace.query.run_summary import summarize
@@ -142,6 +143,18 @@ def test_a_process_that_is_killed_costs_nothing_but_time(long_run, monkeypatch):
     monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
     monkeypatch.setattr(part_processes, "_build", _kill_itself)
     assert answers(long_run) == alone
+
+
+def test_two_readers_do_not_make_the_same_parts(long_run, monkeypatch):
+    """While one makes the parts of a run, another waits for them, and uses them."""
+    everything = answers(long_run)
+    monkeypatch.setattr(part_processes, "BATCH_BYTES", 9000)
+    monkeypatch.setattr(run_tables, "MIN_CACHED_BYTES", 1)
+    with ThreadPoolExecutor() as threads:
+        both = [threads.submit(answers, long_run) for _ in range(2)]
+        assert [one.result()[0] for one in both] == [everything[0], everything[0]]
+    cached = duckdb.sql(f"select count(*) from '{long_run}/cache/part-*/rollouts.parquet'").fetchall()
+    assert cached == [(len(everything[0][0]),)]
 
 
 def _kill_itself(*_):

@@ -1,22 +1,26 @@
 """Makes the parts of a long run in several processes, newest segments first, while the caller goes on."""
 
 import contextlib
+import fcntl
 import gc
+import os
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
 import msgspec
 
-from rolltrace.errors import WorkerError
+from rolltrace.errors import StorageError, WorkerError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
 from rolltrace.query.duckdb_engine import EngineLimits, QueryDeadline, connect
 from rolltrace.query.part_writer import BATCH_BYTES, PartBuilder, ranges_between
 from rolltrace.query.parts import Part, PartInfo
 from rolltrace.store.cursor import Cursor
+from rolltrace.store.layout import CACHE
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.reader import RunReader
+from rolltrace.store.safe_files import refuse_link
 from rolltrace.store.segment_reader import SegmentEntry, scan_segments
 
 _COMPRESSION = 4
@@ -43,26 +47,34 @@ class BuiltPart(msgspec.Struct):
 class PartProcesses:
     """Processes that make the parts of one folder."""
 
-    def __init__(self, run: Path, folder: str, private: Path) -> None:
+    def __init__(self, run: Path, folder: str, private: Path, is_partial: bool) -> None:
         self._run = run
         self._folder = folder
         self._private = private
+        self._is_partial = is_partial
         self._pool: ProcessPool | None = None
         self._batches: dict[Future[bytes], dict[str, int]] = {}
         """By call, the segments that it reads and their lengths."""
+        self._tried: set[str] = set()
+        """Segments that a process has read, or failed to read."""
         self._count = 0
+        self._lock = FileLock(run / CACHE / f".{folder}.lock")
         self.pending: dict[str, int] = {}
         """The segments that are being read, and their lengths."""
 
-    def start(self, covered: dict[str, int]) -> None:
-        """Start to read the segments that were not read yet, if they are enough for several parts."""
-        try:
-            entries = scan_segments(self._run / self._folder)
-        except OSError:
-            return
-        batches = _batches(self._folder, entries, {*covered, *self.pending})
+    def start(self, covered: dict[str, int]) -> bool:
+        """Start to read the segments that were not read yet, if they are enough for several parts.
+
+        False if another process is making parts of this run: `pending` then has what is left to it.
+        """
+        if not self._batches:
+            self.pending = {}
+        batches = self._unread(covered)
         if len(batches) < 2:
-            return
+            return True
+        if not self._lock.acquire():
+            self.pending = {file: length for batch in batches for file, length in batch.items()}
+            return False
         if self._pool is None:
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
         for batch in batches:
@@ -70,7 +82,28 @@ class PartProcesses:
             self._count += 1
             call = self._pool.submit(_build, str(self._run), self._folder, list(batch), str(path))
             self._batches[call] = batch
+            self._tried |= batch.keys()
             self.pending |= batch
+        if self._is_partial:  # nobody may ever ask for what is made
+            for call in self._batches:
+                call.add_done_callback(self._release_if_done)
+        return True
+
+    def _release_if_done(self, _: object) -> None:
+        """Let another process have the lock when everything is made."""
+        if all(call.done() for call in self._batches):
+            self._lock.release()
+
+    def forget(self) -> None:
+        """Let processes read segments again that they have read before, because a part was damaged."""
+        self._tried = set(self.pending)
+
+    def _unread(self, covered: dict[str, int]) -> list[dict[str, int]]:
+        try:
+            entries = scan_segments(self._run / self._folder)
+        except OSError:
+            return []
+        return _batches(self._folder, entries, {*covered, *self._tried})
 
     def finished(self, deadline: QueryDeadline, *, waits: bool) -> Iterator[BuiltPart]:
         """What was made since the last call; with `waits`, until everything is made."""
@@ -87,6 +120,7 @@ class PartProcesses:
         if self._pool is not None:
             self._pool.stop()
             self._pool = None
+            self._lock.release()
 
     def close(self) -> None:
         """Kill the processes."""
@@ -94,6 +128,38 @@ class PartProcesses:
         if self._pool is not None:
             self._pool.kill()
             self._pool = None
+            self._lock.release()
+
+
+class FileLock:
+    """A lock that one process holds, until it releases it or dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def acquire(self) -> bool:
+        """Whether this process has the lock now. Where no file can be made, it always has."""
+        if self._descriptor is not None:
+            return True
+        try:
+            refuse_link(self._path.parent).mkdir(exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        except (OSError, StorageError):
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            return not isinstance(error, BlockingIOError)  # some file systems have no locks
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _batches(folder: str, entries: list[SegmentEntry], known: set[str]) -> list[dict[str, int]]:

@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ MIN_CACHED_BYTES = 32 << 20
 MERGE_BYTES = 256 << 20
 """Parts are merged only up to so many bytes of lines, so that no query waits long for it."""
 
+_WAIT_SECONDS = 0.2
+"""How often to look for parts that another process makes."""
 _PROCESSES = "processes"
 """Below the private folder, where processes make parts."""
 
@@ -81,7 +84,7 @@ class RunTables:
         self._is_cache_writable = True
         self._is_partial = is_partial
         self._on_progress = on_progress
-        self._processes = {folder: PartProcesses(run, folder, private / _PROCESSES) for folder in TABLES_OF}
+        self._processes = {folder: PartProcesses(run, folder, private / _PROCESSES, is_partial) for folder in TABLES_OF}
         (private / _PROCESSES).mkdir(parents=True, exist_ok=True)
 
     def refresh(self, tables: Iterable[str], deadline: QueryDeadline, *, reads: bool = True) -> None:
@@ -204,12 +207,18 @@ class RunTables:
         self._damaged |= {part.path for part in bad}
         remove_parts(part.path for part in bad)
         for folder in {part.info.folder for part in bad}:
+            self._processes[folder].forget()
             self._start(folder, [part for part in self.parts[folder] if part not in bad])
 
     def _read(self, folder: str, deadline: QueryDeadline) -> None:
         """Read new lines into parts: many segments in several processes, and then the rest here."""
         processes = self._processes[folder]
-        processes.start(self.covered[folder])
+        while not processes.start(self.covered[folder]):  # another process makes its parts: use them
+            self._add_published(folder)
+            if self._is_partial and self.parts[folder]:
+                break
+            deadline.check()
+            time.sleep(_WAIT_SECONDS)
         is_partial = self._is_partial and bool(self.parts[folder])
         for built in processes.finished(deadline, waits=not is_partial):
             self._add(folder, built)
@@ -235,6 +244,16 @@ class RunTables:
             part = self._write(folder, builder, cursor.covered)
             self.parts[folder] += [] if part is None else [self._publish_if_large(part)]
             self.covered[folder] = dict(cursor.covered)
+
+    def _add_published(self, folder: str) -> None:
+        """Use parts that another process has made since the last look."""
+        known = self._damaged | {part.path for part in self.parts[folder]}
+        new = [part for part in find_parts(self.run, folder) if part.path not in known]
+        if new:
+            self._start(folder, [*self.parts[folder], *new])
+            self._drop(self._damaged_parts(folder, TABLES_OF[folder]))
+        if self._on_progress is not None:
+            self._on_progress(self.coverage)
 
     def _add(self, folder: str, built: BuiltPart) -> None:
         for error in built.errors:
