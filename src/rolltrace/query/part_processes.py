@@ -58,6 +58,8 @@ class PartProcesses:
         self._tried: set[str] = set()
         """Segments that a process has read, or failed to read."""
         self._count = 0
+        self._waits = False
+        """Whether another process had the lock at the last look."""
         self._lock = FileLock(run / CACHE / f".{folder}.lock")
         self.pending: dict[str, int] = {}
         """The segments that are being read, and their lengths."""
@@ -65,15 +67,20 @@ class PartProcesses:
     def start(self, covered: dict[str, int]) -> bool:
         """Start to read the segments that were not read yet, if they are enough for several parts.
 
-        False if another process is making parts of this run: `pending` then has what is left to it.
+        False if another process is making parts of this run, or was until now: the caller looks for them, and calls
+        this again. `pending` has what is left to the other process.
         """
         if not self._batches:
             self.pending = {}
         batches = self._unread(covered)
-        if len(batches) < 2:
+        if not batches or (len(batches) == 1 and not self._waits):
+            if not self._batches:
+                self._lock.release()
             return True
-        if not self._lock.acquire():
+        waited, self._waits = self._waits, not self._lock.acquire()
+        if self._waits:
             self.pending = {file: length for batch in batches for file, length in batch.items()}
+        if waited or self._waits:
             return False
         if self._pool is None:
             self._pool = ProcessPool(ProcessSettings(memory_bytes=None))
