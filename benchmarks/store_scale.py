@@ -84,6 +84,11 @@ def write(path: Path, count: str) -> dict[str, Any]:
     return {"rollouts": rollouts, "lost": lost, "seconds": wall, "CPU seconds": cpu, "MB on disk": size / 1e6}
 
 
+def play(run: RunWriter, number: int, said: Sequence[str], luck: float) -> None:
+    """Write one rollout."""
+    _play(run.begin(_header(run, number)), said, luck, run)
+
+
 def _header(run: RunWriter, number: int) -> Header:
     group, index = divmod(number, GROUP_SIZE)
     iteration, group = divmod(group, GROUPS_IN_ITERATION)

@@ -5,14 +5,17 @@ Every question is new to the server unless its name says otherwise: what it kept
 
 import http.client
 import json
+import multiprocessing
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import measure
 import store_scale
+
+from rolltrace.store.create import create_run
+from rolltrace.store.layout import RUN_FILE
+from rolltrace.trace.codec import add_checksum
+from rolltrace.trace.rollout_builder import new_id
 
 RUN = "run"
 _PAGE = 100
@@ -50,9 +58,9 @@ class Viewer:
         self._headers = {"Authorization": f"Bearer {parse_qs(parts.query)['token'][0]}"}
         self.process = process
 
-    def ask(self, question: str, parameters: Parameters) -> bytes:
-        """The answer to a question about the run."""
-        search = urlencode([("run", RUN), *parameters])
+    def ask(self, question: str, parameters: Parameters, run: str = RUN) -> bytes:
+        """The answer to a question about a run."""
+        search = urlencode([("run", run), *parameters])
         self._connection.request("GET", f"/api/{question}?{search}", headers=self._headers)
         response = self._connection.getresponse()
         body = response.read()
@@ -161,6 +169,91 @@ def again(viewer: Viewer, rollouts: int, ids: Sequence[str], repeat: int) -> lis
     return rows
 
 
+def many_runs(folder: Path, runs: int, rollouts: int) -> list[dict[str, Any]]:
+    """What many runs cost: listing them for the first time and again, a page that waits, and threads after visits."""
+    store_scale.in_process("write", folder / "0", str(rollouts))
+    for number in range(1, runs):
+        copy_run(folder / "0", folder / str(number))
+    rows = []
+    with serving(folder) as viewer:
+        rows.append({"runs": "first list", "figure": _seconds(partial(viewer.ask, "runs", [])), "unit": "s"})
+        started = time.perf_counter()
+        while json.loads(viewer.ask("runs", []))["pending"]:
+            time.sleep(0.1)
+        rows.append({"runs": "all numbers", "figure": time.perf_counter() - started, "unit": "s"})
+        rows.append({"runs": "list again", "figure": _seconds(partial(viewer.ask, "runs", [])), "unit": "s"})
+    with serving(folder) as viewer:
+        listed = _seconds(partial(viewer.ask, "runs", []))
+        rows.append({"runs": "first list of another server", "figure": listed, "unit": "s"})
+        busy, started = _cpu_seconds(viewer.process), time.perf_counter()
+        for _ in range(20):
+            viewer.ask("revisions", [])
+            time.sleep(1.0)
+        share = (_cpu_seconds(viewer.process) - busy) / (time.perf_counter() - started)
+        rows.append({"runs": "an idle page", "figure": 100 * share, "unit": "% of a core"})
+        for number in range(min(30, runs)):
+            viewer.ask("run", [], str(number))
+            viewer.ask("rollouts", [("where", "reward > 0")], str(number))
+        threads = len(list(Path(f"/proc/{viewer.process}/task").iterdir()))
+        rows.append({"runs": "threads after 30 visits", "figure": threads, "unit": ""})
+    return rows
+
+
+def copy_run(source: Path, target: Path) -> None:
+    """A run with an id of its own and the same files, which take no more space."""
+    shutil.copytree(source, target, copy_function=os.link)
+    info = json.loads((target / RUN_FILE).read_bytes())
+    (target / RUN_FILE).unlink()
+    del info["crc"]
+    (target / RUN_FILE).write_bytes(add_checksum(json.dumps(info | {"id": new_id()}).encode()))
+
+
+def growing_run(folder: Path, rate: int, seconds: float) -> list[dict[str, Any]]:
+    """What a viewer costs, and how old its answers are, that follows the rollouts of a run that grows."""
+    writer = multiprocessing.get_context("spawn").Process(target=grow, args=(folder / RUN, rate, seconds))
+    writer.start()
+    lags: list[float] = []
+    try:
+        while not list(folder.glob(f"{RUN}/rollouts/*")):
+            time.sleep(0.1)
+        with serving(folder) as viewer:
+            revision, busy, started = "", _cpu_seconds(viewer.process), time.perf_counter()
+            while time.perf_counter() - started < seconds:
+                now = json.loads(viewer.ask("revisions", []))["revisions"][RUN]
+                if now != revision:
+                    newest = [("sort", "-started_at"), ("columns", "started_at"), ("limit", str(_PAGE))]
+                    rows = json.loads(viewer.ask("rollouts", newest))["rows"]
+                    viewer.ask("damage", [])
+                    if rows:
+                        lags.append(time.time() - datetime.fromisoformat(rows[0]["started_at"]).timestamp())
+                    revision = now
+                time.sleep(1.0)
+            share = (_cpu_seconds(viewer.process) - busy) / (time.perf_counter() - started)
+            peak = _peak_megabytes(viewer.process)
+    finally:
+        writer.terminate()
+        writer.join()
+    return [
+        {"growing": "age of the newest rollout, median", "figure": measure.median(lags), "unit": "s"},
+        {"growing": "age of the newest rollout, most", "figure": max(lags), "unit": "s"},
+        {"growing": "CPU of the viewer", "figure": 100 * share, "unit": "% of a core"},
+        {"growing": "memory of the viewer", "figure": peak, "unit": "MB"},
+    ]
+
+
+def grow(path: Path, rate: int, seconds: float) -> None:
+    """Write rollouts at a steady rate."""
+    texts = [measure.MarkovText().words(store_scale.WORDS) for _ in range(200)]
+    rng = random.Random(0)  # noqa: S311 - not for secrets
+    with create_run(path, trace="full") as run:
+        started = time.perf_counter()
+        for number in range(int(rate * seconds * 2)):
+            store_scale.play(run, number, rng.choices(texts, k=4), rng.random())
+            ahead = number / rate - (time.perf_counter() - started)
+            if ahead > 0.02:
+                time.sleep(ahead)
+
+
 def _seconds(action: Callable[[], Any]) -> float:
     started = time.perf_counter()
     action()
@@ -208,8 +301,15 @@ def measure_all(folder: Path, rollouts: int, repeat: int) -> dict[str, list[dict
         reopened = [{**row, "first": f"{row['first']}, tables made"} for row in first_times(viewer, ids)]
         answered = again(viewer, rollouts, ids, repeat)
         peak = _peak_megabytes(viewer.process)
+    with tempfile.TemporaryDirectory() as other:
+        runs = many_runs(Path(other), max(2, rollouts // 200), min(rollouts, 1_360))
+    with tempfile.TemporaryDirectory() as other:
+        growing = growing_run(Path(other), 2_000, 3.0 if repeat == 1 else 60.0)
     memory = [{"while": "making tables", "peak MB": built}, {"while": "answering", "peak MB": peak}]
-    return {"The first answer of a server": [*first, *reopened], "Questions": answered, "Memory": memory}
+    return {
+        "The first answer of a server": [*first, *reopened], "Questions": answered, "Memory": memory,
+        "Many runs": runs, "A run that grows by 2,000 rollouts a second": growing,
+    }  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

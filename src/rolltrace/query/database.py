@@ -4,8 +4,10 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from rolltrace.query.duckdb_engine import (
     engine_inputs,
     new_cursor,
 )
+from rolltrace.query.lost_lines import RepeatedLines, count_lines, missing_lines, repeated_lines
 from rolltrace.query.part_writer import parquet_source
 from rolltrace.query.parts import ParquetPart
 from rolltrace.query.run_tables import OnCoverage, RunTables
@@ -28,9 +31,9 @@ from rolltrace.query.small_tables import small_part, small_rows
 from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
 from rolltrace.query.table_schema import FINISHED, SMALL_TABLES, STORED_COLUMNS, TABLE_INPUTS, sql_literal
 from rolltrace.query.views import RunParts
-from rolltrace.store.layout import LEDGER
+from rolltrace.store.layout import LEDGER, ROLLOUTS
 from rolltrace.store.ledger import Ledger
-from rolltrace.store.read_errors import ReadErrors
+from rolltrace.store.read_errors import ReadError, ReadErrors
 from rolltrace.store.reader import RunReader
 from rolltrace.store.safe_files import stat_files
 from rolltrace.store.sessions import RolloutTime, Sessions
@@ -66,20 +69,50 @@ class Database:
         self._errors = errors or ReadErrors()
         self._is_partial = partial
         self._on_progress = on_progress
-        self.is_held = False
-        """Whether statements answer from the tables as they are, and read nothing new."""
+        self._held: list[ReadError] | None = None
+        """If statements answer from the tables as they are, and read nothing new: the losses in these."""
         self.runs = [self._run_tables(number, reader) for number, reader in enumerate(readers)]
         self._known: list[dict[str, list[ParquetPart]]] = [{} for _ in readers]
         self._session_caches = [_SessionCache(reader, self.connection) for reader in readers]
         self._sessions = [NO_SESSIONS for _ in readers]
         self._engines: dict[bool, SqlSandbox] = {}
         self._alive: weakref.WeakSet[SqlSandbox] = weakref.WeakSet()
+        self._repeated = [RepeatedLines(self.connection, run.private_path) for run in self.runs]
         self._small: dict[tuple[int, str], tuple[list[dict[str, Any]], ParquetPart]] = {}
 
     @property
     def coverage(self) -> float:
         """Which part of the runs the tables cover, from 0 to 1."""
         return sum(run.coverage for run in self.runs) / len(self.runs)
+
+    def hold(self) -> None:
+        """Read the tables, and let all statements from now on answer from them."""
+        self.engine(frozenset({ROLLOUTS}), QueryDeadline())
+        self._held = self.find_losses()
+
+    def find_losses(self) -> list[ReadError]:
+        """Lines of the tables that were read so far that repeat others, or that were recorded and cannot be read."""
+        if self._held is not None:
+            return self._held
+        losses = [error for repeated in self._repeated for error in repeated_lines(repeated.files)]
+        if self.is_closed or self.coverage < 1.0:
+            return losses
+        ledgers = [cache.ledgers() for cache in self._session_caches]
+        missing = self._missing(ledgers)
+        if missing:  # or written since the tables were read
+            self.engine(frozenset({ROLLOUTS}), QueryDeadline())
+            missing = self._missing(ledgers)
+        return [*losses, *missing]
+
+    def _missing(self, ledgers: Sequence[Sequence[Ledger]]) -> list[ReadError]:
+        missing: list[ReadError] = []
+        for run, reader, repeated, own in zip(self.runs, self._readers, self._repeated, ledgers, strict=True):
+            files = Counter({file: -count for file, (count, _) in repeated.files.items()})
+            for part in chain.from_iterable(run.parts.values()):
+                files.update(part.info.stats.lines)
+            errors = (*reader.read_errors, *self._errors.all())
+            missing += missing_lines(own, count_lines(files), errors, run.parts)
+        return missing
 
     def check(self, sql: str, parameters: Parameters = None) -> Statement:
         """Check that a statement is allowed."""
@@ -167,18 +200,23 @@ class Database:
         return engine
 
     def _make_engine(self, tables: set[str]) -> SqlSandbox:
-        runs: list[RunParts] = [{table: known[table] for table in tables} for known in self._known]
+        tables = tables | {"repeated"}
+        runs: list[RunParts] = [{table: known.get(table, []) for table in tables} for known in self._known]
         engine = SqlSandbox(runs, self._sessions, self._private, self._limits)
         self._alive.add(engine)
         used = {part.path for one in self._alive for part in one.parts}
         used |= {part.path for _, part in self._small.values()}
+        used |= {part.path for repeated in self._repeated for part in repeated.parts}
         for run in self.runs:
             run.remove_unused(used)
         return engine
 
     def _refresh(self, number: int, needed: set[str], deadline: QueryDeadline) -> None:
         run, known = self.runs[number], self._known[number]
-        run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline, reads=not self.is_held)
+        run.refresh(sorted(needed & set(STORED_COLUMNS)), deadline, reads=self._held is None)
+        for folder, parts in run.parts.items():
+            self._repeated[number].update(folder, parts)
+        known["repeated"] = self._repeated[number].parts
         known.update({table: run.table_parts(table) for table in needed & set(STORED_COLUMNS)})
         if "rollouts" in needed:
             self._sessions[number] = self._session_caches[number].sessions(known["rollouts"])
@@ -224,11 +262,12 @@ class _SessionCache:
         names = set().union(*(part.info.stats.sessions for part in parts))
         if len(names) < 2:
             return NO_SESSIONS
-        sessions = Sessions(self._read_ledgers())
+        sessions = Sessions(self.ledgers())
         without_ledger = sessions.unknown(names)
         return Sessions(self._ledgers, self._rollout_times(parts, without_ledger)) if without_ledger else sessions
 
-    def _read_ledgers(self) -> Iterable[Ledger]:
+    def ledgers(self) -> Sequence[Ledger]:
+        """The last ledger of each session."""
         stamp = stat_files(self._reader.path / LEDGER)
         if stamp != self._stamp:
             self._stamp, self._ledgers = stamp, tuple(self._reader.ledgers().values())

@@ -1,17 +1,30 @@
 """Lines that a run's ledgers count and that cannot be read, and lines that repeat an earlier one."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rolltrace.query.part_writer import copy_to_parquet, parquet_source
+from rolltrace.query.parts import ParquetPart, Part, PartInfo
+from rolltrace.query.table_columns import RowStats
 from rolltrace.store.layout import PLAIN_SUFFIX, ROLLOUTS, SCORES, SegmentName
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError, ReadErrorKind
+
+if TYPE_CHECKING:
+    import duckdb
 
 LineCounts = Mapping[tuple[str, str], int]
 """By folder and session, how many different lines of its files can be read."""
 
 
-def missing_lines(ledgers: Collection[Ledger], lines: LineCounts, errors: Iterable[ReadError]) -> list[ReadError]:
+def missing_lines(
+    ledgers: Collection[Ledger],
+    lines: LineCounts,
+    errors: Iterable[ReadError],
+    folders: Collection[str] = (ROLLOUTS, SCORES),
+) -> list[ReadError]:
     """An error for each session that wrote more lines than can be read, unless `errors` name each of them.
 
     This finds files that were deleted or truncated although no later file of the session shows it. The ledgers must
@@ -30,7 +43,7 @@ def missing_lines(ledgers: Collection[Ledger], lines: LineCounts, errors: Iterab
         )
         for ledger in ledgers
         for folder, recorded in ((ROLLOUTS, ledger.recorded), (SCORES, ledger.scores_recorded))
-        if recorded > lines.get((folder, ledger.session), 0) + named[folder, ledger.session]
+        if folder in folders and recorded > lines.get((folder, ledger.session), 0) + named[folder, ledger.session]
     ]
 
 
@@ -42,15 +55,66 @@ def count_lines(files: Mapping[str, int]) -> Counter[tuple[str, str]]:
     return counts
 
 
-def repeated_lines(places: Iterable[tuple[str, int]]) -> Iterator[ReadError]:
-    """An error for each file with lines whose id an earlier line has; `places` are the file and offset of each."""
-    offsets: dict[str, list[int]] = {}
-    for file, offset in places:
-        offsets.setdefault(file, []).append(offset)
-    for file, some in offsets.items():
-        lines = "One line repeats" if len(some) == 1 else f"{len(some):,} lines repeat"
-        message = f"{lines} the id of an earlier line, which alone counts; the first is here."
-        yield ReadError(f"{file}{PLAIN_SUFFIX}", min(some), message, kind=ReadErrorKind.REPEATED)
+def repeated_lines(files: Mapping[str, tuple[int, int]]) -> list[ReadError]:
+    """An error for each file with lines whose id an earlier line has: by file, their number and the first offset."""
+    return [
+        ReadError(
+            f"{file}{PLAIN_SUFFIX}",
+            offset,
+            f"{'One line repeats' if count == 1 else f'{count:,} lines repeat'} the id of an earlier line, which alone "
+            "counts; the first is here.",
+            kind=ReadErrorKind.REPEATED,
+        )
+        for file, (count, offset) in files.items()
+    ]
+
+
+class RepeatedLines:
+    """Finds the lines of one run whose id an earlier line has, looking at each part once."""
+
+    def __init__(self, connection: "duckdb.DuckDBPyConnection", new_path: Callable[[str], Path]) -> None:
+        self._connection = connection
+        self._new_path = new_path
+        self._known: set[Path] = set()
+        self.parts: list[ParquetPart] = []
+        """The table of these lines: id, _file and _offset; empty if there are none."""
+        self.files: dict[str, tuple[int, int]] = {}
+        """By file, how many of its lines they are, and the first offset."""
+
+    def update(self, folder: str, parts: Sequence[Part]) -> None:
+        """Look at the parts of a folder that are new; most have no id in common with another, by their range of ids."""
+        own = [part for part in parts if part.info.stats.rows.get(folder)]
+        new = [part for part in own if part.path not in self._known]
+        suspects = {part.path for part in new if part.info.stats.repeats}
+        for part in new:
+            suspects |= {path for other in own if _overlap(part, other) for path in (part.path, other.path)}
+        self._known |= {part.path for part in new}
+        if suspects:
+            self._find([part.table(folder).path for part in own if part.path in suspects])
+
+    def _find(self, files: Sequence[Path]) -> None:
+        path = self._new_path("repeated").with_suffix(".parquet")
+        before = "".join(f" union from {parquet_source([part.path])}" for part in self.parts)
+        copy_to_parquet(self._connection, f"{_REPEATED.format(parquet_source(files))}{before}", path)
+        counts = f"select _file, count(*), min(_offset) from {parquet_source([path])} group by _file order by _file"
+        rows = self._connection.execute(counts).fetchall()
+        self.files = {file: (count, offset) for file, count, offset in rows}
+        if rows:
+            stats = RowStats(rows={"repeated": sum(count for _, count, _ in rows)})
+            self.parts = [ParquetPart(path, PartInfo(folder="", ranges={}, stats=stats))]
+
+
+def _overlap(part: Part, other: Part) -> bool:
+    (first, last), (other_first, other_last) = part.info.stats.ids, other.info.stats.ids
+    return part is not other and first <= other_last and other_first <= last
+
+
+_REPEATED = """
+    select id, _file, _offset from (
+        select lines.* from (select id, _file, _offset, hash(id) as h from {0}) lines
+        semi join (select hash(id) as h from {0} group by h having count(*) > 1) using (h)
+    ) qualify row_number() over (partition by id order by _file, _offset) > 1
+"""
 
 
 def _folder_and_session(file: str) -> tuple[str, str]:

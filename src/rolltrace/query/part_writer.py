@@ -88,6 +88,7 @@ class PartBuilder:
                 write_arrow_table(self._connection, columns, file, make_query)
             else:
                 write_arrow_table(self._connection, columns, file)
+        add_line_stats(self._connection, path / f"{self._folder}.parquet", self._stats)
         return Part(path, PartInfo(folder=self._folder, ranges=ranges, stats=self._stats))
 
     def _append_columns(self) -> None:
@@ -136,6 +137,16 @@ def copy_to_parquet(connection: "duckdb.DuckDBPyConnection", query: str, path: P
     """Write the rows of a query to a Parquet file."""
     options = f"{_PARQUET}, row_group_size {_TEXT_ROWS}" if path.stem in _WITH_TEXT else _PARQUET
     connection.execute(f"copy ({query}) to {sql_literal(path)} ({options})")
+
+
+def add_line_stats(connection: "duckdb.DuckDBPyConnection", path: Path, stats: RowStats) -> None:
+    """Count the lines of a part by its file of the table that has one row for each of them."""
+    rows = parquet_source([path])
+    stats.lines = dict(connection.execute(f"select _file, count(*) from {rows} group by _file").fetchall())
+    [(first, last, stats.repeats)] = connection.execute(
+        f"select min(id), max(id), count(*) - count(distinct id) from {rows}"
+    ).fetchall()
+    stats.ids = (first, last)
 
 
 def rollouts_query(

@@ -118,11 +118,12 @@ class Run:
 
     @property
     def problems(self) -> tuple[ReadError, ...]:
-        """The read errors so far, one for each place."""
+        """The read errors so far, one for each place; after a statement also lines that are missing or repeated."""
         errors = [error for reader in self._readers for error in reader.read_errors]
         known = {(error.file, error.offset) for error in errors}
         others = (error for error in self._errors.all() if (error.file, error.offset) not in known)
-        return tuple(dict.fromkeys([*errors, *others]))
+        losses = () if self._database_or_none is None else self._database_or_none.find_losses()
+        return tuple(dict.fromkeys([*errors, *others, *losses]))
 
     @property
     def coverage(self) -> float:
@@ -132,8 +133,8 @@ class Run:
         return self._database_or_none.coverage
 
     def hold(self) -> None:
-        """Let later statements answer from the tables that were read by now, so that their answers fit together."""
-        self._database.is_held = True
+        """Let later statements answer from the tables as they are now, so that their answers fit together."""
+        self._database.hold()
 
     def get(self, rollout: str) -> Rollout:
         """The rollout with this id, with all its messages and steps, and the scores written by now."""

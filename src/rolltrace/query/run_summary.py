@@ -164,8 +164,8 @@ def query_numbers(run: Run) -> RolloutNumbers:
 def summarize(path: str | Path, *, partial: bool = False, on_progress: OnCoverage | None = None) -> RunSummary:
     """Summarize the run at `path`, with SQL; with `partial`, what can be read of it at once."""
     with Run([RunReader(path)], partial=partial, on_progress=on_progress) as run:
-        totals = query_totals(run)
         run.hold()
+        totals = query_totals(run)
         numbers = query_numbers(run)
         iterations = tuple(_iteration(row) for row in run.sql(_ITERATIONS).dicts())
         errors = tuple(FailureCount(*row) for row in run.sql(_ERRORS).fetchall())

@@ -12,6 +12,7 @@ from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.part_processes import BuiltPart, PartProcesses, estimated_length
 from rolltrace.query.part_writer import (
     PartBuilder,
+    add_line_stats,
     copy_to_parquet,
     parquet_source,
     ranges_between,
@@ -171,6 +172,8 @@ class RunTables:
             if table == "rollouts":
                 query = rollouts_query(self._connection, f"({query})", stats, rewards)
             copy_to_parquet(self._connection, query, path / f"{table}.parquet")
+        if stats.rows:
+            add_line_stats(self._connection, path / f"{folder}.parquet", stats)
         ranges = _joined_ranges(parts) if ranges is None else ranges
         return Part(path, PartInfo(folder=folder, ranges=ranges, stats=stats, scores_covered=scores or {}))
 

@@ -226,7 +226,7 @@ class _LineReader:
         """Every record of a folder that can be read and does not repeat the id of an earlier one."""
         decoder = msgspec.json.Decoder(kind)
         ids: set[str] = set()
-        repeated = []
+        repeated: dict[str, tuple[int, int]] = {}
         files: Counter[str] = Counter()
         for location, line in Cursor(self._path, folder, self._errors.report).read():
             try:
@@ -235,7 +235,8 @@ class _LineReader:
                 self._errors.report(record_read_error(location, RecordError(str(error))))
                 continue
             if record.id in ids:
-                repeated.append((location.file, location.offset))
+                count, offset = repeated.get(location.file, (0, location.offset))
+                repeated[location.file] = count + 1, offset
                 continue
             ids.add(record.id)
             files[location.file] += 1

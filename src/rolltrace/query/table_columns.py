@@ -171,6 +171,12 @@ class RowStats(msgspec.Struct):
     """How many rollouts are of a place in a group that another session recorded, too."""
     rewards: int = 0
     """How many scores are rewards of rollouts."""
+    lines: dict[str, int] = {}
+    """By file, the number of its lines; likewise the next two, `part_writer` counts it when a part is written."""
+    ids: tuple[str, str] = ("", "")
+    """The first and the last id of a line, in alphabetical order."""
+    repeats: int = 0
+    """How many lines repeat the id of another one."""
 
     def merge(self, other: "RowStats") -> None:
         """Add the counts of other lines."""

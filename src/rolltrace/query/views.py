@@ -1,6 +1,7 @@
 """SQL views over the parts of runs: rollouts with late rewards and without duplicates, groups, and the other tables."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolltrace.query.deduplication import create_duplicates_table
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 GROUP_KEY = f"run, {GROUP_COLUMNS}"
 
 RunParts = Mapping[str, Sequence[ParquetPart]]
-"""By table, the parts of one run."""
+"""By table, the parts of one run; `repeated` has the lines that count only once, see `RepeatedLines`."""
+
+_REPEATED = "_repeated"
 
 
 def create_views(
@@ -33,6 +36,8 @@ def create_views(
 ) -> None:
     """Create the views over these parts; `sessions` are those of each run."""
     tables = set().union(*runs)
+    if repeated := _paths("repeated", runs):
+        connection.execute(f"create table {_REPEATED} as from {parquet_source(repeated)}")
     superseded = 0
     if "rollouts" in tables:
         superseded = _create_rollouts(connection, runs, sessions)
@@ -95,7 +100,10 @@ def _create_run(connection: "duckdb.DuckDBPyConnection", number: int, parts: Run
     counts = create_duplicates_table(connection, f"_duplicates_{number}", parts["rollouts"], sessions)
     lates = _create_lates(connection, f"_late_{number}", parts["rollouts"], parts.get("scores", ()))
     duplicates = f"_duplicates_{number}" if counts.rows else None
-    selects = [_select_rollouts(some, duplicates, late) for late, some in _by_late(parts["rollouts"], lates)]
+    selects = [
+        _select_rollouts(some, duplicates, late, is_repeated=bool(parts.get("repeated")))
+        for late, some in _by_late(parts["rollouts"], lates)
+    ]
     flags = dict.fromkeys(("superseded", "retried", "collides"), "BOOLEAN")
     rows = " union all ".join(selects) or empty_query(
         {**STORED_COLUMNS["rollouts"], "seconds": "DOUBLE", "reward": "DOUBLE", **flags}
@@ -123,6 +131,8 @@ def _groups(
 ) -> str:
     """The groups of a run: stored ones that no later line changed, and the others computed now."""
     rollouts = f"(from _run_{number} where not superseded)"
+    if parts.get("repeated"):  # stored groups count each of the lines
+        return groups_query(rollouts)
     for part, late in zip(parts["rollouts"], lates, strict=True):
         for stored in parts["groups"]:
             if stored.info.ranges == part.info.ranges and stored.info.scores_covered == part.info.scores_covered:
@@ -173,7 +183,9 @@ def _is_within(scores: ParquetPart, covered: Mapping[str, int]) -> bool:
     return all(last <= covered.get(file, 0) for file, (_, last) in scores.info.ranges.items())
 
 
-def _select_rollouts(parts: Sequence[ParquetPart], duplicates: str | None, late: str | None) -> str:
+def _select_rollouts(
+    parts: Sequence[ParquetPart], duplicates: str | None, late: str | None, *, is_repeated: bool
+) -> str:
     reward, joins = "r.reward", ""
     superseded, retried, collides = "false", "r.retried", "false"
     if late is not None:
@@ -187,16 +199,33 @@ def _select_rollouts(parts: Sequence[ParquetPart], duplicates: str | None, late:
     return (
         f"select {columns}, {reward} as reward, {superseded} as superseded, {retried} as retried, "
         f"{collides} as collides "
-        f"from {parquet_source(part.path for part in parts)} r{joins}"
+        f"from {_without_repeated(parquet_source(part.path for part in parts), is_repeated)} r{joins}"
     )
 
 
 def _rows(table: str, runs: Sequence[RunParts]) -> str:
-    paths = [part.path for parts in runs for part in parts.get(table, ())]
+    paths = _paths(table, runs)
     kinds = STORED_COLUMNS.get(table) or SMALL_TABLES[table]
-    return (
-        f"select {', '.join(map(sql_identifier, kinds))} from {parquet_source(paths)}" if paths else empty_query(kinds)
-    )
+    if not paths:
+        return empty_query(kinds)
+    columns, source = ", ".join(map(sql_identifier, kinds)), parquet_source(paths)
+    is_repeated = bool(_paths("repeated", runs)) and table in STORED_COLUMNS
+    if not is_repeated or "_file" in kinds:
+        return f"select {columns} from {_without_repeated(source, is_repeated)}"
+    owner = "score" if table == "score_calls" else "rollout"
+    return f"""
+        select {columns} from {source} anti join {_REPEATED} on {_REPEATED}.id = {owner}
+        union all select distinct {columns} from {source} semi join {_REPEATED} on {_REPEATED}.id = {owner}
+    """
+
+
+def _paths(table: str, runs: Sequence[RunParts]) -> list[Path]:
+    return [part.path for parts in runs for part in parts.get(table, ())]
+
+
+def _without_repeated(source: str, is_repeated: bool) -> str:
+    """The rows of a table of lines, without lines that repeat others."""
+    return f"(from {source} anti join {_REPEATED} using (_file, _offset))" if is_repeated else source
 
 
 def unshared_rollouts_query(part: ParquetPart) -> str:

@@ -19,6 +19,7 @@ from rolltrace.viewer.report_statistics import StoredAnswer, stored_answers
 from rolltrace.viewer.rollout_detail import group_response, member_responses
 from rolltrace.viewer.rollout_schemas import GroupResponse
 from rolltrace.viewer.rollout_table import MAX_COLUMNS, MAX_ROWS, list_rollouts
+from rolltrace.viewer.run_list import damage_text
 from rolltrace.viewer.run_overview import run_overview
 from rolltrace.viewer.run_subset import RunSubset, WrittenSubset, selected_ids
 from rolltrace.viewer.schemas import Column, RunListEntry, RunResponse, RunsResponse
@@ -70,8 +71,9 @@ class ReportData:
         self.run = self._for_sharing(run_overview(excerpt, card), whole)
         """The server's answer about the run."""
         card = msgspec.structs.replace(
-            card, key=self.name, name=self.name, live=False, planned=None, state=self.run.state
-        )
+            card, key=self.name, name=self.name, live=False, planned=None, state=self.run.state,
+            problem=damage_text(self.run.problem_count),
+        )  # fmt: skip
         self.runs = RunsResponse(folder="", version=__version__, runs=(card,), total=1)
 
     @property

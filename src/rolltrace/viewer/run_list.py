@@ -108,17 +108,16 @@ def _entry(key: str, listed: ListedRun, numbers: ListNumbers | None, *, is_pendi
         **more,
         key=key,
         live=listed.state is RunState.RUNNING,
-        problem=_problem(listed),
+        problem=damage_text(listed.problem_count or 0),
         is_pending=is_pending,
     )
 
 
-def _problem(listed: ListedRun) -> str | None:
+def damage_text(count: int) -> str | None:
     """A sentence about read errors, if there are any."""
-    if not listed.problem_count:
+    if not count:
         return None
-    places = "one place" if listed.problem_count == 1 else f"{listed.problem_count:,} places"
-    return f"Its files are damaged in {places}: its page lists them."
+    return f"Its files are damaged in {'one place' if count == 1 else f'{count:,} places'}: its page lists them."
 
 
 def _unreadable(key: str, path: Path, problem: str) -> RunListEntry:
