@@ -16,6 +16,7 @@ from rolltrace.query.compact import compact
 from rolltrace.query.run import open_run
 from rolltrace.store.cache_key import sign
 from rolltrace.store.create import create_run
+from rolltrace.store.layout import read_info
 from rolltrace.store.reader import RunReader
 
 COUNT = "select count(*), sum(reward) from rollouts"
@@ -223,7 +224,7 @@ def test_cache_of_another_layout_is_ignored(path):
     info = json.loads(described.read_bytes().partition(b"{")[1] + described.read_bytes().partition(b"{")[2])
     info |= {"layout": -1, "digests": {}}
     text = json.dumps(info).encode()
-    described.write_bytes(sign(text) + text)
+    described.write_bytes(sign(text, read_info(path).id) + text)
     assert count(path) == (1, 1.0)
     compact(path)
     assert ours not in parts(path)
@@ -368,3 +369,33 @@ def test_a_cache_may_be_deleted_between_questions_about_different_tables(path, o
     shutil.rmtree(path / "cache")
     assert run.sql("select count(*) from rollouts").fetchall() == [(1,)]
     assert run.sql("select size from groups").fetchall() == [(1,)]
+
+
+def test_parts_of_others_are_not_used(path, monkeypatch):
+    """What was derived with another key, or for another run, is not believed, however plausible it is."""
+    fill(path, 0)
+    monkeypatch.setenv("ROLLTRACE_CACHE_KEY", "theirs")
+    compact(path)
+    [theirs] = parts(path)
+    replace_rows(theirs, "* replace (7.0 as reward, 7.0 as line_reward)")
+    described = theirs.with_name("part.json")
+    info = json.loads(described.read_bytes()[64:]) | {"digests": {}}
+    for context in (read_info(path).id, "another run"):
+        text = json.dumps(info).encode()
+        described.write_bytes(sign(text, context) + text)
+        assert count(path) == ((1, 7.0) if context == read_info(path).id else (1, 1.0))
+    monkeypatch.delenv("ROLLTRACE_CACHE_KEY")
+    assert count(path) == (1, 1.0)
+
+
+def test_parts_of_a_read_only_run_are_in_the_cache_of_the_user(path, monkeypatch, tmp_path, file_reads):
+    """A run whose cache cannot be written to is read once, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(state, "MIN_CACHED_BYTES", 1)
+    fill(path, 0, 1)
+    (path / "cache").write_text("in the way")
+    assert count(path) == (2, 2.0)
+    file_reads.clear()
+    assert count(path) == (2, 2.0)
+    assert file_reads.bytes_read(path / "rollouts") == 0
+    assert list((tmp_path / "home").rglob("rollouts.parquet"))

@@ -197,7 +197,10 @@ def plain():
 def bare(run, plain, tmp_path_factory):
     """The engine without the first wall, and the files around it."""
     compact(run.path)
-    found = {table: [part.table(table) for part in find_parts(run.path, table)] for table in ("rollouts", "scores")}
+    found = {
+        table: [part.table(table) for part in find_parts(run.path, run.info.id, table)]
+        for table in ("rollouts", "scores")
+    }
     engine = SqlSandbox([found], [Sessions(())], tmp_path_factory.mktemp("spill"), EngineLimits())
     yield engine, list(run.path.rglob("*"))
     engine.close()

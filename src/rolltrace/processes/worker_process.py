@@ -46,6 +46,8 @@ class ProcessSettings:
     private_temp_folder: bool = False
     """Whether it has its own TMPDIR, which is removed when it ends."""
     inherit_stderr: bool = False
+    inherited: tuple[str, ...] = ()
+    """Environment variables that it gets beside those that every program needs; for code of our own only."""
 
 
 class WorkerProcess:
@@ -62,7 +64,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=None if settings.inherit_stderr else subprocess.DEVNULL,
             bufsize=0,
-            env=_environment() | ({"TMPDIR": str(self._temp_folder)} if self._temp_folder else {}),
+            env=_environment(settings.inherited) | ({"TMPDIR": str(self._temp_folder)} if self._temp_folder else {}),
             start_new_session=True,  # Ctrl-C is for the parent
         )
         self._requests = cast("IO[bytes]", self._process.stdin)
@@ -181,8 +183,10 @@ class WorkerProcess:
         return WorkerError(f"The worker process ended with code {code}.")
 
 
-def _environment() -> dict[str, str]:
+def _environment(more: tuple[str, ...]) -> dict[str, str]:
     inherited = {
-        name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+        name: value
+        for name, value in os.environ.items()
+        if name in _INHERITED or name in more or name.startswith(_INHERITED_PREFIXES)
     }
     return inherited | _SET

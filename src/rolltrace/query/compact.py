@@ -45,7 +45,7 @@ def compact(path: str | Path) -> CompactionResult:
     for folder in (ROLLOUTS, SCORES, CACHE):
         refuse_link(reader.path / folder)
     compressed = sum(map(_compress, closed_segments(reader)))
-    existing = part_folders(reader.path)
+    existing = part_folders(reader.path / CACHE)
     database = Database([reader])
     try:
         parts = _Compactor(database.runs[0], database.connection).compact()

@@ -242,8 +242,8 @@ class Database:
 
     def _run_tables(self, number: int, reader: RunReader) -> RunTables:
         return RunTables(
-            reader.path, self._private / str(number), self.connection, reader.cursor, self._errors.report,
-            reader.decode_score, self._is_partial, self._on_progress,
+            reader.path, reader.info.id, self._private / str(number), self.connection, reader.cursor,
+            self._errors.report, reader.decode_score, self._is_partial, self._on_progress,
         )  # fmt: skip
 
 

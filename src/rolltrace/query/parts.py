@@ -11,9 +11,8 @@ import msgspec
 
 from rolltrace.query.table_columns import RowStats
 from rolltrace.query.table_schema import LAYOUT_VERSION
-from rolltrace.store.cache_key import SIGNATURE_LENGTH, sign, verify
-from rolltrace.store.layout import CACHE
-from rolltrace.store.safe_files import open_regular, refuse_link, remove_abandoned_files, sync_path
+from rolltrace.store.cache_key import SIGNATURE_LENGTH, cache_folders, make_cache_folder, sign, verify
+from rolltrace.store.safe_files import open_regular, remove_abandoned_files, sync_path
 from rolltrace.trace.rollout_builder import new_id
 
 Ranges = dict[str, tuple[int, int]]
@@ -78,15 +77,15 @@ class Part(msgspec.Struct, frozen=True):
         return all(self.table(table).is_intact for table in tables if self.info.stats.rows.get(table))
 
 
-def find_parts(run: Path, folder: str) -> list[Part]:
-    """The parts of a folder in the run's cache that this user, or the user's team, has made."""
-    parts = [_read_part(path) for path in part_folders(run)]
+def find_parts(run: Path, run_id: str, folder: str) -> list[Part]:
+    """The parts of a folder of a run that this user, or the user's team, has made."""
+    paths = [path for cache in cache_folders(run, run_id) for path in part_folders(cache)]
+    parts = [_read_part(path, run_id) for path in paths]
     return [part for part in parts if part is not None and part.info.folder == folder]
 
 
-def part_folders(run: Path) -> list[Path]:
-    """Every part in the run's cache, damaged or not; links are skipped."""
-    cache = run / CACHE
+def part_folders(cache: Path) -> list[Path]:
+    """Every part in a cache, damaged or not; links are skipped."""
     if cache.is_symlink():
         return []
     try:
@@ -112,18 +111,17 @@ def covering_parts(parts: Sequence[Part], sizes: Mapping[str, int]) -> tuple[lis
     return chosen, covered
 
 
-def publish_part(part: Part, run: Path) -> Part:
-    """Copy a private part atomically to the run's cache."""
-    cache, name = run / CACHE, f"part-{new_id()}"
-    refuse_link(cache).mkdir(exist_ok=True)
-    remove_abandoned_files(cache, _UNFINISHED)
+def publish_part(part: Part, cache: Path, run_id: str) -> Part:
+    """Copy a private part atomically to a cache of its run."""
+    name = f"part-{new_id()}"
+    remove_abandoned_files(make_cache_folder(cache), _UNFINISHED)
     unfinished = cache / f".{name}"
     try:
         shutil.copytree(part.path, unfinished)
         digests = {table: _file_digest(unfinished / f"{table}.parquet") for table in part.tables}
         info = msgspec.structs.replace(part.info, digests=digests)
         data = msgspec.json.encode(info)
-        (unfinished / INFO_FILE).write_bytes(sign(data) + data)
+        (unfinished / INFO_FILE).write_bytes(sign(data, run_id) + data)
         for path in unfinished.iterdir():
             sync_path(path)
         unfinished.rename(cache / name)
@@ -141,13 +139,13 @@ def remove_parts(paths: Iterable[Path]) -> None:
             shutil.rmtree(path)
 
 
-def _read_part(path: Path) -> Part | None:
+def _read_part(path: Path, run_id: str) -> Part | None:
     """The part in a folder; None if its description is damaged, of another layout, or signed with another key."""
     try:
         with open_regular(path / INFO_FILE) as file:
             data = file.read(_MAX_INFO_BYTES)
         signature, data = data[:SIGNATURE_LENGTH], data[SIGNATURE_LENGTH:]
-        if not verify(data, signature):
+        if not verify(data, signature, run_id):
             return None
         info = msgspec.json.decode(data, type=PartInfo)
     except (OSError, ValueError):

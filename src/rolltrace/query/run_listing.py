@@ -15,7 +15,7 @@ from rolltrace.query.list_numbers import ListNumbers, query_list_numbers, read_l
 from rolltrace.query.parts import part_folders
 from rolltrace.query.run import Run, open_run
 from rolltrace.query.run_state import RunState, planned_episodes, run_state, settle_continued
-from rolltrace.store.layout import ROLLOUTS, RUN_FILE, is_run
+from rolltrace.store.layout import CACHE, ROLLOUTS, RUN_FILE, is_run
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.reader import RunReader
 from rolltrace.trace.json_numbers import Float
@@ -125,7 +125,7 @@ class NumbersReader:
                 return None
             if _size(path / ROLLOUTS) <= MAX_BYTES:
                 return read_list_numbers(path, ledgers)
-            if not part_folders(path):
+            if not part_folders(path / CACHE):
                 return None
             try:
                 with open_tables(path) as run:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rolltrace.errors import StorageError
 from rolltrace.query.duckdb_engine import QueryDeadline
 from rolltrace.query.part_processes import BuiltPart, PartProcesses, estimated_length
 from rolltrace.query.part_writer import (
@@ -30,8 +31,9 @@ from rolltrace.query.parts import (
 )
 from rolltrace.query.table_columns import DecodeScore, RowStats
 from rolltrace.query.table_schema import FOLDER_OF, STORED_COLUMNS, TABLES_OF, sql_identifier
+from rolltrace.store.cache_key import cache_folders
 from rolltrace.store.cursor import Cursor
-from rolltrace.store.layout import CACHE, ROLLOUTS
+from rolltrace.store.layout import ROLLOUTS
 from rolltrace.store.read_errors import ReadError
 from rolltrace.store.segment_reader import SegmentEntry, scan_segments
 
@@ -60,6 +62,7 @@ class RunTables:
     def __init__(
         self,
         run: Path,
+        run_id: str,
         private: Path,
         connection: "duckdb.DuckDBPyConnection",
         open_cursor: OpenCursor,
@@ -69,6 +72,8 @@ class RunTables:
         on_progress: OnCoverage | None = None,
     ) -> None:
         self.run = run
+        self._run_id = run_id
+        self._cache_folders = cache_folders(run, run_id)
         self.parts: dict[str, list[Part]] = {}
         """By folder, in the order in which they were made."""
         self.covered: dict[str, dict[str, int]] = {}
@@ -82,7 +87,7 @@ class RunTables:
         self._numbers = itertools.count()
         self._damaged: set[Path] = set()
         self._verified: set[Path] = set()
-        self._is_cache_writable = True
+        self._writable_folders = list(self._cache_folders)
         self._is_partial = is_partial
         self._on_progress = on_progress
         self._processes = {folder: PartProcesses(run, folder, private / _PROCESSES, is_partial) for folder in TABLES_OF}
@@ -97,7 +102,10 @@ class RunTables:
         for folder in sorted({FOLDER_OF[table] for table in stored}):
             is_new = folder not in self.parts
             if is_new:
-                self._start(folder, [part for part in find_parts(self.run, folder) if part.path not in self._damaged])
+                self._start(
+                    folder,
+                    [part for part in find_parts(self.run, self._run_id, folder) if part.path not in self._damaged],
+                )
             self._drop(self._damaged_parts(folder, [table for table in stored if FOLDER_OF[table] == folder]))
             if is_new or reads:
                 self._read(folder, deadline)
@@ -134,12 +142,12 @@ class RunTables:
         return bool(bad)
 
     def publish(self, part: Part) -> Part:
-        """Copy a part to the run's cache; if the cache is not writable, the part stays private."""
-        if self._is_private(part) and self._is_cache_writable:
+        """Copy a part to the run's cache, or to the user's; if neither is writable, the part stays private."""
+        while self._is_private(part) and self._writable_folders:
             try:
-                published = publish_part(part, self.run)
-            except OSError:
-                self._is_cache_writable = False
+                published = publish_part(part, self._writable_folders[0], self._run_id)
+            except (OSError, StorageError):
+                del self._writable_folders[0]
             else:
                 self._verified |= {published.table(table).path for table in published.tables}
                 remove_parts([part.path])
@@ -251,7 +259,7 @@ class RunTables:
     def _add_published(self, folder: str) -> None:
         """Use parts that another process has made since the last look."""
         known = self._damaged | {part.path for part in self.parts[folder]}
-        new = [part for part in find_parts(self.run, folder) if part.path not in known]
+        new = [part for part in find_parts(self.run, self._run_id, folder) if part.path not in known]
         if new:
             self._start(folder, [*self.parts[folder], *new])
             self._drop(self._damaged_parts(folder, TABLES_OF[folder]))
@@ -300,7 +308,7 @@ class RunTables:
         return self.publish(part) if part.size >= MIN_CACHED_BYTES else part
 
     def _is_private(self, part: Part) -> bool:
-        return part.path.parent != self.run / CACHE
+        return part.path.parent not in self._cache_folders
 
 
 def _joined_ranges(parts: Iterable[Part]) -> Ranges:

@@ -12,6 +12,7 @@ from rolltrace.check.check_run import check_run
 from rolltrace.errors import RolltraceError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
+from rolltrace.store.cache_key import ENVIRONMENT_KEY
 from rolltrace.trace.codec import wire_free_form
 from rolltrace.viewer.json_response import encode_response
 from rolltrace.viewer.open_runs import OpenRuns
@@ -19,7 +20,9 @@ from rolltrace.viewer.schemas import AuditFinding, AuditResult, FindingsResponse
 
 MAX_ROLLOUTS = 20_000
 """A run with more is checked only on request."""
-_SETTINGS = ProcessSettings(memory_bytes=None, reply_bytes=64 * 2**20, private_temp_folder=True)
+_SETTINGS = ProcessSettings(
+    memory_bytes=None, reply_bytes=64 * 2**20, private_temp_folder=True, inherited=(ENVIRONMENT_KEY,)
+)
 
 _ABSENT = FindingsResponse(state="absent", stale=False, audits=0, found=(), message=None)
 _RUNNING = replace(_ABSENT, state="running")

@@ -11,6 +11,7 @@ import msgspec
 from rolltrace.errors import WorkerError
 from rolltrace.processes.pool import ProcessPool
 from rolltrace.processes.worker_process import ProcessSettings
+from rolltrace.store.cache_key import ENVIRONMENT_KEY
 from rolltrace.viewer.api import Api, RequestParameters
 from rolltrace.viewer.http_errors import OUT_OF_MEMORY, HttpError, http_error_of
 from rolltrace.viewer.open_runs import OpenRuns
@@ -22,7 +23,11 @@ QUEUE_TIMEOUT_SECONDS = 15.0
 _GRACE_SECONDS = 5.0
 """How long after its time-out a statement that ignores it is killed with its process."""
 _SETTINGS = ProcessSettings(
-    memory_bytes=3 * 2**29, reply_bytes=128 * 2**20, private_temp_folder=True, inherit_stderr=True
+    memory_bytes=3 * 2**29,
+    reply_bytes=128 * 2**20,
+    private_temp_folder=True,
+    inherit_stderr=True,
+    inherited=(ENVIRONMENT_KEY,),
 )
 _OK, _ERROR = b"+", b"-"
 
