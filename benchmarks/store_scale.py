@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -136,13 +137,36 @@ def index(path: Path, name: str) -> dict[str, Any]:
     """Build one index from nothing."""
     ask: dict[str, Callable[[], Any]] = {
         "ids": RunReader(path).id_index.update,
-        "rollouts": lambda: open_run(path).sql("select count(*) from rollouts").fetchall(),
-        "steps": lambda: open_run(path).sql("select count(*) from steps").fetchall(),
+        "tables": lambda: open_run(path).sql("select count(*) from rollouts").fetchall(),
     }
     before = measure.peak_megabytes()
     seconds = _seconds(ask[name])
     size = measure.folder_bytes(path / "cache") if (path / "cache").exists() else 0
-    return {"seconds": seconds, "peak MB": measure.peak_megabytes(), "MB before": before, "cache MB": size / 1e6}
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "seconds": seconds, "peak MB": measure.peak_megabytes(), "MB before": before, "cache MB": size / 1e6,
+        "peak MB of a child": children.ru_maxrss / 1024,
+        "CPU seconds of children": children.ru_utime + children.ru_stime,
+    }  # fmt: skip
+
+
+def first_page(path: Path) -> dict[str, Any]:
+    """The first page of each listing of a run that was never visited, from what is ready."""
+    times, covered = [], []
+    for listed in LISTINGS.values():
+        shutil.rmtree(path / "cache", ignore_errors=True)
+        with open_run(path, partial=True) as run:
+            times.append(_seconds(lambda listed=listed, run=run: list(run.rollouts(**listed, limit=_PAGE))))
+            covered.append(run.coverage)
+    return {"slowest s": max(times), "median s": measure.median(times), "least covered": min(covered)}
+
+
+def deep_page(path: Path) -> dict[str, Any]:
+    """A page at the end of the listing by reward, in a fresh process, and again."""
+    opened = open_run(path)
+    [(count,)] = opened.sql("select count(*) from rollouts").fetchall()
+    statement = "select id from rollouts order by reward, id limit ? offset ?"
+    return _twice(lambda: opened.sql(statement, [_PAGE, max(count - 1_000, 0)]).fetchall())
 
 
 def first_get(path: Path) -> dict[str, Any]:
@@ -205,7 +229,8 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    part.__name__: part for part in (write, compress, first_get, index, get, listing, question, compaction)
+    part.__name__: part
+    for part in (write, compress, first_get, first_page, index, get, listing, deep_page, question, compaction)
 }
 
 
@@ -243,10 +268,12 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
     written = do("write", path, str(rollouts))
     compressed = do("compress", path)
     got_first = do("first_get", path)
-    built = [{"index": name, **do("index", path, name)} for name in ("ids", "rollouts", "steps")]
+    first_pages = do("first_page", path)
+    built = [{"index": name, **do("index", path, name)} for name in ("ids", "tables")]
     for row in (written, *built):
         row["rollouts per second"] = rollouts / row["seconds"]
     got = do("get", path)
+    deep = do("deep_page", path)
     asked = list(questions(path, do, "indexed"))
     compacted = do("compaction", path)
     asked += questions(path, do, "compacted")
@@ -259,6 +286,8 @@ def measure_all(folder: Path, rollouts: int, do: Do) -> dict[str, list[dict[str,
             {"when": when, **row}
             for when, row in (("never visited", got_first), ("indexed", got), ("compacted", got_again))
         ],
+        f"First page ({_PAGE} rollouts) of a run never visited": [first_pages],
+        "Page at the end of a listing": [deep],
         f"First page ({_PAGE} rollouts) and SQL": asked,
         "Compaction": [compacted],
     }
