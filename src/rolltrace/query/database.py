@@ -26,6 +26,7 @@ from rolltrace.query.duckdb_engine import (
 from rolltrace.query.lost_lines import RepeatedLines, count_lines, missing_lines, repeated_lines
 from rolltrace.query.part_writer import parquet_source
 from rolltrace.query.parts import ParquetPart
+from rolltrace.query.run_state import SessionState, session_state
 from rolltrace.query.run_tables import OnCoverage, RunTables
 from rolltrace.query.small_tables import small_part, small_rows
 from rolltrace.query.sql_check import Parameters, Statement, check_expressions, check_statement, sql_error
@@ -97,9 +98,12 @@ class Database:
         losses = [error for repeated in self._repeated for error in repeated_lines(repeated.files)]
         if self.is_closed or self.coverage < 1.0:
             return losses
-        ledgers = [cache.ledgers() for cache in self._session_caches]
+        ledgers = [
+            [ledger for ledger in cache.ledgers() if session_state(ledger) is not SessionState.RUNNING]
+            for cache in self._session_caches
+        ]
         missing = self._missing(ledgers)
-        if missing:  # or written since the tables were read
+        if missing:  # or written, by a session that was closed since the tables were read
             self.engine(frozenset({ROLLOUTS}), QueryDeadline())
             missing = self._missing(ledgers)
         return [*losses, *missing]
