@@ -1,6 +1,5 @@
 """The numbers of a run in a listing: read from its lines or its tables, and stored until its files change."""
 
-import contextlib
 import hashlib
 import math
 import os
@@ -13,11 +12,11 @@ import msgspec
 from rolltrace.query.lost_lines import missing_lines
 from rolltrace.query.run import Run
 from rolltrace.query.run_totals import COUNTED_ROLLOUTS, RunTotals, SmallRun, query_totals, read_small_run, totals_of
-from rolltrace.store.cache_key import sign, verify
-from rolltrace.store.layout import CACHE, LEDGER, ROLLOUTS, SCORES
+from rolltrace.store.cache_key import cache_folders, make_cache_folder, sign, verify
+from rolltrace.store.layout import LEDGER, ROLLOUTS, SCORES
 from rolltrace.store.ledger import Ledger
 from rolltrace.store.read_errors import ReadError
-from rolltrace.store.safe_files import open_regular, publish_file, refuse_link, stat_files, unfinished_file
+from rolltrace.store.safe_files import open_regular, publish_file, stat_files, unfinished_file
 from rolltrace.trace.rollout_builder import new_id
 
 NUMBERS_FILE = "list.msgpack"
@@ -89,13 +88,19 @@ def stored_numbers(path: Path, run: str, compute: Callable[[], ListNumbers | Non
     stamp, size, changed_at = _stamp(path, run)
     if size < MIN_STORED_BYTES:
         return compute()
-    stored = _load(path / CACHE / NUMBERS_FILE)
-    if stored is not None and stored.stamp == stamp:
-        return stored.numbers
+    folders = cache_folders(path, run)
+    for folder in folders:
+        stored = _load(folder / NUMBERS_FILE, run)
+        if stored is not None and stored.stamp == stamp:
+            return stored.numbers
     numbers = compute()
     if numbers is not None and abs(time.time() - changed_at) > _SETTLED_SECONDS:
-        with contextlib.suppress(OSError):  # the run may be read-only
-            _store(path / CACHE, _StoredNumbers(stamp, numbers))
+        for folder in folders:
+            try:
+                _store(folder, run, _StoredNumbers(stamp, numbers))
+                break
+            except OSError:  # the run may be read-only
+                continue
     return numbers
 
 
@@ -110,23 +115,22 @@ def _stamp(path: Path, run: str) -> tuple[str, int, float]:
     return digest.hexdigest(), size, newest / 1e9
 
 
-def _load(path: Path) -> _StoredNumbers | None:
+def _load(path: Path, run: str) -> _StoredNumbers | None:
     """The numbers in a file; None unless this user, or the user's team, has stored them."""
     try:
         with open_regular(path) as file:
             data = file.read(_MAX_FILE_BYTES)
         signature, data = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
-        return msgspec.msgpack.decode(data, type=_StoredNumbers) if verify(data, signature) else None
+        return msgspec.msgpack.decode(data, type=_StoredNumbers) if verify(data, signature, run) else None
     except (OSError, ValueError):
         return None
 
 
-def _store(cache: Path, numbers: _StoredNumbers) -> None:
-    refuse_link(cache).mkdir(exist_ok=True)
+def _store(folder: Path, run: str, numbers: _StoredNumbers) -> None:
     data = msgspec.msgpack.encode(numbers)
-    with unfinished_file(cache / f".{NUMBERS_FILE}-{os.getpid()}-{new_id()}") as unfinished:
-        unfinished.write_bytes(msgspec.msgpack.encode((sign(data), data)))
-        publish_file(unfinished, cache / NUMBERS_FILE, sync=False)
+    with unfinished_file(make_cache_folder(folder) / f".{NUMBERS_FILE}-{os.getpid()}-{new_id()}") as unfinished:
+        unfinished.write_bytes(msgspec.msgpack.encode((sign(data, run), data)))
+        publish_file(unfinished, folder / NUMBERS_FILE, sync=False)
 
 
 def _curve_of(run: SmallRun) -> Curve:
