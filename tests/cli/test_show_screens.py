@@ -150,3 +150,19 @@ def test_very_long_texts_are_folded(rolltrace, make_run):
     assert "x end" in shown
     assert "characters: --full shows all" in shown
     assert text in rolltrace("show", path, "two/0", "--full").stdout
+
+
+def test_very_many_messages_are_folded(rolltrace, make_run):
+    """Of a conversation of many messages the first and the last are shown, and all of them with --full."""
+
+    def fill(rollout_builder):
+        rollout_builder.extend([Message("user", f"message {number}.") for number in range(3_000)])
+        rollout_builder.mark_prompt_sent()
+
+    path = make_run(fill)
+    shown = rolltrace("show", path, "two/0").stdout
+    assert "message 499." in shown
+    assert "message 1500." not in shown
+    assert "message 2999." in shown
+    assert "messages and 0 steps: --full shows all" in shown
+    assert "message 1500." in rolltrace("show", path, "two/0", "--full").stdout

@@ -236,7 +236,7 @@ def real_answers(folder: Path) -> Iterator[tuple[str, bytes]]:
         return f"{question.title().replace('_', '')}Response", api.handle(question, RequestParameters(pairs))
 
     about_rollout = {"rollout", "neighbours"}
-    plain = set(api.handlers) - about_rollout - {"group", "facets"}
+    plain = set(api.handlers) - about_rollout - {"group", "facets", "text"}
     try:
         for question in sorted(plain, key=lambda name: name != "runs"):
             for path in sorted(folder.iterdir()):
@@ -251,6 +251,7 @@ def real_answers(folder: Path) -> Iterator[tuple[str, bytes]]:
             for row in json.loads(rows)["rows"][:4]:
                 for question in sorted(about_rollout):
                     yield ask(question, run=run, id=row["id"])
+                yield ask("text", run=run, id=row["id"], path='["messages",0,"content"]')
                 yield ask("group", run=run, **{name: row[name] for name in ("split", "iteration", "env", "group")})
             yield "FindingsResponse", check_to_json(str(path))
         yield "ErrorResponse", http_error_of(InputError("Expected a run.")).body

@@ -24,7 +24,7 @@ def report(run: Path, out: Path | None, where: str | None, groups: int | None, a
     """Write RUN as one HTML file with the pages of `rolltrace view`, which needs no server and no network.
 
     Groups of up to 256 rollouts are complete, so that their members can be compared. A report has at most 1,000
-    rollouts, or 10,000 with --groups, and about 50 MB of text: it says what is left out. WHERE is an SQL expression
+    rollouts, or 10,000 with --groups, and about 30 MB of text: it says what is left out. WHERE is an SQL expression
     over the columns of the table `rollouts`. The file contains the texts of its rollouts: share it only with people who
     may see the run.
     """

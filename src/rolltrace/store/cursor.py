@@ -21,7 +21,7 @@ from rolltrace.store.segment_reader import (
     split_lines,
     split_lines_backwards,
 )
-from rolltrace.trace.codec import RecordVersion, verify_checksum, version_error
+from rolltrace.trace.codec import RecordVersion, check_checksum, version_error
 from rolltrace.trace.field_types import FORMAT_VERSION
 from rolltrace.trace.limits import MAX_DAMAGED_LINES
 
@@ -274,7 +274,7 @@ def record_read_error(location: LineLocation, error: Exception) -> ReadError:
 def line_error(line: bytes) -> tuple[ReadErrorKind, RecordError] | None:
     """The kind of the error in a line (checksum, version, JSON), and the error; None if the line is valid."""
     try:
-        verify_checksum(line)
+        check_checksum(line)
     except RecordError as error:
         return ReadErrorKind.DAMAGED, error
     try:

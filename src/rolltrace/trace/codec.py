@@ -147,18 +147,24 @@ def decode_stored_score(line: bytes) -> Score:
 
 def verify_checksum(line: bytes) -> bytes:
     """The line without its line feed, if it is whole and its bytes are those that were written."""
-    line = line.removesuffix(b"\n")
-    if line[-_TAIL : -_TAIL + len(_CRC)] != _CRC or not line.endswith(b'"}'):
-        raise RecordError(f"Expected a record that ends in its checksum, got {len(line)} bytes that do not.")
-    written = line[-10:-2]
-    found = b"%08x" % zlib.crc32(memoryview(line)[:-_TAIL])
+    check_checksum(line)
+    return line.removesuffix(b"\n")
+
+
+def check_checksum(line: bytes) -> None:
+    """Raise unless the line is whole and its bytes are those that were written. It is not copied: it may be long."""
+    end = len(line) - line.endswith(b"\n")
+    start = max(end - _TAIL, 0)
+    if line[start : start + len(_CRC)] != _CRC or not line.endswith(b'"}', 0, end):
+        raise RecordError(f"Expected a record that ends in its checksum, got {end} bytes that do not.")
+    written = line[end - 10 : end - 2]
+    found = b"%08x" % zlib.crc32(memoryview(line)[:start])
     if written != found:
         raise ChecksumError(f"Expected checksum {written.decode(errors='replace')}, the bytes have {found.decode()}.")
-    return line
 
 
 def _decode(line: bytes, decoder: msgspec.json.Decoder[Record], kind: str) -> Record:
-    line = verify_checksum(line)
+    check_checksum(line)
     try:
         record = decoder.decode(line)
         if record.v == FORMAT_VERSION:

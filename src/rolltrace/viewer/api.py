@@ -104,7 +104,7 @@ class Api:
             "iteration_histograms": partial(self._binned, charts.query_iteration_histograms),
             "environments": partial(self._binned, charts.query_environments),
             "rollouts": self._rollouts, "facets": self._facets, "neighbours": self._neighbours,
-            "findings": self._find, "group": self._group, "rollout": self._rollout,
+            "findings": self._find, "group": self._group, "rollout": self._rollout, "text": self._text,
         }  # fmt: skip
         """The handlers of GET requests, by name."""
 
@@ -211,6 +211,12 @@ class Api:
     def _rollout(self, parameters: RequestParameters) -> bytes:
         with self._library.open(parameters.text("run")) as opened:
             return encode_response(records.rollout_response(opened, parameters.text("id")))
+
+    def _text(self, parameters: RequestParameters) -> bytes:
+        with self._library.open(parameters.text("run")) as opened:
+            offset = parameters.number("offset", 0, 0)
+            response = records.text_response(opened, parameters.text("id"), parameters.text("path"), offset)
+            return encode_response(response)
 
     def _cached_chart(
         self,

@@ -27,8 +27,9 @@ from rolltrace.viewer.run_list import RunList
 from rolltrace.viewer.run_subset import Progress, RunSubset, select_subset, write_subset
 from rolltrace.viewer.schemas import FindingsResponse
 
-MAX_CHECKED_BYTES = 256 << 20
-"""The rollouts of a larger run, in its files, are not checked for a report."""
+_MAX_CHECKED_BYTES = 256 << 20
+_MAX_CHECKED_LINE = 8 << 20
+"""A run with larger files of rollouts, or a longer line, is not checked for a report."""
 
 
 def write_report(
@@ -98,21 +99,22 @@ def _excerpt(
 def _page(whole: Run, data: ReportData, on_progress: Progress) -> Iterator[bytes]:
     blocks = ReportBlocks(data, whole, on_progress)
     return report_html(
-        f"{data.name} · Rolltrace", blocks, lambda: blocks.head(_findings(whole.path, data.part, on_progress))
+        f"{data.name} · Rolltrace", blocks, lambda: blocks.head(_findings(whole, data.part, on_progress))
     )
 
 
-def _findings(run: Path, part: RunSubset, on_progress: Progress) -> FindingsResponse:
+def _findings(run: Run, part: RunSubset, on_progress: Progress) -> FindingsResponse:
     """What `check` finds in the whole run: in a part of one it would miss what was left out."""
-    size = sum(size for _, size, _ in stat_files(run / ROLLOUTS))
-    if part.all_rollouts > MAX_ROLLOUTS or size > MAX_CHECKED_BYTES:
-        message = (
-            f"A run of more than {MAX_ROLLOUTS:,} rollouts or {MAX_CHECKED_BYTES >> 20} MB is not checked for a "
-            "report: `rolltrace check` does it."
-        )
+    size = sum(size for _, size, _ in stat_files(run.path / ROLLOUTS))
+    if part.all_rollouts > MAX_ROLLOUTS or size > _MAX_CHECKED_BYTES or _longest_line(run) > _MAX_CHECKED_LINE:
+        message = "The run is too large to be checked for a report: `rolltrace check` does it."
         return FindingsResponse(state="absent", stale=False, audits=0, found=(), message=message)
-    checked = check_run(run, on_progress=lambda done, _: on_progress(done, part.all_rollouts, "checking"))
+    checked = check_run(run.path, on_progress=lambda done, _: on_progress(done, part.all_rollouts, "checking"))
     return findings_response(checked)
+
+
+def _longest_line(run: Run) -> int:
+    return max((location.length for location in run.locations("rollouts", "true").values()), default=0)
 
 
 def _tree(data: ReportData, on_progress: Progress) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from rolltrace.errors import InputError
 from rolltrace.query.group_comparison import MAX_MEMBERS, compare_group
 from rolltrace.query.reward_breakdown import reward_terms
 from rolltrace.query.run import Run
@@ -16,13 +17,26 @@ from rolltrace.trace.rollout import Rollout
 from rolltrace.trace.score import GroupKey, Score
 from rolltrace.viewer.json_response import long_integers_as_text
 from rolltrace.viewer.open_runs import OpenRun
-from rolltrace.viewer.rollout_schemas import Attempt, GroupResponse, GroupSibling, RolloutGroup, RolloutResponse
+from rolltrace.viewer.rollout_schemas import (
+    Attempt,
+    GroupResponse,
+    GroupSibling,
+    RolloutGroup,
+    RolloutResponse,
+    TextResponse,
+)
+from rolltrace.viewer.text_limit import cut_texts, text_at
 
 MAX_SIBLINGS = 40
 """How many members of its group a rollout's response has: the nearest in the order of their indexes."""
 _MAX_RELATED = 100
 """How many attempts, and how many seats, it has."""
 _MAX_SCORES = 500
+_MAX_TEXT = 8_000_000
+"""How many characters of text the response on a rollout has."""
+_MAX_CUT = 20_000
+_PIECE = 1_000_000
+"""How many characters are sent at once of a text that was cut."""
 _ORDER = '"index", session, attempt, id'
 _ROWS = f"""
     select id, "index", seat, episode, policy, status, stop_reason, steps, reward, attempt, session, superseded,
@@ -44,6 +58,17 @@ def rollout_response(run: OpenRun, rollout: str) -> RolloutResponse:
     """The rollout of this id."""
     record = run.run.get(rollout)
     return _GroupContext(run.run, record.group_key, rollout).response(record)
+
+
+def text_response(run: OpenRun, rollout: str, path: str, offset: int) -> TextResponse:
+    """A piece of a text of a rollout."""
+    try:
+        names = msgspec.json.decode(path, type=tuple[str | int, ...])
+    except ValueError as error:
+        raise InputError(f"Expected a JSON array of names and indexes for path, got {path[:100]!r}.") from error
+    text = text_at(run.run.get(rollout), names)
+    end = offset + _PIECE
+    return TextResponse(text=text[offset:end], next=end if end < len(text) else None)
 
 
 def member_responses(run: OpenRun, key: GroupKey) -> Iterator[tuple[Rollout, RolloutResponse]]:
@@ -76,8 +101,11 @@ class _GroupContext:
         own = self._rows.get(record.id, {})
         reward, total, mean = record.reward, record.reward_score, self._group["mean"]
         is_member = bool(own) and _counts(own)
+        short, cut = cut_texts(record, _MAX_TEXT)
+        short = short.with_scores(record.scores)  # they decide the reward
         return RolloutResponse(
-            rollout=msgspec.Raw(long_integers_as_text(encode_with_scores(record, all_scores=False))),
+            rollout=msgspec.Raw(long_integers_as_text(encode_with_scores(short, all_scores=False))),
+            cut=cut[:_MAX_CUT],
             reward=reward,
             advantage=reward - mean if is_member and reward is not None and mean is not None else None,
             terms=reward_terms(record),

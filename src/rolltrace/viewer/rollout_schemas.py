@@ -50,10 +50,31 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     collides: bool
 
 
+class CutText(msgspec.Struct, frozen=True):
+    """A text of which a response has only the beginning."""
+
+    path: tuple[str | int, ...]
+    """Where it is in the record: names of fields, keys and indexes."""
+    length: int
+    """How many code points it has; 0 for token ids, which are left out."""
+    shown: int
+    """How many of them are in the response."""
+
+
+class TextResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /api/text?run=&id=&path=&offset=`: a piece of a text of a rollout; `path` is a JSON array."""
+
+    text: str
+    next: int | None
+    """The offset of the next piece, in code points; None if this is the last."""
+
+
 class RolloutResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /api/rollout?run=&id=`: one rollout with its scores, its group and its other attempts."""
 
     rollout: Annotated[msgspec.Raw, msgspec.Meta(extra={"json_of": RolloutWithScores})]
+    cut: tuple[CutText, ...]
+    """Texts of which `rollout` has only the beginning, because its record is very long; the first 20,000 of them."""
     reward: Float | None
     """The total as it stands now, late scores included."""
     advantage: Float | None

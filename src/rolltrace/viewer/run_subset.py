@@ -23,8 +23,9 @@ MAX_ROLLOUTS = 10_000
 """How many it holds at most if that number is given."""
 _COMPLETE_MEMBERS = 256
 """Groups of up to so many rollouts are complete: rather than cutting them, fewer of them are taken."""
-MAX_BYTES = 48 << 20
-"""About how large all lines of a subset may be; the texts of the longest rollouts are shortened until they are."""
+MAX_BYTES = 32 << 20
+MAX_LINE_BYTES = 2 << 20
+"""About how large all lines of a subset may be, and each of them; the longest texts are shortened until they are."""
 _MAX_READ_BYTES = 1 << 30
 """How many bytes of lines are read for it."""
 _WRITER = "excerpt"
@@ -120,7 +121,7 @@ def write_subset(run: Run, part: RunSubset, folder: Path, on_progress: Progress)
     lengths = _line_lengths(run, part)
     total = sum(lengths.values())
     ids = evenly_spaced(list(lengths), max(1, len(lengths) * _MAX_READ_BYTES // max(total, _MAX_READ_BYTES)))
-    most = fair_limit((lengths[one] for one in ids), MAX_BYTES)
+    most = min(MAX_LINE_BYTES, fair_limit((lengths[one] for one in ids), MAX_BYTES))
     written: list[str] = []
     shortened = 0
     with (
@@ -130,9 +131,9 @@ def write_subset(run: Run, part: RunSubset, folder: Path, on_progress: Progress)
         for batch in _batches(ids, _ID_BATCH):
             listed = ", ".join(map(sql_literal, batch))
             for rollout in run.rollouts(where=f"id in ({listed})"):
-                is_long = lengths[rollout.id] > most
-                shortened += is_long
-                rollouts.write(encode_rollout(shorten_texts(rollout, most) if is_long else rollout))
+                short = rollout if lengths[rollout.id] <= most else shorten_texts(rollout, most)
+                shortened += short is not rollout
+                rollouts.write(encode_rollout(short))
                 written.append(rollout.id)
                 on_progress(len(written), len(ids), "reading")
             scores.writelines(_encode_scores(run, f"rollout in ({listed})", most))

@@ -371,9 +371,28 @@ export interface Attempt {
   collides: boolean;
 }
 
+/** A text of which a response has only the beginning. */
+export interface CutText {
+  /** Where it is in the record: names of fields, keys and indexes. */
+  path: (string | number)[];
+  /** How many code points it has; 0 for token ids, which are left out. */
+  length: number;
+  /** How many of them are in the response. */
+  shown: number;
+}
+
+/** `GET /api/text?run=&id=&path=&offset=`: a piece of a text of a rollout; `path` is a JSON array. */
+export interface TextResponse {
+  text: string;
+  /** The offset of the next piece, in code points; null if this is the last. */
+  next: number | null;
+}
+
 /** `GET /api/rollout?run=&id=`: one rollout with its scores, its group and its other attempts. */
 export interface RolloutResponse {
   rollout: RolloutWithScores;
+  /** Texts of which `rollout` has only the beginning, because its record is very long; the first 20,000 of them. */
+  cut: CutText[];
   /** The total as it stands now, late scores included. */
   reward: Float | null;
   advantage: Float | null;

@@ -21,12 +21,20 @@ from rolltrace.trace.message import Message, Part
 from rolltrace.trace.rollout import Rollout, Step
 from rolltrace.trace.score import Score
 from rolltrace.trace.stop_reasons import EnvFailure
-from rolltrace.trace.transcript import TranscriptMessage, TranscriptNote, transcript_events
+from rolltrace.trace.transcript import (
+    TranscriptEvent,
+    TranscriptMessage,
+    TranscriptNote,
+    TranscriptStep,
+    transcript_events,
+)
 
 _REASONING = "┊ "
 _MAX_TEXT_CHARS = 20_000
 _MAX_SYSTEM_CHARS = 2_000
 """Longer texts are folded, unless `--full` is given."""
+_MAX_EVENTS = 1_000
+"""Of more messages and steps, only the first and the last are shown, unless `--full` is given."""
 _END = 2_000
 """How much of the end of a folded text is shown."""
 _MAX_OLD_VALUE_CHARS = 60
@@ -52,9 +60,29 @@ class RolloutTranscript(DetailPrinter):
     def show(self, rollout: Rollout) -> None:
         """Print one rollout with its reward as it stands now and the scores that it has."""
         self._identity(rollout)
-        state: dict[str, Any] = {}
-        calls = list(rollout.calls)
-        for event in transcript_events(rollout):
+        calls: dict[int | None, list[Call]] = {}
+        for call in rollout.calls:
+            calls.setdefault(call.step, []).append(call)
+        events = transcript_events(rollout)
+        half = len(events) if self.full or len(events) <= _MAX_EVENTS else _MAX_EVENTS // 2
+        state = self._events(events[:half], {}, calls)
+        if half < len(events):
+            omitted = events[half:-half]
+            steps = [event.step for event in omitted if isinstance(event, TranscriptStep)]
+            messages = sum(isinstance(event, TranscriptMessage) for event in omitted)
+            text = f"… {plural(messages, 'message')} and {plural(len(steps), 'step')}: --full shows all …"
+            self.line()
+            self.wrapped(Text(text, "italic yellow"), INDENT)
+            for step in steps:
+                calls.pop(step.step, None)
+            self._events(events[-half:], steps[-1].env_state if steps else state, calls)
+        self._end(rollout, [call for call in rollout.calls if call.step in calls])
+
+    def _events(
+        self, events: Sequence[TranscriptEvent], state: Mapping[str, Any], calls: dict[int | None, list[Call]]
+    ) -> Mapping[str, Any]:
+        """Print events, each step with its calls, which are removed; returns the state after the last step."""
+        for event in events:
             if isinstance(event, TranscriptMessage):
                 self._said(event)
             elif isinstance(event, TranscriptNote):
@@ -63,10 +91,9 @@ class RolloutTranscript(DetailPrinter):
             else:
                 self._step(event.step, state)
                 state = event.step.env_state
-                for call in [call for call in calls if call.step == event.step.step]:
+                for call in calls.pop(event.step.step, ()):
                     self._call(call, "")
-                    calls.remove(call)
-        self._end(rollout, calls)
+        return state
 
     # The beginning
 
@@ -128,7 +155,7 @@ class RolloutTranscript(DetailPrinter):
         if message.other is not None:
             self.mapping("other", message.other.to_dict())
 
-    def _step(self, step: Step, state: dict[str, Any]) -> None:
+    def _step(self, step: Step, state: Mapping[str, Any]) -> None:
         reward = Text(short_number(step.reward), "bold")
         if step.env_reward is not None and not same_reward(step.env_reward, step.reward):
             reward.append(f"  a limit put it in place of the env's {short_number(step.env_reward)}", "yellow")

@@ -7,6 +7,7 @@ import { useRoute } from "../../router";
 import { Shell } from "../../shell";
 import type { RolloutResponse } from "../../source/schema";
 import { useAnswer } from "../../source/use-answer";
+import { CutTexts } from "./cut-texts";
 import { RolloutView } from "./rollout-view";
 import { useNeighbours } from "./neighbours";
 import "./rollout.css";
@@ -25,7 +26,11 @@ export function RolloutPage({ run, id }: { run: string; id: string }) {
     >
       <div className="rollout-page" aria-busy={answer.isPlaceholderData}>
         <Answered of={answer} loading={<Loading lines={12} height={22} />}>
-          {(data) => <RolloutView key={data.rollout.id} run={run} answer={data} neighbours={neighbours} />}
+          {(data) => (
+            <CutTexts key={data.rollout.id} run={run} answer={data}>
+              {(loaded) => <RolloutView run={run} answer={loaded} neighbours={neighbours} />}
+            </CutTexts>
+          )}
         </Answered>
       </div>
     </Shell>

@@ -5,6 +5,7 @@ import { FailureBox } from "../../parts/failure";
 import { MessageBlock } from "../../parts/message-block";
 import { MessageHead, roleClass } from "../../parts/message-head";
 import { TextPiece } from "../../parts/text-piece";
+import { LoadButtons } from "./cut-texts";
 import type { Row } from "./transcript-rows";
 
 interface TranscriptRowProperties {
@@ -36,6 +37,7 @@ export const TranscriptRow = memo(function TranscriptRow({ run, row, toggle, fin
                 not kept
               </Badge>
             )}
+            {row.event.index !== null && <LoadButtons message={row.event.index} />}
             {row.event.answers !== null && <span className="small faint">answers call {row.event.answers}</span>}
           </MessageHead>
         </div>

@@ -1,0 +1,112 @@
+"""Very long rollouts: the server answers with beginnings, the page loads the rest in pieces, `show` folds."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import rolltrace
+from rolltrace.errors import InputError
+from rolltrace.viewer.api import Api, RequestParameters
+from rolltrace.viewer.open_runs import OpenRuns
+from rolltrace.viewer.text_limit import cut_texts, text_at
+from viewing import Viewer, viewing
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+LONG = "".join(f"line {number} of the long text\n" for number in range(200_000))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with one long message, and a run with a prompt of many messages."""
+    folder = tmp_path_factory.mktemp("long")
+    _record(folder / "text", [{"role": "user", "content": LONG}], extra={"notes": "é" * 6_000_000})
+    _record(folder / "many", [{"role": "user", "content": f"message {number}"} for number in range(100_000)])
+    return folder
+
+
+def _record(path: Path, prompt: list[Any], **fields: Any) -> None:
+    with rolltrace.create_run(path) as run, run.rollout(env="e", task="t", group="g", index=0) as rollout:
+        rollout.step(prompt=prompt, response="done", reward=1.0, **fields)
+
+
+@pytest.fixture(scope="module")
+def served(recorded: Path) -> Iterator[Viewer]:
+    """A viewer over them."""
+    with viewing(recorded) as viewer:
+        yield viewer
+
+
+def _id(path: Path) -> str:
+    with rolltrace.open_run(path) as run:
+        [rollout] = run.rollouts()
+        return rollout.id
+
+
+def test_an_answer_is_bounded_and_its_texts_come_in_pieces(recorded: Path) -> None:
+    """The answer has beginnings; the pieces of each text are what was recorded."""
+    rollout = _id(recorded / "text")
+    library = OpenRuns(recorded)
+    handlers = Api(library).handlers
+
+    def ask(question: str, **parameters: Any) -> Any:
+        answer = handlers[question](RequestParameters([("run", "text"), ("id", rollout), *parameters.items()]))
+        assert len(answer) < 13_000_000
+        return json.loads(answer)
+
+    with contextlib.closing(library):
+        answer = ask("rollout")
+        cuts = {tuple(cut["path"]): cut for cut in answer["cut"]}
+        assert set(cuts) == {("messages", 0, "content"), ("steps", 0, "extra", "notes")}
+        content, cut = answer["rollout"]["messages"][0]["content"], cuts["messages", 0, "content"]
+        assert (len(content), cut["length"]) == (cut["shown"], len(LONG))
+        offset: int | None = cut["shown"]
+        while offset is not None:
+            piece = ask("text", path='["messages",0,"content"]', offset=str(offset))
+            content, offset = content + piece["text"], piece["next"]
+        assert content == LONG
+        for path in ("nonsense", "[]", '["steps"]', '["messages",7,"content"]', '["__class__","__name__"]'):
+            with pytest.raises(InputError, match=r"text at|JSON array"):
+                ask("text", path=path)
+
+
+def test_a_short_record_is_not_touched(recorded: Path) -> None:
+    """Below the limit the record is the same; paths lead to its texts."""
+    with rolltrace.open_run(recorded / "text") as run:
+        [rollout] = run.rollouts()
+    assert cut_texts(rollout, 50_000_000) == (rollout, ())
+    short, cuts = cut_texts(rollout, 1_000_000)
+    assert all(text_at(short, cut.path) == text_at(rollout, cut.path)[: cut.shown] for cut in cuts)
+    assert sum(cut.shown for cut in cuts) < 1_000_000
+
+
+def test_the_page_loads_more_of_a_cut_text(page: "Page", served: Viewer) -> None:
+    """The message says how much of it is there; a button loads the next piece."""
+    page.goto(served.entry)
+    page.goto(f"{served.origin}/#/run/text/rollout/{_id(served.folder / 'text')}")
+    expect(page.get_by_text("This record is very long.")).to_be_visible(timeout=30_000)
+    more = page.locator(".message-head").get_by_role("button", name="Load more")
+    before = more.inner_text()
+    more.click()
+    expect(more).not_to_have_text(before, timeout=30_000)
+    expect(
+        page.get_by_role("region", name="Texts that are cut").get_by_role("button", name="steps[0].extra.notes")
+    ).to_be_visible()
+
+
+def test_a_prompt_of_many_messages_opens(page: "Page", served: Viewer) -> None:
+    """A hundred thousand messages open; only those in sight are in the page."""
+    page.goto(served.entry)
+    page.goto(f"{served.origin}/#/run/many/rollout/{_id(served.folder / 'many')}")
+    expect(page.get_by_text("message 0", exact=True)).to_be_visible(timeout=60_000)
+    page.keyboard.press("e")
+    expect(page.get_by_text("message 99999", exact=True)).to_be_visible(timeout=30_000)
+    assert page.evaluate("document.querySelectorAll('*').length") < 2_000
