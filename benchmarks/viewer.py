@@ -169,7 +169,7 @@ def again(viewer: Viewer, rollouts: int, ids: Sequence[str], repeat: int) -> lis
     return rows
 
 
-def many_runs(folder: Path, runs: int, rollouts: int) -> list[dict[str, Any]]:
+def many_runs(folder: Path, runs: int, rollouts: int, polls: int) -> list[dict[str, Any]]:
     """What many runs cost: listing them for the first time and again, a page that waits, and threads after visits."""
     store_scale.in_process("write", folder / "0", str(rollouts))
     for number in range(1, runs):
@@ -186,7 +186,7 @@ def many_runs(folder: Path, runs: int, rollouts: int) -> list[dict[str, Any]]:
         listed = _seconds(partial(viewer.ask, "runs", []))
         rows.append({"runs": "first list of another server", "figure": listed, "unit": "s"})
         busy, started = _cpu_seconds(viewer.process), time.perf_counter()
-        for _ in range(20):
+        for _ in range(polls):
             viewer.ask("revisions", [])
             time.sleep(1.0)
         share = (_cpu_seconds(viewer.process) - busy) / (time.perf_counter() - started)
@@ -302,7 +302,7 @@ def measure_all(folder: Path, rollouts: int, repeat: int) -> dict[str, list[dict
         answered = again(viewer, rollouts, ids, repeat)
         peak = _peak_megabytes(viewer.process)
     with tempfile.TemporaryDirectory() as other:
-        runs = many_runs(Path(other), max(2, rollouts // 200), min(rollouts, 1_360))
+        runs = many_runs(Path(other), max(2, rollouts // 200), min(rollouts, 1_360), 1 if repeat == 1 else 20)
     with tempfile.TemporaryDirectory() as other:
         growing = growing_run(Path(other), 2_000, 3.0 if repeat == 1 else 60.0)
     memory = [{"while": "making tables", "peak MB": built}, {"while": "answering", "peak MB": peak}]
